@@ -152,4 +152,4 @@ def test_the_dates_of_a_file_are_those_of_its_first_certificate(tmp_path, until)
     file = tmp_path / "own.pem"
     leaf.private_key_and_cert_chain_pem.write_to_path(str(file))
     assert certificates.file_dates(file) == (NOW, until)
-    assert certificates.check_file(file, NOW).level is OK
+    assert certificates.check_file_dates(file, NOW).level is OK

@@ -34,12 +34,12 @@ def judge_dates(dates: tuple[datetime, datetime] | None, now: datetime, look: st
     return ok(f"until {ends:%Y-%m-%d}")
 
 
-def check_file(path: Path, now: datetime) -> Finding:
+def check_file_dates(path: Path, now: datetime) -> Finding:
     """Judge the first certificate in a PEM file."""
     return judge_dates(file_dates(path), now, f"openssl x509 -in {path} -noout -dates")
 
 
-def check_broker(address: BrokerAddress, now: datetime) -> Finding:
+def check_broker_dates(address: BrokerAddress, now: datetime) -> Finding:
     """Judge the certificate that a broker shows, whoever signed it."""
     shown = broker_certificate(address)
     host = f"openssl s_client -connect {address} </dev/null | openssl x509 -noout -dates"

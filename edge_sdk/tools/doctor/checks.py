@@ -60,13 +60,13 @@ def certificate_checks(target: CheckTarget) -> tuple[Check, ...]:
     now = datetime.now(timezone.utc)
     files = (("authority", target.tls.ca), ("own certificate", target.tls.certificate))
     checks = [
-        Check(name, lambda _, file=file: certificates.check_file(Path(file), now))  # type: ignore[misc]  # as above
+        Check(name, lambda _, file=file: certificates.check_file_dates(Path(file), now))  # type: ignore[misc]  # as above
         for name, file in files
         if file is not None
     ]
     address = None if target.broker is None else parse_broker_url(target.broker)
     if address is not None and address.tls:
-        checks.append(Check("broker certificate", lambda _: certificates.check_broker(address, now)))
+        checks.append(Check("broker certificate", lambda _: certificates.check_broker_dates(address, now)))
     return tuple(checks)
 
 
