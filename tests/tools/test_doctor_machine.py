@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.tools.doctor import disk, machine, packages
+from edge_sdk.tools.doctor import disk, machine, packages, runtimes
 from edge_sdk.tools.doctor.checks import MACHINE, PACKAGES, run_all_checks
 from edge_sdk.tools.doctor.finding import Check, CheckTarget, Finding, Level, ok, run_checks
 from edge_sdk.tools.doctor.packages import Requirement
@@ -88,12 +88,6 @@ def test_the_version_is_what_mosquitto_on_path_says(tmp_path, monkeypatch):
 def test_the_board_and_its_profile():
     says(machine.judge_board("rpi4"), OK, "rpi4; its profile is .*cores.*GiB.*numpy")
     says(machine.judge_board("riscv64"), WARN, "riscv64: no profile", "--measure")
-
-
-def test_the_clock_matters_to_tls_alone():
-    says(machine.judge_clock(1970, tls=False), OK, "not needed: nothing is accepted")
-    says(machine.judge_clock(2026, tls=True), OK, "2026")
-    says(machine.judge_clock(1970, tls=True), WARN, "1970", "ntp")
 
 
 # -- the state folder -----------------------------------------------------------------------------------------------
@@ -234,7 +228,8 @@ def test_a_check_that_breaks_is_a_finding_and_the_others_go_on(tmp_path):
     assert examined[1].finding.level is OK
 
 
-def test_this_machine(tmp_path):
+def test_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setattr(runtimes, "load_faults", dict)
     examined = run_all_checks(CheckTarget(state=tmp_path / "state"))
     assert [each.name for each in examined] == [check.name for check in (*MACHINE, *PACKAGES)] + ["plug-ins"]
     failed = [each for each in examined if each.finding.level is FAIL]

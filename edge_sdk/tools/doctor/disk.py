@@ -9,12 +9,18 @@ import tempfile
 import time
 from pathlib import Path
 
+from edge_sdk.errors import StoreError
 from edge_sdk.tools.doctor.finding import Finding, fail, ok, warn
+from edge_sdk.tools.measure.machine import disk_bytes_per_s
 
 SLOW_SYNC_S = 0.1
 SYNCS = 11
 LEAST_BYTES, GOOD_BYTES = 64 * 2**20, 512 * 2**20
 """Free space that a device needs: it stores two copies of its model and the uploads of a round."""
+SLOW_BYTES_PER_S = 2e6
+MIB_WRITTEN = 4
+"""What the measurement of the speed writes, in MiB."""
+_FREE = "sudo apt clean; sudo journalctl --vacuum-size=50M"
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 MOUNTS = Path("/proc/self/mounts")
 
@@ -29,13 +35,14 @@ def judge_writable(folder: Path) -> Finding:
     """Judge whether the state folder exists or can be made, and files can be written in it."""
     place = nearest(folder)
     if not place.is_dir():
-        return fail(f"{place} is a file, not a folder", "give --state another folder, or move the file away")
+        return fail(f"{place} is a file, not a folder", f"mv {place} {place}.old, or give --state another folder")
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
         return fail(
-            f"{place}: {error.strerror or error}", "give it to this user (chown, chmod), or use another --state"
+            f"{place}: {error.strerror or error}",
+            f"sudo chown -R $USER {place} && chmod u+rwx {place}, or use another --state",
         )
     return ok(str(folder) if place == folder.absolute() else f"{folder} will be made in {place}")
 
@@ -98,13 +105,36 @@ def _sync_s(descriptor: int) -> float:
     return time.perf_counter() - begun_s
 
 
+def judge_speed(bytes_per_s: float | None) -> Finding:
+    """Judge the rate of durable writes in bytes a second; None: it could not be measured."""
+    if bytes_per_s is None:
+        return fail("cannot be measured: no file can be written in the folder", "see the line `state folder` above")
+    shown = f"{bytes_per_s / 1e6:.1f} MB/s"
+    if bytes_per_s < SLOW_BYTES_PER_S:
+        return warn(
+            f"{shown}: slow, each round waits for it",
+            "use a card of class A1 or A2, or --state on a USB disk; dmesg | grep -i mmc shows the faults of a card",
+        )
+    return ok(shown)
+
+
+def measure_bytes_per_s(folder: Path) -> float | None:
+    """Return the rate of a few durable writes in bytes a second; None if no file can be written in the folder."""
+    try:
+        return disk_bytes_per_s(nearest(folder), blocks=MIB_WRITTEN)
+    except StoreError:
+        return None
+
+
 def judge_room(free_bytes: int) -> Finding:
     """Judge the free space."""
     shown = f"{free_bytes / 2**30:.1f} GiB free" if free_bytes >= 2**30 else f"{free_bytes / 2**20:.0f} MiB free"
     if free_bytes < LEAST_BYTES:
-        return fail(f"{shown}: too little", f"free at least {LEAST_BYTES >> 20} MiB, and twice the size of the model")
+        return fail(
+            f"{shown}: too little", f"free at least {LEAST_BYTES >> 20} MiB, and twice the size of the model: {_FREE}"
+        )
     if free_bytes < GOOD_BYTES:
-        return warn(f"{shown}: enough for small models only", f"free {GOOD_BYTES >> 20} MiB or more")
+        return warn(f"{shown}: enough for small models only", f"free {GOOD_BYTES >> 20} MiB or more: {_FREE}")
     return ok(shown)
 
 

@@ -1,4 +1,4 @@
-"""Checks the machine: its Python, its limits, its board, its broker software and its clock."""
+"""Checks the machine: its Python, its limits, its board and its broker software."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ FEWEST_FILES, GOOD_FILES = 64, 1024
 """Open files that a process may have: a device uses about a dozen, a coordinator some dozens."""
 GOOD_MOSQUITTO = ((2, 0, 23), (2, 1, 2))
 """The first good releases of the series 2.0 and 2.1; older ones lose queued messages, or have known security faults."""
-SANE_YEAR = 2025
 
 
 def judge_python(version: tuple[int, ...]) -> Finding:
@@ -30,7 +29,8 @@ def judge_python(version: tuple[int, ...]) -> Finding:
         return ok(shown)
     wanted = ".".join(map(str, OLDEST_PYTHON))
     return fail(
-        f"{shown}, but {wanted} is the oldest that works", f"make a virtual environment with Python {wanted} or newer"
+        f"{shown}, but {wanted} is the oldest that works",
+        f"make a virtual environment with Python {wanted} or newer; the lines for each system: edge-sdk boards",
     )
 
 
@@ -103,16 +103,6 @@ def judge_board(name: str) -> Finding:
     profile = profiles.load_board(name)
     assumed = f"{profile.cores} cores, {profile.ram_bytes / 2**30:g} GiB, {', '.join(profile.runtimes)}"
     return ok(f"{profile.name}; its profile is {profile.title}: {assumed}")
-
-
-def judge_clock(year: int, *, tls: bool) -> Finding:
-    """Judge the date, which matters for TLS alone."""
-    why = "not needed: nothing is accepted, refused or ordered by the time of day"
-    if tls and year < SANE_YEAR:
-        return warn(
-            f"the year is {year}: {why}, but TLS certificates have dates", "set the clock (ntp), or wait for it at boot"
-        )
-    return ok(f"{why}{'; certificates are, and the year is ' + str(year) if tls else ''}")
 
 
 def python_version() -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from edge_sdk.errors import StoreError
 CPU_INFO = Path("/proc/cpuinfo")
 MAX_FREQUENCY = Path("/sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
 """A file with the highest clock rate in kHz."""
-_BLOCK_BYTES, _BLOCKS = 2**20, 16
+_BLOCK_BYTES, BLOCKS = 2**20, 16
 
 
 def ram_bytes() -> int:
@@ -47,18 +47,18 @@ def cpu_hz(max_frequency: Path = MAX_FREQUENCY, cpu_info: Path = CPU_INFO) -> in
     return round(1e6 * max(map(float, found), default=0.0))
 
 
-def disk_bytes_per_s(folder: Path) -> float:
+def disk_bytes_per_s(folder: Path, blocks: int = BLOCKS) -> float:
     """Measure the speed of the disk in bytes a second: write blocks of 1 MiB to a temporary file, each with a sync.
 
-    Raises StoreError if the folder cannot be written.
+    blocks: how many are written, which wears a card by as much.  Raises StoreError if the folder cannot be written.
     """
     try:
         with tempfile.TemporaryFile(dir=folder) as file:
             begun_s = time.perf_counter()
-            for _ in range(_BLOCKS):
+            for _ in range(blocks):
                 os.write(file.fileno(), os.urandom(_BLOCK_BYTES))
                 os.fsync(file.fileno())
-            return _BLOCKS * _BLOCK_BYTES / (time.perf_counter() - begun_s)
+            return blocks * _BLOCK_BYTES / (time.perf_counter() - begun_s)
     except OSError as error:
         raise StoreError(
             f"{folder}: its speed cannot be measured ({error.strerror}); give --state a folder to write in"

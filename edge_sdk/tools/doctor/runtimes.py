@@ -1,0 +1,50 @@
+"""Checks that ONNX Runtime and torch, where they are installed, load on this processor.
+
+A build for another processor, or a newer one, ends the whole process with a signal; so each is loaded in its own.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import signal
+import subprocess
+import sys
+
+from edge_sdk.tools.doctor.finding import Finding, fail, ok
+
+LOADED_WITHIN_S = 120.0
+RUNTIMES = {"onnxruntime": "onnx", "torch": "torch"}
+"""Packages, and the extras that bring them."""
+
+
+def judge_runtimes(faults: dict[str, str]) -> Finding:
+    """Judge what became of loading each installed runtime: an empty text if it loads, else why it does not."""
+    broken = {name: why for name, why in faults.items() if why}
+    if not broken:
+        return ok(", ".join(["numpy", *faults]))
+    name = next(iter(broken))
+    return fail(
+        "; ".join(f"{each} does not load: {text}" for each, text in broken.items()),
+        f"pip install --force-reinstall 'edge-sdk[{RUNTIMES[name]}]', or a version that was tried on such boards: "
+        f"edge-sdk boards; where no app needs it: pip uninstall {name}",
+    )
+
+
+def load_faults() -> dict[str, str]:
+    """Load each installed runtime in a process of its own; return why it fails, or an empty text."""
+    return {name: _fault(name) for name in RUNTIMES if importlib.util.find_spec(name) is not None}
+
+
+def _fault(name: str) -> str:
+    command = [sys.executable, "-c", f"import {name}"]
+    try:
+        ended = subprocess.run(  # noqa: S603  # this very interpreter
+            command, capture_output=True, text=True, check=False, timeout=LOADED_WITHIN_S
+        )
+    except subprocess.TimeoutExpired:
+        return f"not within {LOADED_WITHIN_S:g} s"
+    except OSError as error:
+        return f"{sys.executable} does not start: {error.strerror}"
+    if ended.returncode < 0:
+        return f"ended by {signal.Signals(-ended.returncode).name}"
+    return "" if ended.returncode == 0 else ended.stderr.strip().rpartition("\n")[2][:200]
