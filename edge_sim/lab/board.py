@@ -87,6 +87,7 @@ class LabBoard:
                     self._greet()
         finally:
             self._end_work()
+            self._greet()  # so that the desk does not wait for it
             self._transport.close()
 
     def _handle(self, event: TransportEvent) -> None:

@@ -10,7 +10,7 @@ import dataclasses
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -65,7 +65,7 @@ class LabDesk:
         self._say, self._clock = say, clock
         self._open = open_transport or self._mqtt
         self._transport = self._open(broker, f"desk-{lab}-{secrets.token_hex(4)}")
-        self._epoch, self._sequence = int(time.time()), 0
+        self._epoch, self._sequence = time.time_ns(), 0
         self._linked, self._fault = False, "it does not answer"
         self._other_desk = False
         self._boards: dict[str, tuple[float, LabHello]] = {}
@@ -108,7 +108,12 @@ class LabDesk:
         wall_s = time.monotonic() - begun_s
         if asked.refused and server.rounds.reason:
             raise RunFailed("; ".join(asked.refused.values()))
-        self._until(lambda: self._all_done(asked), LAST_S)
+        stayed = {
+            device.kit.number
+            for device in fleet.devices
+            if server.record.rounds_done[device.kit.id] == len(server.record.rounds)
+        }
+        self._until(lambda: self._all_done(asked, stayed), LAST_S)
         return self._result(server, fleet, asked, {"wall_s": wall_s, "start_s": start_s})
 
     # -- boards -------------------------------------------------------------------------------------------------------
@@ -159,8 +164,8 @@ class LabDesk:
             message = LabRun(federation=self._lab, device=hello.device, run=asked.run, settings=asked.settings)
             self._transport.send(topics.down(self._lab, hello.device, "lab"), codec.encode(message, self._stamp()))
 
-    def _all_done(self, asked: _Asked) -> bool:
-        here = self._here(asked.count).values()
+    def _all_done(self, asked: _Asked, numbers: Collection[int]) -> bool:
+        here = [hello for number, hello in self._here(asked.count).items() if number in numbers]
         return all(hello.state not in ("building", "running") for hello in here if hello.run == asked.run)
 
     # -- the run ------------------------------------------------------------------------------------------------------
