@@ -181,6 +181,7 @@ class BoardRun:
         try:
             self._agent = agent = self._build()
             if self._stopping.is_set():
+                agent.store.close()
                 return
             self._say(f"{label}: {agent.federation}, as {agent.device}: {agent.bench.model.spec.name}")
             self.state = "running"

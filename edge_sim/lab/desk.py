@@ -67,26 +67,27 @@ class LabDesk:
         self._transport = self._open(broker, f"desk-{lab}-{secrets.token_hex(4)}")
         self._epoch, self._sequence = time.time_ns(), 0
         self._linked, self._fault = False, "it does not answer"
-        self._other_desk = False
+        self._other_desk, self._at_work = False, False
         self._boards: dict[str, tuple[float, LabHello]] = {}
         """The last hello of each board, and when it came."""
 
     def __enter__(self) -> LabDesk:  # noqa: PYI034  # Self is not in Python 3.10
-        topic = topics.coordinator_status(self._lab)
-        self._transport.connect(topics.lab_subscriptions(self._lab), Will(topic, self._status("lost")))
+        will = Will(topics.coordinator_status(self._lab), self._status("lost"))
+        self._transport.connect(topics.lab_subscriptions(self._lab), will)
         if not self._until(lambda: self._linked, CONNECT_S):
             self._transport.close()
             raise TransportError(f"no broker after {CONNECT_S:g} s: {self._fault}")
         if self._until(lambda: self._other_desk, RETAINED_S):
             self._transport.close()
             raise UsageError(f"another desk is at work in lab {self._lab}; wait for it, or give the boards two labs")
-        self._transport.send(topic, self._status("ready"), retain=True)
+        self._at_work = True
+        self._announce("ready")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._transport.send(topics.coordinator_status(self._lab), self._status("finished"), retain=True)
+        self._announce("finished")
         self._transport.close()
 
     def run(self, config: Config, observer: RunObserver | None = None) -> Result:
@@ -221,6 +222,8 @@ class LabDesk:
     def _take(self, event: TransportEvent) -> None:
         if isinstance(event, Connected):
             self._linked = True
+            if self._at_work:  # the broker has published the last will
+                self._announce("ready")
         elif isinstance(event, Disconnected):
             self._linked, self._fault = False, event.reason
         elif isinstance(event, Incoming):
@@ -234,6 +237,9 @@ class LabDesk:
                 self._boards[message.device] = self._clock(), message
             elif isinstance(message, CoordinatorStatus):
                 self._other_desk = message.state == "ready" and message.epoch != self._epoch
+
+    def _announce(self, state: str) -> None:
+        self._transport.send(topics.coordinator_status(self._lab), self._status(state), retain=True)
 
     def _status(self, state: str) -> bytes:
         return codec.encode(CoordinatorStatus(federation=self._lab, state=state, epoch=self._epoch), self._stamp())
