@@ -104,6 +104,12 @@ class RoundState:
         return self.policy.participants or None if not self.closing else None
 
     @property
+    def between_rounds(self) -> bool:
+        """Whether no upload of a round that is not on record is kept: nothing of it would be lost."""
+        gathering = self.phase is RoundPhase.GATHERING and self.unrecorded is None
+        return gathering and not self.place.exchange and not self.folded
+
+    @property
     def closing(self) -> bool:
         """Whether this is the closing exchange."""
         return self.place.round == self.policy.rounds

@@ -16,6 +16,7 @@ from coordinator.serving.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
+from coordinator.serving.versions import version_refusal, version_remark
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Envelope, Stamp
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
@@ -73,7 +74,8 @@ class MembershipHandler:
     def _hello(self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver) -> rounds.RoundEvent | None:
         device = hello.device
         barred = device in self._orders.drained and device not in self._draining()
-        refusal = taken_out(device, hello.federation) if barred else self._registry.refusal(hello)
+        refusal = taken_out(device, hello.federation) if barred else None
+        refusal = refusal or version_refusal(hello) or self._registry.refusal(hello)
         if refusal is not None:
             return self._turn_away(device, refusal, observer)
         if device in self._orders.forgotten:
@@ -105,6 +107,10 @@ class MembershipHandler:
         self._sender.refuse(device, admission.identity_taken(device), hello.instance)
         return True
 
+    def unreadable(self, device: str, reason: str, observer: RunObserver) -> None:
+        """Refuse a device whose Hello has a frame version that is not ours; it learns from the answer which one is."""
+        self._turn_away(device, RefusalReason("version", f"{device}: {reason}", "upgrade the older side"), observer)
+
     def _turn_away(self, device: str, refusal: RefusalReason, observer: RunObserver) -> rounds.DeviceRefused | None:
         known = device in self._record.refused_devices
         note = {"device": device, "reason": refusal.reason, "message": refusal.message, "remedy": refusal.remedy}
@@ -123,6 +129,8 @@ class MembershipHandler:
             for warning in self._warnings.first_joined(hello, self._ledger.free_bytes):
                 observer.noted(warning)
         observer.joined(hello.device, count, self._expected)
+        if remark := version_remark(hello):
+            observer.noted(remark)
 
     def _serve(self, request: PublicRequest, frame: bytes, now_s: float, observer: RunObserver) -> None:
         if request.device not in self._registry.numbers:

@@ -150,7 +150,7 @@ class OperatorDesk:
         self._orders.forget(device)
         self._record.refused_devices.pop(device, None)
         self._record.left.pop(device, None)
-        if not self._state().folded and self._state().phase is RoundPhase.GATHERING:
+        if self._state().between_rounds:
             self._orders.delete_forgotten(self._registry)
         again = "; it was here: if it still runs, it joins again as a new device" if here else ""
         text = f"{device} is forgotten: it is not waited for, and another device may have its number{again}"

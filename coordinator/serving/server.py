@@ -267,6 +267,8 @@ class Server:
                 self._take(event, sender, now_s)
             except RemoteProtocolError as error:
                 self._refuse_frame(sender, error.kind, str(error))
+                if error.kind == "version" and event.topic == topics.up(self.spec.federation, sender, "hello"):
+                    self._membership.unreadable(sender, str(error), self.observer)
                 event.acknowledge()
             except StoreError as error:
                 self.observer.noted(str(error))

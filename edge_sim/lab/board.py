@@ -87,6 +87,7 @@ class LabBoard:
                     self._greet()
         finally:
             self._end_work()
+            self._greet()  # so that the desk does not wait for it
             self._transport.close()
 
     def _handle(self, event: TransportEvent) -> None:
@@ -180,6 +181,7 @@ class BoardRun:
         try:
             self._agent = agent = self._build()
             if self._stopping.is_set():
+                agent.store.close()
                 return
             self._say(f"{label}: {agent.federation}, as {agent.device}: {agent.bench.model.spec.name}")
             self.state = "running"

@@ -10,7 +10,7 @@ import dataclasses
 import random
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
@@ -65,28 +65,29 @@ class LabDesk:
         self._say, self._clock = say, clock
         self._open = open_transport or self._mqtt
         self._transport = self._open(broker, f"desk-{lab}-{secrets.token_hex(4)}")
-        self._epoch, self._sequence = int(time.time()), 0
+        self._epoch, self._sequence = time.time_ns(), 0
         self._linked, self._fault = False, "it does not answer"
-        self._other_desk = False
+        self._other_desk, self._at_work = False, False
         self._boards: dict[str, tuple[float, LabHello]] = {}
         """The last hello of each board, and when it came."""
 
     def __enter__(self) -> LabDesk:  # noqa: PYI034  # Self is not in Python 3.10
-        topic = topics.coordinator_status(self._lab)
-        self._transport.connect(topics.lab_subscriptions(self._lab), Will(topic, self._status("lost")))
+        will = Will(topics.coordinator_status(self._lab), self._status("lost"))
+        self._transport.connect(topics.lab_subscriptions(self._lab), will)
         if not self._until(lambda: self._linked, CONNECT_S):
             self._transport.close()
             raise TransportError(f"no broker after {CONNECT_S:g} s: {self._fault}")
         if self._until(lambda: self._other_desk, RETAINED_S):
             self._transport.close()
             raise UsageError(f"another desk is at work in lab {self._lab}; wait for it, or give the boards two labs")
-        self._transport.send(topic, self._status("ready"), retain=True)
+        self._at_work = True
+        self._announce("ready")
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._transport.send(topics.coordinator_status(self._lab), self._status("finished"), retain=True)
+        self._announce("finished")
         self._transport.close()
 
     def run(self, config: Config, observer: RunObserver | None = None) -> Result:
@@ -108,7 +109,12 @@ class LabDesk:
         wall_s = time.monotonic() - begun_s
         if asked.refused and server.rounds.reason:
             raise RunFailed("; ".join(asked.refused.values()))
-        self._until(lambda: self._all_done(asked), LAST_S)
+        stayed = {
+            device.kit.number
+            for device in fleet.devices
+            if server.record.rounds_done[device.kit.id] == len(server.record.rounds)
+        }
+        self._until(lambda: self._all_done(asked, stayed), LAST_S)
         return self._result(server, fleet, asked, {"wall_s": wall_s, "start_s": start_s})
 
     # -- boards -------------------------------------------------------------------------------------------------------
@@ -159,8 +165,8 @@ class LabDesk:
             message = LabRun(federation=self._lab, device=hello.device, run=asked.run, settings=asked.settings)
             self._transport.send(topics.down(self._lab, hello.device, "lab"), codec.encode(message, self._stamp()))
 
-    def _all_done(self, asked: _Asked) -> bool:
-        here = self._here(asked.count).values()
+    def _all_done(self, asked: _Asked, numbers: Collection[int]) -> bool:
+        here = [hello for number, hello in self._here(asked.count).items() if number in numbers]
         return all(hello.state not in ("building", "running") for hello in here if hello.run == asked.run)
 
     # -- the run ------------------------------------------------------------------------------------------------------
@@ -216,6 +222,8 @@ class LabDesk:
     def _take(self, event: TransportEvent) -> None:
         if isinstance(event, Connected):
             self._linked = True
+            if self._at_work:  # the broker has published the last will
+                self._announce("ready")
         elif isinstance(event, Disconnected):
             self._linked, self._fault = False, event.reason
         elif isinstance(event, Incoming):
@@ -229,6 +237,9 @@ class LabDesk:
                 self._boards[message.device] = self._clock(), message
             elif isinstance(message, CoordinatorStatus):
                 self._other_desk = message.state == "ready" and message.epoch != self._epoch
+
+    def _announce(self, state: str) -> None:
+        self._transport.send(topics.coordinator_status(self._lab), self._status(state), retain=True)
 
     def _status(self, state: str) -> bytes:
         return codec.encode(CoordinatorStatus(federation=self._lab, state=state, epoch=self._epoch), self._stamp())

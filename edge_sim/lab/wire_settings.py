@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Iterator
-from pathlib import Path, PurePath, PureWindowsPath
+from pathlib import Path, PurePath
 from typing import Any
 
 from edge_sdk.errors import UsageError
@@ -79,7 +79,7 @@ def _inside(path: str, home: Path, where: str) -> str:
 
 
 def _found(path: str, data: Path, where: str) -> str:
-    if PurePath(path).is_absolute() or PureWindowsPath(path).is_absolute() or ".." in PurePath(path).parts:
+    if PurePath(path).is_absolute() or ".." in PurePath(path).parts:
         raise UsageError(f"{where}: {path} is outside the folder of --data")
     found = data / path
     if not found.exists():

@@ -30,16 +30,18 @@ def compare(
     *,
     metric: str = "mean",
     run_one: RunOne = in_memory,
+    on_boards: bool = False,
 ) -> Comparison:
     """Run the missing runs, compare all, and write the files.
 
-    metric: the one of ACCURACIES that tables show.  run_one: carries out a run; default: in virtual time.  Raises
-    UsageError for methods, seeds, a metric or a folder that do not fit, and whatever a run raises.
+    metric: the one of ACCURACIES that tables show.  run_one: carries out a run; default: in virtual time.
+    on_boards: whether it does so on the boards of a lab.  Raises UsageError for methods, seeds, a metric or a folder
+    that do not fit, and whatever a run raises.
     """
     names = check_methods(methods)
     check_metric(config, names, metric)
     planned = plan(config, names, check_seeds(seeds))
-    run_missing(planned, out, observer, run_one=run_one)
+    run_missing(planned, out, observer, run_one=run_one, on_boards=on_boards)
     comparison = Comparison(lines=lines(planned, out), baseline=names[0], metric=metric)
     write_comparison(comparison, out)
     return comparison

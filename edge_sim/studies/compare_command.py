@@ -61,6 +61,7 @@ def _compared(args: argparse.Namespace, config: Config, out: Path, run_one: RunO
         lambda label: Progress(label, brief=True),
         metric=args.metric,
         run_one=run_one,
+        on_boards=args.on_devices,
     )
 
 

@@ -165,19 +165,21 @@ def run_missing(
     observer: ObserverFor = lambda _label: None,
     *,
     run_one: RunOne = in_memory,
+    on_boards: bool = False,
 ) -> None:
     """Run the missing runs; before the first one, read all settings and build every kind of model.
 
-    run_one: carries out a run.
+    run_one: carries out a run; on_boards: whether it does so on the boards of a lab.
 
     Every run has its run directory inside `out`; a finished run with the same settings is not run again.  Raises
     UsageError where a folder holds another run, or another command is at work in `out`, and every error of a run.
     """
-    if all(_finished(each, out) for each in planned):
+    if all(_finished(each, out, on_boards=on_boards) for each in planned):
         return
     _check_settings([each for each in planned if each.seed == planned[0].seed])
     with run_folder.claimed(out):
-        _run_all([each for each in planned if not _finished(each, out)], out, observer, run_one)
+        missing = [each for each in planned if not _finished(each, out, on_boards=on_boards)]
+        _run_all(missing, out, observer, run_one)
 
 
 def _run_all(todo: Sequence[PlannedRun], out: Path, observer: ObserverFor, run_one: RunOne) -> None:
@@ -207,7 +209,7 @@ def _check_settings(one_of_each: Sequence[PlannedRun]) -> None:
                 device.kit.proxy_model(device.public)
 
 
-def _finished(planned: PlannedRun, out: Path) -> bool:
+def _finished(planned: PlannedRun, out: Path, *, on_boards: bool) -> bool:
     """Whether this run exists and has ended.  Raises UsageError where its folder holds another run."""
     folder = out / planned.folder
     if not run_folder.finished(folder):
@@ -215,4 +217,7 @@ def _finished(planned: PlannedRun, out: Path) -> bool:
     kept = settings.load_config(folder / run_folder.KEPT)
     if replace(kept, file=planned.config.file) != planned.config:
         raise UsageError(f"{folder}: holds a run with other settings; give --out another folder, or remove this one")
+    if read_run(folder).on_boards is not on_boards:
+        where = "in a simulation" if on_boards else "on boards"
+        raise UsageError(f"{folder}: holds a run {where}; give --out another folder, or remove this one")
     return True

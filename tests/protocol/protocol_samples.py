@@ -31,6 +31,8 @@ from edge_sdk.protocol.messages import (
     FederationSpec,
     Hello,
     Inquiry,
+    LabHello,
+    LabRun,
     LogLines,
     LogRequest,
     Message,
@@ -197,6 +199,18 @@ MESSAGES: dict[str, Message] = {
     ),
     "log-request": LogRequest(**ADDRESS, request=bytes(range(16)), lines=9),
     "log-lines": LogLines(**ADDRESS, request=bytes(range(16)), lines=("one", "two")),
+    "lab-run": LabRun(**ADDRESS, run=bytes(range(16)), settings=b"{}"),
+    "lab-hello": LabHello(
+        **ADDRESS,
+        number=7,
+        state="running",
+        run=bytes(range(16)),
+        why="it is late",
+        host="lab-pi-07",
+        sdk="0.1.0",
+        data_sha256=bytes(range(32)),
+        figures={"steps": 12.0},
+    ),
     "hello-logs": Hello(**ADDRESS, classes=3, sends_logs=True),
     **{
         f"upload-{kind}": Upload(

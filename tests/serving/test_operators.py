@@ -12,9 +12,10 @@ import fleets
 import pytest
 
 from coordinator.ledger import Ledger
-from coordinator.rounds import RoundPhase
+from coordinator.rounds import RoundPhase, RoundPolicy, RoundState
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Control, ControlAnswer, DeviceStatus, Inquiry, LogLines, Refusal
 from edge_sdk.transport.base import Incoming
 
@@ -219,6 +220,18 @@ def test_a_forgotten_device_is_deleted_at_the_end_of_the_round(desk: Desk) -> No
     assert set(desk.run.server.ledger.enrolled()) == {"device-00", "device-02"}
     assert set(desk.run.server.hellos) == {"device-00", "device-02"}
     assert desk.run.server.rounds.phase is RoundPhase.DONE
+
+
+@pytest.mark.parametrize(
+    ("folded", "exchange", "unrecorded", "kept"),
+    [("", 0, None, False), ("a", 0, None, True), ("", 1, None, True), ("", 0, 1, True)],
+)
+def test_a_device_whose_uploads_a_restart_needs_is_kept(
+    folded: str, exchange: int, unrecorded: int | None, kept: bool
+) -> None:
+    policy = RoundPolicy(expected=2, quorum=1, rounds=3, exchanges=2)
+    state = RoundState(policy=policy, place=ExchangeId(2, exchange), folded=frozenset(folded), unrecorded=unrecorded)
+    assert state.between_rounds is not kept
 
 
 def test_a_forgotten_device_that_still_runs_joins_again(desk: Desk) -> None:

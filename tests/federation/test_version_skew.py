@@ -1,0 +1,149 @@
+"""Devices with other versions of edge-sdk: an older one takes part with the bytes that it has, a newer major is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+import fleets
+import pytest
+
+from coordinator.record.observer import RunObserver
+from coordinator.serving import membership, versions
+from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.messages import Hello, Message, Refusal
+from edge_sdk.protocol.schema import tag_of
+from edge_sdk.transport.base import Incoming
+from edge_sdk.transport.memory.hub import MemoryTransport
+
+OLD = "device-01"
+OLD_TAGS = {"welcome", "assign", "receipt", "refusal", "coordinator-status", "public-block"}
+"""The messages for devices of the first version; a device of that version refuses the tags of all others."""
+FIRST = {
+    "hello": frozenset({"test_samples", "encodings", "weight_count", "layout", "inert_terms", "fetches_public"}),
+    "upload": frozenset({"personal_metrics", "personal_round", "instruments", "withheld"}),
+}
+"""Fields that were added after the first golden frames, and that the last minor version had."""
+
+
+class Notes(RunObserver):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def noted(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def older(message: Message) -> Message:
+    """The message as the last minor version sends it: without the fields that were added since."""
+    had = FIRST.get(tag_of(type(message)), frozenset())
+    added = [f for f in dataclasses.fields(message) if f.metadata.get("later") and f.name not in had]
+    defaults = {
+        f.name: f.default if f.default is not dataclasses.MISSING else f.default_factory()  # type: ignore[misc]  # one of both is there
+        for f in added
+    }
+    return dataclasses.replace(message, **defaults)
+
+
+def with_old_device(run: fleets.Run, change: Callable[[Message], Message] = older) -> set[str]:
+    """Let one device send what an older version would; returns the tags that are sent to it."""
+    publish, sent = run.hub.publish, set()
+
+    def listen(sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
+        envelope = codec.decode(frame, Limits(2**24, 2**24))
+        if topics.sender(topic) == OLD:
+            frame = codec.encode(change(envelope.message), envelope.stamp)
+        elif f"/dn/{OLD}/" in topic:
+            sent.add(tag_of(type(envelope.message)))
+        publish(sender, topic, frame, retain=retain)
+
+    run.hub.publish = listen  # type: ignore[method-assign]  # what a tap is
+    return sent
+
+
+def hello_of(version: str) -> Callable[[Message], Message]:
+    return lambda message: dataclasses.replace(message, sdk=version) if isinstance(message, Hello) else message
+
+
+@pytest.fixture
+def ours(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Sets the version of the coordinator."""
+
+    def set_version(version: str) -> None:
+        for name in ("version_refusal", "version_remark"):
+            real = getattr(versions, name)
+            monkeypatch.setattr(membership, name, lambda hello, real=real: real(hello, version))
+
+    return set_version
+
+
+@pytest.mark.parametrize("method", ["fedmd", "fedal", "local"])
+def test_one_minor_version_behind_takes_part_with_the_same_bits(
+    pictures: Path, method: str, ours: Callable[[str], None]
+) -> None:
+    now = fleets.Run(fleets.built(pictures, method, 3)).finished()
+    ours("0.2.0")
+    notes = Notes()
+    mixed = fleets.Run(fleets.built(pictures, method, 3), observer=notes)
+    sent = with_old_device(mixed)
+    mixed.finished()
+    assert mixed.result.completed
+    assert mixed.coordinator_bytes == now.coordinator_bytes
+    assert mixed.model_bytes == now.model_bytes
+    assert sent <= OLD_TAGS
+    assert not any("edge-sdk" in line for line in notes.lines)
+
+
+@pytest.mark.parametrize("version", ["0.3.0", "0.7.1"])
+def test_more_than_one_minor_version_apart_is_said(pictures: Path, version: str, ours: Callable[[str], None]) -> None:
+    ours("0.5.0")
+    notes = Notes()
+    run = fleets.Run(fleets.built(pictures, "fedmd", 3), observer=notes)
+    with_old_device(run, hello_of(version))
+    run.finished()
+    assert run.result.completed
+    assert sum(OLD in line and version in line for line in notes.lines) == 1
+
+
+@pytest.mark.parametrize(("version", "remedy"), [("1.0.0", "coordinator"), ("0.9.0", "device")])
+def test_another_major_version_is_refused_with_the_remedy(
+    pictures: Path, version: str, remedy: str, ours: Callable[[str], None]
+) -> None:
+    ours("0.9.0" if version == "1.0.0" else "1.0.0")
+    run = fleets.Run(fleets.config(pictures, devices=3, quorum=1))
+    sent = run.tap()
+    with_old_device(run, hello_of(version))
+    run.server.connect()
+    for each in run.devices:
+        if each.device.kit.id == OLD:
+            each.connect()
+    while not any(isinstance(message, Refusal) for message in sent):
+        assert run.clock.step()
+    (refusal,) = (message for message in sent if isinstance(message, Refusal))
+    assert (refusal.device, refusal.reason) == (OLD, "version")
+    assert remedy in refusal.remedy
+
+
+def test_a_device_that_speaks_no_version_of_the_protocol_that_we_do(pictures: Path) -> None:
+    run = fleets.Run(fleets.config(pictures, devices=3, quorum=1))
+    later = bytearray(codec.encode(Hello(federation="tiny", device=OLD, classes=fleets.CLASSES)))
+    later[4] = 2  # the version of the frame
+    link = run.hub.link("later")
+    link.connect([topics.down("tiny", OLD, "join")])
+    run.server.connect()
+    run.clock.at(1.0, lambda: link.send(topics.up("tiny", OLD, "hello"), bytes(later)))
+    refusals: list[Message] = []
+    while not refusals and run.clock.step():
+        while (event := link.poll(0.0)) is not None:
+            refusals += [codec.decode(event.frame).message] if isinstance(event, Incoming) else []
+    assert isinstance(refusals[0], Refusal)
+    assert refusals[0].reason == "version"
+    assert run.server.record.refused_frames == {OLD: {"version": 1}}
+
+
+def test_the_version_of_another_implementation_is_not_judged() -> None:
+    hello = Hello(federation="tiny", device=OLD, classes=2, sdk="edge-c 7")
+    assert versions.version_refusal(hello, "0.1.0") is None
+    assert versions.version_remark(hello, "0.1.0") == ""
