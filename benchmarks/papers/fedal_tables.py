@@ -87,7 +87,7 @@ CIFAR = Table(
         "CIFAR-10, 10 devices with 200 samples each and CNNs of three sizes (`lenet5`, `cnn`, `cnn-wide`), 1,000 "
         "public samples, 1,000 test samples; 180 local steps for each method, in rounds of tau: 1 for FedMD and "
         "FedProto, 5 for FedAL and FedMD-LF, 10 for FedDF, 15 for FedDF-AL. Every device begins with weights of its "
-        "own."
+        "own. The paper has no alpha of 0.1."
     ),
     figures=MEAN,
     lines=(

@@ -309,7 +309,12 @@ def test_the_vibration_signal_is_the_same_each_time() -> None:
 
 
 def test_bad_options_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (["--seeds", "a"], ["--table", "none"], ["--table", TABLES[0].name, "--method", "none"]):
+    for options in (
+        ["--seeds", "a"],
+        ["--seeds", "7"],
+        ["--table", "none"],
+        ["--table", TABLES[0].name, "--method", "none"],
+    ):
         with pytest.raises(SystemExit) as left:
             runner.main(options)
         assert left.value.code == 2
