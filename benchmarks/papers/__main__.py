@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.papers import cells, figures
-from benchmarks.papers.kinds import Table
+from benchmarks.papers.kinds import SEEDS, Table
 from benchmarks.papers.page import HOUR_S, page
 from benchmarks.papers.tables import TABLES
 from coordinator.report import text_files
@@ -75,12 +75,14 @@ def _list(wanted: Sequence[cells.Cell], rows: Path) -> None:
     """Name cells in the order in which they are run, with what they took or are estimated to take."""
     kept = {cell.table.name: cells.rows(cell.table, rows) for cell in wanted}
     done = left = 0.0
+    lines = []
     for cell in wanted:
         row = cells.row_of(cell, kept[cell.table.name])
         spent = float(row["cpu_s"]) if row else cells.estimate(cell, kept[cell.table.name])
         done, left = (done + spent, left) if row else (done, left + spent)
-        print(f"{'done   ' if row else 'missing'}  {spent:6.0f} s{' ' if row else '?'}  {cell.name}")
-    print(f"{done / HOUR_S:.1f} CPU hours done, about {left / HOUR_S:.1f} left")
+        lines.append(f"{'done   ' if row else 'missing'}  {spent:6.0f} s{' ' if row else '?'}  {cell.name}")
+    lines.append(f"{done / HOUR_S:.1f} CPU hours done, about {left / HOUR_S:.1f} left")
+    sys.stdout.write("\n".join(lines) + "\n")
 
 
 def _say(line: str) -> None:
@@ -108,8 +110,8 @@ def _seeds(text: str) -> tuple[int, ...]:
         seeds = tuple(dict.fromkeys(int(part) for part in text.split(",")))
     except ValueError:
         seeds = ()
-    if not seeds or min(seeds) < 0:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected whole numbers such as 0,1,2")
+    if not seeds or not {*seeds} <= {*SEEDS}:
+        raise argparse.ArgumentTypeError(f"{text!r}: expected some of {','.join(map(str, SEEDS))}")
     return seeds
 
 

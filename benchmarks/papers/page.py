@@ -35,7 +35,8 @@ HEAD = """# The papers' tables
 Written by `python -m benchmarks.papers`; nothing here is typed by hand. What the authors report stands beside what this
 implementation gives at a smaller scale, which each table states, so the values are not to be compared: the signs are.
 All are in per cent: *GM*: the global model on the shared test. *Personal*: the mean of the devices' own models there.
-*Own test*: the same on each device's own test part. The rest: [reports](../reference/reports.md).
+*Own test*: the same on each device's own test part. *Up, down*: bytes of a device in a round; *client s*: seconds of
+computing of all devices in a round, by the profile of a Raspberry Pi 4. The rest: [reports](../reference/reports.md).
 
 A sign is the mean of the differences seed by seed. Where it is claimed, seeds {seeds} are run; all other rows have one
 seed, and say so. Rows, with bytes, FLOPs, CPU seconds and versions, are in `papers/TABLE.csv`; the files of the tables,
@@ -110,25 +111,33 @@ def _table(table: Table, kept: Sequence[cells.Row]) -> str:
 
 def _figures(table: Table, setting: Setting, found: Found) -> str:
     names = [NAMES[figure] for figure in table.figures]
-    lines = [
-        ["method", *(f"{name}, reported" for name in names), *(f"{name}, here" for name in names), "seeds", "CPU s"]
-    ]
+    reported = [figure for figure in table.figures if any(figure in told for told in setting.reported.values())]
+    head = ["method", *(f"{NAMES[figure]}, reported" for figure in reported), *(f"{name}, here" for name in names)]
+    lines = [[*head, "up, down", "client s", "seeds", "CPU s"]]
     for line in table.lines_of(setting):
         rows = found[line.name]
-        reported = setting.reported.get(line.name, {})
+        told = setting.reported.get(line.name, {})
         lines.append(
             [
                 line.name,
-                *(f"{reported[figure]:.2f}" if figure in reported else "" for figure in table.figures),
-                *(
-                    _mean([float(row[figure]) for row in rows if row[figure]]) if rows else NOT_RUN
-                    for figure in table.figures
-                ),
+                *(f"{told[figure]:.2f}" if figure in told else "" for figure in reported),
+                *(_mean(_values(rows, figure)) if rows else NOT_RUN for figure in table.figures),
+                ", ".join(human_bytes(_over(rows, column)) for column in cells.COSTS[:2] if _values(rows, column)),
+                f"{_over(rows, 'device_s_per_round'):.3g}" if _values(rows, "device_s_per_round") else "",
                 ", ".join(row["seed"] for row in rows),
-                f"{statistics.fmean(float(row['cpu_s']) for row in rows):.0f}" if rows else "",
+                f"{_over(rows, 'cpu_s'):.0f}" if rows else "",
             ]
         )
     return markdown(lines)
+
+
+def _over(rows: Sequence[cells.Row], column: str) -> float:
+    """Return the mean of a column over the seeds that have it."""
+    return statistics.fmean(_values(rows, column))
+
+
+def _values(rows: Sequence[cells.Row], column: str) -> list[float]:
+    return [float(row[column]) for row in rows if row.get(column)]
 
 
 def _targets(table: Table, setting: Setting, found: Found) -> str:

@@ -5,7 +5,7 @@ conditions add is what textbooks of condition monitoring tell: imbalance the sha
 it, looseness half of it and a row of harmonics; a damaged bearing short bursts of its casing's ringing at a defect
 frequency (3.58, 5.42 or 4.71 times the shaft's), those of the inner ring louder once a turn; a damaged tooth the
 meshing frequency with side bands. Speed, load, severity, phases and noise differ from window to window. Samples are
-the logarithm of the spectrum's first 128 lines.
+the logarithm of the spectrum's first 128 lines in 256 levels.
 """
 
 from __future__ import annotations
@@ -15,10 +15,14 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-NAME = "vibration-1.npz"
+NAME = "vibration-2.npz"
 """The number changes with the generator."""
 CONDITIONS = ("healthy", "imbalance", "misalignment", "looseness", "outer ring", "inner ring", "ball", "tooth")
 RATE_HZ, WINDOW, LINES = 2048, 1024, 128
+FOLDED = 8, 16
+"""The shape of a sample: its lines one after the other, for FedKF's generator makes pictures alone."""
+RANGE = -2.4, 6.8
+"""The logarithms that become 0 and 255."""
 TRAIN, TEST, SEED = 6000, 1600, 20261122
 TEETH = 17
 DEFECTS = {"outer ring": 3.58, "inner ring": 5.42, "ball": 4.71}
@@ -38,11 +42,14 @@ def make(path: Path) -> None:
     partial.with_suffix(".part.npz").replace(path)
 
 
-def samples(count: int, seed: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-    """Return spectra (n, 128) and conditions (n,), as many of each condition as of the others, in a drawn order."""
+def samples(count: int, seed: int) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
+    """Return spectra (n, 8, 16) and conditions (n,), as many of each condition as of the others, in a drawn order."""
     random = np.random.Generator(np.random.PCG64(seed))
     labels = random.permutation(np.arange(count) % len(CONDITIONS))
-    return np.stack([_spectrum(_window(CONDITIONS[label], random)) for label in labels]).astype(np.float32), labels
+    spectra = np.stack([_spectrum(_window(CONDITIONS[label], random)) for label in labels])
+    low, high = RANGE
+    levels = np.clip((spectra - low) / (high - low), 0, 1) * 255
+    return levels.round().astype(np.uint8).reshape(-1, *FOLDED), labels
 
 
 def _spectrum(signal: Array) -> Array:

@@ -303,13 +303,18 @@ def test_every_figure_is_of_cells_that_are_planned() -> None:
 
 def test_the_vibration_signal_is_the_same_each_time() -> None:
     (x, y), (again, _) = vibration.samples(24, 3), vibration.samples(24, 3)
-    assert x.shape == (24, vibration.LINES)
+    assert x.shape == (24, *vibration.FOLDED)
     assert (x == again).all()
     assert sorted(y.tolist()) == sorted([*range(len(vibration.CONDITIONS))] * 3)
 
 
 def test_bad_options_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (["--seeds", "a"], ["--table", "none"], ["--table", TABLES[0].name, "--method", "none"]):
+    for options in (
+        ["--seeds", "a"],
+        ["--seeds", "7"],
+        ["--table", "none"],
+        ["--table", TABLES[0].name, "--method", "none"],
+    ):
         with pytest.raises(SystemExit) as left:
             runner.main(options)
         assert left.value.code == 2
