@@ -277,7 +277,7 @@ class Agent(Participant):
         if not self.computing and self.declined is None:
             return False
         now_s, round_ = self._clock(), max(0, self.session.exchange_id.round)
-        found = PAUSED if not self._awake.is_set() else None
+        found = PAUSED if not self._awake.is_set() else self._deployment.objection
         if found is None and self._gate is not None:
             found = self._gate.objection(now_s, round_)
         if found is not None and self._gate is not None:
@@ -316,8 +316,6 @@ class Agent(Participant):
         if report.withheld:
             self._deployment.drop()
         self._deployment.settle()
-        if self._deployment.gives_up:
-            self._awake.clear()
         for callback in self._on_update:
             callback(report)
         if report.closing or self.is_last(report.exchange):

@@ -10,12 +10,14 @@ from pathlib import Path
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
+from edge_sdk.policy.conditions import Objection
 from edge_sdk.serving.current import CurrentCopy
 from edge_sdk.serving.guard import LEAST_SAMPLES, Right, held_out_of, is_worse, right_on
 from edge_sdk.serving.versions import Version, Versions
 
 REFUSED_IN_A_ROW = 3
 """After so many models that were not served, the device takes no further part until its owner resumes."""
+WORSE = Objection("worse", f"{REFUSED_IN_A_ROW} models in a row were worse than the one that it serves")
 MAX_DROP = 0.02
 """By default a model may be worse than the served one by two points."""
 
@@ -61,9 +63,9 @@ class Deployment:
         return self._versions.index.joining or {}
 
     @property
-    def gives_up(self) -> bool:
-        """Whether REFUSED_IN_A_ROW models were not served."""
-        return self._refused >= REFUSED_IN_A_ROW
+    def objection(self) -> Objection | None:
+        """Why the device should take no further part for now; None: nothing here speaks against it."""
+        return WORSE if self._refused >= REFUSED_IN_A_ROW else None
 
     @property
     def measures_joining(self) -> bool:
