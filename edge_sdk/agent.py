@@ -148,7 +148,7 @@ class Agent(Participant):
             secret=secret,
             proxy=proxy,
         )
-        self._deployment = Deployment(self.bench, _served_folder(state, federation), max_drop, self.on_news)
+        self._deployment = Deployment(self.bench, _served_folder(state, federation), max_drop, self._warn)
         self._retry_spread = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 
     # -- for the app ------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Versions:
         if folder is not None and (folder / _INDEX).exists():
             try:
                 self.index = _read((folder / _INDEX).read_text(encoding="utf-8"))
-            except (OSError, ValueError, TypeError, KeyError) as error:
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
                 notify(f"{folder / _INDEX}: does not read ({type(error).__name__}); earlier models are forgotten")
 
     def add(self, rounds_done: int, state: bytes) -> None:
@@ -131,7 +131,9 @@ class Versions:
 def _read(text: str) -> Index:
     plain: dict[str, Any] = json.loads(text)
     versions = tuple(Version(**version) for version in plain["versions"])
-    return Index(versions, held=bool(plain["held"]), joining=plain["joining"])
+    joining = plain["joining"]
+    figures = None if joining is None else {str(name): float(value) for name, value in joining.items()}
+    return Index(versions, held=bool(plain["held"]), joining=figures)
 
 
 def _write(file: Path, content: bytes) -> None:
