@@ -185,7 +185,9 @@ class Agent(Participant):
             if self._closes_store:
                 store.close()
             raise
-        self._deployment = Deployment(self.bench, _served_folder(state, federation), max_drop, self.on_news)
+        self._deployment = Deployment(
+            self.bench, _served_folder(state, federation), max_drop, self._warn, self.model_origin
+        )
         self._retry_spread = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 
     # -- for the app ------------------------------------------------------------------------------------------------
@@ -347,7 +349,7 @@ class Agent(Participant):
         if not self.computing and self.declined is None:
             return False
         now_s, round_ = self._clock(), max(0, self.session.exchange_id.round)
-        found = PAUSED if not self._awake.is_set() else None
+        found = PAUSED if not self._awake.is_set() else self._deployment.objection
         if found is None and self._gate is not None:
             found = self._gate.objection(now_s, round_)
         if found is not None and self._gate is not None:
@@ -417,8 +419,6 @@ class Agent(Participant):
         if report.withheld:
             self._deployment.drop()
         self._deployment.settle()
-        if self._deployment.gives_up:
-            self._awake.clear()
         for line in round_lines(report):
             self._recent.add(line)
         self._call("on_update", self._on_update, report)

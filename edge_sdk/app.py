@@ -22,6 +22,7 @@ from edge_sdk.plugins import plugin_faults
 from edge_sdk.policy.energy import PowerMeter
 from edge_sdk.policy.policy import Policy, load_policy
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.serving.deployment import MAX_DROP
 from edge_sdk.transport.mqtt.tls import TlsFiles
 from edge_sdk.transport.mqtt.url import parse_broker_url
 
@@ -38,6 +39,8 @@ class App:
     """Whether the coordinator may know how many samples of each class this device holds."""
     share_weights: bool = False
     """Whether all weights of the model may leave this device, for the methods that average them."""
+    max_drop: float | None = MAX_DROP
+    """A new model is not served if its accuracy on held-out samples of `data` is lower by more than this fraction."""
     proxy: Model | None = None
     """A second model for the methods that train one beside the device's own: its weights are shared, and those of
     `model` then never leave the device."""
@@ -123,6 +126,7 @@ def run_device(
         sends_logs=sends_logs,
         share_weights=parts.share_weights,
         proxy=parts.proxy,
+        max_drop=parts.max_drop,
         policy=own_policy or parts.policy or Policy(),
         meter=parts.meter,
         on_new_model=on_new_model or parts.on_new_model,

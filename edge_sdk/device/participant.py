@@ -139,6 +139,11 @@ class Participant:
         self._supply.stop()
         self._restore(None)
 
+    @property
+    def model_origin(self) -> bytes:
+        """The digests of the app's model that the state began with; empty: they are not kept."""
+        return self._origin
+
     def on_news(self, line: str) -> None:
         """Hook: receives a line for the owner, such as that the broker was found or lost, or that the disk is full."""
 

@@ -10,12 +10,14 @@ from pathlib import Path
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
+from edge_sdk.policy.conditions import Objection
 from edge_sdk.serving.current import CurrentCopy
 from edge_sdk.serving.guard import LEAST_SAMPLES, Right, held_out_of, is_worse, right_on
 from edge_sdk.serving.versions import Version, Versions
 
 REFUSED_IN_A_ROW = 3
 """After so many models that were not served, the device takes no further part until its owner resumes."""
+WORSE = Objection("worse", f"{REFUSED_IN_A_ROW} models in a row were worse than the one that it serves")
 MAX_DROP = 0.02
 """By default a model may be worse than the served one by two points."""
 
@@ -39,14 +41,22 @@ class Deployment:
     """
 
     def __init__(
-        self, bench: Workbench, folder: Path | None, max_drop: float | None, notify: Callable[[str], None]
+        self,
+        bench: Workbench,
+        folder: Path | None,
+        max_drop: float | None,
+        notify: Callable[[str], None],
+        origin: bytes = b"",
     ) -> None:
-        """folder: for the models served last; None: memory.  max_drop: None: every model is served, none measured."""
+        """folder: for the models served last; None: memory.  max_drop: None: every model is served, none measured.
+
+        origin: what tells the app's model from another one; models learnt from another one are forgotten.
+        """
         if max_drop is not None and not 0 <= max_drop <= 1:
             raise UsageError(f"max_drop {max_drop}: expected a fraction from 0 to 1, as 0.02 for two points, or None")
         self._bench, self._max_drop, self._notify = bench, max_drop, notify
         self._held_out = held_out_of(bench) if max_drop is not None else None
-        self._versions = Versions(folder, notify)
+        self._versions = Versions(folder, notify, origin)
         self._current = CurrentCopy(self._restored)
         self._changing = threading.Lock()
         self._begun = False
@@ -61,9 +71,9 @@ class Deployment:
         return self._versions.index.joining or {}
 
     @property
-    def gives_up(self) -> bool:
-        """Whether REFUSED_IN_A_ROW models were not served."""
-        return self._refused >= REFUSED_IN_A_ROW
+    def objection(self) -> Objection | None:
+        """Why the device should take no further part for now; None: nothing here speaks against it."""
+        return WORSE if self._refused >= REFUSED_IN_A_ROW else None
 
     @property
     def measures_joining(self) -> bool:

@@ -39,6 +39,8 @@ class Index:
     """Whether the owner went back to an older model, and wants no newer one yet."""
     joining: Mapping[str, float] | None = None
     """The figures of the model before it joined; None: not measured."""
+    origin: str = ""
+    """The SHA-256 of what tells the app's model, from which all versions were learnt, from another one."""
 
 
 class Versions:
@@ -47,16 +49,22 @@ class Versions:
     A disk that fails costs the way back after a restart, and nothing else: `notify` is told.
     """
 
-    def __init__(self, folder: Path | None, notify: Callable[[str], None]) -> None:
-        """Read the index; a damaged one counts as none."""
+    def __init__(self, folder: Path | None, notify: Callable[[str], None], origin: bytes = b"") -> None:
+        """Read the index; a damaged one counts as none, and so does one of models learnt from another model of the app.
+
+        origin: what tells the app's model from another one.
+        """
         self._folder, self._notify = folder, notify
         self._states: dict[int, bytes] = {}
         self.index = Index()
         if folder is not None and (folder / _INDEX).exists():
             try:
                 self.index = _read((folder / _INDEX).read_text(encoding="utf-8"))
-            except (OSError, ValueError, TypeError, KeyError) as error:
+            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
                 notify(f"{folder / _INDEX}: does not read ({type(error).__name__}); earlier models are forgotten")
+        learnt_from = hashlib.sha256(origin).hexdigest()
+        if self.index.origin != learnt_from:
+            self.index = Index(origin=learnt_from)
 
     def add(self, rounds_done: int, state: bytes) -> None:
         """Keep a model as the served one, and forget the oldest beyond KEPT."""
@@ -103,7 +111,7 @@ class Versions:
 
     def forget(self) -> None:
         """Forget everything."""
-        self._keep(Index())
+        self._keep(Index(origin=self.index.origin))
 
     def _keep(self, index: Index) -> None:
         """Write models before the index that names them, and remove models after it; without a folder, write none."""
@@ -131,7 +139,9 @@ class Versions:
 def _read(text: str) -> Index:
     plain: dict[str, Any] = json.loads(text)
     versions = tuple(Version(**version) for version in plain["versions"])
-    return Index(versions, held=bool(plain["held"]), joining=plain["joining"])
+    joining = plain["joining"]
+    figures = None if joining is None else {str(name): float(value) for name, value in joining.items()}
+    return Index(versions, held=bool(plain["held"]), joining=figures, origin=str(plain.get("origin", "")))
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -11,7 +11,18 @@ PACKAGES = ("edge_sdk", "coordinator", "edge_sim", "firmware_profiles")
 NEUTRAL = ("protocol", "objectives", "reductions", "methods")
 """The rooms of edge_sdk that both sides share, in order: each imports only those before it, itself, and these:"""
 BELOW = ("errors", "data", "arrays")
-COORDINATOR_MAY = (*NEUTRAL, *BELOW, "transport", "models", "public_set", "boards", "durable", "loading", "toml", "version")
+COORDINATOR_MAY = (
+    *NEUTRAL,
+    *BELOW,
+    "transport",
+    "models",
+    "public_set",
+    "boards",
+    "durable",
+    "loading",
+    "toml",
+    "version",
+)
 """The role-neutral parts of edge_sdk."""
 COMMANDS = "coordinator/commands.py"
 """Registers sub-commands, and for that may know the type that edge_sdk.cli collects."""

@@ -49,7 +49,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sdk.transport": {"edge_sdk.protocol"},
     "edge_sdk.policy": {"edge_sdk.boards", "edge_sdk.models", "edge_sdk.protocol"},
     "edge_sdk.device": {*NEUTRAL, *DEVICE, "edge_sdk.policy"},
-    "edge_sdk.serving": {*NEUTRAL, *DEVICE, "edge_sdk.device"},
+    "edge_sdk.serving": {*NEUTRAL, *DEVICE, "edge_sdk.policy", "edge_sdk.device"},
     "edge_sdk.tools": {*NEUTRAL, *DEVICE, "edge_sdk.device", "edge_sdk.plugins", "edge_sdk.loading", "edge_sdk.policy"},
     "coordinator.rounds": {"edge_sdk.protocol", "edge_sdk.reductions"},
     "coordinator.record": {*NEUTRAL},

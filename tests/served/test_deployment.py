@@ -192,6 +192,17 @@ def test_a_damaged_version_is_passed_over(tmp_path: Path) -> None:
     again.store.close()
 
 
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"versions": [{}]}', '{"versions": [], "held": 0, "joining": 7}'])
+def test_an_index_that_does_not_read_is_forgotten(tmp_path: Path, text: str, caplog: pytest.LogCaptureFixture) -> None:
+    folder = tmp_path / "digits.served"
+    folder.mkdir()
+    (folder / "index.json").write_text(text)
+    agent = device(Hub(), tmp_path)
+    assert "index.json" in caplog.text
+    assert agent.predict(FRESH).shape == (100, 10)
+    agent.store.close()
+
+
 def test_only_three_versions_are_kept(tmp_path: Path) -> None:
     run_rounds(Hub(), tmp_path, rounds=6)
     assert sorted(file.stem for file in (tmp_path / "digits.served").glob("*.model")) == ["4", "5", "6"]

@@ -28,8 +28,8 @@ def pair(samples: int, lost: int, won: int) -> tuple[np.ndarray, np.ndarray]:
         (1000, 25, 0, True),
         (1000, 60, 30, True),
         (1000, 0, 500, False),
-        (20, 4, 0, False),  # one time in sixteen by chance
-        (20, 5, 0, True),  # one time in thirty-two
+        (20, 6, 0, False),  # one time in 64 by chance
+        (20, 7, 0, True),  # one time in 128
         (20, 7, 3, False),
         (100, 30, 20, False),
     ],
@@ -53,7 +53,7 @@ def test_chances_of_a_fair_coin() -> None:
 def test_models_of_equal_quality_are_rarely_refused() -> None:
     rng = np.random.default_rng(0)
     refused = [is_worse(*(rng.random((2, 50)) < 0.8), 0.02) for _ in range(400)]
-    assert np.mean(refused) < 0.05
+    assert np.mean(refused) < 0.01
 
 
 def parts(**counts: int) -> dict[str, Samples]:
@@ -71,11 +71,8 @@ def held(**counts: int) -> HeldOut | None:
 def test_the_part_that_models_are_compared_on() -> None:
     assert held(validation=9, local_test=9, test=9).name == "validation"
     assert held(local_test=9, test=9).name == "local_test"
-    assert held(validation=4, test=9).name == "test"
-    assert held(validation=4) is None
-    own = held(test=9)
-    assert own.y.tolist() == [0, 1, 0, 1, 0, 1]  # the third class is none of the device's
-    assert len(own.x) == 6
+    assert held(validation=6, test=9).name == "test"
+    assert held(validation=6) is None
 
 
 def test_numbers_that_are_not_finite_are_never_right() -> None:
