@@ -39,7 +39,7 @@ from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.memory.hub import Hub
 
 CLASSES = 10
-PAUSES = 30
+PAUSES = 20
 ROUNDS = 12
 POLICY = edge_sdk.Policy(
     charging=True,
@@ -73,7 +73,9 @@ def samples(count: int, seed: int) -> edge_sdk.Samples:
     return edge_sdk.Samples(rng.random((count, 8, 8, 1), dtype=np.float32), rng.integers(0, CLASSES, count))
 
 
-def server(hub: Hub, method: str, devices: int, *, rounds: int, steps: int, public: PublicSet | None = None) -> Server:
+def server(
+    hub: Hub, method: str, devices: int, *, rounds: int, steps: int, public: PublicSet | None = None, width: int = 0
+) -> Server:
     """Return a coordinator in memory."""
     chosen = load_method(method)()
     spec = FederationSpec(
@@ -83,6 +85,7 @@ def server(hub: Hub, method: str, devices: int, *, rounds: int, steps: int, publ
         classes=CLASSES,
         rounds=rounds,
         train=TrainSpec(local_steps=steps, learning_rate=0.01),
+        feature_dim=width,
         public=PublicSetSpec(sha256=public.spec.sha256, count=public.spec.count) if public else None,
     )
     policy = RoundPolicy(expected=devices, quorum=devices, rounds=rounds, exchanges=len(chosen.exchanges))
@@ -165,7 +168,7 @@ def device_on_disk(method: str, hidden: int, folder: Path) -> None:
     """Run ROUNDS rounds of a device with a state folder beside one in memory, and print what it kept."""
     hub = Hub()
     public = PublicSet(samples(400, 9).x)
-    coordinator = server(hub, method, 2, rounds=ROUNDS, steps=5, public=public)
+    coordinator = server(hub, method, 2, rounds=ROUNDS, steps=5, public=public, width=hidden)
     store = CountedStore(folder / "guest.db")
     agents = []
     for number, name in enumerate(("a", "b")):
