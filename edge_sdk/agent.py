@@ -15,6 +15,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData, Raw
+from edge_sdk.device.data_supply import OwnData
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
@@ -33,6 +34,7 @@ from edge_sdk.policy.start import training_gate
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.samples.store import SampleStore
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
@@ -52,7 +54,8 @@ class Agent(Participant):
 
     federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport.  tls: certificates for an mqtts://
     address.  cloud_safe: whether to publish no faster than hosted brokers allow.  identity: the id of this device, or
-    a folder whose name is the id.  model: any `edge_sdk.models.base.Model`.  data: the device's own data.
+    a folder whose name is the id.  model: any `edge_sdk.models.base.Model`.  data: the device's own data,
+    or a SampleStore that the app goes on filling: each round trains on what it holds when the round begins.
 
     public: the public set, for methods that need one; None: it is fetched from the coordinator once.  public_cache: a
     folder for fetched sets; None: the folder `public` in `state`.  max_public_bytes: larger sets are not fetched.
@@ -81,7 +84,7 @@ class Agent(Participant):
         cloud_safe: bool = False,
         identity: str | Path,
         model: Model,
-        data: LocalData,
+        data: OwnData,
         public: PublicSet | None = None,
         state: str | Path | Store | None = None,
         board: str = "",
@@ -339,9 +342,10 @@ def _check_kinds(model: object, data: object, public: object, proxy: object) -> 
                 f"{name}: found {type(given).__name__}, which has no spec: "
                 "wrap it, as in edge_sdk.TorchModel(net, classes=10)"
             )
-    if not isinstance(data, LocalData):
+    if not isinstance(data, LocalData | SampleStore):
         raise UsageError(
-            f"data: found {type(data).__name__}: give edge_sdk.LocalData(train=edge_sdk.Samples(x, y)) of numpy arrays"
+            f"data: found {type(data).__name__}: give edge_sdk.LocalData(train=edge_sdk.Samples(x, y)) of numpy "
+            "arrays, or an edge_sdk.SampleStore"
         )
     if not isinstance(public, PublicSet | None):
         raise UsageError(

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any, TypeAlias
 
+from edge_sdk.device.data_supply import DataSupply
+from edge_sdk.device.hello import disclosed_counts
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.store import RoundStart
-from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Diverged
 from edge_sdk.methods.base import Step
 from edge_sdk.methods.job import Job
@@ -34,6 +35,7 @@ class Evaluation:
 
 
 NO_EVALUATION = Evaluation()
+NO_SAMPLES = "this device has no labelled samples any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,10 +51,10 @@ class ExchangeMetrics:
 class Learner:
     """The model and the method's state, which change from exchange to exchange; both can go back to a round's start."""
 
-    def __init__(self, membership: Membership, bench: Workbench, *, secret: bytes, lock: RLock) -> None:
+    def __init__(self, membership: Membership, supply: DataSupply, *, secret: bytes, lock: RLock) -> None:
         """secret: the device's 32 bytes from which noise is drawn; lock: held while the model changes."""
         self.membership, self.lock = membership, lock
-        self._bench, self._secret = bench, secret
+        self.supply, self._bench, self._secret = supply, supply.bench, secret
         self.state: Any = membership.method.device_state()
         """The method's, after the last exchange that counts."""
         self.skipped_round: tuple[int, str] | None = None
@@ -63,13 +65,20 @@ class Learner:
         """The number of private training samples on this device."""
         return len(self._bench.data.train)
 
+    @property
+    def counts_to_disclose(self) -> tuple[int, ...]:
+        """What an upload tells of the classes: the counts of now, if they change and the Hello disclosed them."""
+        return disclosed_counts(self._bench) if self.supply.changes else ()
+
     def snapshot(self, round_: int) -> RoundStart:
-        """Return the present state of model and method as the start of a round."""
-        return RoundStart(round_, self._bench.state_bytes(), storage.serialise(self.state))
+        """Begin a round: return the present state of model, method and data as its start."""
+        data = self.supply.begin_round()
+        return RoundStart(round_, self._bench.state_bytes(), storage.serialise(self.state), data)
 
     def restore(self, start: RoundStart) -> None:
-        """Restore model and method to the start of a round."""
+        """Restore model, method and data to the start of a round."""
         with self.lock:
+            self.supply.return_to(start.data)
             self._bench.load_state(start.model)
             self.state = storage.deserialise(self.membership.method.device_state, start.method)
 
@@ -104,6 +113,8 @@ class Learner:
         """Serve the method's requests one by one, with a pause between batches."""
         if self.skipped_round is not None and self.skipped_round[0] == job.round:
             raise Diverged(self.skipped_round[1])
+        if not self.samples:
+            raise Diverged(NO_SAMPLES)
         result: Any = None
         while True:
             try:

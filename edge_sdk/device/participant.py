@@ -17,8 +17,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from edge_sdk.data import LocalData
 from edge_sdk.device import membership, recovery, session
+from edge_sdk.device.data_supply import DataSupply, OwnData
 from edge_sdk.device.exchange import OngoingExchange, RoundReport, begin_exchange
 from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
 from edge_sdk.device.learner import Learner, ServeRequest
@@ -26,7 +26,6 @@ from edge_sdk.device.meter import Meter
 from edge_sdk.device.public_supply import PublicSupply
 from edge_sdk.device.store import Store
 from edge_sdk.device.uplink import Uplink
-from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Diverged, Refused, RemoteProtocolError, RunFailed, StoreError
 from edge_sdk.models.base import Model
 from edge_sdk.policy.conditions import Objection
@@ -56,7 +55,7 @@ class Participant:
         federation: str,
         device: str,
         model: Model,
-        data: LocalData,
+        data: OwnData,
         public: PublicSet | None,
         transport: Transport,
         store: Store,
@@ -73,9 +72,10 @@ class Participant:
         The other parameters are those of `Agent`.
         """
         self.federation, self.device, self.board = federation, device, board
-        self.bench = Workbench(model, data, public, discloses_classes=disclose_classes)
-        if proxy is not None:
-            self.bench.add_proxy(proxy)
+        self.data = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy)
+        """The device's own data, which may change from round to round."""
+        self.data.notify = self.on_news
+        self.bench = self.data.bench
         self.shares_weights = proxy is not None or (share_weights and "weights" in model.spec.capabilities)
         """Whether weights leave this device: those of the proxy if there is one, and then never the own model's."""
         self._secret = secret or store.secret
@@ -168,6 +168,8 @@ class Participant:
 
     def connect(self) -> None:
         """Connect, with a will by which the broker announces that this device has disappeared."""
+        if self.data.waits:
+            self.on_news("no labelled samples to train on yet: joins, and waits for the first ones")
         self._uplink.connect()
 
     def next_due_s(self) -> float | None:
@@ -207,7 +209,10 @@ class Participant:
         log.warning("%s: %s", self.device, line)
 
     def tick(self, now_s: float) -> None:
-        """Do what is due at this time: send again, save again, request public blocks."""
+        """Do what is due at this time: send again, save again, request public blocks, tell of the first samples."""
+        if self.data.arrived():
+            self.on_news(f"the first labelled samples are here: {len(self.bench.data.train)} to train on")
+            self._feed(session.HelloChanged(now_s))
         if self._save_again_s is not None and now_s >= self._save_again_s:
             self.finish_work(now_s)
         due_s = session.session_due_s(self.session)
@@ -401,7 +406,7 @@ class Participant:
         joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights)
         self._limits = joined.limits
         self.transport.accept_up_to(self._limits.frame_bytes)
-        self._learner = learner = Learner(joined, self.bench, secret=self._secret, lock=self.model_lock)
+        self._learner = learner = Learner(joined, self.data, secret=self._secret, lock=self.model_lock)
         self._supply.require(joined.public)
         return learner
 

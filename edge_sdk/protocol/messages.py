@@ -175,6 +175,9 @@ class Hello:
     """Whether the model keeps running statistics of batches, which are not weights and stay on the device."""
     test_samples: Count = field(default=0, metadata=LATER)
     """The number of samples of the device's own test part; 0: it has none."""
+    capacity: Count = field(default=0, metadata=LATER)
+    """The most samples that the device can come to hold; 0: its data do not change.  Without any samples yet it waits:
+    it takes part once its Hello has some."""
 
 
 @wire("welcome")
@@ -243,6 +246,8 @@ class Upload:
     """The same figures of the device's own model, where the method also has a global one."""
     personal_round: Count = field(default=0, metadata=LATER)
     """The number of completed rounds that `personal_metrics` describe."""
+    class_counts: Annotated[tuple[int, ...], Packed(MAX_CLASS_COUNTS)] = field(default=(), metadata=LATER)
+    """Samples per class, if the device's data change and its Hello told them; they replace those of the Hello."""
     busy_s: Seconds = field(default=0.0, metadata=LATER)
     """Seconds of training since the device's last upload; 0: not metered."""
     energy_j: Annotated[float, Real(0.0, 1e12)] = field(default=0.0, metadata=LATER)
