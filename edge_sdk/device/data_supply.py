@@ -39,6 +39,8 @@ class DataSupply:
         self.bench = Workbench(model, given, public, discloses_classes=discloses_classes, capacity=capacity)
         if proxy is not None:
             self.bench.add_proxy(proxy)
+        self._waited = self.waits
+        """Whether there was nothing to train on when `arrived` was asked last."""
 
     @property
     def changes(self) -> bool:
@@ -89,10 +91,11 @@ class DataSupply:
         if self._store is None:
             return False
         self._store.save_if_due()
-        if not (self.waits and self._store.trainable):
-            return False
-        self.begin_round()
-        return not self.waits
+        if self.waits and self._store.trainable:
+            self.begin_round()
+        came = self._waited and not self.waits  # perhaps with the snapshot of a round, such as the first one
+        self._waited = self.waits
+        return came
 
     def _use(self, snapshot: Snapshot) -> None:
         if snapshot is not self._now:

@@ -112,6 +112,19 @@ def test_a_device_without_samples_waits_and_nobody_waits_for_it():
     assert server.record.rounds_done["left"] == 40
 
 
+def test_samples_that_come_while_it_joins_are_told_at_once():
+    hub = Hub()
+    server, samples = federation(hub), store()
+    device = agent(hub, samples)
+    world = World(server, device)
+    device.handle(device.transport.poll(0.0), 0.0)  # connected: its Hello has no samples
+    while (event := server.transport.poll(0.0)) is not None:
+        server.handle(event, 0.0)
+    fill(samples, 20)  # before the Welcome arrives
+    world.until(completed(server), turns=60)  # 6 s; a Hello would be sent again after 60 s
+    assert server.record.rounds_done["left"] == 3
+
+
 def test_labels_that_come_later_begin_it_too():
     hub = Hub()
     server, samples = federation(hub), store()
