@@ -257,6 +257,7 @@ class Agent(Participant):
             self.sign_off(self._leaving)
             self.transport.close()
             self.store.close()
+            self.data.save()
         self.raise_if_failed()
 
     def _may_compute(self) -> bool:

@@ -86,6 +86,14 @@ class DataSupply:
         if self._store is not None and snapshot:
             self._store.release(snapshot)
 
+    def save(self) -> None:
+        """Save what the store has not saved yet; if the disk refuses, that is told."""
+        try:
+            if self._store is not None:
+                self._store.flush()
+        except StoreError as error:
+            self.notify(str(error))
+
     def arrived(self) -> bool:
         """Save what is due; returns whether the first samples to train on came just now."""
         if self._store is None:
