@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from edge_sdk.policy.energy import PowerMeter
     from edge_sdk.policy.policy import Policy
     from edge_sdk.public_set.samples import PublicSet
+    from edge_sdk.samples.readers import samples_from_folder, samples_from_npz, samples_from_torch, split_samples
     from edge_sdk.samples.store import SampleStore
     from edge_sdk.transport.mqtt.tls import TlsFiles
 
@@ -54,6 +55,10 @@ _HOME = {
     "SklearnModel": "edge_sdk.models",
     "TlsFiles": "edge_sdk.transport.mqtt.tls",
     "TorchModel": "edge_sdk.models",
+    "split_samples": "edge_sdk.samples.readers",
+    "samples_from_folder": "edge_sdk.samples.readers",
+    "samples_from_npz": "edge_sdk.samples.readers",
+    "samples_from_torch": "edge_sdk.samples.readers",
 }
 
 __all__ = [
@@ -79,6 +84,10 @@ __all__ = [
     "TlsFiles",
     "TorchModel",
     "__version__",
+    "samples_from_folder",
+    "samples_from_npz",
+    "samples_from_torch",
+    "split_samples",
 ]
 
 

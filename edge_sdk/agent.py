@@ -21,12 +21,12 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData, Raw
 from edge_sdk.device.app_model import OnNewModel, check_on_new_model
+from edge_sdk.device.data_supply import DataSupply, OwnData
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
 from edge_sdk.device.learner import WorkSlices
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.recent_lines import RecentLines, round_lines
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
-from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.base import Model, ModelSpec, serving_copy
@@ -43,6 +43,7 @@ from edge_sdk.policy.start import training_gate
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.samples.store import SampleStore
 from edge_sdk.serving.deployment import MAX_DROP, Deployment
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt import pace as pacing
@@ -67,7 +68,8 @@ class Agent(Participant):
 
     federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport.  tls: certificates for an mqtts://
     address.  cloud_safe: whether to publish no faster than hosted brokers allow.  identity: the id of this device, or
-    a folder whose name is the id.  model: any `edge_sdk.models.base.Model`.  data: the device's own data.
+    a folder whose name is the id.  model: any `edge_sdk.models.base.Model`.  data: the device's own data,
+    or a SampleStore that the app goes on filling: each round trains on what it holds when the round begins.
 
     public: the public set, for methods that need one; None: it is fetched from the coordinator once.  public_cache: a
     folder for fetched sets; None: the folder `public` in `state`, or a temporary one without `state`; with a Store as
@@ -108,7 +110,7 @@ class Agent(Participant):
         cloud_safe: bool = False,
         identity: str | Path,
         model: Model,
-        data: LocalData,
+        data: OwnData,
         public: PublicSet | None = None,
         state: str | Path | Store | None = None,
         board: str = "",
@@ -135,7 +137,9 @@ class Agent(Participant):
         check_on_new_model(on_new_model)
         if not isinstance(policy, Policy | None):
             raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
-        bench = _bench(model, data, public, proxy, disclose_classes=disclose_classes)
+        supply = DataSupply(
+            model, data, public, discloses_classes=disclose_classes, proxy=proxy
+        )  # checks them together
         self._clock = clock
         self._recent, self._sends_logs = RecentLines(), sends_logs
         self._on_round: list[Callable[[RoundReport], None]] = []
@@ -170,7 +174,7 @@ class Agent(Participant):
             super().__init__(
                 federation=federation,
                 device=device,
-                bench=bench,
+                data=supply,
                 transport=transport,
                 store=store,
                 board=board,
@@ -323,6 +327,7 @@ class Agent(Participant):
     def _drive(self) -> None:
         with ExitStack() as at_end:  # each of these is called, whatever the others raise; the last one first
             at_end.callback(self._end)
+            at_end.callback(self.data.save)
             at_end.callback(self.transport.close)
             at_end.callback(lambda: self.sign_off(self._leaving))
             if self._ended:
@@ -493,24 +498,15 @@ def _check_kinds(model: object, data: object, public: object, proxy: object) -> 
                 f"{name}: found {type(given).__name__}, which has no spec: "
                 "wrap it, as in edge_sdk.TorchModel(net, classes=10)"
             )
-    if not isinstance(data, LocalData):
+    if not isinstance(data, LocalData | SampleStore):
         raise UsageError(
-            f"data: found {type(data).__name__}: give edge_sdk.LocalData(train=edge_sdk.Samples(x, y)) of numpy arrays"
+            f"data: found {type(data).__name__}: give edge_sdk.LocalData(train=edge_sdk.Samples(x, y)) of numpy "
+            "arrays, or an edge_sdk.SampleStore"
         )
     if not isinstance(public, PublicSet | None):
         raise UsageError(
             f"public: found {type(public).__name__}: give edge_sdk.PublicSet.load(path), or None to fetch it"
         )
-
-
-def _bench(
-    model: Model, data: LocalData, public: PublicSet | None, proxy: Model | None, *, disclose_classes: bool
-) -> Workbench:
-    """Check model and data together.  Raises UsageError or ModelError."""
-    bench = Workbench(model, data, public, discloses_classes=disclose_classes)
-    if proxy is not None:
-        bench.add_proxy(proxy)
-    return bench
 
 
 def _opener(state: str | Path | Store | None, federation: str) -> Callable[[], Store]:

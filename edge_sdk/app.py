@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_sdk.agent import Agent
-from edge_sdk.data import LocalData
 from edge_sdk.device.app_model import OnNewModel
+from edge_sdk.device.data_supply import OwnData
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.recent_lines import round_lines
 from edge_sdk.errors import EdgeError, MissingExtra, Refused, UsageError
@@ -32,7 +32,7 @@ class App:
     """A device's model and data, as a developer's factory returns them."""
 
     model: Model
-    data: LocalData
+    data: OwnData
     public: PublicSet | None = None
     """The public set; None: it is fetched from the coordinator if the method needs one."""
     disclose_classes: bool = False
@@ -134,7 +134,7 @@ def run_device(
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))
     spec = parts.model.spec
-    _say(f"{name}: {spec.name} ({spec.runtime}), {len(parts.data.train)} samples, joining {federation}")
+    _say(f"{name}: {spec.name} ({spec.runtime}), {len(agent.bench.data.train)} samples, joining {federation}")
     for fault in plugin_faults():
         _say(f"{name}: {fault}; a federation that needs it refuses this device")
     signal.signal(signal.SIGTERM, lambda _number, _frame: agent.stop())

@@ -129,6 +129,13 @@ class TrainingFailed(LearningLost):
     code = "training-failed"
 
 
+class NoSamples(LearningLost):
+    """The device has no labelled sample to train on any more."""
+
+    code = "no-samples"
+    remedy = "label some samples on this device"
+
+
 class RunFailed(EdgeError):
     """The federation ended without a result."""
 

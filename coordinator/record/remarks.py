@@ -158,7 +158,10 @@ def why_withheld(upload: Upload) -> str:
 
 
 _LOOK_THERE = "look at the device's log"
-_REMEDIES = {"diverged": "lower train.learning_rate, and look for extreme values in its samples"}
+_REMEDIES = {
+    "diverged": "lower train.learning_rate, and look for extreme values in its samples",
+    "no-samples": "label samples on it",
+}
 """By the cause that an upload names: what to do."""
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import transforms
-from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello
+from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello, Upload
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +56,20 @@ def fetches(hello: Hello, spec: FederationSpec, method: Method[Any]) -> bool:
     """Whether a device lacks the public set that the method needs, and would fetch it."""
     lacking = spec.public is not None and hello.public_sha256 != spec.public.sha256
     return method.needs_public_set and lacking and hello.fetches_public
+
+
+def waits(hello: Hello) -> bool:
+    """Whether a device has no samples to train on yet, and will take part once it has some."""
+    return hello.capacity > 0 and hello.samples == 0
+
+
+def at_upload(hello: Hello, upload: Upload) -> Hello:
+    """Return what a device's Hello would say when it uploads: the same, unless its data change."""
+    if not hello.capacity:
+        return hello
+    told = len(upload.class_counts) == len(hello.class_counts)
+    counts = upload.class_counts if told else hello.class_counts
+    return replace(hello, samples=min(upload.samples, hello.capacity), class_counts=counts)
 
 
 def refusal(

@@ -26,6 +26,7 @@ class Aggregation:
         Raises StoreError if the disk refuses; then nothing has changed.
         """
         device, record = upload.device, self.record
+        self._registry.follow(upload)
         if not upload.closing:
             declared = self._registry.samples[device] or upload.samples
             self._reduction.add(self._registry.numbers[device], upload, min(upload.samples, declared))

@@ -9,6 +9,7 @@ import dataclasses
 from typing import Any
 
 from coordinator.record import remarks
+from coordinator.serving import admission
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import codec
@@ -68,6 +69,7 @@ class UploadChecks:
         if closing:
             check_roles(upload.knowledge, {}, self._sizes)
             return
+        hello = admission.at_upload(hello, upload)
         slots = self._exchanges[place.exchange].up
         expect = expected_upload(self._sizes, samples=hello.samples)
         if self._method.shares_weights:

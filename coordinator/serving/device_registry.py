@@ -11,7 +11,7 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import Method, Registered
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
-from edge_sdk.protocol.messages import FederationSpec, Hello
+from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
 
 
 class DeviceRegistry:
@@ -66,6 +66,13 @@ class DeviceRegistry:
         for known in (self.hellos, self.numbers, self.samples, self._stamps):
             known.pop(device, None)
 
+    def follow(self, upload: Upload) -> None:
+        """Take over how many samples a device has now, if its data change."""
+        hello = self.hellos.get(upload.device)
+        if hello is not None and hello.capacity:
+            self.hellos[upload.device] = now = admission.at_upload(hello, upload)
+            self.samples[upload.device] = now.samples
+
     def restore(self, enrolled: Mapping[str, tuple[int, bytes]]) -> None:
         """Restore the devices after a restart; enrolled: number and last Hello frame by device, from the ledger."""
         for number, frame in enrolled.values():
@@ -75,7 +82,7 @@ class DeviceRegistry:
                 self.identities.contested_by(hello, envelope.stamp)
                 self.greeted(hello.device, envelope.stamp)
                 self.enter(hello, number)
-                if not self.fetches(hello):
+                if not (self.fetches(hello) or admission.waits(hello)):
                     self.take_in(hello)
 
     # -- who is here ------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import RunRecord
 from coordinator.serving import admission
-from coordinator.serving.admission import RefusalReason, taken_out
+from coordinator.serving.admission import RefusalReason, taken_out, waits
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
@@ -85,6 +85,8 @@ class MembershipHandler:
         fetching = self._registry.fetches(hello)
         if fetching and device not in self._registry.numbers:
             observer.noted(f"{device} fetches the public set")
+        elif waits(hello) and device not in self._registry.numbers:
+            observer.noted(f"{device} has no labelled samples yet, and takes part once it has some")
         self._registry.enter(hello, number)
         self._sender.welcome(
             device, number, self._ledger.run, self._public_server.total_bytes if self._public_server else 0
@@ -92,6 +94,8 @@ class MembershipHandler:
         self._welcomed()
         if fetching:
             return None  # it takes part once its Hello names the set
+        if waits(hello):
+            return rounds.Lost(device)  # likewise; if it took part before, nobody waits for it
         self._take_in(hello, observer)
         return rounds.Joined(device, now_s)
 

@@ -94,6 +94,8 @@ def choose_model(bench: Workbench, learnt: bytes, before: ModelOrigin, now: Mode
             kept = "what was learnt before is dropped" if wish == "adopt" else "they are not used"
             return Choice(adopt=wish == "adopt", line=f"{what}: {kept}, as on_new_model={wish!r} says")
         name, inputs, labels = _samples_to_judge_by(bench)
+        if not len(labels):
+            return Choice(adopt=False, line=f"{what}, and no sample tells which are better: what was learnt is kept")
         old = _accuracy(bench, learnt, inputs, labels)
         new = _accuracy(bench, brought, inputs, labels)
     finally:

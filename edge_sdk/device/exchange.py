@@ -112,6 +112,8 @@ class OngoingExchange:
         if self.result is not None and self.done is not None:
             self.store.save(self.done, self.start)
             self.learner.state = self.result[0]
+            if self.start is not None:
+                self.learner.supply.release(self.start.data)
 
     def _take_knowledge(self) -> Mapping[str, Payload]:
         """Hand out the knowledge and drop it here: it may be a whole model, and need not stay while it is encoded."""
@@ -146,6 +148,7 @@ class OngoingExchange:
             energy_j=cost.energy_j,
             joules_source=cost.joules_source or None,
             temperature_c=cost.temperature_c,
+            class_counts=self.learner.counts_to_disclose,
         )
 
     @property
@@ -185,7 +188,8 @@ def begin_exchange(
     If the exchange begins a round, the store receives the device's present state as the start of that round.
     """
     start, saved = None, store.saved_round()
-    if saved is None or assign.round > saved:
+    anew = learner.supply.changes and not store.finished()  # joined, and samples may have come since
+    if saved is None or assign.round > saved or anew:
         start = learner.snapshot(assign.round)
         store.begin_round(start)
     measured = ExchangeMetrics()

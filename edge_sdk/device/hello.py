@@ -30,7 +30,6 @@ def hello(
     """
     model, shared = bench.model.spec, bench.shared
     hidden = frozenset() if shares_weights else frozenset({"weights"})
-    discloses_counts = bench.discloses_classes and model.classes <= MAX_DISCLOSED_CLASSES
     return Hello(
         federation=federation,
         device=device,
@@ -40,7 +39,7 @@ def hello(
         classes=model.classes,
         feature_dim=model.feature_dim,
         samples=len(bench.data.train),
-        class_counts=bench.class_counts if discloses_counts else (),
+        class_counts=disclosed_counts(bench),
         public_sha256=bench.public.spec.sha256 if bench.public else None,
         model=model.name,
         runtime=model.runtime,
@@ -55,7 +54,13 @@ def hello(
         test_samples=len(bench.data.local_test or ()),
         instance=instance,
         sends_logs=sends_logs,
+        capacity=bench.capacity,
     )
+
+
+def disclosed_counts(bench: Workbench) -> tuple[int, ...]:
+    """Return the samples of each class, if the owner discloses them; else nothing."""
+    return bench.class_counts if bench.discloses_classes and bench.model.spec.classes <= MAX_DISCLOSED_CLASSES else ()
 
 
 def no_answer_notice(federation: str, device: str) -> str:

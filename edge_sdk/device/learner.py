@@ -6,10 +6,11 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from edge_sdk.device.data_supply import DataSupply
+from edge_sdk.device.hello import disclosed_counts
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.store import RoundStart
-from edge_sdk.device.workbench import Workbench
-from edge_sdk.errors import LearningLost
+from edge_sdk.errors import LearningLost, NoSamples
 from edge_sdk.methods.base import Step
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate, Fit, FitBoth, MeasuredModel, Private, Report, Request, TermShares
@@ -33,6 +34,7 @@ class Evaluation:
 
 
 NO_EVALUATION = Evaluation()
+NO_SAMPLES = "this device has no labelled samples any more"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,10 @@ class ExchangeMetrics:
 class Learner:
     """The model and the method's state, which change from exchange to exchange; both can go back to a round's start."""
 
-    def __init__(self, membership: Membership, bench: Workbench, *, secret: bytes) -> None:
+    def __init__(self, membership: Membership, supply: DataSupply, *, secret: bytes) -> None:
         """secret: the device's 32 bytes from which noise is drawn."""
         self.membership = membership
-        self._bench, self._secret = bench, secret
+        self.supply, self._bench, self._secret = supply, supply.bench, secret
         self.state: Any = membership.method.device_state()
         """The method's, after the last exchange that counts."""
         self.skipped_round: tuple[int, LearningLost] | None = None
@@ -62,12 +64,19 @@ class Learner:
         """The number of private training samples on this device."""
         return len(self._bench.data.train)
 
+    @property
+    def counts_to_disclose(self) -> tuple[int, ...]:
+        """What an upload tells of the classes: the counts of now, if they change and the Hello disclosed them."""
+        return disclosed_counts(self._bench) if self.supply.changes else ()
+
     def snapshot(self, round_: int) -> RoundStart:
-        """Return the present state of model and method as the start of a round."""
-        return RoundStart(round_, self._bench.state_bytes(), storage.serialise(self.state))
+        """Begin a round: return the present state of model, method and data as its start."""
+        data = self.supply.begin_round()
+        return RoundStart(round_, self._bench.state_bytes(), storage.serialise(self.state), data)
 
     def restore(self, start: RoundStart) -> None:
-        """Restore model and method to the start of a round."""
+        """Restore model, method and data to the start of a round."""
+        self.supply.return_to(start.data)
         self._bench.load_state(start.model)
         self.state = storage.deserialise(self.membership.method.device_state, start.method)
 
@@ -107,6 +116,8 @@ class Learner:
         if self.skipped_round is not None and self.skipped_round[0] == job.round:
             reason = self.skipped_round[1]
             raise type(reason)(str(reason))
+        if not self.samples:
+            raise NoSamples(NO_SAMPLES)
         result: Any = None
         while True:
             try:

@@ -8,7 +8,7 @@ from typing import Any
 
 from edge_sdk.device import divergence
 from edge_sdk.device.workbench import handler_of
-from edge_sdk.errors import Diverged, LearningLost, RemoteProtocolError, TrainingFailed, UsageError
+from edge_sdk.errors import Diverged, LearningLost, NoSamples, RemoteProtocolError, TrainingFailed, UsageError
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.vocabulary import requests_of
@@ -97,8 +97,8 @@ class Membership:
         message: Message = codec.decode(frame, self.limits).message
         if not isinstance(message, Upload) or not message.withheld:
             return None
-        failed = message.withheld_cause == TrainingFailed.code
-        return (TrainingFailed if failed else Diverged)(message.withheld)
+        kinds = (kind for kind in (TrainingFailed, NoSamples) if kind.code == message.withheld_cause)
+        return next(kinds, Diverged)(message.withheld)
 
 
 def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membership:

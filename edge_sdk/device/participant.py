@@ -20,6 +20,7 @@ from typing import Any
 from edge_sdk.device import membership, recovery, session
 from edge_sdk.device.app_model import ModelOrigin, OnNewModel, choose_model, origin_of
 from edge_sdk.device.backoff import Backoff
+from edge_sdk.device.data_supply import DataSupply
 from edge_sdk.device.exchange import OngoingExchange, RoundReport, begin_exchange, training_failed
 from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
 from edge_sdk.device.learner import Learner, ServeRequest, WorkSlices
@@ -27,7 +28,6 @@ from edge_sdk.device.meter import Meter
 from edge_sdk.device.public_supply import PublicSupply
 from edge_sdk.device.store import Store
 from edge_sdk.device.uplink import Uplink
-from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import LearningLost, Refused, RemoteProtocolError, RunFailed, StoreError, TrainingFailed
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.policy.energy import TrainingCost
@@ -68,7 +68,7 @@ class Participant:
         *,
         federation: str,
         device: str,
-        bench: Workbench,
+        data: DataSupply,
         transport: Transport,
         store: Store,
         board: str = "",
@@ -79,12 +79,16 @@ class Participant:
         secret: bytes = b"",
         on_new_model: OnNewModel | None = None,
     ) -> None:
-        """bench: model, data and public set, checked.  secret: the bytes from which noise is drawn; b"": the store's.
+        """data: the device's data, with model and public set.  secret: the bytes from which noise is drawn; b"": the store's.
 
         on_new_model: None: the model is the one that the state began with.  The other parameters are those of `Agent`.
         """
-        self.federation, self.device, self.board, self.bench = federation, device, board, bench
-        self.shares_weights = bench.proxy is not None or (share_weights and "weights" in bench.model.spec.capabilities)
+        self.federation, self.device, self.board = federation, device, board
+        self.data, self.bench = data, data.bench
+        self.data.notify = self.on_news
+        self.shares_weights = self.bench.proxy is not None or (
+            share_weights and "weights" in self.bench.model.spec.capabilities
+        )
         """Whether weights leave this device: those of the proxy if there is one, and then never the own model's."""
         self._secret = secret or store.secret
         self.serve: ServeRequest = self.bench.serve
@@ -97,7 +101,7 @@ class Participant:
         self.refused_frames: Counter[str] = Counter()
         """Illegal frames, counted by the words that RemoteProtocolError lists."""
         fetch = None
-        if bench.public is None and fetches_public:
+        if self.bench.public is None and fetches_public:
             fetch = PublicFetch(public_cache, f"{federation}.{device}", self.refused_frames, max_public_bytes)
         self._supply = PublicSupply(self.bench, fetch, self._uplink)
         self.session = session.SessionState()
@@ -126,7 +130,7 @@ class Participant:
         """The time of the last call from outside, and when to check next that the state is still on the disk."""
         self._backoff, self._early_news = Backoff(), list[str]()
         """How long nothing is computed after failures; and lines for the owner from before there were callbacks."""
-        self._origin = origin_of(bench).to_bytes() if on_new_model is not None else b""
+        self._origin = origin_of(self.bench).to_bytes() if on_new_model is not None else b""
         """Identifies the model that the state began with."""
         self._restore(on_new_model)
 
@@ -218,6 +222,8 @@ class Participant:
         """Connect, with a will by which the broker announces that this device has disappeared."""
         while self._early_news:
             self.on_news(self._early_news.pop(0))
+        if self.data.waits:
+            self.on_news("no labelled samples to train on yet: joins, and waits for the first ones")
         self._uplink.connect()
 
     def next_due_s(self) -> float | None:
@@ -290,8 +296,11 @@ class Participant:
             self.on_news(line)
 
     def tick(self, now_s: float) -> None:
-        """Do what is due at this time: send again, save again, request public blocks."""
+        """Do what is due at this time: send again, save again, request public blocks, tell of the first samples."""
         self._now_s = now_s
+        if self.data.arrived():
+            self.on_news(f"the first labelled samples are here: {len(self.bench.data.train)} to train on")
+            self._feed(session.HelloChanged(now_s))
         if self._save_again_s is not None and now_s >= self._save_again_s:
             self.finish_work(now_s)
         due_s = session.session_due_s(self.session)
@@ -548,7 +557,7 @@ class Participant:
         joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights)
         self._limits = joined.limits
         self.transport.accept_up_to(self._limits.frame_bytes)
-        self._learner = learner = Learner(joined, self.bench, secret=self._secret)
+        self._learner = learner = Learner(joined, self.data, secret=self._secret)
         self._supply.require(joined.public)
         return learner
 

@@ -141,6 +141,13 @@ class Receipted:
 
 
 @dataclass(frozen=True, slots=True)
+class HelloChanged:
+    """The first samples to train on have come, and the Hello says so."""
+
+    now_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class SessionTick:
     """Time passed."""
 
@@ -157,6 +164,7 @@ SessionEvent: TypeAlias = (
     | Assigned
     | WorkDone
     | Receipted
+    | HelloChanged
     | SessionTick
 )
 
@@ -304,6 +312,10 @@ def _receipt(state: SessionState, event: Receipted) -> SessionTransition:
     return _wait_for_assign(replace(state, phase=SessionPhase.IDLE, pending=False), event.now_s), (forget,)
 
 
+def _hello_changed(state: SessionState, event: HelloChanged) -> SessionTransition:
+    return (_retry_hello(state, event.now_s), (SayHello(),)) if state.linked else (state, ())
+
+
 def _tick_hello(state: SessionState, event: SessionTick) -> SessionTransition:
     if not state.linked or event.now_s < state.retry_at_s:
         return state, ()
@@ -398,6 +410,7 @@ SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
             "stops sending the upload; the receipt of the closing exchange ends the session",
         ),
         Rule((_W,), Receipted, (_W,), _receipt, "deletes an older upload from what is to be sent"),
+        Rule((_J, _F, _I), HelloChanged, (SAME,), _hello_changed, "sends Hello, which tells of the first samples"),
         Rule((_J, _F, _I), SessionTick, (SAME,), _tick_hello, "sends Hello again"),
         Rule((_R,), SessionTick, (_R,), _tick_upload, "sends the upload again, and after a minute a Hello, too"),
     )

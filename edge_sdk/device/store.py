@@ -26,6 +26,8 @@ class RoundStart:
     """Model and optimiser, as `Model.state_bytes` gives them."""
     method: bytes
     """The method's state, serialised."""
+    data: bytes = b""
+    """The id of the snapshot that the round trains on; empty: the device's data do not change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -256,7 +258,8 @@ class SqliteStore:
     def round_start(self) -> RoundStart | None:
         """Return the start that was saved last."""
         row = self._one("SELECT round, model, method FROM start")
-        return RoundStart(*row) if row else None
+        data = self._one("SELECT value FROM meta WHERE name = 'data'")
+        return RoundStart(row[0], row[1], row[2], bytes(data[0]) if data else b"") if row else None
 
     def saved_round(self) -> int | None:
         """Return the round of the saved start."""
@@ -333,6 +336,7 @@ class SqliteStore:
     def _replace_start(self, start: RoundStart) -> None:
         self._db.execute("DELETE FROM start")
         self._db.execute("INSERT INTO start VALUES (?, ?, ?)", (start.round, start.model, start.method))
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('data', ?)", (start.data,))
 
     def _one(self, query: str, *values: int) -> tuple[Any, ...] | None:
         with as_store_error(self._path):

@@ -51,6 +51,8 @@ class Workbench:
     meter: Meter = field(default_factory=Meter)
     discloses_classes: bool = False
     """Whether metrics may disclose how many samples of each class there are."""
+    capacity: int = 0
+    """The most training samples that there can come to be; 0: the data do not change."""
     beside: Workbench | None = None
     """The workbench of the device's own model, if this one is that of the proxy beside it."""
 
@@ -60,19 +62,30 @@ class Workbench:
         """The workbench of the proxy beside the device's own model, on the same data; None: there is none."""
         self.preprocessed: dict[int, Floats] = {}
         """The samples after preprocessing, by the identity of the raw array, which `data` or `public` keeps."""
+        self._public = self._preprocess(self.public.samples) if self.public else None  # (m, c, h, w)
+        self._take(self.data)
+
+    def use(self, data: LocalData) -> None:
+        """Replace the data by others of the same shape.  Raises UsageError or ModelError if they do not fit."""
+        kept = {} if self.public is None or self._public is None else {id(self.public.samples): self._public}
+        self.data, self.preprocessed = data, kept
+        self._take(data)
+        if self.proxy is not None:
+            self.proxy.use(data)
+
+    def _take(self, data: LocalData) -> None:
         preprocess = self._preprocess
-        self.samples = preprocess(self.data.train.x)  # (n, c, h, w)
-        """The private training samples after preprocessing."""
-        self.labels = self.data.train.y.astype(np.int64)  # (n,)
+        self.samples = preprocess(data.train.x) if len(data.train) else np.empty((0, 1, 1, 1), np.float32)
+        """The private training samples after preprocessing: (n, c, h, w)."""
+        self.labels = data.train.y.astype(np.int64)  # (n,)
         self.by_class = np.unique(self.labels, return_inverse=True, return_counts=True)
         """The classes held, ascending (m,); for each sample the index of its class (n,); samples of each class (m,)."""
-        self._public = preprocess(self.public.samples) if self.public else None  # (m, c, h, w)
-        self.test = preprocess(self.data.test.x) if self.data.test else None  # (t, c, h, w)
-        held_out = {"validation_accuracy": self.data.validation, "local_accuracy": self.data.local_test}
+        self.test = preprocess(data.test.x) if data.test else None  # (t, c, h, w)
+        held_out = {"validation_accuracy": data.validation, "local_accuracy": data.local_test}
         self.held_out = {name: (preprocess(part.x), part.y) for name, part in held_out.items() if part}
         """The parts of the device's own data that are not trained on, by the name of the metric: samples and labels."""
         self._check()
-        self.class_counts = self.data.class_counts(self.model.spec.classes)
+        self.class_counts = data.class_counts(self.model.spec.classes)
         """The number of private training samples of each class."""
 
     def add_proxy(self, model: Model) -> None:
@@ -91,7 +104,9 @@ class Workbench:
             raise UsageError(
                 f"proxy: {proxy.name} cannot do {', '.join(missing)}: a proxy is trained and its weights are shared"
             )
-        self.proxy = Workbench(model, self.data, self.public, self.meter, self.discloses_classes, beside=self)
+        self.proxy = Workbench(
+            model, self.data, self.public, self.meter, self.discloses_classes, self.capacity, beside=self
+        )
 
     def of(self, request: Request) -> Workbench:
         """Return the workbench of the model that a request is about.  Raises UsageError if there is no proxy."""
@@ -152,6 +167,8 @@ class Workbench:
 
     def _check(self) -> None:
         """Raise UsageError or ModelError for what would otherwise fail in the middle of a round."""
+        if not len(self.samples) and self.capacity:
+            return
         if not len(self.samples):
             raise UsageError("this device has no training samples; give it some")
         everything = {"training": self.samples, "public": self._public, "test": self.test}
@@ -167,7 +184,7 @@ class Workbench:
         """Raise UsageError unless a part of the data, after preprocessing, is finite and like the training samples."""
         if not np.isfinite(samples).all():
             raise UsageError(f"the {name} samples hold NaN or Inf after preprocessing; clean them first")
-        if samples.shape[1:] != self.samples.shape[1:]:
+        if len(self.samples) and samples.shape[1:] != self.samples.shape[1:]:
             raise UsageError(
                 f"the {name} samples are {samples.shape[1:]} after preprocessing, the training samples "
                 f"{self.samples.shape[1:]}; bring both to one size (edge_sdk.Preprocess)"

@@ -187,6 +187,9 @@ class Hello:
     """Random bytes of this start of the device, by which two devices with one id are told apart; None: none is told."""
     sends_logs: bool = field(default=False, metadata=LATER)
     """Whether the device sends its last log lines to an operator who asks for them."""
+    capacity: Count = field(default=0, metadata=LATER)
+    """The most samples that the device can come to hold; 0: its data do not change.  Without any samples yet it waits:
+    it takes part once its Hello has some."""
 
 
 @wire("welcome")
@@ -257,6 +260,8 @@ class Upload:
     """The same figures of the device's own model, where the method also has a global one."""
     personal_round: Count = field(default=0, metadata=LATER)
     """The number of completed rounds that `personal_metrics` describe."""
+    class_counts: Annotated[tuple[int, ...], Packed(MAX_CLASS_COUNTS)] = field(default=(), metadata=LATER)
+    """Samples per class, if the device's data change and its Hello told them; they replace those of the Hello."""
     busy_s: Seconds = field(default=0.0, metadata=LATER)
     """Seconds of training since the device's last upload; 0: not metered."""
     energy_j: Annotated[float, Real(0.0, 1e12)] = field(default=0.0, metadata=LATER)

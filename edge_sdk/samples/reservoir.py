@@ -10,6 +10,8 @@ import hashlib
 import heapq
 from collections.abc import Mapping
 
+from edge_sdk.errors import UsageError
+
 
 def rank(seed: int, sample: str) -> int:
     """Return a sample's rank, 64 bits that look random: the same sample and seed have the same rank for ever."""
@@ -20,6 +22,13 @@ def part_of(seed: int, sample: str, split: tuple[float, float, float]) -> int:
     """Return the part of a sample: 0 train, 1 validation, 2 test; with the shares `split`, the same one for ever."""
     at = _hash(f"part {seed} {sample}") / 2**64
     return 0 if at < split[0] else 1 if at < split[0] + split[1] else 2
+
+
+def checked_split(split: tuple[float, float, float]) -> tuple[float, float, float]:
+    """Return the shares of train, validation and test.  Raises UsageError if they are none."""
+    if len(split) != 3 or min(split) < 0 or abs(sum(split) - 1) > 1e-9 or split[0] <= 0:
+        raise UsageError(f"split {split}: expected the shares of train, validation and test, with the sum 1")
+    return split[0], split[1], split[2]
 
 
 def _hash(text: str) -> int:

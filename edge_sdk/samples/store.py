@@ -19,7 +19,7 @@ from numpy.typing import ArrayLike
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.samples.form import Form, checked_sample, class_id, sample_id
-from edge_sdk.samples.reservoir import Reservoir, part_of
+from edge_sdk.samples.reservoir import Reservoir, checked_split, part_of
 from edge_sdk.samples.rows import HeldSample, Label, RowFile, room_of_sample
 
 log = logging.getLogger(__name__)
@@ -91,7 +91,7 @@ class SampleStore:
         save_every_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        split = _checked_split(split)
+        split = checked_split(split)
         _check_numbers(classes, max_samples, max_unlabelled, max_bytes, unsaved)
         self.path, self.classes = Path(path) if path is not None else None, classes
         self._split, self._seed, self._unsaved, self._save_every_s = split, seed, unsaved, save_every_s
@@ -486,12 +486,6 @@ class SampleStore:
         if form is None or self.path is None:
             return 2 * (self._max_samples + 4 * self._max_unlabelled)
         return int((self._max_bytes - 3 * self._log_bytes) * 0.95) // room_of_sample(form.sample_bytes)
-
-
-def _checked_split(split: tuple[float, float, float]) -> tuple[float, float, float]:
-    if len(split) != 3 or min(split) < 0 or abs(sum(split) - 1) > 1e-9 or split[0] <= 0:
-        raise UsageError(f"split {split}: expected the shares of train, validation and test, with the sum 1")
-    return split[0], split[1], split[2]
 
 
 def _check_numbers(classes: int, max_samples: int, max_unlabelled: int, max_bytes: int, unsaved: int) -> None:

@@ -55,7 +55,7 @@ class Deployment:
         if max_drop is not None and not 0 <= max_drop <= 1:
             raise UsageError(f"max_drop {max_drop}: expected a fraction from 0 to 1, as 0.02 for two points, or None")
         self._bench, self._max_drop, self._notify = bench, max_drop, notify
-        self._held_out = held_out_of(bench) if max_drop is not None else None
+        self._data, self._held_out = bench.data, held_out_of(bench) if max_drop is not None else None
         self._versions = Versions(folder, notify, origin)
         self._current = CurrentCopy(self._restored)
         self._changing = threading.Lock()
@@ -116,6 +116,7 @@ class Deployment:
         if not self._begun:
             return ""
         right, fault = None, ""
+        self._follow_data()
         if self._held_out is not None and self._max_drop is not None:
             mark = self._mark
             if mark is None:
@@ -128,6 +129,12 @@ class Deployment:
                 )
         self._candidate = JudgedModel(serving_copy(self._bench.model), rounds_done, right, fault)
         return fault
+
+    def _follow_data(self) -> None:
+        """Compare on the held-out samples of now, if the device's data have changed."""
+        if self._max_drop is None or self._data is self._bench.data:
+            return
+        self._data, self._held_out, self._mark = self._bench.data, held_out_of(self._bench), None
 
     def drop(self) -> None:
         """Forget the model that was judged last: its round was undone."""

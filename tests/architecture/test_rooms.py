@@ -44,7 +44,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sdk.methods": {*NEUTRAL, "edge_sdk.models"},
     "edge_sdk.models": {"edge_sdk.data", "edge_sdk.objectives"},
     "edge_sdk.public_set": {"edge_sdk.data", "edge_sdk.protocol"},
-    "edge_sdk.samples": {"edge_sdk.data"},
+    "edge_sdk.samples": {"edge_sdk.data", "edge_sdk.public_set"},
     "edge_sdk.boards": {"edge_sdk.protocol"},
     "edge_sdk.transport": {"edge_sdk.protocol"},
     "edge_sdk.policy": {"edge_sdk.boards", "edge_sdk.models", "edge_sdk.protocol"},

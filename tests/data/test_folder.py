@@ -91,5 +91,5 @@ def test_what_is_wrong_is_named(tmp_path: Path) -> None:
 def test_without_pillow_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     zoo(tmp_path)
     monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(MissingExtra, match=r"pillow: pip install 'edge-sdk\[sim\]'"):
+    with pytest.raises(MissingExtra, match=r"pillow: pip install 'edge-sdk\[pictures\]'"):
         folder.read_folder(tmp_path, None, 0.2, 0)

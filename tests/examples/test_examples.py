@@ -99,3 +99,30 @@ def test_app_embedding(tmp_path: Path) -> None:
             assert "federation: accepted by" in text
             assert "Traceback" not in text
     assert json.loads((folder / "run" / "summary.json").read_text())["completed"]
+
+
+def test_vibration(tmp_path: Path) -> None:
+    """Two machines learn from their streams; one loses its power, and goes on from its files."""
+    folder = tmp_path / "vibration"
+    shutil.copytree(EXAMPLES / "vibration", folder, ignore=shutil.ignore_patterns("state", "__pycache__"))
+    few = ["--set", "federation.devices=2", "--set", "federation.rounds=6", "--set", "federation.quorum=2"]
+    with EmbeddedBroker() as broker, ExitStack() as stack:
+        cli = ("-m", "edge_sdk.cli", "coordinator", "federation.toml", "--broker", broker.url, "--out", "run")
+        monitor = ("monitor.py", "--broker", broker.url, "--every-s", "0.01", "--number")
+        first = stack.enter_context(_process(folder, *monitor, "0"))
+        assert first.stdout is not None
+        while "window 100" not in (line := first.stdout.readline()):
+            assert line, "it ended"
+        first.kill()
+        first.wait()
+        coordinator = stack.enter_context(_process(folder, *cli, *few))
+        machines = [stack.enter_context(_process(folder, *monitor, number)) for number in ("0", "1")]
+        _ended_well(coordinator)
+        for machine in machines:
+            machine.send_signal(signal.SIGINT)
+            text = _ended_well(machine)
+            assert "accepted by" in text
+            assert "Traceback" not in text
+    summary = json.loads((folder / "run" / "summary.json").read_text())
+    assert [device["rounds_done"] for device in summary["per_device"]] == [6, 6]
+    assert summary["per_device"][0]["samples"] >= 40  # those of before the power cut are still there

@@ -7,17 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.data import Raw, Samples
-from edge_sdk.errors import MissingExtra, UsageError
+from edge_sdk.data import Samples
+from edge_sdk.errors import UsageError
+from edge_sdk.samples.pictures import SUFFIXES, read_pictures
 from edge_sim.data.draw import hold_out
 from edge_sim.data.sources.base import SourceData
 
-SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
-"""Endings of picture files; other files are ignored."""
-GREY = ("1", "L", "LA")
-"""Pillow's modes of pictures without colour."""
-DEEP = ("I", "F")
-"""Prefixes of Pillow's modes with more than eight bits a value, which would be clipped as bytes."""
+REMEDY = "give one size to all with data.image_size = [height, width]"
 
 
 def read_folder(folder: Path, size: tuple[int, int] | None, test_fraction: float, seed: int) -> SourceData:
@@ -34,7 +30,7 @@ def read_folder(folder: Path, size: tuple[int, int] | None, test_fraction: float
     classes = _classes(top)
     train_files = _files(top, classes)
     test_files = _files(folder / "test", classes) if divided else []
-    x = _pictures([path for path, _ in train_files + test_files], size)
+    x = read_pictures([path for path, _ in train_files + test_files], size, remedy=REMEDY)
     y = np.array([label for _, label in train_files + test_files], np.int64)
     if divided:
         n = len(train_files)
@@ -76,39 +72,3 @@ def _of_class(folder: Path) -> Iterator[Path]:
     if not files:
         raise UsageError(f"{folder}: holds no pictures ({' '.join(SUFFIXES)})")
     yield from files
-
-
-def _pictures(files: Sequence[Path], size: tuple[int, int] | None) -> Raw:
-    """Read all pictures as one array, u1 (n, h, w) or (n, h, w, 3)."""
-    pictures = [_picture(path, size) for path in files]
-    for path, picture in zip(files, pictures, strict=True):
-        if picture.shape[:2] != pictures[0].shape[:2]:
-            (h, w), (h0, w0) = picture.shape[:2], pictures[0].shape[:2]
-            raise UsageError(
-                f"{path}: {h} x {w} pixels, but {files[0].name} has {h0} x {w0}; "
-                "give one size to all with data.image_size = [height, width]"
-            )
-    coloured = any(picture.ndim == 3 for picture in pictures)
-    return np.stack([_coloured(picture) if coloured else picture for picture in pictures])
-
-
-def _coloured(picture: Raw) -> Raw:
-    return picture if picture.ndim == 3 else np.repeat(picture[:, :, None], 3, axis=2)
-
-
-def _picture(path: Path, size: tuple[int, int] | None) -> Raw:
-    """Read one picture, u1 (h, w) or (h, w, 3); transparency is dropped."""
-    try:
-        from PIL import Image
-    except ImportError:
-        raise MissingExtra("pillow", "sim", "reading pictures") from None
-    try:
-        with Image.open(path) as opened:
-            if opened.mode.startswith(DEEP):
-                raise UsageError(f"{path}: more than 8 bits a value (mode {opened.mode}): give such data as npz")
-            picture = opened.convert("L" if opened.mode in GREY else "RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
-        raise UsageError(f"{path}: not a readable picture: {error}") from None
-    if size is not None:
-        picture = picture.resize((size[1], size[0]), Image.Resampling.BILINEAR)
-    return np.asarray(picture, np.uint8)

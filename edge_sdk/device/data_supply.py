@@ -1,0 +1,111 @@
+"""Supplies a device's workbench with its own data: those that its owner gave, or snapshots of a store that fills."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import TypeAlias
+
+from edge_sdk.data import LocalData
+from edge_sdk.device.workbench import Workbench
+from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.models.base import Model
+from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.samples.store import SampleStore, Snapshot
+
+log = logging.getLogger(__name__)
+
+OwnData: TypeAlias = LocalData | SampleStore
+"""What an owner gives as a device's data."""
+
+
+class DataSupply:
+    """The device's own data.  A round begins with a snapshot of them, which is named, so that a restart finds it."""
+
+    def __init__(
+        self, model: Model, data: OwnData, public: PublicSet | None, *, discloses_classes: bool, proxy: Model | None
+    ) -> None:
+        self._store = data if isinstance(data, SampleStore) else None
+        self._now: Snapshot | None = None
+        self.notify: Callable[[str], None] = log.info
+        """Receives a line for the device's owner."""
+        if isinstance(data, LocalData):
+            given, capacity = data, 0
+        else:
+            if data.classes != model.spec.classes:
+                raise UsageError(f"data: the store has {data.classes} classes, the model {model.spec.classes}")
+            self._now = data.take_snapshot()
+            given, capacity = self._now.data, data.capacity
+        self.bench = Workbench(model, given, public, discloses_classes=discloses_classes, capacity=capacity)
+        if proxy is not None:
+            self.bench.add_proxy(proxy)
+        self._waited = self.waits
+        """Whether there was nothing to train on when `arrived` was asked last."""
+
+    @property
+    def changes(self) -> bool:
+        """Whether the data can change from round to round."""
+        return self._store is not None
+
+    @property
+    def waits(self) -> bool:
+        """Whether there is nothing to train on yet."""
+        return not len(self.bench.samples)
+
+    def begin_round(self) -> bytes:
+        """Take what is there now as the data of a round; returns the snapshot's id, empty for data that never change.
+
+        If the disk refuses, the round has the data of the one before.
+        """
+        if self._store is None or self._now is None:
+            return b""
+        try:
+            taken = self._store.take_snapshot(self._now)
+        except StoreError as error:
+            self.notify(f"{error}; the samples that came since the last round are not trained on yet")
+            return self._now.id
+        if taken.lost:
+            classes = ", ".join(map(str, taken.lost))
+            self.notify(f"no training samples any more of class {classes}: the model may forget it")
+        self._use(taken)
+        return taken.id
+
+    def return_to(self, snapshot: bytes) -> None:
+        """Use the data of an earlier round again; if they are gone, those that are there now, which is logged."""
+        if self._store is None or not snapshot or (self._now is not None and self._now.id == snapshot):
+            return
+        found = self._store.snapshot(snapshot)
+        if found is None:
+            log.warning("the samples of an unfinished round are gone; it is computed again from those here now")
+            self.begin_round()
+        else:
+            self._use(found)
+
+    def release(self, snapshot: bytes) -> None:
+        """Let the store forget what only rounds before the one with this snapshot have trained on."""
+        if self._store is not None and snapshot:
+            self._store.release(snapshot)
+
+    def save(self) -> None:
+        """Save what the store has not saved yet; if the disk refuses, that is told."""
+        try:
+            if self._store is not None:
+                self._store.flush()
+        except StoreError as error:
+            self.notify(str(error))
+
+    def arrived(self) -> bool:
+        """Save what is due; returns whether the first samples to train on came just now."""
+        if self._store is None:
+            return False
+        self._store.save_if_due()
+        if self.waits and self._store.trainable:
+            self.begin_round()
+        came = self._waited and not self.waits  # perhaps with the snapshot of a round, such as the first one
+        self._waited = self.waits
+        return came
+
+    def _use(self, snapshot: Snapshot) -> None:
+        if snapshot is not self._now:
+            self.bench.use(snapshot.data)
+            self._now = snapshot
