@@ -13,7 +13,8 @@
     │   ├── Unsupported           a model lacks a capability or a loss term that the method needs
     │   └── LearningLost          a round's result is not uploaded, and is undone
     │       ├── Diverged          training led to numbers that are not finite
-    │       └── TrainingFailed    training raised an error, such as MemoryError
+    │       ├── TrainingFailed    training raised an error, such as MemoryError
+    │       └── NoSamples         there is no labelled sample to train on any more
     └── RunFailed                 the federation ended without a result
         └── EmptyRound            an exchange ended without anything to aggregate
 

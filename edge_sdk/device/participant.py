@@ -79,7 +79,7 @@ class Participant:
         secret: bytes = b"",
         on_new_model: OnNewModel | None = None,
     ) -> None:
-        """data: the device's data, with model and public set.  secret: the bytes from which noise is drawn; b"": the store's.
+        """data: with model and public set.  secret: the bytes from which noise is drawn; b"": the store's.
 
         on_new_model: None: the model is the one that the state began with.  The other parameters are those of `Agent`.
         """
