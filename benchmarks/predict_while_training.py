@@ -24,7 +24,7 @@ from sklearn.datasets import load_digits
 
 import edge_sdk
 from coordinator.ledger import Ledger
-from coordinator.rounds import Policy
+from coordinator.rounds import RoundPolicy
 from coordinator.serving.server import Server
 from edge_sdk.methods.registry import load_method
 from edge_sdk.models.base import Model
@@ -144,7 +144,7 @@ def _server(hub: Hub) -> Server:
         rounds=10**6,
         train=TrainSpec(local_steps=STEPS, learning_rate=0.01, batch_size=32),
     )
-    policy = Policy(expected=1, quorum=1, rounds=10**6, exchanges=1, retry_s=0.5)
+    policy = RoundPolicy(expected=1, quorum=1, rounds=10**6, exchanges=1, retry_s=0.5)
     return Server(spec=spec, policy=policy, method=method, transport=hub.link("coordinator"), ledger=Ledger(None))
 
 
