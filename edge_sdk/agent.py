@@ -185,13 +185,13 @@ class Agent(Participant):
                 secret=secret,
                 on_new_model=on_new_model if self._closes_store else None,
             )
+            self._deployment = Deployment(
+                self.bench, _served_folder(state, federation), max_drop, self._warn, self.model_origin
+            )
         except BaseException:
             if self._closes_store:
                 store.close()
             raise
-        self._deployment = Deployment(
-            self.bench, _served_folder(state, federation), max_drop, self._warn, self.model_origin
-        )
         self._retry_spread = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 
     # -- for the app ------------------------------------------------------------------------------------------------

@@ -290,6 +290,16 @@ def test_a_state_that_does_not_read_is_left_free(serve, tmp_path: Path) -> None:
     assert "another process" not in raised[1]
 
 
+def test_what_fails_at_the_end_of_the_constructor_closes_the_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("edge_sdk.agent.Deployment", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            agent_of(Hub(), "left", state=tmp_path)
+    agent_of(Hub(), "left", state=tmp_path).stop()
+
+
 def test_a_label_outside_the_classes_names_its_part(tmp_path: Path) -> None:
     data = edge_sdk.LocalData(train=samples_of(), validation=LABELS)
     with pytest.raises(UsageError, match=f"^validation: .*0..{CLASSES - 1}$"):
