@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
 from edge_sdk.models.onnx_file.graph import samples_graph
 from edge_sdk.models.onnx_file.head import with_new_head
 from edge_sdk.objectives import names_on
+
+if TYPE_CHECKING:  # of the tools, not of a base install
+    from typing_extensions import Self
 
 _ABSENT_BIAS = -10.0
 """The start of the bias of a class that the estimator has not seen, so that it is not predicted before it is learnt."""
@@ -82,12 +85,25 @@ class SklearnModel(HeadModel):
             note=note or f"starts from a fitted {type(last).__name__}",
         )
         super().__init__(spec, head)
-        self._cache = FeatureCache(self._transformed, spec.feature_dim)
+        self._cache: FeatureCache | None = None
+        """Features of samples that are used in every epoch; None: there are no steps before, or this is a copy."""
+        if self._before:
+            self._cache = FeatureCache(self._transformed, spec.feature_dim)
+
+    def serving_copy(self) -> Self:
+        """Return a copy with a head of its own, which other threads may ask while this model trains."""
+        twin = copy.copy(self)
+        twin.separate()
+        return twin
+
+    def separate(self) -> None:
+        """Take a head of its own: this model was copied from one that goes on training."""
+        self._head, self._cache = copy.deepcopy(self._head), None
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
         """Return what the last step of the pipeline takes: x (n, c, h, w), index (m,) -> (m, d), a copy."""
         check_samples(self.spec.name, x, self._input_shape)
-        return self._cache.rows(x, index) if self._before else self._transformed(x[index])
+        return self._transformed(x[index]) if self._cache is None else self._cache.rows(x, index)
 
     def estimator(self) -> Any:
         """Return a copy of the given estimator, or pipeline, with the trained weights."""

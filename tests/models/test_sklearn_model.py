@@ -67,6 +67,15 @@ def test_gives_the_trained_weights_back(classes: int) -> None:
     back.fit(flat(), y % classes)
 
 
+def test_a_copy_for_serving_does_not_learn() -> None:
+    given = fitted(make_pipeline(StandardScaler(), LogisticRegression()))
+    model, (x, _) = edge_sdk.SklearnModel(given), samples()
+    served, before = model.serving_copy(), model.logits(x)
+    model.fit(batches(5), (CrossEntropy(),), ADAM)
+    np.testing.assert_array_equal(served.logits(x), before)
+    assert (model.logits(x) != before).any()
+
+
 def test_classes_that_the_estimator_has_not_seen() -> None:
     given = fitted(SGDClassifier(random_state=0), 3)
     model, (x, _) = edge_sdk.SklearnModel(given, classes=5), samples()
