@@ -6,8 +6,9 @@ Nothing of scikit-learn is imported: an estimator brings its own methods and arr
 from __future__ import annotations
 
 import copy
+import hashlib
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,9 +23,6 @@ from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
 from edge_sdk.models.onnx_file.graph import samples_graph
 from edge_sdk.models.onnx_file.head import with_new_head
 from edge_sdk.objectives import names_on
-
-if TYPE_CHECKING:  # of the tools, not of a base install
-    from typing_extensions import Self
 
 _ABSENT_BIAS = -10.0
 """The start of the bias of a class that the estimator has not seen, so that it is not predicted before it is learnt."""
@@ -90,20 +88,22 @@ class SklearnModel(HeadModel):
         if self._before:
             self._cache = FeatureCache(self._transformed, spec.feature_dim)
 
-    def serving_copy(self) -> Self:
-        """Return a copy with a head of its own, which other threads may ask while this model trains."""
-        twin = copy.copy(self)
-        twin.separate()
-        return twin
-
     def separate(self) -> None:
-        """Take a head of its own: this model was copied from one that goes on training."""
-        self._head, self._cache = copy.deepcopy(self._head), None
+        """Take a head of its own, and no cache: several threads may ask this copy."""
+        super().separate()
+        self._cache = None
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
         """Return what the last step of the pipeline takes: x (n, c, h, w), index (m,) -> (m, d), a copy."""
         check_samples(self.spec.name, x, self._input_shape)
         return self._transformed(x[index]) if self._cache is None else self._cache.rows(x, index)
+
+    def frozen_digest(self) -> bytes:
+        """Return what identifies the steps before the last, by what they make of two samples: 32 bytes."""
+        if not self._before:
+            return hashlib.sha256(b"").digest()
+        ramp = np.linspace(-1, 1, self._before[0].n_features_in_, dtype=np.float32)
+        return hashlib.sha256(self._transformed(np.stack([ramp, ramp[::-1]])).tobytes()).digest()
 
     def estimator(self) -> Any:
         """Return a copy of the given estimator, or pipeline, with the trained weights."""

@@ -76,6 +76,18 @@ def test_a_copy_for_serving_does_not_learn() -> None:
     assert (model.logits(x) != before).any()
 
 
+def test_the_digest_is_of_the_steps_before_the_last() -> None:
+    def model(scale: float) -> edge_sdk.SklearnModel:
+        _, y = samples()
+        return edge_sdk.SklearnModel(make_pipeline(StandardScaler(), LogisticRegression()).fit(scale * flat(), y))
+
+    one, same, other = model(1), model(1), model(2)
+    same.fit(batches(2), (CrossEntropy(),), ADAM)
+    assert one.frozen_digest() == same.frozen_digest() != other.frozen_digest()
+    bare = [edge_sdk.SklearnModel(fitted(LogisticRegression(C=c))).frozen_digest() for c in (1, 2)]
+    assert bare[0] == bare[1]
+
+
 def test_classes_that_the_estimator_has_not_seen() -> None:
     given = fitted(SGDClassifier(random_state=0), 3)
     model, (x, _) = edge_sdk.SklearnModel(given, classes=5), samples()
