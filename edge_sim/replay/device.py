@@ -169,7 +169,10 @@ class _Double:
 
 
 def _difference(made: Upload | None, recorded: Upload) -> str:
-    """Describe the difference between two uploads; empty: there is none."""
+    """Describe the difference between two uploads; empty: there is none.
+
+    What the exchange cost is left out: the replay is not metered.
+    """
     if made is None:
         return "the replay makes no upload"
     if storage.serialise(_computed(made)) == storage.serialise(_computed(recorded)):
