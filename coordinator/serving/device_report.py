@@ -76,7 +76,8 @@ class DeviceReport:
         """Describe one device."""
         word, why = self._doing(device)
         hello = self._registry.hellos.get(device)
-        here_s, seen_s = self._here_s.get(device), self._seen_s.get(device)
+        here_s = self._here_s.get(device)
+        seen_s = self._seen_s.get(device) if device in self._registry.numbers else None
         return DeviceEntry(
             device=device,
             state=word,
@@ -88,8 +89,8 @@ class DeviceReport:
             model=hello.model if hello else "",
             runtime=hello.runtime if hello else "",
             sdk=hello.sdk if hello else "",
-            round=self._record.last_round.get(device, 0),
-            figures=self._figures(device),
+            round=self._record.last_round.get(device, 0) if hello else 0,
+            figures=self._figures(device) if hello else {},
         )
 
     def _figures(self, device: str) -> dict[str, float]:
