@@ -6,7 +6,6 @@ Each picture is a PNG with the CSV of what it shows, in docs/results/papers/figu
 from __future__ import annotations
 
 import dataclasses
-import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +13,6 @@ from pathlib import Path
 
 from benchmarks.papers import cells
 from benchmarks.papers.kinds import FIRST_SEED, Table
-from benchmarks.papers.signs import Found, found_in
 from coordinator.record.result import Result
 from coordinator.report import curve_plots, device_plots, insight_plots, instrument_plots, text_files
 from coordinator.report.compare import Comparison, MethodRuns, Trial
@@ -23,6 +21,8 @@ from edge_sdk.errors import StoreError
 
 FOLDER = "figures"
 """The folder of the pictures, in that of the CSV files."""
+OWN_TEST = "local_accuracy"
+"""The column of the mean accuracy on devices' own test parts."""
 Drawing = Callable[[Comparison, Path], None]
 
 
@@ -197,13 +197,11 @@ def draw(
             path = rows / FOLDER / f"{name}.png"
             with tempfile.TemporaryDirectory() as folder:
                 drawn = Path(folder) / f"{figure.draws}.png"
+                wanted = list(_cells(table, figure, settings))
                 if figure.over_settings:
                     kept = cells.rows(table, rows)
-                    by_setting(
-                        figure, {setting.name: found_in(table, setting, kept) for setting in table.settings}, drawn
-                    )
+                    by_setting(figure, [row for cell in wanted if (row := cells.row_of(cell, kept))], drawn)
                 else:
-                    wanted = _cells(table, figure, settings)
                     _draw_runs(figure, {cell.line.name: _result(cell, figure, runs) for cell in wanted}, drawn)
                 said = "drawn" if drawn.exists() else "not drawn, its runs do not tell what it shows"
                 _copy(drawn, path)
@@ -226,26 +224,19 @@ def _draw_runs(figure: Figure, results: Mapping[str, Result], path: Path) -> Non
         COMPARED[figure.draws](Comparison(lines, lines[0].method), path)
 
 
-def by_setting(figure: Figure, found: Mapping[str, Found], path: Path) -> None:
-    """Draw the mean accuracy on own test parts of each line over settings, from rows."""
-    means = {
-        line: {
-            setting: statistics.fmean(values)
-            for setting in figure.settings
-            if (values := [float(row["local_accuracy"]) for row in found[setting][line]])
-        }
-        for line in figure.lines
-    }
-    columns = ("method", "setting", "local_accuracy")
-    points = [dict(zip(columns, (line, *point), strict=True)) for line, row in means.items() for point in row.items()]
-    write_points(path, columns, points)
+def by_setting(figure: Figure, rows: Sequence[cells.Row], path: Path) -> None:
+    """Draw the mean accuracy on own test parts of each line over settings, from the rows of one seed."""
+    columns = ("method", "setting", OWN_TEST)
+    write_points(path, columns, ({column: row[column] for column in columns} for row in rows))
+    found = {(row["method"], row["setting"]): float(row[OWN_TEST]) for row in rows}
     styles = line_styles(figure.lines)
     with picture(path, WIDTH_IN, height_for_names(len(figure.lines)), figure.shows, figure.table) as drawn:
         axes = drawn.add_subplot()
-        for line, row in means.items():
-            x = [figure.settings.index(setting) for setting in row]
-            axes.plot(x, list(row.values()), color=styles[line].colour, marker="o", label=line)
-        axes.set_xticks(range(len(figure.settings)), figure.settings)
+        x = range(len(figure.settings))
+        for line in figure.lines:
+            y = [found[line, setting] for setting in figure.settings]
+            axes.plot(x, y, color=styles[line].colour, marker="o", label=line)
+        axes.set_xticks(x, figure.settings)
         accuracy_axis(axes)
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
 
