@@ -137,9 +137,7 @@ class Agent(Participant):
         check_on_new_model(on_new_model)
         if not isinstance(policy, Policy | None):
             raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
-        supply = DataSupply(
-            model, data, public, discloses_classes=disclose_classes, proxy=proxy
-        )  # checks them together
+        supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy)
         self._clock = clock
         self._recent, self._sends_logs = RecentLines(), sends_logs
         self._on_round: list[Callable[[RoundReport], None]] = []
@@ -327,7 +325,6 @@ class Agent(Participant):
     def _drive(self) -> None:
         with ExitStack() as at_end:  # each of these is called, whatever the others raise; the last one first
             at_end.callback(self._end)
-            at_end.callback(self.data.save)
             at_end.callback(self.transport.close)
             at_end.callback(lambda: self.sign_off(self._leaving))
             if self._ended:
@@ -404,6 +401,7 @@ class Agent(Participant):
 
     def _close_store(self) -> None:
         self._ended = True
+        self.data.save()
         if self._closes_store:
             self.store.close()
 
