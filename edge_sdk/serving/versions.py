@@ -126,8 +126,9 @@ class Versions:
                 _write(self._file(number), state)
                 del self._states[number]  # it can be read from now on
             _write(self._folder / _INDEX, json.dumps(asdict(index)).encode())
-            for file in self._folder.glob("*.model"):
-                if file.stem not in {str(number) for number in numbers}:
+            names = {_INDEX, *(self._file(number).name for number in numbers)}
+            for file in self._folder.iterdir():  # older models, and what a power cut left half written
+                if file.name not in names:
                     file.unlink()
         except OSError as error:
             self._notify(f"{self._folder}: {error.strerror or error}; rollback() may not survive a restart")
