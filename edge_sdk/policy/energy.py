@@ -56,10 +56,10 @@ class EnergyCounter:
         self,
         sensors: Sensors,
         meter: PowerMeter | None = None,
-        profile_w: float | None = None,
+        profile_w: Callable[[], float] = lambda: 0.0,
         warn: Callable[[str], None] = log.warning,
     ) -> None:
-        """profile_w: watts of the busy board by its profile; None: the board is not known."""
+        """profile_w: returns the watts of the busy board by its profile; called only where nothing measures them."""
         self._sensors, self._meter, self._profile_w, self._warn = sensors, meter, profile_w, warn
         self._last: tuple[float, float | None, float | None] = (0.0, None, None)
         """At the last call: the time (s), the counter (J) and the power (W)."""
@@ -83,7 +83,7 @@ class EnergyCounter:
             found_j = 0.5 * (watts + watts_before) * elapsed_s
         else:
             self.measured = False
-            self.joules += (self._profile_w or 0.0) * elapsed_s
+            self.joules += self._profile_w() * elapsed_s
             return
         if 0.0 <= found_j <= MOST_W * elapsed_s:
             self.joules += found_j

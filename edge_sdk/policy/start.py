@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 
 from edge_sdk.boards import profiles
@@ -17,5 +18,5 @@ def training_gate(
 ) -> TrainingGate:
     """Return the gate of a policy.  sensors: None: Linux's own files.  board: its name; "": it is detected."""
     found = sensors or LinuxSensors(warn=warn)
-    busy_w = profiles.board_here(warn, board).busy_w
-    return TrainingGate(policy, found, EnergyCounter(found, meter, busy_w, warn), warn)
+    here = functools.cache(lambda: profiles.board_here(warn, board))  # what it says is said once
+    return TrainingGate(policy, found, EnergyCounter(found, meter, lambda: here().busy_w, warn), warn)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from edge_sdk import Policy
+from edge_sdk.boards import profiles
 from edge_sdk.policy.energy import EnergyCounter, PowerMeter
 from edge_sdk.policy.gate import CHECK_S, SETTLE_S, TrainingGate
 from edge_sdk.policy.pauses import TELL_AFTER_S, PauseReport
 from edge_sdk.policy.sensors import FakeSensors
+from edge_sdk.policy.start import training_gate
 
 BATCH_S = 0.02
 
@@ -20,11 +22,11 @@ class Device:
         self,
         policy: Policy,
         meter: PowerMeter | None = None,
-        profile_w: float | None = None,
+        profile_w: float = 0.0,
         sensors: FakeSensors | None = None,
     ) -> None:
         self.sensors, self.now_s, self.round, self.told = sensors or FakeSensors(), 0.0, 0, []
-        energy = EnergyCounter(self.sensors, meter, profile_w, self.told.append)
+        energy = EnergyCounter(self.sensors, meter, lambda: profile_w, self.told.append)
         self.gate = TrainingGate(policy, self.sensors, energy, self.told.append)
 
     @property
@@ -230,3 +232,17 @@ def test_a_pause_before_the_first_batch_is_told_at_once_and_a_later_one_after_a_
     assert report.to_tell(None, 1.0, fresh=False) is None
     assert report.to_tell(found, 2.0, fresh=False) is None
     assert report.to_tell(found, 2.0 + TELL_AFTER_S, fresh=False) is found
+
+
+def test_a_board_without_a_profile_is_told_once_and_counted_as_the_generic_one(monkeypatch) -> None:
+    monkeypatch.setattr(profiles, "detect", lambda: "riscv64")
+    told = []
+    gate = training_gate(Policy(), FakeSensors(), None, "", told.append)
+    assert told == []
+    for now_s in range(3):
+        gate.begin(float(now_s))
+        gate.end(now_s + 0.5)
+    (line,) = told
+    assert "riscv64" in line
+    cost = gate.take_cost()
+    assert cost.energy_j == pytest.approx(1.5 * profiles.load_board(profiles.GENERIC).busy_w)

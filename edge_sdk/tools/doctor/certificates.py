@@ -19,7 +19,7 @@ _RENEW = "docs/how-to/tls.md has the lines that make it again"
 def judge_dates(dates: tuple[datetime, datetime] | None, now: datetime, look: str) -> Finding:
     """Judge from when to when a certificate is valid.  dates: None: they cannot be read.  look: shows them."""
     if dates is None:
-        return warn("its dates cannot be read", look)
+        return warn("its dates cannot be read", f"see whether it is one: {look}")
     begins, ends = dates
     if now < begins:
         return fail(
