@@ -208,9 +208,10 @@ class Agent(Participant):
             known = self.bench.data.train.x
             if samples.shape[1:] == known.shape[1:]:
                 raise
+            own = f"; those of the device's own data are (n, {', '.join(map(str, known.shape[1:]))})"
             raise UsageError(
-                f"predict: the model cannot take samples of shape {samples.shape}: {one_line(str(error))}; those of "
-                f"the device's own data are (n, {', '.join(map(str, known.shape[1:]))})"
+                f"predict: the model cannot take samples of shape {samples.shape}: {one_line(str(error))}"
+                f"{own if len(known) else ''}"
             ) from error
 
     def export(self, path: str | Path) -> Path:
