@@ -10,8 +10,7 @@ import re
 import secrets
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TypeVar
@@ -19,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from edge_sdk.arrays import Floats
+from edge_sdk.callbacks import Callbacks
 from edge_sdk.data import LocalData, Raw
 from edge_sdk.device.app_model import OnNewModel, check_on_new_model
 from edge_sdk.device.data_supply import DataSupply, OwnData
@@ -140,11 +140,7 @@ class Agent(Participant):
         supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy)
         self._clock = clock
         self._recent, self._sends_logs = RecentLines(), sends_logs
-        self._on_round: list[Callable[[RoundReport], None]] = []
-        self._on_update: list[Callable[[RoundReport], None]] = []
-        self._on_link: list[Callable[[str], None]] = []
-        self._on_refusal: list[Callable[[Refused], None]] = []
-        self._on_error: list[Callable[[Exception], None]] = []
+        self._callbacks = Callbacks(device)
         self._stopping, self._awake = threading.Event(), threading.Event()
         self._awake.set()
         self._leaving: str | None = None
@@ -160,8 +156,6 @@ class Agent(Participant):
         self._thread: threading.Thread | None = None
         self._life, self._active, self._ended = threading.Lock(), False, False
         self._process = os.getpid()
-        self.callback_errors: Counter[str] = Counter()
-        """How often the callbacks of each kind raised an error: on_round, on_update, on_link, on_refusal, on_error."""
         self.error: Exception | None = None
         """What ended the background thread; None: it is running, or ended without an error."""
         transport = _transport(broker, f"{federation}-{device}", tls, cloud_safe=cloud_safe)
@@ -238,23 +232,28 @@ class Agent(Participant):
 
     def on_round(self, callback: Callable[[RoundReport], None]) -> None:
         """Register a callback that is called after the last exchange of each round."""
-        self._on_round.append(callback)
+        self._callbacks.add("on_round", callback)
 
     def on_update(self, callback: Callable[[RoundReport], None]) -> None:
         """Register a callback that is called after each exchange, when the model may have changed."""
-        self._on_update.append(callback)
+        self._callbacks.add("on_update", callback)
 
     def on_link(self, callback: Callable[[str], None]) -> None:
         """Register a callback for news in one line: broker or coordinator are found or lost, or the disk fails."""
-        self._on_link.append(callback)
+        self._callbacks.add("on_link", callback)
 
     def on_refusal(self, callback: Callable[[Refused], None]) -> None:
         """Register a callback that is called when this device cannot take part, with the reason."""
-        self._on_refusal.append(callback)
+        self._callbacks.add("on_refusal", callback)
 
     def on_error(self, callback: Callable[[Exception], None]) -> None:
         """Register a callback that is called when the background thread ends with another error."""
-        self._on_error.append(callback)
+        self._callbacks.add("on_error", callback)
+
+    @property
+    def callback_errors(self) -> Mapping[str, int]:
+        """How often the callbacks of each kind raised an error: on_round, on_update, on_link, on_refusal, on_error."""
+        return self._callbacks.errors
 
     # -- start and stop ---------------------------------------------------------------------------------------------
 
@@ -425,9 +424,9 @@ class Agent(Participant):
         self._deployment.settle()
         for line in round_lines(report):
             self._recent.add(line)
-        self._call("on_update", self._on_update, report)
+        self._callbacks.call("on_update", report)
         if report.closing or self.is_last(report.exchange):
-            self._call("on_round", self._on_round, report)
+            self._callbacks.call("on_round", report)
 
     def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:
         """Measure the model before it joins, and judge the one that a round leaves."""
@@ -444,21 +443,7 @@ class Agent(Participant):
     def on_news(self, line: str) -> None:
         """Call the app's callbacks for news."""
         self._recent.add(line)
-        self._call("on_link", self._on_link, line)
-
-    def _call(self, kind: str, callbacks: Sequence[Callable[[T], None]], argument: T) -> None:
-        for callback in callbacks:
-            self._call_one(kind, callback, argument)
-
-    def _call_one(self, kind: str, callback: Callable[[T], None], argument: T) -> None:
-        """Call one of the app's callbacks; log and count what it raises."""
-        try:
-            callback(argument)
-        except (Exception, SystemExit) as error:
-            if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
-                raise  # from a handler of signals, which runs anywhere in the main thread
-            self.callback_errors[kind] += 1
-            log.exception("agent %s: a callback of %s failed; the agent goes on", self.device, kind)
+        self._callbacks.call("on_link", line)
 
     def last_lines(self) -> Sequence[str] | None:
         """Return the last lines of news and of accuracies; None if the owner does not let operators read them."""
@@ -470,15 +455,15 @@ class Agent(Participant):
         except Refused as refusal:
             self.error = refusal
             log.error("agent %s cannot take part: %s", self.device, refusal)  # noqa: TRY400  # says what to do
-            self._call("on_refusal", self._on_refusal, refusal)
+            self._callbacks.call("on_refusal", refusal)
         except EdgeError as error:  # its message says what to do, so that a traceback is of no help
             self.error = error
             log.error("agent %s stopped: %s", self.device, error)  # noqa: TRY400
-            self._call("on_error", self._on_error, error)
+            self._callbacks.call("on_error", error)
         except Exception as error:
             self.error = error
             log.exception("agent %s stopped", self.device)
-            self._call("on_error", self._on_error, error)
+            self._callbacks.call("on_error", error)
 
     def _poll_timeout_s(self) -> float:
         due_s = self.next_due_s()

@@ -1,0 +1,39 @@
+"""An app's callbacks: what they raise is logged and counted, and changes nothing else."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+
+class Callbacks:
+    """The callbacks of one agent, by kind, such as on_round."""
+
+    def __init__(self, device: str) -> None:
+        self._device = device
+        self._registered: dict[str, list[Callable[[Any], None]]] = {}
+        self.errors: Counter[str] = Counter()
+        """How often the callbacks of each kind raised an error."""
+
+    def add(self, kind: str, callback: Callable[[Any], None]) -> None:
+        """Register a callback."""
+        self._registered.setdefault(kind, []).append(callback)
+
+    def call(self, kind: str, argument: object) -> None:
+        """Call all callbacks of a kind, in the order in which they were registered."""
+        for callback in self._registered.get(kind, ()):
+            self._call_one(kind, callback, argument)
+
+    def _call_one(self, kind: str, callback: Callable[[Any], None], argument: object) -> None:
+        try:
+            callback(argument)
+        except (Exception, SystemExit) as error:
+            if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
+                raise  # from a handler of signals, which runs anywhere in the main thread
+            self.errors[kind] += 1
+            log.exception("agent %s: a callback of %s failed; the agent goes on", self._device, kind)
