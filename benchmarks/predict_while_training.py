@@ -53,9 +53,9 @@ core to spare, and 3 times without. [How it works](../how-to/serve-the-model.md)
 
 **This machine was not quiet**: two cores, shared with other work throughout, so no run here had a core to spare. Its
 load average stands with each table, and single figures of p99 change by several times from one run to the next. At p50
-and p90 training costs next to nothing. At p99 numpy keeps to the aim; torch nets do not: now and then a call waits 5 to
-25 ms. A likely reason, not shown: another process takes the core from the training thread while that holds Python's
-lock. This share is the operating system's; it is to be measured again on a quiet board.
+and p90 training costs little. **The aim at p99 is not shown to be kept**: about one call in a hundred waits 2 to 31 ms
+(before: 8 to 550 ms), and no kind keeps to the aim in every run. A likely reason, not shown: another process takes the
+core from the training thread while that holds Python's lock. It is to be measured again on a quiet machine.
 """
 SCALE = edge_sdk.Preprocess(scale=1 / 16)
 
