@@ -122,11 +122,13 @@ def _measured(comparison: Comparison) -> str:
 
 
 def _absences(trial: Trial) -> list[str]:
-    """The boards of a lab that missed rounds of a run; empty for other runs."""
+    """The boards of a lab that missed rounds of a run; empty for other runs, and where no board is in every round."""
     result = trial.result
     if not result.on_boards:
         return []
     missed = {device.id: result.rounds_done - device.rounds_done for device in result.devices}
+    if all(missed.values()):
+        return []
     away = [f"{name} ({count})" for name, count in missed.items() if count]
     more = f" and {len(away) - NAMED} more" if len(away) > NAMED else ""
     return [f"missed rounds of {result.rounds_done}: {', '.join(away[:NAMED])}{more}"] if away else []

@@ -3,9 +3,9 @@
 `run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
 
 checks.py checks frames and uploads; membership.py handles devices that join and leave; operator_desk.py answers
-operators; rounds/machine.py has the rules
-of a round, and rounds/queue.py orders its commands; command_handler.py carries them out; aggregation.py adds up the
-uploads; sender.py sends messages; restart.py computes the state at a start.
+operators; rounds/machine.py has the rules of a round, and rounds/queue.py orders its commands; command_handler.py
+carries them out; aggregation.py adds up the uploads; sender.py sends messages; restart.py computes the state at a
+start.
 """
 
 from __future__ import annotations

@@ -85,10 +85,10 @@ def _on_boards(args: argparse.Namespace, config: Config, out: Path) -> Compariso
 
 def _check_lab_options(args: argparse.Namespace) -> None:
     """Raise UsageError for options that do not go together, or that are no addresses, names or times."""
-    given = {"--broker": args.broker, "--lab": args.lab, "--wait": args.wait, "--ca": args.ca, "--cert": args.cert}
     if not args.on_devices:
-        for option in (option for option, value in given.items() if value is not None):
-            raise UsageError(f"{option}: of no use without --on-devices")
+        for option in ("broker", "lab", "wait", "ca", "cert", "key"):
+            if getattr(args, option) is not None:
+                raise UsageError(f"--{option}: of no use without --on-devices")
         return
     if args.broker is None:
         raise UsageError("--on-devices needs --broker URL: the broker of the lab")

@@ -22,6 +22,8 @@ from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
+from coordinator.report.compare import Comparison, MethodRuns, Trial
+from coordinator.report.compare_table import compare_table
 from edge_sdk.cli import main
 from edge_sdk.errors import RunFailed, TransportError, UsageError
 from edge_sim.config import settings as configs
@@ -36,8 +38,8 @@ from edge_sim.runs.runner import run
 DEVICES = 3
 
 
-def tables(**federation: Any) -> dict[str, Any]:
-    found = fleets.tables(Path("pictures.npz"), devices=DEVICES, **federation)
+def tables(devices: int = DEVICES, **federation: Any) -> dict[str, Any]:
+    found = fleets.tables(Path("pictures.npz"), devices=devices, **federation)
     return {**found, "partition": {"kind": "dirichlet"}, "method": {"fedmd": found["method"]}}
 
 
@@ -190,6 +192,9 @@ def test_a_run_goes_on_without_a_board_that_goes_away(folder: Path, broker: str,
     missed = {device.id: result.rounds_done - device.rounds_done for device in result.devices}
     assert missed["device-00"] == missed["device-02"] == 0
     assert missed["device-01"] > 0
+    line = MethodRuns("fedmd", (Trial(0, result),))
+    notes = compare_table(Comparison((line,), "fedmd")).notes
+    assert any(f"device-01 ({missed['device-01']})" in note for note in notes)
 
 
 @pytest.mark.broker
@@ -273,9 +278,7 @@ THIRTY = 30
 @pytest.mark.processes
 @pytest.mark.broker
 def test_thirty_boards_in_processes_of_their_own(folder: Path, broker: str, tmp_path: Path) -> None:
-    plain = tables(devices=THIRTY)
-    plain["fleet"] = [{"count": THIRTY, "model": "softmax"}]
-    here = configs.parse(plain, folder / "lab.toml")
+    here = configs.parse(tables(THIRTY), folder / "lab.toml")
     with ExitStack() as stack:
         for number in range(THIRTY):
             process = subprocess.Popen(
