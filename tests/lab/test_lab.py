@@ -275,10 +275,12 @@ THIRTY = 30
 
 
 @pytest.mark.long
+@pytest.mark.timeout(900)
 @pytest.mark.processes
 @pytest.mark.broker
 def test_thirty_boards_in_processes_of_their_own(folder: Path, broker: str, tmp_path: Path) -> None:
-    here = configs.parse(tables(THIRTY), folder / "lab.toml")
+    plain = {**tables(THIRTY), "partition": {"kind": "iid"}}
+    here = configs.parse(plain, folder / "lab.toml")
     with ExitStack() as stack:
         for number in range(THIRTY):
             process = subprocess.Popen(
