@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
@@ -13,8 +14,8 @@ class Backoff:
     """Counts the failures in a row."""
 
     failures: int = 0
-    until_s: float = 0.0
-    """When the pause ends, in seconds of the driver's clock."""
+    until_s: float = -math.inf
+    """When the pause ends, in seconds of the driver's clock, which may be negative."""
 
     def failed(self, now_s: float) -> None:
         """Note a failure: the pause after the second is 5 s long, and doubles up to 300 s."""
@@ -24,7 +25,7 @@ class Backoff:
 
     def succeeded(self) -> None:
         """Note a success: the next failure counts as the first."""
-        self.failures, self.until_s = 0, 0.0
+        self.failures, self.until_s = 0, -math.inf
 
     def left_s(self, now_s: float) -> float:
         """Return the seconds that are left of the pause."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -126,7 +127,7 @@ class Participant:
         """When to try again to save an exchange after the disk has failed."""
         self._fetch_again_s: float | None = None
         """When to begin again to fetch the public set after the disk has failed."""
-        self._now_s, self._check_again_s = 0.0, 0.0
+        self._now_s, self._check_again_s = 0.0, -math.inf
         """The time of the last call from outside, and when to check next that the state is still on the disk."""
         self._backoff, self._early_news = Backoff(), list[str]()
         """How long nothing is computed after failures; and lines for the owner from before there were callbacks."""

@@ -40,6 +40,7 @@ def agent(state: Path | MemoryStore | None = None, public: PublicSet | None = No
     model = SimpleNamespace(
         spec=ModelSpec(name="m", runtime="numpy", classes=2, preprocess=Preprocess()),
         logits=lambda x: np.zeros((len(x), 2), np.float32),
+        state_bytes=lambda: b"",
     )
     return Agent(
         federation="lab",
