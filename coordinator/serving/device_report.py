@@ -101,6 +101,7 @@ class DeviceReport:
             "temperature_c": record.temperature_c.get(device),
             "busy_s": float(record.busy_s[device]) or None,
             "energy_j": float(record.energy_j[device]) or None,
+            "not_served": float(record.not_served[device]) or None,
         }
         return {name: value for name, value in found.items() if value is not None}
 

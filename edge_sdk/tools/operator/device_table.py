@@ -14,6 +14,7 @@ _DAY_S = 20 * 3600.0
 FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "accuracy": ("accuracy", "{:.1%}".format),
     "temperature_c": ("temp", "{:.0f} \N{DEGREE SIGN}C".format),
+    "not_served": ("not served", "{:.0f}".format),
 }
 """The figures that have a column, which is left out where no device has one: heading, and how to write a value."""
 

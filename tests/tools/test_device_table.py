@@ -1,0 +1,21 @@
+"""The table of `edge-sdk devices`."""
+
+from __future__ import annotations
+
+from edge_sdk.protocol.messages import DeviceEntry
+from edge_sdk.tools.operator.device_table import device_table
+
+
+def test_a_figure_has_a_column_where_some_device_has_it() -> None:
+    entries = [
+        DeviceEntry(device="cam-1", state="training", seen_s=3.0, figures={"accuracy": 0.5, "not_served": 2.0}),
+        DeviceEntry(device="cam-2", state="declined", why="temperature 84 C above 80 C"),
+    ]
+    head, first, second = device_table(entries, now_s=0.0).splitlines()
+    assert "not served" in head
+    assert "temp" not in head
+    at = head.index("not served")
+    assert first[at:].split()[0] == "2"
+    assert second[at:].split()[0] == "-"
+    assert second.endswith("temperature 84 C above 80 C")
+    assert "3 s ago" in first
