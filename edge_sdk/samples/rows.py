@@ -109,7 +109,8 @@ class RowFile:
     ) -> None:
         """Write new samples, replace the labels of others, delete samples, set settings.  Durable on return.
 
-        Raises StoreError; then nothing has changed.
+        Raises StoreError; then nothing has changed.  May be called again with the same: an interrupt, such as Ctrl-C,
+        can come between the commit and the return.
         """
         with transaction(self._db, self._path):
             for key in gone:
@@ -117,7 +118,7 @@ class RowFile:
             for key in (*gone, *labels):
                 self._db.execute("DELETE FROM labels WHERE key = ?", (key,))
             for key, (name, x) in new.items():
-                self._db.execute("INSERT INTO samples VALUES (?, ?, ?)", (key, name, x))
+                self._db.execute("INSERT OR REPLACE INTO samples VALUES (?, ?, ?)", (key, name, x))
             for key, each in labels.items():
                 rows = [(key, label.born, label.died, label.y) for label in each]
                 self._db.executemany("INSERT INTO labels VALUES (?, ?, ?, ?)", rows)

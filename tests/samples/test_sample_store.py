@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from edge_sdk.errors import UsageError
 from edge_sdk.samples.reservoir import Reservoir
+from edge_sdk.samples.rows import RowFile
 from edge_sdk.samples.store import LEAST_BYTES, SampleStore
 
 PARTS = ("train", "validation", "local_test")
@@ -311,6 +312,27 @@ def test_changes_are_saved_together_and_at_longer_intervals_at_once(tmp_path):
         store.observe(sample(30), 0)
         store.flush()
         assert store.counts().unsaved == 0
+
+
+def test_an_interrupt_after_a_commit_costs_nothing(tmp_path, monkeypatch):
+    """Ctrl-C may come once the samples are on the disk, and before the store knows; it is closed then."""
+    commit = RowFile.commit
+
+    def interrupted(file, **changes):
+        commit(file, **changes)
+        raise KeyboardInterrupt
+
+    store = SampleStore(tmp_path / "s.db", classes=4)
+    for i in range(5):
+        store.observe(sample(i), i % 4)
+    with monkeypatch.context() as patched:
+        patched.setattr(RowFile, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            store.flush()
+    store.observe(sample(5), 1)
+    store.close()
+    with SampleStore(tmp_path / "s.db", classes=4) as again:
+        assert together(again) == {i: i % 4 for i in range(6)}
 
 
 def test_a_damaged_sample_is_left_out_and_said(tmp_path, caplog):
