@@ -40,8 +40,8 @@ PARAMETERS = {
 }
 MACHINE = ("time", "versions", "memory", "out", "path")
 """Keys of summary.json that depend on the machine, or on where the run lies."""
-LATER = ("declined", "silent", "joules_source")
-"""Keys and columns that were added after digests had been taken; in these runs no device declines."""
+LATER = ("declined", "silent", "joules_source", "not_served", "before_accuracy", "now_accuracy")
+"""Keys and columns that were added after digests had been taken; in these runs they are empty or nought."""
 MIXED = ("local", "fedmd", "fedmd_lf", "fedal", "fedproto", "fedssa", "fd", "lg_fedavg", "fedclassavg")
 """Methods under which the devices of this fleet may have models of three architectures."""
 MODELS = {"fedalign": "resnet"}
