@@ -89,6 +89,8 @@ def as_store_error(path: Path | None) -> Iterator[None]:
         if "locked" in text:
             raise StoreError(f"{path}: another process is using it; give each process its own state folder") from error
         raise StoreError(f"{path}: {text}; check free space and the folder's rights") from error
+    except sqlite3.ProgrammingError as error:
+        raise StoreError(f"{path}: is used after it was closed; open it again") from error
     except sqlite3.DatabaseError as error:
         raise StoreError(f"{path}: {error}; this is not a file of edge-sdk, or it is damaged: move it away") from error
 

@@ -78,6 +78,8 @@ class CommandHandler:
         self._work, self._state = work, state
         self._record = aggregation.record
         self._norms = UpdateNorms()
+        self._withholding: dict[str, str] = {}
+        """The devices whose last upload was withheld, and why."""
         self.unwritten: list[Persist] = []
         """Uploads that share the next commit."""
         self._functions: Mapping[type[RoundCommand], Callable[[Any, float], RoundEvent | None]] = {
@@ -104,11 +106,15 @@ class CommandHandler:
         word = "stale" if verdict == "late" else verdict
         self._record.updates[word] += 1
         if verdict == "withheld":
-            self._observer().noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
+            if self._withholding.get(device) != reason:  # said once, however many rounds it lasts
+                self._observer().noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
+            self._withholding[device] = reason
             self._record.diverged(device, reason)
             verdict, reason = "accepted", ""  # so that the device does not send it again
         elif verdict != "accepted":
             self._record.refused_frame(device, word)
+        else:
+            self._withholding.pop(device, None)
         self._sender.receipt(device, place, verdict, reason)
 
     def _invite(self, invite: Invite, now_s: float) -> Broken | None:

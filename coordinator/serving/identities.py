@@ -45,6 +45,10 @@ class Identities:
         self._speaking[device] = instance
         return alive
 
+    def intruders(self, device: str) -> tuple[bytes, ...]:
+        """Return the instances of a device that came while an earlier one was alive, oldest first."""
+        return tuple(self._later.get(device, {}))
+
     def intrudes(self, hello: Hello) -> bool:
         """Whether this instance came while an earlier one was alive."""
         return hello.instance in self._later.get(hello.device, {})

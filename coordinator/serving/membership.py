@@ -106,6 +106,8 @@ class MembershipHandler:
             if device not in self._record.contested:
                 observer.noted(remarks.contested(device))
             self._record.contested[device] += 1
+            # the one that stays is connected now; a broker that knows one of them at a time gives it no later refusal
+            self._sender.refuse(device, admission.identity_taken(device), identities.intruders(device)[-1])
         if not identities.intrudes(hello):
             return False
         self._sender.refuse(device, admission.identity_taken(device), hello.instance)

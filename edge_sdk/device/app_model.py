@@ -83,7 +83,8 @@ def choose_model(bench: Workbench, learnt: bytes, before: ModelOrigin, now: Mode
         misfit = _misfit(bench, learnt, before, now)
         what = f"the app brings {misfit or 'other weights'} than its state began with"
         if wish == "error":
-            raise UsageError(f"{what}: give the former model, or on_new_model='adopt' or 'keep'")
+            others = "on_new_model='adopt'" if misfit else "on_new_model='adopt' or 'keep'"
+            raise UsageError(f"{what}: give the former model, or {others}")
         if misfit and wish == "keep":
             raise UsageError(
                 f"{what}, which cannot take what was learnt: give the former model, or on_new_model='adopt'"

@@ -21,7 +21,12 @@ class Backoff:
         """Note a failure: the pause after the second is 5 s long, and doubles up to 300 s."""
         self.failures += 1
         if self.failures > 1:
-            self.until_s = now_s + min(FIRST_PAUSE_S * 2.0 ** min(self.failures - 2, 16), LONGEST_PAUSE_S)
+            self.until_s = now_s + self.pause_s
+
+    @property
+    def pause_s(self) -> float:
+        """The length of the pause after the present number of failures, in seconds."""
+        return min(FIRST_PAUSE_S * 2.0 ** min(self.failures - 2, 16), LONGEST_PAUSE_S) if self.failures > 1 else 0.0
 
     def succeeded(self) -> None:
         """Note a success: the next failure counts as the first."""

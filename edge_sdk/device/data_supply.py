@@ -27,6 +27,8 @@ class DataSupply:
     ) -> None:
         self._store = data if isinstance(data, SampleStore) else None
         self._now: Snapshot | None = None
+        self._told_of: bytes | None = None
+        """The snapshot whose lost classes the owner was told of last; rounds without a change have the same one."""
         self.notify: Callable[[str], None] = log.info
         """Receives a line for the device's owner."""
         if isinstance(data, LocalData):
@@ -64,7 +66,8 @@ class DataSupply:
         except StoreError as error:
             self.notify(f"{error}; the samples that came since the last round are not trained on yet")
             return self._now.id
-        if taken.lost:
+        if taken.lost and taken.id != self._told_of:
+            self._told_of = taken.id
             classes = ", ".join(map(str, taken.lost))
             self.notify(f"no training samples any more of class {classes}: the model may forget it")
         self._use(taken)

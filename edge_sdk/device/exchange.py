@@ -84,8 +84,7 @@ class OngoingExchange:
         if start is not None:
             self.learner.restore(start)
         if self.learner.skip_round(self.assign.round, reason):
-            detail = f" ({one_line(str(reason.__cause__))})" if reason.__cause__ is not None else ""
-            notify(f"round {self.assign.round}: {reason}{detail}; withheld and undone: {reason.remedy}")
+            notify(f"round {self.assign.round}: {reason}; withheld and undone: {reason.remedy}")
         self.result, self.withheld, self.measured = (self.learner.state, {}), reason, ExchangeMetrics()
         self.not_served = ""
 

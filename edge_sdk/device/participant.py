@@ -453,12 +453,12 @@ class Participant:
         if self._newest is None or learner is None:
             return
         assign, _ = self._newest
-        pause_s = self._backoff.left_s(self._now_s)
         try:
             if self._work is not None and self._work.begun:
                 self._rebuild()  # the abandoned exchange has changed the model already
-            if pause_s and not assign.closing:
-                reason = f"training failed {self._backoff.failures} times in a row, next try in {pause_s:.0f} s"
+            if self._backoff.left_s(self._now_s) and not assign.closing:
+                failed = f"training failed {self._backoff.failures} times in a row"
+                reason = f"{failed}, next try {self._backoff.pause_s:.0f} s after the last"  # the same until then
                 learner.skip_round(assign.round, TrainingFailed(reason))
             work = begin_exchange(learner, self.store, *self._newest, self.serve)
             work.slices = self.examine(work, work.slices)

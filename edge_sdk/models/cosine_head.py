@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
+from edge_sdk.errors import ModelError
 from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST, Model
 from edge_sdk.models.checks import check_state, require
 from edge_sdk.models.linear_head import ArrayOptimiser, LinearHead, clipped, row_slopes, step_values, with_more
@@ -131,8 +132,15 @@ def scaled(model: Model) -> Scaled:
     return cast("Scaled", model)
 
 
+def check_head(kind: str) -> None:
+    """Raise ModelError unless this is one of the kinds of heads."""
+    if kind not in ("linear", "cosine"):
+        raise ModelError(f"head {kind!r}: expected linear or cosine")
+
+
 def make_head(kind: Literal["linear", "cosine"], features: int, classes: int, seed: int) -> LinearHead:
-    """Make a new head from `seed`."""
+    """Make a new head from `seed`.  Raises ModelError for a kind that there is not."""
+    check_head(kind)
     return (CosineHead if kind == "cosine" else LinearHead)(features, classes, seed)
 
 

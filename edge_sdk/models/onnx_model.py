@@ -24,6 +24,8 @@ from edge_sdk.models.onnx_split import split_file
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.objectives import names_on
 
+_NAME = "onnx"
+
 
 class OnnxModel(HeadModel):
     """An .onnx file with a frozen body, under a head that is trained in numpy.
@@ -43,7 +45,7 @@ class OnnxModel(HeadModel):
         input_shape: tuple[int, ...] | None = None,
         layout: Layout = "auto",
         adapter: Adapter | None = None,
-        name: str = "onnx",
+        name: str = _NAME,
         flops_per_sample: int = 0,
         note: str = "",
         head: Literal["linear", "cosine"] = "linear",
@@ -57,7 +59,7 @@ class OnnxModel(HeadModel):
         `flops_per_sample` and `note` tell of it what the file itself does not (its metadata entry `flops_per_sample`,
         its description).  Raises ModelError for a file that cannot be used so.
         """
-        graph = read_graph(file, name)
+        graph = read_graph(file, name if name != _NAME or isinstance(file, bytes) else fspath(file))
         split = split_file(
             file if isinstance(file, bytes) else Path(fspath(file)).resolve(),
             graph,

@@ -34,6 +34,7 @@ except ImportError as error:
 
 from torch import Tensor, nn
 
+from edge_sdk.models.cosine_head import check_head
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey
 from edge_sdk.models.torch_arrays import Views, array_of, overwrite, to_tensor
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
@@ -76,6 +77,7 @@ class TorchModel:
         Raises ModelError where the net does not fit.
         """
         name = name or type(net).__name__.lower()
+        check_head(head)
         if head == "cosine":
             net = with_cosine_head(net, classes, name)
         _check_types(net, name)

@@ -113,6 +113,7 @@ class SampleStore:
         """The samples with an earlier label, which perhaps no snapshot needs any more."""
         self._changes = self._dropped = self._next_key = 0
         self._reservoir = Reservoir(max_samples, seed)
+        self._closed = False
         self._file = RowFile(self.path)
         try:
             self._file.bound(max_bytes - 2 * self._log_bytes, self._log_bytes)
@@ -145,6 +146,7 @@ class SampleStore:
         values = raw.tobytes()
         name = sample_id(values)
         with self._lock:
+            self._check_open()
             self._take_form(Form(raw.shape, str(raw.dtype)))
             row = self._rows.get(name)
             is_new = row is None
@@ -162,6 +164,7 @@ class SampleStore:
         """
         label = class_id(y, self.classes)
         with self._lock:
+            self._check_open()
             row = self._rows.get(sample)
             if row is None or (row.label is None and sample not in self._waiting):
                 return False
@@ -171,6 +174,7 @@ class SampleStore:
     def discard(self, sample: str) -> bool:
         """Remove a sample; returns False if it is not held.  Its values leave the disk after the present round."""
         with self._lock:
+            self._check_open()
             row = self._rows.get(sample)
             if row is None or (row.label is None and sample not in self._waiting):
                 return False
@@ -196,15 +200,19 @@ class SampleStore:
     def flush(self) -> None:
         """Save all changes.  Durable on return; raises StoreError if the disk refuses."""
         with self._lock:
-            if self._new or self._changed or self._gone:
+            if not self._closed and (self._new or self._changed or self._gone):
                 self._save()
 
     def close(self) -> None:
-        """Save all changes, and close the file.  Raises StoreError if the disk refuses."""
+        """Save all changes, and close the file.  Raises StoreError if the disk refuses.
+
+        A store that is closed takes no more samples: `observe`, `label` and `discard` raise UsageError.
+        """
         with self._lock:
             try:
                 self.flush()
             finally:
+                self._closed = True
                 self._file.close()
 
     def __enter__(self) -> SampleStore:  # noqa: PYI034  # Self needs Python 3.11
@@ -272,6 +280,10 @@ class SampleStore:
             if store != self._identity or int(number) <= self._kept:
                 return
             self._kept = int(number)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise UsageError(f"the store {self.path or 'in memory'} is closed: make a new one to go on")
 
     # -- inside -----------------------------------------------------------------------------------------------------
 

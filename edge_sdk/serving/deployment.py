@@ -99,7 +99,7 @@ class Deployment:
         if self._max_drop is not None and self._held_out is None and not self._begun:
             self._notify(
                 f"fewer than {LEAST_SAMPLES} held-out samples: every new model is served, and nobody can say whether "
-                "taking part has helped; give LocalData a validation part"
+                "taking part has helped; give LocalData a validation part; a SampleStore gathers one"
             )
         self._begun = True
 

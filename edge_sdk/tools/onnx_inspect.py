@@ -24,7 +24,7 @@ def command(args: argparse.Namespace) -> int:
     """Describe a file; raise UsageError, in one line, for one that no device could use."""
     file: Path = args.file
     if not file.is_file():
-        raise UsageError(f"{file}: no such file")
+        raise UsageError(f"{file}: {'is a folder: give an .onnx file' if file.is_dir() else 'no such file'}")
     shape = tuple(args.input_shape) if args.input_shape else None
     try:
         found = inspected(file, args.classes, features=args.features, input_shape=shape, layout=args.layout)

@@ -119,6 +119,8 @@ def test_of_two_devices_with_one_identity_the_later_one_is_refused(
         serve(server, lambda: "".join(enough))
         heard: list[Refused] = []
         second.on_refusal(heard.append)
+        stays: list[str] = []
+        first.on_link(stays.append)
         first.start()
         wait_for(lambda: len(server.record.rounds) >= 1)
         second.start()
@@ -127,6 +129,7 @@ def test_of_two_devices_with_one_identity_the_later_one_is_refused(
         assert server.record.contested["left"] >= 1
         assert any("left" in warning for warning in server.warnings)
         assert any(each.levelno == logging.ERROR and "left" in each.getMessage() for each in caplog.records)
+        wait_for(lambda: any("another device" in line for line in stays), within_s=30)
         done = len(server.record.rounds)
         wait_for(lambda: len(server.record.rounds) > done, within_s=30)  # the first one goes on
         first.stop()

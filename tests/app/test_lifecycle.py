@@ -13,12 +13,23 @@ from federated_apps import CLASSES, SAMPLES, Slow, agent_of, federation, samples
 
 import edge_sdk
 from coordinator.broker.embedded import EmbeddedBroker
+from coordinator.record.observer import RunObserver
 from coordinator.rounds import RoundPhase
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.store import MemoryStore, RoundStart, SqliteStore
 from edge_sdk.errors import EdgeError, StoreError, UsageError
 from edge_sdk.transport.memory.hub import Hub
 from edge_sdk.transport.mqtt.transport import MqttTransport
+
+
+class Notes(RunObserver):
+    """Remembers what the coordinator says."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def noted(self, message: str) -> None:
+        self.lines.append(message)
 
 
 class Failing(edge_sdk.NumpyModel):
@@ -103,12 +114,14 @@ def test_a_round_in_which_training_fails_is_withheld_and_the_next_one_counts(
     (reason,) = server.record.why_withheld.values()
     assert type(error).__name__ in reason
     assert "Smith" not in reason  # a text may quote samples; it stays in the device's log
+    assert not [line for line in agent.last_lines() or () if "Smith" in line]  # what an operator may ask for
     assert server.record.rounds_done == {"left": 3, "right": 4}
 
 
 def test_training_that_keeps_failing_is_tried_less_and_less_often(serve) -> None:
     hub = Hub()
     server = federation(hub, devices=2, quorum=1, rounds=8)
+    server.observer = notes = Notes()
     serve(server)
     model = failing(range(1000))
     agent = agent_of(hub, "left", model=model, clock=lambda: time.monotonic() / 1000)  # no pause of its own ends
@@ -118,6 +131,7 @@ def test_training_that_keeps_failing_is_tried_less_and_less_often(serve) -> None
     wait_for(lambda: not (agent.running or other.running))
     assert model.fits == 2
     assert server.record.withheld["left"] > 2
+    assert len([line for line in notes.lines if "withheld" in line]) == 2  # one for each reason, not for each round
     assert server.rounds.phase is RoundPhase.DONE
 
 

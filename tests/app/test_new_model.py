@@ -157,8 +157,9 @@ def test_a_head_is_never_kept_for_another_extractor_or_architecture(updated: Upd
     first = Frozen(1)
     updated.first_rounds(first)
     for wish in ("keep", "error"):
-        with pytest.raises(UsageError, match="on_new_model"):
+        with pytest.raises(UsageError, match="on_new_model") as refused:
             updated.agent(swap(), on_new_model=wish)
+        assert "'keep'" not in str(refused.value)  # it would be refused, too
     fresh = swap().state_bytes()
     agent = updated.agent(swap())
     assert agent.bench.model.state_bytes() == fresh

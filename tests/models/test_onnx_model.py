@@ -67,6 +67,16 @@ class TestOnnxModel(ModelSuite):
         for source in (file, str(file)):
             np.testing.assert_array_equal(OnnxModel(source, CLASSES, seed=0).logits(x), self.make().logits(x))
 
+    def test_a_damaged_file_is_named(self, tmp_path: Path) -> None:
+        file = tmp_path / "mine.onnx"
+        file.write_bytes(b"not a model")
+        with pytest.raises(ModelError, match=r"mine\.onnx"):
+            OnnxModel(file, CLASSES)
+
+    def test_a_head_that_there_is_not(self) -> None:
+        with pytest.raises(ModelError, match="'square'"):
+            OnnxModel(flatten_model(), CLASSES, head="square")  # type: ignore[arg-type]  # a user's typing error
+
 
 class TestOnnxTeacher:
     @pytest.fixture

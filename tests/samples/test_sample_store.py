@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.samples.reservoir import Reservoir
 from edge_sdk.samples.rows import RowFile
 from edge_sdk.samples.store import LEAST_BYTES, SampleStore
@@ -417,3 +417,19 @@ def test_released_samples_leave_the_disk(tmp_path):
         (rows,) = db.execute("SELECT COUNT(*) FROM samples").fetchone()
     db.close()
     assert rows <= 3 * 4
+
+
+def test_a_closed_store_says_so_and_closes_again(tmp_path):
+    store = SampleStore(tmp_path / "s.db", classes=4)
+    name = store.observe(sample(1), 2)
+    store.close()
+    for late in (lambda: store.observe(sample(2), 0), lambda: store.label(name, 1), lambda: store.discard(name)):
+        with pytest.raises(UsageError, match="closed"):
+            late()
+    with pytest.raises(StoreError) as caught:
+        store.take_snapshot()
+    assert "damaged" not in str(caught.value)
+    store.flush()
+    store.close()
+    with SampleStore(tmp_path / "s.db", classes=4) as again:
+        assert len(again) == 1

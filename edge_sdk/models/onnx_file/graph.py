@@ -183,7 +183,9 @@ def read_graph(file: OnnxFile, name: str) -> Graph:
         graph = _graph(memoryview(content), folder)
         graph.check_numbers()
     except OSError as error:
-        raise ModelError(f"{name}: {fspath(error.filename or '')} cannot be read: {error.strerror or error}") from error
+        where = fspath(error.filename or "")
+        label = name if name == where else f"{name}: {where}"
+        raise ModelError(f"{label} cannot be read: {error.strerror or error}") from error
     except ModelError as error:
         raise ModelError(f"{name}: {error}") from error
     return replace(graph, name=name)
