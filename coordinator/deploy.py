@@ -117,7 +117,7 @@ def run_coordinator(
             progress.noted(f"interrupted; go on with: {again}")
             raise
     if server.drained:
-        progress.noted(f"an operator stopped the run between two rounds; go on with: {again}")
+        progress.noted(f"an operator stopped the run; go on with: {again}")
         return 0
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
     result = run_result(server, devices, shown, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from edge_sdk.agent import Agent
+from edge_sdk.boards.profiles import detect
 from edge_sdk.device.app_model import OnNewModel
 from edge_sdk.device.data_supply import OwnData
 from edge_sdk.device.exchange import RoundReport
@@ -118,6 +119,7 @@ def run_device(
         tls=tls,
         identity=name,
         state=state or Path("state") / name,
+        board=detect(),
         model=parts.model,
         data=parts.data,
         public=given or parts.public,

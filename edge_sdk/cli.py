@@ -71,6 +71,21 @@ class OneLineParser(argparse.ArgumentParser):
         self.exit(UsageError.exit_code, f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help\n")
 
 
+def whole_number(least: int, most: int) -> Callable[[str], int]:
+    """Return the type of an argument in a range; argparse's `choices` would print every number of it."""
+
+    def read(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= most:
+            raise argparse.ArgumentTypeError(f"expected a whole number from {least} to {most}, found {text!r}")
+        return number
+
+    return read
+
+
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
     top = OneLineParser(

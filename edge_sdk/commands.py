@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import OneLineParser, Subcommand, add_cloud_safe_option, add_tls_options
+from edge_sdk.cli import OneLineParser, Subcommand, add_cloud_safe_option, add_tls_options, whole_number
 
 THIS_BOARD = "this-board"
 """The name of a measured profile if none is given."""
@@ -98,13 +98,12 @@ def _install_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--cpu-weight",
-        type=int,
-        choices=range(1, 10001),
+        type=whole_number(1, 10000),
         default=20,
         metavar="1..10000",
         help="default: 20; others: 100",
     )
-    parser.add_argument("--nice", type=int, choices=range(20), default=10, metavar="0..19", help="default: 10")
+    parser.add_argument("--nice", type=whole_number(0, 19), default=10, metavar="0..19", help="default: 10")
     parser.add_argument(
         "device",
         nargs=argparse.REMAINDER,
@@ -151,8 +150,7 @@ def _logs_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", metavar="DEVICE")
     parser.add_argument(
         "--lines",
-        type=int,
-        choices=range(1, 65),
+        type=whole_number(1, 64),
         default=64,
         metavar="N",
         help="at most N lines, 1 to 64 (default: 64)",

@@ -34,6 +34,8 @@ MOST_CLASSES = 10
 """The most class numbers that are written out; more are counted."""
 WORTH_TELLING_S = 1.0
 """Shorter waits are not reported."""
+_JOULES_FROM = {"measured": ", measured", "profile": ", by the boards' profiles"}
+"""What is said of joules with one source."""
 
 
 def run_table(result: Result) -> Table:
@@ -87,10 +89,11 @@ def _notes(result: Result) -> list[str]:
 
 
 def _costs(result: Result) -> list[str]:
-    """The joules that were metered, and the device that the others waited for longest."""
+    """The joules and where they are from, and the device that the others waited for longest."""
     used_j = sum(device.energy_j for device in result.devices)
-    measured = {device.joules_source for device in result.devices if device.energy_j} == {"measured"}
-    parts = [f"{human_joules(used_j)} drawn by all devices{', measured' * measured}"] if used_j else []
+    sources = {device.joules_source for device in result.devices if device.energy_j}
+    source = _JOULES_FROM.get(next(iter(sources)), "") if len(sources) == 1 else ", some measured, some by profiles"
+    parts = [f"{human_joules(used_j)} drawn by all devices{source}"] if used_j else []
     slowest = max(result.devices, key=lambda device: device.waited_s, default=None)
     if slowest is not None and slowest.waited_s > WORTH_TELLING_S:
         kind = "".join(f", {printable(word)}" for word in (slowest.board, slowest.link) if word)

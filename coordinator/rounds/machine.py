@@ -88,9 +88,13 @@ def _leave_finishing(state: RoundState, event: DeviceRefused | Left) -> RoundTra
 
 
 def _drain(state: RoundState, event: Drain) -> RoundTransition:
-    """Let the device, or the run, finish its round; a device that is not here has nothing to finish."""
+    """Let the device, or the run, finish its round; a device that is not here has nothing to finish.
+
+    A round that waits for devices that decline may never end; then the run stops within it.
+    """
     if not event.device:
-        return replace(state, stopping=True), ()
+        stops = state.stalled and not state.closing
+        return replace(state, stopping=True, phase=RoundPhase.DRAINED if stops else state.phase), ()
     if event.device in state.members:
         return replace(state, draining=state.draining | {event.device}), ()
     return replace(state, gone=state.gone | {event.device}), ()
@@ -203,6 +207,8 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
         if len(state.folded) >= state.needed:
             return _close(state)
         consent = state.waits_for_consent
+        if consent and state.stopping and not state.closing:
+            return replace(state, phase=RoundPhase.DRAINED), ()
         if state.misses >= policy.patience and not consent:
             return _fail(state, _too_silent(state))
         state = replace(
@@ -472,9 +478,17 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             "new devices wait for the next exchange; invited ones get their Assign again",
         ),
         Rule(
-            (_C, _F),
+            (_C,),
             Drain,
-            (SAME,),
+            (_C, _S),
+            _drain,
+            "of a device: told at the end of the round, and not invited to the next; of the run: it stops there, or at "
+            "once if the round waits for devices that decline",
+        ),
+        Rule(
+            (_F,),
+            Drain,
+            (_F,),
             _drain,
             "of a device: told at the end of the round, and not invited to the next; of the run: it stops there",
         ),
@@ -514,7 +528,7 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
         Rule(
             (_C,),
             RoundTick,
-            (_C, _F, _D, _X),
+            (_C, _F, _D, _X, _S),
             _tick,
             "silent devices are invited again; at the deadline the exchange closes if there is a quorum",
         ),

@@ -26,7 +26,7 @@ class RoundPhase(str, Enum):
     DONE = "done"
     FAILED = "failed"
     DRAINED = "drained"
-    """An operator stopped the run between two rounds; a restart goes on with it."""
+    """An operator stopped the run; a restart goes on with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,6 +140,12 @@ class RoundState:
         """Whether this exchange lacks a quorum only because devices decline: they may take part later."""
         willing_or_here = self.folded | (self.declined & self.members)
         return bool(self.declined) and len(willing_or_here) >= self.policy.quorum - len(self.withheld)
+
+    @property
+    def stalled(self) -> bool:
+        """Whether this exchange can go on only once devices that decline take part again."""
+        short = self.phase is RoundPhase.COLLECTING and len(self.folded) < self.needed
+        return short and not self.missing and self.waits_for_consent
 
     @property
     def counted(self) -> AbstractSet[str]:

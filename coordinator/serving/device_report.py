@@ -68,6 +68,8 @@ class DeviceReport:
             RoundPhase.COLLECTING: f"{len(state.folded)} of {len(state.invited)} uploads are here",
             RoundPhase.FINISHING: "computing",
         }.get(state.phase, state.phase.value)
+        if state.stalled:
+            doing += f", {state.needed} are needed: waiting for devices that decline"
         place = "closing exchange" if state.closing else f"round {state.place.round + 1} of {spec.rounds}"
         stops = "; stops at the end of this round" if state.stopping else ""
         return f"{spec.method}, {place}: {doing}; {here} of {state.policy.expected} devices are here{stops}"

@@ -115,9 +115,10 @@ class OperatorDesk:
         state = self._state()
         if state.closing:
             return True, "the last round is over: the run ends with its closing exchange", None
-        text = "the coordinator stops; --resume goes on with the run"
-        if state.phase is not RoundPhase.GATHERING:
-            text = f"round {state.place.round + 1} of {state.policy.rounds} is finished; then {text}"
+        when = "now" if state.phase is RoundPhase.GATHERING or state.stalled else "at the end of"
+        if when != "now":
+            when += f" round {state.place.round + 1} of {state.policy.rounds}"
+        text = f"the coordinator stops {when}; --resume goes on with the run"
         if state.stopping:
             return True, text, None
         self._orders.stop(wanted=True)
@@ -152,7 +153,7 @@ class OperatorDesk:
         self._record.left.pop(device, None)
         if self._state().between_rounds:
             self._orders.delete_forgotten(self._registry)
-        again = "; it was here: if it still runs, it joins again as a new device" if here else ""
+        again = "; it is here: started again, it joins as a new device" if here else ""
         text = f"{device} is forgotten: it is not waited for, and another device may have its number{again}"
         return True, text, rounds.Left(device, now_s)
 

@@ -225,7 +225,7 @@ class Server:
 
     @property
     def drained(self) -> bool:
-        """Whether an operator stopped the run between two rounds; a restart goes on with it."""
+        """Whether an operator stopped the run; a restart goes on with it."""
         return self.over and self.rounds.phase is RoundPhase.DRAINED
 
     # -- driven from outside ----------------------------------------------------------------------------------------

@@ -81,4 +81,5 @@ def load_policy(path: Path) -> Policy:
     try:
         return read_table(Policy, toml.loads(text, str(path)), f"{path}: ")
     except UsageError as error:
-        raise UsageError(str(error).replace("policy: ", f"{path}: ", 1)) from None
+        told = str(error)  # Policy itself does not know that it is read from a file
+        raise UsageError(f"{path}: {told.removeprefix('policy: ')}" if told.startswith("policy: ") else told) from None

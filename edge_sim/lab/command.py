@@ -26,6 +26,8 @@ def command(args: argparse.Namespace) -> int:
     for what, name in (("--lab", args.lab), ("--id", device)):
         if not is_id(name):
             raise UsageError(f"{what} {name!r}: use a-z, 0-9 and -, at most 36 of them")
+    if not args.data.is_dir():
+        raise UsageError(f"--data {args.data}: there is no such folder; make it, or name the one with the data files")
     options = BoardOptions(
         broker=args.broker,
         lab=args.lab,

@@ -131,7 +131,7 @@ class LabDesk:
                 "--number N"
             )
         if missing:
-            self._say(f"boards that are not here: {missing}")
+            self._say(f"boards that are not here, by number: {missing}")
 
     def _here(self, count: int) -> dict[int, LabHello]:
         """Return the boards that are here by number, those for `count` devices.  Raises UsageError for two of one."""

@@ -253,6 +253,7 @@ BROKER = ("--broker", "mqtt://127.0.0.1:1")
         ("lab-device", *BROKER),
         ("lab-device", *BROKER, "--number", "1", "--list", "x"),
         ("lab-device", *BROKER, "--number", "-1"),
+        ("lab-device", *BROKER, "--number", "1", "--data", "no-such-folder"),
         ("lab-device", *BROKER, "--list", "no-such-file"),
         ("lab-device", *BROKER, "--number", "1", "--lab", "No"),
         ("lab-device", "--broker", "http://x", "--number", "1"),

@@ -58,7 +58,13 @@ def test_a_value_out_of_range_is_refused_with_its_key(tmp_path, wrong, key) -> N
 
 
 @pytest.mark.parametrize(
-    ("text", "word"), [("temprature_c = 3", "temprature_c"), ("nice = ", "TOML"), ("[train]\nx = 1", "train")]
+    ("text", "word"),
+    [
+        ("temprature_c = 3", "temprature_c"),
+        ("nice = ", "TOML"),
+        ("[train]\nx = 1", "train"),
+        ("[policy]\nnice = 1", "policy: unknown"),
+    ],
 )
 def test_a_file_that_does_not_read_is_refused_in_one_line(tmp_path, text, word) -> None:
     file = tmp_path / "policy.toml"

@@ -59,6 +59,29 @@ def test_a_stop_that_is_taken_back_stops_nothing():
     assert isinstance(exchange(model, "a", "b", "c")[-1], Invite)
 
 
+def test_a_run_that_waits_for_devices_that_decline_stops_at_once():
+    model = running(exchanges=1)
+    for device in "bc":
+        model.feed(rounds.Declined(device, None, 0.0))
+    model.answer("a")
+    assert model.state.stalled
+    model.feed(rounds.Drain(0.0))
+    assert model.state.phase is RoundPhase.DRAINED
+    assert model.state.place == ExchangeId(0, 0)
+    assert model.state.folded == {"a"}
+
+
+def test_a_run_that_stops_does_not_wait_beyond_the_deadline_for_devices_that_decline():
+    model = running(exchanges=1)
+    model.answer("a")
+    model.feed(rounds.Drain(0.0))
+    for device in "bc":
+        model.feed(rounds.Declined(device, None, 0.0))
+    assert model.state.phase is RoundPhase.COLLECTING
+    model.feed(rounds.RoundTick(model.state.due_s))
+    assert model.state.phase is RoundPhase.DRAINED
+
+
 def test_a_restart_that_has_an_order_to_stop_finishes_its_round():
     state = rounds.resumed(POLICY, ExchangeId(1, 1), frozenset("a"), stopping=True)
     model = Model(POLICY)

@@ -235,10 +235,10 @@ def test_a_device_whose_uploads_a_restart_needs_is_kept(
     assert state.between_rounds is not kept
 
 
-def test_a_forgotten_device_that_still_runs_joins_again(desk: Desk) -> None:
+def test_an_operator_is_told_that_a_forgotten_device_still_runs(desk: Desk) -> None:
     desk.command("forget", OTHER)
     (answer,) = desk.answers()
-    assert "joins again" in answer.text
+    assert "is here" in answer.text
 
 
 def test_orders_survive_a_restart(pictures: Path, tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ OPTIONS = ["--broker", "mqtt://lab:1883", "--federation", "cameras", "--app", "u
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     """A working directory with an app, and a home of its own."""
+    (tmp_path / "hot.toml").write_text("max_temperature_c = 'hot'\n")
     (tmp_path / "unit_app.py").write_text("def make():\n    raise AssertionError('an app is not made here')\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -137,6 +138,9 @@ def test_systemd_finds_no_fault(folder, changed):
         (["--systemd"], [*OPTIONS[:4], "--app", "no_such_module:make", *OPTIONS[6:]], "no_such_module"),
         (["--systemd", "--memory", "lots"], OPTIONS, "--memory"),
         (["--systemd", "--memory", "1M"], OPTIONS, "--memory"),
+        (["--systemd", "--user", "no-such-login"], OPTIONS, "--user"),
+        (["--systemd", "--unit", "user", "--user", "root"], OPTIONS, "--user"),
+        (["--systemd"], [*OPTIONS, "--policy", "hot.toml"], "max_temperature_c"),
     ],
 )
 def test_what_would_fail_later_is_one_line_now(capsys, before, options, named):
@@ -145,6 +149,16 @@ def test_what_would_fail_later_is_one_line_now(capsys, before, options, named):
     assert told.count("\n") == 1
     assert "secret" not in told
     assert any(each in told for each in named.split("|"))
+
+
+@pytest.mark.parametrize("options", [("--cpu-weight", "0"), ("--cpu-weight", "10001"), ("--nice", "x")])
+def test_a_number_out_of_range_does_not_list_the_whole_range(capsys, options):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["install", "--systemd", *options, "--", *OPTIONS])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert options[0] in told
+    assert len(told) < 200
 
 
 def test_an_option_that_a_device_does_not_have(capsys):

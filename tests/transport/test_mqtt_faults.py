@@ -6,6 +6,7 @@ import logging
 import os
 import re
 import resource
+import shutil
 import signal
 import socket
 import threading
@@ -345,6 +346,27 @@ def test_an_older_subscription_of_the_session_is_not_heard(opened: Opener, broke
     now.send("t/old/1", b"1")
     now.send("t/new/1", b"2")
     assert frames(now, 1) == [("t/new/1", b"2")]
+
+
+def test_a_frame_that_expires_does_not_wait_for_its_receiver(opened: Opener) -> None:
+    if shutil.which("mosquitto") is None:
+        pytest.skip("mosquitto is not on PATH")
+    with EmbeddedBroker("mosquitto") as broker:
+        away = opened(broker.url, "me")
+        away.connect(["t/+"])
+        until(away, Connected)
+        away.close()
+        for name, expires_s in (("short", 1), ("long", None)):
+            sender = opened(broker.url, name, expires_s=expires_s)
+            sender.connect(["echo"])
+            until(sender, Connected)
+            sender.send(f"t/{name}", b"1")
+            sender.send("echo", b"1")
+            until(sender, Incoming)
+        time.sleep(1.5)
+        back = opened(broker.url, "me")
+        back.connect(["t/+"])
+        assert frames(back, 1) == [("t/long", b"1")]
 
 
 # --- the network thread

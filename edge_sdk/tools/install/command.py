@@ -11,10 +11,14 @@ from pathlib import Path
 
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.loading import load_function
+from edge_sdk.policy.policy import load_policy
 from edge_sdk.protocol.schema import ID
 from edge_sdk.tools.install.unit import Service, unit_text
 from edge_sdk.tools.measure import machine
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
+
+if sys.platform != "win32":
+    import pwd
 
 LEAST_BYTES = 128 * 2**20
 """The least memory that a service is given: a device of the base install takes some 60 MiB."""
@@ -54,7 +58,6 @@ def _service(args: argparse.Namespace) -> Service:
     system = os.geteuid() == 0 if args.unit is None else args.unit == "system"
     secrets = _config_folder(system=system) / "edge-sdk" / f"{device.id}.env"
     _check(device, secrets)
-    user = args.user or os.environ.get("SUDO_USER") or getpass.getuser()
     return Service(
         device=device.id,
         federation=device.federation,
@@ -63,7 +66,7 @@ def _service(args: argparse.Namespace) -> Service:
         options=_without_state(given),
         state=None if device.state is None else Path(device.state).absolute(),
         system=system,
-        user=user,
+        user=_login(args.user, system=system),
         secrets=secrets,
         memory_bytes=_memory_bytes(args.memory),
         cpu_weight=args.cpu_weight,
@@ -84,6 +87,21 @@ def _check(device: argparse.Namespace, secrets: Path) -> None:
         file = getattr(device, option)
         if file is not None and not Path(file).is_file():
             raise UsageError(f"--{option} {file}: there is no such file; give one that the service can read")
+    if device.policy is not None:
+        load_policy(Path(device.policy))
+
+
+def _login(given: str | None, *, system: bool) -> str:
+    """Return who runs the service.  Raises UsageError for a login that does not exist, or that cannot be chosen."""
+    if given is None:
+        return (os.environ.get("SUDO_USER") if system else None) or getpass.getuser()
+    if not system:
+        raise UsageError("--user: a user's unit runs as the user who installs it; leave it out, or add --unit system")
+    try:
+        pwd.getpwnam(given)
+    except KeyError:
+        raise UsageError(f"--user {given}: this machine has no such login; make it, or name another") from None
+    return given
 
 
 def _without_state(options: list[str]) -> list[str]:
@@ -140,7 +158,11 @@ def _next_steps(service: Service, file: Path) -> str:
         "starts again 10 s after a failure; not after exit code 2, a mistake of its command line or app",
         "no watchdog: the device does not report to systemd that it is alive",
         f"a broker's password belongs into {service.secrets}, as {PASSWORD_VARIABLE}=...",
-        *(["root may do more than a device needs: name another login with --user"] if service.user == "root" else []),
+        *(
+            ["root may do more than a device needs: name another login with --user"]
+            if service.user == "root" and service.system
+            else []
+        ),
         *_missing_controllers(),
         "next:",
         f"  {manager} daemon-reload && {manager} enable --now {service.name}",

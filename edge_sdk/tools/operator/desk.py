@@ -15,7 +15,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import DeviceEntry
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.tools.operator.device_table import device_table
-from edge_sdk.tools.operator.link import OperatorLink, linked
+from edge_sdk.tools.operator.link import EXPIRES_S, OperatorLink, linked
 from edge_sdk.transport.mqtt.tls import TlsFiles
 
 
@@ -92,5 +92,5 @@ def _link(args: argparse.Namespace) -> AbstractContextManager[OperatorLink]:
 
     operator = f"operator-{secrets.token_hex(6)}"
     files, seed = TlsFiles(args.ca, args.cert, args.key), secrets.randbits(32)
-    transport = MqttTransport(args.broker, operator, tls=files, clean=True, seed=seed)
+    transport = MqttTransport(args.broker, operator, tls=files, clean=True, seed=seed, expires_s=EXPIRES_S)
     return linked(transport, args.federation, operator, args.timeout)

@@ -15,6 +15,9 @@ from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 
 RESEND_S = 1.0
 """Seconds after which a command without an answer is sent again."""
+EXPIRES_S = 2
+"""Seconds for which the broker keeps a command for a coordinator that is away: one that nobody answered must not be
+carried out when the coordinator comes back later."""
 POLL_S = 0.1
 
 Question: TypeAlias = "Control | Inquiry"

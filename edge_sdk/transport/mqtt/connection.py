@@ -42,6 +42,8 @@ class LinkSettings:
     tls: TlsFiles = NO_FILES
     subscriptions: tuple[str, ...] = ()
     will: Will | None = None
+    expires_s: int | None = None
+    """Seconds after which the broker drops a frame that it could not deliver (MQTT 5); None: never."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ class MqttTransport(ReconnectingTransport):
     clean: whether the broker forgets this client's session at a disconnect.  manual_ack: whether the broker keeps a
     frame, and delivers it again after a reconnect, until its `acknowledge` is called; chunks are always acknowledged
     at once, because brokers stop after a few that are not.  seed: for the random pauses.  pace: limits the rate of
-    publishing.
+    publishing.  expires_s: seconds after which a broker that speaks MQTT 5 drops a frame that it could not deliver.
 
     Raises UsageError for a URL that is not one of a broker, and for TLS files that cannot be used.
     """
@@ -86,6 +86,7 @@ class MqttTransport(ReconnectingTransport):
         seed: int,
         max_frame_bytes: int = MAX_FRAME_BYTES,
         pace: Pace | None = None,
+        expires_s: int | None = None,
     ) -> None:
         address = parse_broker_url(url)
         if username is not None:
@@ -93,7 +94,7 @@ class MqttTransport(ReconnectingTransport):
         if not client_id:
             raise UsageError(f"the client id for broker {address} is empty; give each device its own")
         tls_context(tls, address)  # reports unusable files now, before anything is sent
-        settings = LinkSettings(address, client_id, clean, manual_ack, keepalive_s, tls)
+        settings = LinkSettings(address, client_id, clean, manual_ack, keepalive_s, tls, expires_s=expires_s)
         super().__init__(settings, _Link, seed, max_frame_bytes, pace)
 
 
@@ -225,9 +226,19 @@ class _Link:
 
     def _send_waiting(self) -> None:
         while (message := self._send_queue.next()) is not None:
-            sent = self._client.publish(message.topic, message.payload, qos=1, retain=message.retain)
+            sent = self._client.publish(
+                message.topic, message.payload, qos=1, retain=message.retain, properties=self._publish_properties()
+            )
             if sent.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:
                 self._send_queue.note_sent(sent.mid, message)
+
+    def _publish_properties(self) -> Properties | None:
+        expires_s = self._settings.expires_s
+        if expires_s is None or self._client.protocol == MQTTProtocolVersion.MQTTv311:
+            return None
+        properties = Properties(PacketTypes.PUBLISH)  # type: ignore[no-untyped-call] # paho left it untyped
+        properties.MessageExpiryInterval = expires_s
+        return properties
 
     def _disconnect(self) -> None:
         self._client.disconnect()
