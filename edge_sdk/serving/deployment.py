@@ -17,7 +17,10 @@ from edge_sdk.serving.versions import Version, Versions
 
 REFUSED_IN_A_ROW = 3
 """After so many models that were not served, the device takes no further part until its owner resumes."""
-WORSE = Objection("worse", f"{REFUSED_IN_A_ROW} models in a row were worse than the one that it serves")
+WORSE = Objection(
+    "worse",
+    f"{REFUSED_IN_A_ROW} models in a row were worse than the one that it serves; a restart of the device goes on",
+)
 MAX_DROP = 0.02
 """By default a model may be worse than the served one by two points."""
 
