@@ -178,7 +178,12 @@ class Agent(Participant):
                 on_new_model=on_new_model if self._closes_store else None,
             )
             self._deployment = Deployment(
-                self.bench, _served_folder(state, federation), max_drop, self._warn, self.model_origin
+                self.bench,
+                _served_folder(state, federation),
+                max_drop,
+                self._warn,
+                origin=self.model_origin,
+                clock=clock,
             )
         except BaseException:
             if self._closes_store:
@@ -433,7 +438,8 @@ class Agent(Participant):
         self._deployment.drop()
         job = work.learner.job(work.assign)
         if self._deployment.measures_joining:
-            self._deployment.joined_with((yield from self.bench.serve(Evaluate(0), job)))
+            found = (yield from self.bench.serve(Evaluate(0), job)) if self._deployment.can_measure else {}
+            self._deployment.joined_with(found)
         result = yield from slices
         work.joining = self._deployment.joining
         if job.learns and self.completes_personal(work.assign):

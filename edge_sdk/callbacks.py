@@ -1,4 +1,4 @@
-"""An app's callbacks: what they raise is logged and counted, and changes nothing else."""
+"""An app's callbacks: what they raise is counted, and logged the first time, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -36,4 +36,5 @@ class Callbacks:
             if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
                 raise  # from a handler of signals, which runs anywhere in the main thread
             self.errors[kind] += 1
-            log.exception("agent %s: a callback of %s failed; the agent goes on", self._device, kind)
+            if self.errors[kind] == 1:  # a callback that fails in every round would fill the disk
+                log.exception("agent %s: a callback of %s failed; further ones are only counted", self._device, kind)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import threading
+import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +18,12 @@ from edge_sdk.serving.guard import LEAST_SAMPLES, Right, held_out_of, is_worse, 
 from edge_sdk.serving.versions import Version, Versions
 
 REFUSED_IN_A_ROW = 3
-"""After so many models that were not served, the device takes no further part until its owner resumes."""
+"""After so many models that were not served, the device takes no part for a while."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 60.0, 3600.0
+"""How long it takes no part; each pause is twice as long as the one before, until a model is served."""
 WORSE = Objection(
     "worse",
-    f"{REFUSED_IN_A_ROW} models in a row were worse than the one that it serves; a restart of the device goes on",
+    f"{REFUSED_IN_A_ROW} models in a row were worse than the one that it serves; it tries again later",
 )
 MAX_DROP = 0.02
 """By default a model may be worse than the served one by two points."""
@@ -49,11 +53,14 @@ class Deployment:
         folder: Path | None,
         max_drop: float | None,
         notify: Callable[[str], None],
+        *,
         origin: bytes = b"",
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """folder: for the models served last; None: memory.  max_drop: None: every model is served, none measured.
 
-        origin: what tells the app's model from another one; models learnt from another one are forgotten.
+        origin: what tells the app's model from another one; models learnt from another one are forgotten.  clock:
+        returns the time in seconds.
         """
         if max_drop is not None and not 0 <= max_drop <= 1:
             raise UsageError(f"max_drop {max_drop}: expected a fraction from 0 to 1, as 0.02 for two points, or None")
@@ -66,7 +73,8 @@ class Deployment:
         self._mark: Right | None = None
         """Of the best model served since the start, the last rollback or resume; None: not measured yet."""
         self._candidate: JudgedModel | None = None
-        self._refused = 0
+        self._clock, self._refused = clock, 0
+        self._pause_s, self._pause_ends_s = 0.0, -math.inf
 
     @property
     def joining(self) -> Mapping[str, float]:
@@ -76,12 +84,23 @@ class Deployment:
     @property
     def objection(self) -> Objection | None:
         """Why the device should take no further part for now; None: nothing here speaks against it."""
-        return WORSE if self._refused >= REFUSED_IN_A_ROW else None
+        if self._refused < REFUSED_IN_A_ROW:
+            return None
+        if self._clock() < self._pause_ends_s:
+            return WORSE
+        with self._changing:
+            self._mark, self._refused = None, 0
+        return None
 
     @property
     def measures_joining(self) -> bool:
         """Whether the model that joins is still to be measured; no round may have changed it yet."""
         return self._begun and self._max_drop is not None and self._versions.index.joining is None
+
+    @property
+    def can_measure(self) -> bool:
+        """Whether there are enough held-out samples to say how good a model is."""
+        return held_out_of(self._bench) is not None
 
     def served(self) -> Served:
         """Return the model to predict with."""
@@ -152,7 +171,7 @@ class Deployment:
             if found.fault:
                 self._refuse(found)
                 return
-            self._refused = 0
+            self._refused, self._pause_s = 0, 0.0
             if self._versions.index.held:
                 return
             self._current.put(found.model)
@@ -164,7 +183,9 @@ class Deployment:
         self._refused += 1
         line = f"the model after round {found.rounds_done} is not served: {found.fault}"
         if self._refused == REFUSED_IN_A_ROW:
-            line += f"; {self._refused} in a row: training pauses until agent.resume(), or a restart of the app"
+            self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, LONGEST_PAUSE_S)
+            self._pause_ends_s = self._clock() + self._pause_s
+            line += f"; {self._refused} in a row: training pauses for {self._pause_s:.0f} s, or until agent.resume()"
         self._notify(line)
 
     def rollback(self, steps: int) -> int:
@@ -185,7 +206,7 @@ class Deployment:
         """Serve newer models again, compared with the served one."""
         with self._changing:
             self._versions.release()
-            self._mark, self._refused = None, 0
+            self._mark, self._refused, self._pause_s = None, 0, 0.0
 
     def _restored(self) -> Served:
         """Return a copy of what was served last, else of the model as it is."""

@@ -20,9 +20,13 @@ from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
 from edge_sdk.device.exchange import RoundReport
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.registry import load_method
+from edge_sdk.models.base import Batches
+from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
+from edge_sdk.serving.deployment import Deployment
 from edge_sdk.transport.memory.hub import Hub
 
 DIGITS = load_digits()
@@ -250,3 +254,38 @@ def test_what_the_model_could_do_before_it_joined_is_told() -> None:
     assert told["devices"] == told["better"] == 1
     assert told["now_mean"] > told["before_mean"] + 0.3
     assert server.record.joining["left"] == {"validation_accuracy": pytest.approx(at_first)}
+
+
+def test_pauses_end_by_themselves_and_double_until_a_model_is_served() -> None:
+    model = edge_sdk.NumpyModel(10, (1, 8, 8), seed=1, preprocess=edge_sdk.Preprocess(scale=1 / 16))
+    bench = Workbench(model, edge_sdk.LocalData(train=TRAIN, validation=VALIDATION), None)
+    bench.model.fit(
+        Batches(inputs=bench.samples, labels=bench.labels, indices=np.arange(300)[None].repeat(50, 0)),
+        (CrossEntropy(),),
+        Optim(learning_rate=0.05),
+    )
+    now_s, news = [1000.0], list[str]()
+    deployment = Deployment(bench, None, 0.02, news.append, clock=lambda: now_s[0])
+    deployment.begin(fresh=True)
+
+    def round_with(rows: np.ndarray) -> None:
+        model.set_head_rows(np.arange(10), rows)
+        for _ in deployment.judge(1):
+            pass
+        deployment.settle()
+
+    rows = model.head_rows()
+    for pause_s in (60.0, 120.0):
+        for _ in range(3):
+            assert deployment.objection is None
+            round_with(-rows)
+        assert deployment.objection is not None
+        now_s[0] += pause_s - 1
+        assert deployment.objection is not None
+        now_s[0] += 1
+        assert deployment.objection is None
+    round_with(rows)
+    for _ in range(3):
+        round_with(-rows)
+    now_s[0] += 60.0
+    assert deployment.objection is None
