@@ -51,10 +51,10 @@ main thread, while the agent trains in its own, or is paused. Both are measured 
 else the machine does weighs on both; torch has one thread. The aim is a p99 of at most 1.5 times the paused one with a
 core to spare, and 3 times without. [How it works](../how-to/serve-the-model.md).
 
-**The load average stands with each table.** On the quiet machine (the tables named so) three of four kinds keep the aim: with
-two cores numpy and both torch nets, and on one core, with `Policy(nice=10)`, all but the wide torch net. A call on ONNX
-Runtime takes 0.3 ms while the cores are warm, and p99 there is 1 to 2 ms beside training. In the other tables the two cores
-were shared with other work throughout: about one call in a hundred waited 2 to 31 ms (before: 8 to 550 ms).
+**The load average stands with each table.** On the quiet machine (the tables named so) three of four kinds keep the
+aim: with two cores numpy and both torch nets; on one core, with `Policy(nice=10)`, all but the wide torch net. A call
+on ONNX Runtime takes 0.3 ms while the cores are warm, and its p99 beside training is 1 to 2 ms. In the other tables the
+two cores were shared with other work: about one call in a hundred waited 2 to 31 ms (before: 8 to 550 ms).
 """
 SCALE = edge_sdk.Preprocess(scale=1 / 16)
 
