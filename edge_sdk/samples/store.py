@@ -197,6 +197,10 @@ class SampleStore:
         with self._lock:
             return len(self._reservoir)
 
+    def __bool__(self) -> bool:
+        """Return True: a store is one while it is empty, too."""
+        return True
+
     def flush(self) -> None:
         """Save all changes.  Durable on return; raises StoreError if the disk refuses."""
         with self._lock:

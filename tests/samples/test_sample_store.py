@@ -104,6 +104,11 @@ def test_a_sample_observed_twice_is_one_with_the_newest_label():
 # -- labels that come later ------------------------------------------------------------------------------------------
 
 
+def test_an_empty_store_is_a_store():
+    assert memory()
+    assert len(memory()) == 0
+
+
 def test_a_label_may_come_later():
     store = memory()
     later = store.observe(sample(1))
