@@ -363,7 +363,7 @@ def test_a_frame_that_expires_does_not_wait_for_its_receiver(opened: Opener) -> 
             sender.send(f"t/{name}", b"1")
             sender.send("echo", b"1")
             until(sender, Incoming)
-        time.sleep(1.5)
+        time.sleep(3.0)  # mosquitto counts whole seconds, and drops a frame in the second after it has expired
         back = opened(broker.url, "me")
         back.connect(["t/+"])
         assert frames(back, 1) == [("t/long", b"1")]
