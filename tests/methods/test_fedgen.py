@@ -15,7 +15,6 @@ torch = pytest.importorskip("torch")
 from edge_sdk.methods import torch_fedgen as generators  # noqa: E402
 from edge_sdk.methods.base import NoState, OnDevice  # noqa: E402
 from edge_sdk.methods.fedgen import _STREAM, FedGen, Params, generator_shapes, loss, mean_head  # noqa: E402
-from edge_sdk.methods.job import Job  # noqa: E402
 from edge_sdk.methods.registry import method_of  # noqa: E402
 from edge_sdk.methods.requests import ReadHead, ReadWeights  # noqa: E402
 from edge_sdk.objectives import CrossEntropy, HeadLabels  # noqa: E402
@@ -122,17 +121,11 @@ def test_what_comes_down_fits_its_slot() -> None:
 
 
 def batches(run: fleets.Run, device: Device, round_: int) -> list[tuple[Any, Any]]:
-    drawn = Job(
-        spec=run.fleet.federation.spec,
-        number=device.kit.number,
-        round=round_,
-        exchange=0,
-        closing=False,
-        samples=len(device.data.train),
-        learns=True,
-    ).private_batches(3)
     x = device.kit.model(None).spec.preprocess(device.data.train.x).reshape(len(device.data.train), -1)
-    return [(torch.tensor(x[each]), torch.tensor(device.data.train.y[each])) for each in drawn.indices]
+    return [
+        (torch.tensor(x[each]), torch.tensor(device.data.train.y[each]))
+        for each in fleets.private_batches(run, device, round_)
+    ]
 
 
 class Generator(torch.nn.Module):

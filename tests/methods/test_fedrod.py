@@ -12,7 +12,6 @@ import pytest
 from method_specs import FakeDevice, first_step, job, spec_of
 
 from edge_sdk.methods.fedrod import DeviceState
-from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Fit, ReadWeights, WriteWeights
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import Weights
@@ -31,18 +30,9 @@ def made(pictures: Path, model: str = "softmax", **params: Any) -> fleets.Run:
 
 
 def batches(run: fleets.Run, device: Device, round_: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    drawn = Job(
-        spec=run.fleet.federation.spec,
-        number=device.kit.number,
-        round=round_,
-        exchange=0,
-        closing=False,
-        samples=len(device.data.train),
-        learns=True,
-    ).private_batches(3)
     x = device.kit.model(None).spec.preprocess(device.data.train.x).astype(np.float64)
     x = np.concatenate([x.reshape(len(x), -1), np.ones((len(x), 1))], axis=1)
-    return [(x[each], device.data.train.y[each]) for each in drawn.indices]
+    return [(x[each], device.data.train.y[each]) for each in fleets.private_batches(run, device, round_)]
 
 
 def slope(logits: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:

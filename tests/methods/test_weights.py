@@ -26,7 +26,6 @@ from edge_sdk.methods.feddf_al import FedDFAL
 from edge_sdk.methods.fedgkd import FedGKD
 from edge_sdk.methods.fedper import FedPer
 from edge_sdk.methods.fedprox import FedProx
-from edge_sdk.methods.job import Job
 from edge_sdk.methods.qffl import QFFL, stepped
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Batches
@@ -284,17 +283,8 @@ def made(pictures: Path, method: str, **params: Any) -> fleets.Run:
 
 def batches(run: fleets.Run, device: Device, round_: int) -> list[tuple[np.ndarray, np.ndarray]]:
     """The mini-batches of a round, with a last column of ones."""
-    job = Job(
-        spec=run.fleet.federation.spec,
-        number=device.kit.number,
-        round=round_,
-        exchange=0,
-        closing=False,
-        samples=len(device.data.train),
-        learns=True,
-    )
     x, y = everything(device)
-    return [(x[each], y[each]) for each in job.private_batches(3).indices]
+    return [(x[each], y[each]) for each in fleets.private_batches(run, device, round_)]
 
 
 def slope(rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
