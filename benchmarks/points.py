@@ -17,7 +17,7 @@ import edge_sim
 from coordinator.record.result import Result
 from coordinator.report.summary import summary
 from coordinator.serving.outcome import versions
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 Figures = dict[str, float]
 """The figures of one run, by name."""
@@ -42,7 +42,7 @@ class Point:
         if kept.exists():
             found: Figures = json.loads(kept.read_text())["figures"]
             return found
-        result = edge_sim.run(configs.parse(tables, out / "study.toml"))
+        result = edge_sim.run(settings.parse(tables, out / "study.toml"))
         found = {**summary(result)["metrics"], **(more(result) if more else {})}
         found["accuracy"] = summary(result)["accuracy"]["mean"]
         if "global" in result.models:

@@ -15,7 +15,7 @@ from typing import Any
 import fleets
 
 from coordinator.config import to_toml
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleet
 
 PATIENCE_S = 120.0
@@ -49,7 +49,7 @@ class Deployment:
     ) -> None:
         self.folder, self.out, self._broker = folder, folder / "run", broker
         tables = tables or fleets.tables(pictures, method, devices=3, **federation)
-        self.fleet = sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
+        self.fleet = sim_fleet.build_fleet(settings.parse(tables, Path("test.toml")))
         self.running: dict[str, subprocess.Popen[bytes]] = {}
         for device in self.fleet.devices:
             device.write(folder / "kits" / device.kit.id)

@@ -25,7 +25,7 @@ from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.messages import Hello, Message
 from edge_sdk.transport.memory.hub import Faults, MemoryTransport
 from edge_sim.clock.virtual_fleet import VirtualFleet
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines.base import Engine
 from edge_sim.fleet import fleet as fleets
@@ -59,7 +59,7 @@ def write_pictures(path: Path, *, classes: int = CLASSES, side: int = SIDE, seed
 
 
 def tables(pictures: Path, method: str = "fedmd", devices: int = 6, **federation: Any) -> dict[str, Any]:
-    """The tables of a run; change them before `configs.parse`."""
+    """The tables of a run; change them before `settings.parse`."""
     return {
         "federation": {
             "name": "tiny",
@@ -81,7 +81,7 @@ def tables(pictures: Path, method: str = "fedmd", devices: int = 6, **federation
 
 def config(pictures: Path, method: str = "fedmd", devices: int = 6, **federation: Any) -> Config:
     """A parsed run."""
-    return configs.parse(tables(pictures, method, devices, **federation), Path("test.toml"))
+    return settings.parse(tables(pictures, method, devices, **federation), Path("test.toml"))
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import firmware_profiles
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.device.meter import Meter
 from edge_sdk.errors import UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import feasible
 from edge_sim.fleet import fleet as simulated
 from edge_sim.runs.runner import run
@@ -21,7 +21,7 @@ from edge_sim.runs.runner import run
 def built(pictures: Path, method: str = "fedmd", **row: Any) -> simulated.Fleet:
     tables = fleets.tables(pictures, method, 2)
     tables["fleet"] = [{"count": 2, "model": "softmax", **row}]
-    return simulated.build_fleet(configs.parse(tables, Path("f.toml")))
+    return simulated.build_fleet(settings.parse(tables, Path("f.toml")))
 
 
 def test_a_small_model_fits_everywhere(pictures: Path) -> None:
@@ -36,7 +36,7 @@ def test_models_that_cannot_do_what_the_method_needs_are_named_if_no_quorum_is_l
     tables["federation"]["quorum"] = quorum
     tables["fleet"] = [{"count": 2, "model": "softmax"}]
     with pytest.raises(UsageError, match=r"fleet\.model: fedalign .*refuse 2 of the 2: .* cannot do: .*width"):
-        feasible.check_feasible(simulated.build_fleet(configs.parse(tables, Path("f.toml"))))
+        feasible.check_feasible(simulated.build_fleet(settings.parse(tables, Path("f.toml"))))
 
 
 def test_what_a_device_needs_by_hand(pictures: Path) -> None:
@@ -83,7 +83,7 @@ def test_a_model_for_a_runtime_that_the_board_has_not_is_named(pictures: Path, t
     tables = fleets.tables(pictures, "local", 2)
     tables["fleet"] = [{"model": "softmax"}, {"model": "softmax", "board": "onnx.toml"}]
     with pytest.raises(UsageError, match=r"^fleet\.model: device-01 .*softmax.*numpy.*rpi-onnx.*onnx"):
-        run(configs.parse(tables, tmp_path / "f.toml"))
+        run(settings.parse(tables, tmp_path / "f.toml"))
 
 
 @pytest.mark.parametrize("engine", ["exact", "cohort", "workers"])
@@ -92,9 +92,9 @@ def test_a_model_to_stack_that_nobody_has_is_named(pictures: Path, engine: str) 
     tables["fleet"] = [{"count": 2, "model": "softmax"}]
     tables["run"] = {"engine": engine, "stacked": ["softmax", "nope"], "standalone": False}
     with pytest.raises(UsageError, match=r"^run\.stacked: .*'nope'; .*softmax$"):
-        run(configs.parse(tables, Path("f.toml")))
+        run(settings.parse(tables, Path("f.toml")))
     tables["run"]["stacked"] = ["softmax"]
-    assert run(configs.parse(tables, Path("f.toml"))).completed
+    assert run(settings.parse(tables, Path("f.toml"))).completed
 
 
 @pytest.mark.parametrize("method", ["fedmd", "fedavg"])
@@ -102,9 +102,9 @@ def test_a_deadline_that_nobody_meets_is_told_before_the_first_round(pictures: P
     tables = fleets.tables(pictures, method, 2, deadline_s=0.005)
     tables["fleet"] = [{"model": "softmax"}, {"model": "softmax", "board": "x86"}]
     with pytest.raises(UsageError, match=r"deadline_s: 0\.005 s, .*device-01 .*x86"):
-        run(configs.parse({**tables, "train": {"local_steps": 1000}}, Path("f.toml")))
+        run(settings.parse({**tables, "train": {"local_steps": 1000}}, Path("f.toml")))
     tables["federation"]["deadline_s"] = 60.0
-    assert run(configs.parse(tables, Path("f.toml"))).completed
+    assert run(settings.parse(tables, Path("f.toml"))).completed
 
 
 def test_the_least_time_by_hand(pictures: Path) -> None:

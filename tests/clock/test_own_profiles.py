@@ -9,7 +9,7 @@ import fleets
 import pytest
 
 from edge_sdk.errors import UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.runs.runner import run
 
 SHIPPED = importlib.resources.files("firmware_profiles")
@@ -21,7 +21,7 @@ def test_files_are_read_and_named_by_what_they_hold(pictures: Path, tmp_path: Pa
     (tmp_path / "link.toml").write_text(SHIPPED.joinpath("links/wifi.toml").read_text().replace('"wifi"', '"my-wifi"'))
     tables = fleets.tables(pictures, "local", 2, rounds=1)
     tables["fleet"] = [{"count": 2, "model": "softmax", "board": "mine.toml", "link": "link.toml"}]
-    config = configs.parse(tables, tmp_path / "f.toml")
+    config = settings.parse(tables, tmp_path / "f.toml")
     assert config.tables["fleet"][0]["board"] == str(tmp_path / "mine.toml")  # holds in the run directory, too
     assert {(each.board, each.link) for each in run(config).devices} == {("my-pi", "my-wifi")}
 
@@ -33,11 +33,11 @@ def test_the_link_of_an_own_board_lies_beside_the_board(pictures: Path, tmp_path
     tables = fleets.tables(pictures, "local", 2, rounds=1)
     tables["fleet"] = [{"count": 2, "model": "softmax", "board": "boards/mine.toml"}]
     with pytest.raises(UsageError, match=r"fleet\[0\]\.board: .*boards/mine\.toml: link: .*cannot") as caught:
-        configs.parse(tables, tmp_path / "f.toml")
+        settings.parse(tables, tmp_path / "f.toml")
     assert str(tmp_path / "boards" / "link.toml") in str(caught.value)
     link = SHIPPED.joinpath("links/wifi.toml").read_text().replace('"wifi"', '"my-wifi"')
     (tmp_path / "boards" / "link.toml").write_text(link)
-    assert [each.link for each in run(configs.parse(tables, tmp_path / "f.toml")).devices] == ["my-wifi"] * 2
+    assert [each.link for each in run(settings.parse(tables, tmp_path / "f.toml")).devices] == ["my-wifi"] * 2
 
 
 def test_an_own_board_with_an_unknown_link_is_named(pictures: Path, tmp_path: Path) -> None:
@@ -46,7 +46,7 @@ def test_an_own_board_with_an_unknown_link_is_named(pictures: Path, tmp_path: Pa
     tables = fleets.tables(pictures, "local", 1)
     tables["fleet"] = [{"model": "softmax", "board": "mine.toml"}]
     with pytest.raises(UsageError, match=r"fleet\[0\]\.board: .*mine\.toml: link: .*'5g'"):
-        configs.parse(tables, tmp_path / "f.toml")
+        settings.parse(tables, tmp_path / "f.toml")
 
 
 @pytest.mark.parametrize(
@@ -61,6 +61,6 @@ def test_an_unknown_one_is_named(pictures: Path, key: str, value: str, words: st
     tables = fleets.tables(pictures, "local", 1)
     tables["fleet"] = [{"model": "softmax", key: value}]
     with pytest.raises(UsageError) as caught:
-        configs.parse(tables, Path("f.toml"))
+        settings.parse(tables, Path("f.toml"))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)

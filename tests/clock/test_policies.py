@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.report.summary import summary, without_times
 from edge_sdk.errors import UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 
 def simulated(pictures: Path, method: str = "fedmd", dropout: float = 0.4, **policy: Any) -> fleets.Run:
@@ -21,7 +21,7 @@ def simulated(pictures: Path, method: str = "fedmd", dropout: float = 0.4, **pol
     if method == "fedal":
         tables["method"]["max_devices"] = 20
     tables["fleet"] = [{"count": 20, "model": "softmax", "dropout": dropout, "dropout_s": 300.0}]
-    return fleets.Run(configs.parse(tables, Path("f.toml"))).finished()
+    return fleets.Run(settings.parse(tables, Path("f.toml"))).finished()
 
 
 def answers(run: fleets.Run) -> float:

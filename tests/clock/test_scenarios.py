@@ -16,7 +16,7 @@ from coordinator.record.result import Result
 from coordinator.report.summary import summary
 from edge_sdk import cli
 from edge_sdk.errors import RunFailed, UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.runs import late_start
 from edge_sim.runs.runner import run
 
@@ -34,7 +34,7 @@ LATE = (("broker", "5000000"), ("coordinator", "4000000"))
 
 
 def simulated(pictures: Path, *rows: dict[str, Any], method: str = "fedmd", **changes: Any) -> fleets.Run:
-    return fleets.Run(configs.parse(tables(pictures, *rows, method=method, **changes), Path("f.toml"))).finished()
+    return fleets.Run(settings.parse(tables(pictures, *rows, method=method, **changes), Path("f.toml"))).finished()
 
 
 def tables(
@@ -105,11 +105,11 @@ def test_a_run_that_began_at_once_says_nothing_of_it(pictures: Path) -> None:
 def test_without_a_quorum_a_run_waits_for_the_last_to_come_on(pictures: Path) -> None:
     """With one, whoever is off stands in the tables and has told no accuracy."""
     plain = tables(pictures, {"count": 3}, {"available": "22:00-23:00"}, scenario={"starts_at": "20:00"})
-    early = run(configs.parse(plain, Path("f.toml")))
+    early = run(settings.parse(plain, Path("f.toml")))
     assert [device.rounds_done for device in early.devices] == [3, 3, 3, 0]
     assert [line for line in early.warnings if "1 of 4 devices" in line and "device-03" in line]
     del plain["federation"]["quorum"]
-    late = run(configs.parse(plain, Path("f.toml")))
+    late = run(settings.parse(plain, Path("f.toml")))
     assert [device.rounds_done for device in late.devices] == [3] * 4
     assert late.time["virtual_s"] > 2 * HOUR_S > early.time["virtual_s"]
 
@@ -125,7 +125,7 @@ def test_settings_that_came_to_nothing_are_remarked(pictures: Path) -> None:
     plain["run"] = {**plain.get("run", {}), "workers": 2, "ray_address": "auto", "memory_bytes": 1}
     plain["train"] |= {"schedule_factor": 0.5, "decay_all": True, "beta1": 0.5}
     broker, coordinator = (f"scenario.{who}_lost_at_s: {at} s never came, for the run was over at " for who, at in LATE)
-    found = run(configs.parse(plain, Path("f.toml"))).warnings
+    found = run(settings.parse(plain, Path("f.toml"))).warnings
     useless = {line.partition(":")[0] for line in found if 'of no use with run.engine = "exact"' in line}
     assert useless == {"run.workers", "run.memory_bytes", "run.ray_address"}
     useless = {line.partition(":")[0] for line in found if line.startswith("train.")}
@@ -135,7 +135,7 @@ def test_settings_that_came_to_nothing_are_remarked(pictures: Path) -> None:
     plain["scenario"] = {"broker_lost_at_s": [0.01]}
     plain["run"] = {**plain["run"], "workers": 0, "ray_address": "", "engine": "cohort"}
     assert not any(
-        line.startswith(("run.", "scenario.")) for line in run(configs.parse(plain, Path("f.toml"))).warnings
+        line.startswith(("run.", "scenario.")) for line in run(settings.parse(plain, Path("f.toml"))).warnings
     )
 
 
@@ -242,15 +242,15 @@ def test_a_lie_that_goes_wrong_gets_one_line(
 
 
 def test_alone_nothing_goes_wrong(pictures: Path) -> None:
-    hard = configs.alone(configs.parse(tables(pictures, *HARD, scenario=HARD_TIMES), Path("f.toml")))
-    assert hard.scenario == configs.ScenarioTable()
+    hard = settings.alone(settings.parse(tables(pictures, *HARD, scenario=HARD_TIMES), Path("f.toml")))
+    assert hard.scenario == settings.ScenarioTable()
     assert all(row.available is row.byzantine is None and not row.dropout for row in hard.fleet)
 
 
 def test_an_interrupted_run_goes_on_at_its_time_of_day(pictures: Path, tmp_path: Path) -> None:
     """Stopped in the night's second hour and resumed: it is not evening again, and what was drawn is not forgotten."""
     rows = ({"count": 4, "available": "22:00-23:00", "slow_share": 1.0, "slow_factor": 5000.0},)
-    config = configs.parse(tables(pictures, *rows, scenario={"starts_at": "21:00"}, rounds=3), Path("f.toml"))
+    config = settings.parse(tables(pictures, *rows, scenario={"starts_at": "21:00"}, rounds=3), Path("f.toml"))
     with pytest.raises(KeyboardInterrupt):
         run(config, out=tmp_path / "r", observer=lambda _label: Interrupt())
     resumed = run(config, out=tmp_path / "r", resume=True)
@@ -302,7 +302,7 @@ def test_a_mistake_gets_one_line(pictures: Path, section: str, key: str, value: 
     found = tables(pictures, {"count": 4})
     (found["fleet"][0] if section == "fleet" else found["scenario"])[key] = value
     with pytest.raises(UsageError) as caught:
-        configs.parse(found, Path("f.toml"))
+        settings.parse(found, Path("f.toml"))
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -311,7 +311,7 @@ def test_a_real_broker_imitates_no_trouble_and_that_is_said(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        "edge_sim.runs.command.run_in", lambda _out, config, **_: fleets.Run(configs.alone(config)).finished().result
+        "edge_sim.runs.command.run_in", lambda _out, config, **_: fleets.Run(settings.alone(config)).finished().result
     )
     file = tmp_path / "f.toml"
     for rows, told in ((({"count": 4, "dropout": 0.1},), True), (({"count": 4},), False)):

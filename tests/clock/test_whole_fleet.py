@@ -9,7 +9,7 @@ import pytest
 from coordinator.report.summary import summary
 from edge_sim import run
 from edge_sim.clock.whole_fleet import WholeFleet
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 DEVICES, ROUNDS = 5, 4
 
@@ -23,7 +23,7 @@ def tables(pictures, method, **federation):
 
 
 def result(found):
-    return run(configs.parse(found, Path("f.toml")))
+    return run(settings.parse(found, Path("f.toml")))
 
 
 METHODS = ["fedavg", "ditto", "fednh", "fedbabu", "fedmd", "fedproto", "fedper", "fedal"]

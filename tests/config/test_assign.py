@@ -11,7 +11,7 @@ import pytest
 
 from edge_sdk.boards.profiles import load_board
 from edge_sdk.errors import UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.config.model_rules import model_of
 from edge_sim.fleet import fleet
 
@@ -69,8 +69,8 @@ def test_every_name_of_a_list_is_checked(rule: str) -> None:
 def test_a_fleet_row_may_leave_it_to_a_rule(pictures: Path) -> None:
     plain = fleets.tables(pictures, "local", 4)
     plain["fleet"] = [{"count": 3, "model": "cycle:softmax,onnx-random"}, {"model": "softmax"}]
-    devices = fleet.build_fleet(configs.parse(plain, Path("f.toml"))).devices
+    devices = fleet.build_fleet(settings.parse(plain, Path("f.toml"))).devices
     assert [device.kit.family for device in devices] == ["softmax", "onnx-random", "softmax", "softmax"]
     plain["fleet"][0]["model"] = "random:"
     with pytest.raises(UsageError, match=r"^f\.toml: fleet\[0\]\.model: .*family ''"):
-        fleet.build_fleet(configs.parse(plain, Path("f.toml")))
+        fleet.build_fleet(settings.parse(plain, Path("f.toml")))

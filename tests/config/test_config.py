@@ -7,16 +7,17 @@ import datetime as dt
 import re
 from pathlib import Path
 
+import hypothesis
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.config import federation, load_toml, read_settings, to_toml
 from coordinator.rounds import RoundPolicy
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.registry import method_names
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet as fleets
 
 METHODS = ", ".join(method_names())
@@ -71,11 +72,11 @@ def complaint(act) -> str:
 
 def simulated(file: Path, *overrides: str) -> str:
     """What a simulation of this file complains about."""
-    return complaint(lambda: fleets.build_fleet(configs.load_config(file, overrides)))
+    return complaint(lambda: fleets.build_fleet(settings.load_config(file, overrides)))
 
 
 def test_a_good_file(folder):
-    config = configs.load_config(folder / "federation.toml")
+    config = settings.load_config(folder / "federation.toml")
     fleet = fleets.build_fleet(config)
     assert config.ids == ("device-00", "device-01", "device-02", "device-03")
     assert [row.board for row in config.rows] == ["rpi4", "rpi4", "rpi4", "rpi-zero-2w"]
@@ -305,14 +306,14 @@ def test_a_mistake_names_the_file(folder, name):
 )
 def test_a_section_that_is_no_table(folder, section, value):
     tables = {**load_toml(folder / "federation.toml"), section: value}
-    message = complaint(lambda: fleets.build_fleet(configs.parse(tables, folder / "federation.toml")))
+    message = complaint(lambda: fleets.build_fleet(settings.parse(tables, folder / "federation.toml")))
     assert message.startswith(f"{folder / 'federation.toml'}: [{section}] ")
     assert "be a table" in message
 
 
 def test_a_fleet_that_is_one_table(folder):
     tables = {**load_toml(folder / "federation.toml"), "fleet": {"count": 4}}
-    message = complaint(lambda: configs.parse(tables, folder / "federation.toml"))
+    message = complaint(lambda: settings.parse(tables, folder / "federation.toml"))
     assert "fleet: write [[fleet]]" in message
 
 
@@ -329,7 +330,7 @@ def test_files_that_cannot_be_read(tmp_path):
 def test_sub_tables_of_other_methods_are_left_alone(folder):
     file = folder / "federation.toml"
     file.write_text(GOOD.replace("public_batch = 8", "[method.fedmd]\npublic_batch = 9\n[method.fedal]\ntau = 3"))
-    assert fleets.build_fleet(configs.load_config(file)).federation.spec.params["public_batch"] == 9
+    assert fleets.build_fleet(settings.load_config(file)).federation.spec.params["public_batch"] == 9
 
 
 def test_a_round_of_fedal_needs_an_iteration(folder):
@@ -466,7 +467,7 @@ values = st.recursive(
 )
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=200, deadline=None, derandomize=True)
 @given(tables=st.dictionaries(keys, values, max_size=4))
 def test_tables_survive_the_file(tmp_path_factory, tables):
     file = tmp_path_factory.getbasetemp() / "round_trip.toml"
@@ -475,7 +476,7 @@ def test_tables_survive_the_file(tmp_path_factory, tables):
 
 
 def test_a_resolved_file_reads_well_and_says_the_same(folder):
-    config = configs.load_config(folder / "federation.toml")
+    config = settings.load_config(folder / "federation.toml")
     text = to_toml(config.tables)
     assert "[method]\npublic_batch = 8\n" in text
     assert "learning_rate = 0.05\n" in text
@@ -483,7 +484,7 @@ def test_a_resolved_file_reads_well_and_says_the_same(folder):
     elsewhere = folder / "runs" / "one" / "federation.toml"
     elsewhere.parent.mkdir(parents=True)
     elsewhere.write_text(text)
-    again = configs.load_config(elsewhere)
+    again = settings.load_config(elsewhere)
     assert dataclasses.replace(again, file=config.file) == config
     assert fleets.build_fleet(again).dataset.sha256 == fleets.build_fleet(config).dataset.sha256
 
@@ -527,9 +528,9 @@ def test_the_resolved_tables_of_every_section_are_read_back(folder):
     file = folder / "federation.toml"
     file.write_text(GOOD.replace("[train]\nlearning_rate = 0.05\n", EVERYTHING))
     fleet = [{"count": 4, "dropout": 0.5, "size": [8, 8]}]
-    config = configs.parse({**load_toml(file), "fleet": fleet, "public": {"path": "public.npz"}}, file)
-    assert configs.parse(config.tables, file) == config
-    alone = configs.alone(config)
-    assert configs.parse(alone.tables, file) == alone
+    config = settings.parse({**load_toml(file), "fleet": fleet, "public": {"path": "public.npz"}}, file)
+    assert settings.parse(config.tables, file) == config
+    alone = settings.alone(config)
+    assert settings.parse(alone.tables, file) == alone
     assert (alone.federation.method, alone.fleet[0].dropout, alone.faults.drop) == ("local", 0.0, 0.0)
     assert (alone.train, alone.data, alone.fleet[0].size) == (config.train, config.data, (8, 8))

@@ -11,7 +11,7 @@ import pytest
 
 from coordinator import config as coordinators
 from edge_sdk.errors import UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet
 
 
@@ -19,7 +19,7 @@ def built(pictures: Path, method: str = "fedavg", params: dict[str, Any] | None 
     plain = fleets.tables(pictures, method, devices=4, **federation)
     plain["fleet"] = [{"count": 3, "model": "softmax"}, {"count": 1, "model": "softmax", "size": [2, 2]}]
     plain["method"] = params or {}
-    return fleet.build_fleet(configs.parse(plain, Path("f.toml")))
+    return fleet.build_fleet(settings.parse(plain, Path("f.toml")))
 
 
 def weights(found: Any) -> list[np.ndarray]:
@@ -71,6 +71,6 @@ def test_a_deployment_begins_with_the_owners_weights(start: str | None, expected
 
 
 def test_the_resolved_settings_name_it(pictures: Path) -> None:
-    config = configs.parse(fleets.tables(pictures, "local"), Path("f.toml"))
+    config = settings.parse(fleets.tables(pictures, "local"), Path("f.toml"))
     assert config.tables["federation"]["start"] == "equal"
-    assert configs.parse(config.tables, Path("f.toml")) == config
+    assert settings.parse(config.tables, Path("f.toml")) == config

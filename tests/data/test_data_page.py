@@ -20,7 +20,7 @@ from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.schema import Text
 from edge_sdk.protocol.toml_table import to_table
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.config.settings import AugmentTable, DataTable, PartitionTable
 from edge_sim.data import partition_file
 from edge_sim.fleet import fleet
@@ -99,7 +99,7 @@ EXAMPLES = re.findall(r"^```toml\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
 @pytest.mark.parametrize("text", EXAMPLES)
 def test_examples_are_read(text: str) -> None:
     tables = tomllib.loads(text)
-    parsed = configs.parse({"federation": {"name": "a", "rounds": 1, "devices": 2}, **tables}, Path("f.toml"))
+    parsed = settings.parse({"federation": {"name": "a", "rounds": 1, "devices": 2}, **tables}, Path("f.toml"))
     for name, table in tables.items():
         for key, value in table.items():
             found = getattr(getattr(parsed, name), key)
@@ -119,7 +119,7 @@ def test_the_partition_file_is_as_shown(pictures: Path, tmp_path: Path) -> None:
     (text,) = re.findall(r"^```json\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
     plain = fleets.tables(pictures, "local", 2)
     plain["partition"] = {"kind": "iid", "export": "part.json"}
-    parsed = configs.parse(plain, tmp_path / "f.toml")
+    parsed = settings.parse(plain, tmp_path / "f.toml")
     fleet.export_partition(parsed, fleet.build_fleet(parsed))
     written, example = json.loads((tmp_path / "part.json").read_text(encoding="utf-8")), json.loads(text)
     assert list(written) == list(example)

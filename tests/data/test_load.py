@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.config.settings import Config, DataTable
 from edge_sim.data.datasets import Dataset, load_dataset
 
@@ -89,7 +89,7 @@ def test_more_than_there_is_is_refused(file: Path, table: dict[str, Any], messag
 
 def parsed(**sections: Any) -> Config:
     tables = {"federation": {"name": "a", "rounds": 1, "devices": 2}, **sections}
-    return configs.parse(tables, Path("f.toml"))
+    return settings.parse(tables, Path("f.toml"))
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_whole_numbers_will_do_for_a_split() -> None:
 
 def test_a_run_can_be_repeated_from_another_folder(tmp_path: Path) -> None:
     tables = {"federation": {"name": "a", "rounds": 1, "devices": 2}, "data": {"source": "svhn", "root": "svhn"}}
-    given = configs.parse({**tables, "partition": {"file": "part.json"}}, tmp_path / "f.toml")
+    given = settings.parse({**tables, "partition": {"file": "part.json"}}, tmp_path / "f.toml")
     assert given.tables["data"]["root"] == str((tmp_path / "svhn").resolve())
     assert given.tables["partition"]["file"] == str((tmp_path / "part.json").resolve())
-    drawn = configs.parse({**tables, "partition": {"export": "part.json"}}, tmp_path / "f.toml")
+    drawn = settings.parse({**tables, "partition": {"export": "part.json"}}, tmp_path / "f.toml")
     assert drawn.tables["partition"]["export"] == str((tmp_path / "part.json").resolve())
 
 

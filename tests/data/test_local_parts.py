@@ -14,7 +14,7 @@ from edge_sdk.device.workbench import INFERENCE_BATCH, Workbench
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet
 
 SIDE = 2
@@ -77,10 +77,10 @@ def test_what_no_model_can_measure_is_refused_before_training(part: str, named: 
 
 def test_a_fleet_divides_what_each_device_holds(pictures: Path, tmp_path: Path) -> None:
     plain = fleets.tables(pictures, "local", 4)
-    whole = fleet.build_fleet(configs.parse(plain, Path("f.toml")))
+    whole = fleet.build_fleet(settings.parse(plain, Path("f.toml")))
     assert all(device.data.validation is device.data.local_test is None for device in whole.devices)
     plain["data"]["split"] = [8, 1, 1]
-    found = fleet.build_fleet(configs.parse(plain, Path("f.toml")))
+    found = fleet.build_fleet(settings.parse(plain, Path("f.toml")))
     for device, before in zip(found.devices, whole.devices, strict=True):
         parts = (device.data.train, device.data.validation, device.data.local_test)
         held = np.concatenate([part.x for part in parts])
@@ -99,7 +99,7 @@ def test_the_division_is_drawn_from_the_seed_of_the_data(pictures: Path) -> None
     def tested(seed: int) -> list[np.ndarray]:
         plain = fleets.tables(pictures, "local", 4)
         plain["data"] |= {"split": [3, 0, 1], "seed": seed}
-        found = [device.data for device in fleet.build_fleet(configs.parse(plain, Path("f.toml"))).devices]
+        found = [device.data for device in fleet.build_fleet(settings.parse(plain, Path("f.toml"))).devices]
         assert all(data.validation is None for data in found)
         return [data.local_test.x for data in found]
 
@@ -110,7 +110,7 @@ def test_the_division_is_drawn_from_the_seed_of_the_data(pictures: Path) -> None
 def test_the_device_reports_both_to_its_owner_and_the_coordinator(pictures: Path) -> None:
     plain = fleets.tables(pictures, "local", 4)
     plain["data"]["split"] = [2, 1, 1]
-    made = fleets.Run(configs.parse(plain, Path("f.toml")))
+    made = fleets.Run(settings.parse(plain, Path("f.toml")))
     seen: list[set[str]] = []
     made.devices[0].agent.on_round(lambda report: seen.append(set(report.metrics)))
     made.finished()

@@ -12,7 +12,7 @@ import pytest
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
 from edge_sim import run
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.data.normalise import far_from_unit_scale, statistics
 from edge_sim.fleet import fleet
 
@@ -33,7 +33,7 @@ def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def built(path: Path, **data: Any) -> fleet.Fleet:
     plain = fleets.tables(path, "fedmd", devices=4)
     plain["data"] = {**plain["data"], "scale": SCALE, **data}
-    return fleet.build_fleet(configs.parse(plain, Path("f.toml")))
+    return fleet.build_fleet(settings.parse(plain, Path("f.toml")))
 
 
 def test_fit_takes_the_pooled_training_data_and_serves_all_parts(colours: Path) -> None:
@@ -56,9 +56,9 @@ def test_given_numbers_are_used_and_survive_the_resolved_settings(colours: Path)
     np.testing.assert_allclose(found.devices[0].kit.preprocess(raw), expected, atol=1e-6)
     plain = fleets.tables(colours, "fedmd", devices=4)
     plain["data"] |= {"normalise": {"mean": [0.5], "std": [2.0]}, "augment": {"flip": True}}
-    config = configs.parse(plain, Path("f.toml"))
-    assert configs.parse(config.tables, Path("f.toml")) == config
-    assert configs.parse({**plain, "data": {}}, Path("f.toml")).data.normalise == "none"
+    config = settings.parse(plain, Path("f.toml"))
+    assert settings.parse(config.tables, Path("f.toml")) == config
+    assert settings.parse({**plain, "data": {}}, Path("f.toml")).data.normalise == "none"
 
 
 def test_the_summary_says_it_and_the_warning_goes(colours: Path) -> None:

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet
 from edge_sim.runs.runner import run
 
@@ -27,7 +27,7 @@ def tables(pictures: Path, seed: int = 7, **partition: Any) -> dict[str, Any]:
 
 
 def built(folder: Path, plain: dict[str, Any]) -> fleet.Fleet:
-    return fleet.build_fleet(configs.parse(plain, folder / "f.toml"))
+    return fleet.build_fleet(settings.parse(plain, folder / "f.toml"))
 
 
 def held(found: fleet.Fleet) -> list[list[int]]:
@@ -38,7 +38,7 @@ def held(found: fleet.Fleet) -> list[list[int]]:
 def exported(pictures: Path, tmp_path: Path) -> Path:
     """The file that a run with a Dirichlet partition leaves."""
     plain = tables(pictures, kind="dirichlet", alpha=1.0, export="made/part.json")
-    run(configs.parse(plain, tmp_path / "f.toml"))
+    run(settings.parse(plain, tmp_path / "f.toml"))
     return tmp_path / "made" / "part.json"
 
 
@@ -133,4 +133,4 @@ def test_files_that_cannot_be_read_or_written(pictures: Path, tmp_path: Path) ->
     with pytest.raises(UsageError, match=r"torn\.json: not .* JSON"):
         built(tmp_path, tables(pictures, file="torn.json"))
     with pytest.raises(UsageError, match=r"partition\.export: .*part\.json: .*be written"):
-        run(configs.parse(tables(pictures, kind="iid", export="torn.json/part.json"), tmp_path / "f.toml"))
+        run(settings.parse(tables(pictures, kind="iid", export="torn.json/part.json"), tmp_path / "f.toml"))

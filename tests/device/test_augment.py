@@ -17,7 +17,7 @@ from edge_sdk.methods.requests import ClassMeans, Logits, Private, Public
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.public_set.samples import PublicSet
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.engines.base import ExactEngine, job_at
 
 N, SIDE = 12, 4
@@ -118,7 +118,7 @@ def test_every_engine_sees_the_same_pictures(pictures: Path, method: str) -> Non
             plain = fleets.tables(pictures, method, devices=3, feature_dim=6)
             plain["fleet"] = [{"count": 3, "model": "mlp"}]
             plain["data"] |= {"augment": augment}
-            done = fleets.Run(configs.parse(plain, Path("f.toml")), engine=engine).finished()
+            done = fleets.Run(settings.parse(plain, Path("f.toml")), engine=engine).finished()
             weights = [device.agent.bench.model.weights() for device in done.devices]
             found[bool(augment), type(engine)] = np.concatenate(weights)
     np.testing.assert_allclose(found[True, CohortEngine], found[True, ExactEngine], atol=1e-4)

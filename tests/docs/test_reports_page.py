@@ -15,7 +15,7 @@ from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.compare_files import write_comparison
 from coordinator.report.run_files import ACCURACY_COLUMNS, OWN_TASK, write_run
 from coordinator.report.summary import summary
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.runs.runner import run
 from edge_sim.studies.axes import SETTINGS
 
@@ -38,7 +38,7 @@ def result(pictures):
     tables["method"] = {"cached": True}
     tables["data"]["split"] = [8, 1, 1]
     tables["run"]["standalone"] = True
-    found = run(configs.parse(tables, Path("f.toml")))
+    found = run(settings.parse(tables, Path("f.toml")))
     joined = dataclasses.replace(found.devices[0], joining={"accuracy": 0.1})  # as a device of a deployment tells
     return dataclasses.replace(found, devices=(joined, *found.devices[1:]))
 

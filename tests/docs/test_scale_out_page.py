@@ -11,7 +11,7 @@ import fleets
 
 from coordinator.config import to_toml
 from edge_sdk import cli
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -31,7 +31,7 @@ def test_every_command_is_one() -> None:
 def test_every_key_is_read(pictures: Path) -> None:
     (block,) = re.findall(r"```toml\n(.+?)```", PAGE, re.DOTALL)
     run = tomllib.loads(block)["run"]
-    found = configs.parse({**fleets.tables(pictures), "run": run}, Path("federation.toml")).run
+    found = settings.parse({**fleets.tables(pictures), "run": run}, Path("federation.toml")).run
     for key, value in run.items():
         assert getattr(found, key) == (tuple(value) if isinstance(value, list) else value)
 
@@ -41,4 +41,4 @@ def test_an_address_is_taken_from_the_command_line(pictures: Path, tmp_path: Pat
     args = cli.parser().parse_args(shlex.split(command))
     file = tmp_path / str(args.file)
     file.write_text(to_toml(fleets.tables(pictures)), encoding="utf-8")
-    assert configs.load_config(file, args.overrides).run.ray_address == "10.0.0.1:6379"
+    assert settings.load_config(file, args.overrides).run.ray_address == "10.0.0.1:6379"

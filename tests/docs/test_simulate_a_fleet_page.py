@@ -11,7 +11,7 @@ import pytest
 
 from coordinator.report.summary import summary, without_times
 from edge_sdk import cli
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.runs.runner import run
 
 if sys.version_info >= (3, 11):
@@ -41,22 +41,22 @@ def test_every_key_is_read() -> None:
         merged = {**whole, **tables, "fleet": rows}
         merged["federation"] = {**whole["federation"], **tables.get("federation", {}), "devices": count}
         merged["federation"] |= {key: min(count, merged["federation"][key]) for key in ("participants", "quorum")}
-        configs.parse(merged, EXAMPLE)
+        settings.parse(merged, EXAMPLE)
 
 
 def test_the_example_is_what_the_page_says() -> None:
-    config = configs.load_config(EXAMPLE)
+    config = settings.load_config(EXAMPLE)
     boards = {row.board: row.count for row in config.fleet}
     assert boards == {"rpi4": 40, "rpi-zero-2w": 30, "jetson-nano": 20, "jetson-orin-nano": 10}
     assert {row.link for row in config.fleet} == {"wifi", "lte-cat1", None}
     assert [row.available for row in config.fleet].count("22:00-06:00") == 1
-    assert configs.troubled(config)
+    assert settings.troubled(config)
 
 
 @pytest.mark.torch
 def test_the_example_runs_and_repeats() -> None:
     pytest.importorskip("torch")
-    one, two = (run(configs.load_config(EXAMPLE, FEW)) for _ in range(2))
+    one, two = (run(settings.load_config(EXAMPLE, FEW)) for _ in range(2))
     assert one.completed
     assert one.history == two.history
     assert one.devices == two.devices

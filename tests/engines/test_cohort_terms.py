@@ -16,7 +16,7 @@ from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Public
 from edge_sdk.objectives import Optim
 from edge_sdk.protocol import registry
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.engines.base import DeviceRequest, ExactEngine
 
 torch = pytest.importorskip("torch")
@@ -81,7 +81,7 @@ def fleet(pictures: Path, way: Any) -> Any:
     plain = fleets.tables(pictures, "fedmd", devices=7, feature_dim=D)
     plain["fleet"] = [{"count": 7, "model": way[0]}]
     plain["run"] |= {"device": way[1]}
-    return configs.parse(plain, Path("test.toml"))
+    return settings.parse(plain, Path("test.toml"))
 
 
 def asked(run: fleets.Run, request_of: Any) -> list[DeviceRequest]:
@@ -119,7 +119,7 @@ RECIPES = {
 
 
 @pytest.mark.parametrize("optim", RECIPES.values(), ids=RECIPES)
-def test_fits_under_every_recipe(fleet: configs.Config, cohort: Callable[[], CohortEngine], optim: Optim) -> None:
+def test_fits_under_every_recipe(fleet: settings.Config, cohort: Callable[[], CohortEngine], optim: Optim) -> None:
     """Devices with unlike numbers of steps, in two rounds at different rates: each clips its own gradient."""
 
     def request(rng: np.random.Generator, _bench: Any, job: Job) -> Fit:
@@ -145,7 +145,7 @@ def test_fits_under_every_recipe(fleet: configs.Config, cohort: Callable[[], Coh
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_fit(fleet: configs.Config, cohort: Callable[[], CohortEngine], kind: type[terms.Term]) -> None:
+def test_a_fit(fleet: settings.Config, cohort: Callable[[], CohortEngine], kind: type[terms.Term]) -> None:
     def request(rng: np.random.Generator, bench: Any, job: Job) -> Fit:
         b = B - job.number % 3  # of different size
         also = term(kind, rng, bench.model.spec.parameters, b)
@@ -177,7 +177,7 @@ def test_a_fit(fleet: configs.Config, cohort: Callable[[], CohortEngine], kind: 
         lambda rng, _bench, job: Logits(type(job.private_batches(1))(rng.integers(0, job.samples, (2, 8)))),
     ],
 )
-def test_inference(fleet: configs.Config, cohort: Callable[[], CohortEngine], request_of: Any) -> None:
+def test_inference(fleet: settings.Config, cohort: Callable[[], CohortEngine], request_of: Any) -> None:
     answers = [engine.serve(asked(fleets.Run(fleet), request_of)) for engine in (ExactEngine(), cohort())]
     for one, other in zip(*answers, strict=True):
         if isinstance(one, np.ndarray):
@@ -188,7 +188,7 @@ def test_inference(fleet: configs.Config, cohort: Callable[[], CohortEngine], re
             np.testing.assert_allclose(other.rows, one.rows, atol=1e-5)
 
 
-def test_what_stacks(fleet: configs.Config, cohort: Callable[[], CohortEngine], way: Any) -> None:
+def test_what_stacks(fleet: settings.Config, cohort: Callable[[], CohortEngine], way: Any) -> None:
     stacking = cohort()
     run = fleets.Run(fleet)
     (one, *_) = asked(run, lambda *_: ClassMeans())

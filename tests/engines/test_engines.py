@@ -26,7 +26,7 @@ from edge_sdk.methods.requests import Evaluate
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
 from edge_sim.clock.virtual_fleet import VirtualDevice
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.config.settings import Config, RunTable
 from edge_sim.data.sources import npz
 from edge_sim.engines import choice
@@ -63,7 +63,7 @@ def workers(fleet: fleets.Fleet, count: int) -> RemoteEngine:
 
 
 def config(pictures: Path, method: str, families: str = "cycle:mlp,cnn,mlp", **train: Any) -> Config:
-    return configs.parse(tables(pictures, method, families, **train), Path("test.toml"))
+    return settings.parse(tables(pictures, method, families, **train), Path("test.toml"))
 
 
 def exactly(chosen: Config) -> fleets.Run:
@@ -256,26 +256,26 @@ def resolved(config: Config, out: Path | None = None) -> tuple[Config, str]:
 def test_auto_says_and_keeps_what_it_found(pictures: Path, tmp_path: Path) -> None:
     plain = tables(pictures, "fedproto")
     plain["run"]["engine"] = "auto"
-    chosen, why = resolved(configs.parse(plain, Path("test.toml")), tmp_path)
+    chosen, why = resolved(settings.parse(plain, Path("test.toml")), tmp_path)
     assert why.startswith(f"engine: {chosen.run.engine}")
     assert "mlp " in why
     assert re.search(r"mlp \d+\.\d+ ms", why)
     assert chosen.run.engine != "auto"
-    assert configs.parse(chosen.tables, chosen.file).run == chosen.run  # as it is written down
+    assert settings.parse(chosen.tables, chosen.file).run == chosen.run  # as it is written down
     assert json.loads((tmp_path / choice.CHOICE_FILE).read_text())["engine"] == chosen.run.engine
     (tmp_path / choice.CHOICE_FILE).write_text('{"engine": "cohort", "stacked": ["mlp"]}')
-    again, why = resolved(configs.parse(plain, Path("test.toml")), tmp_path)
+    again, why = resolved(settings.parse(plain, Path("test.toml")), tmp_path)
     assert (again.run.engine, again.run.stacked) == ("cohort", ("mlp",))
     assert "as before" in why
     (tmp_path / choice.CHOICE_FILE).write_text("no json")
     with pytest.raises(StoreError, match="remove it"):
-        resolved(configs.parse(plain, Path("test.toml")), tmp_path)
+        resolved(settings.parse(plain, Path("test.toml")), tmp_path)
 
 
 def test_auto_leaves_torch_alone_where_nobody_has_it(pictures: Path) -> None:
     plain = fleets.tables(pictures, "fedmd")
     plain["run"]["engine"] = "auto"
-    chosen, why = resolved(configs.parse(plain, Path("test.toml")))
+    chosen, why = resolved(settings.parse(plain, Path("test.toml")))
     assert chosen.run.engine == "exact"
     assert "computes in torch" in why
 
@@ -284,7 +284,7 @@ def test_an_unknown_engine_is_refused(pictures: Path) -> None:
     plain = fleets.tables(pictures, "fedmd")
     plain["run"]["engine"] = "quantum"
     with pytest.raises(UsageError, match=r"run\.engine: .*, found 'quantum'$"):
-        configs.parse(plain, Path("test.toml"))
+        settings.parse(plain, Path("test.toml"))
 
 
 @pytest.mark.parametrize("engine", ["cohort", "workers"])
@@ -319,7 +319,7 @@ def test_data_is_loaded_and_dealt_out_once(
 def test_a_fleet_built_again_is_the_one_that_is_loaded(pictures: Path) -> None:
     """Also where the other method wants other models: FedNH has cosine heads, the devices alone have not."""
     federated = config(pictures, "fednh", "mlp")
-    alone = configs.alone(federated)
+    alone = settings.alone(federated)
     loaded, again = build_fleet(alone), rebuilt(build_fleet(federated), alone)
     assert [device.kit for device in again.devices] == [device.kit for device in loaded.devices]
     assert again.federation == loaded.federation

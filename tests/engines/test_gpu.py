@@ -13,7 +13,7 @@ from coordinator.report.summary import summary
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.requests import ClassMeans
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.config.settings import Config, RunTable
 from edge_sim.engines import choice
 from edge_sim.engines.base import DeviceRequest, job_at
@@ -49,7 +49,7 @@ def config(pictures: Path, method: str, device: str, family: str = "cnn", **trai
     plain["fleet"] = [{"count": 6, "model": family}]
     plain["train"] = {**plain["train"], "evaluate_every": 2, **train}
     plain["run"] |= {"device": device}
-    return configs.parse(plain, Path("test.toml"))
+    return settings.parse(plain, Path("test.toml"))
 
 
 def stacking(device: str, moments: int = 0) -> CohortEngine:
@@ -202,7 +202,7 @@ def test_what_a_gpu_has_no_use_for_is_refused(pictures: Path, table: dict[str, A
     plain = fleets.tables(pictures, "fedmd")
     plain["run"] |= {"device": "cuda:0", **table}
     with pytest.raises(UsageError, match=message):
-        configs.parse(plain, Path("test.toml"))
+        settings.parse(plain, Path("test.toml"))
 
 
 def test_a_choice_made_for_a_cpu_is_not_kept_on_a_gpu(pictures: Path, tmp_path: Path) -> None:
@@ -210,7 +210,7 @@ def test_a_choice_made_for_a_cpu_is_not_kept_on_a_gpu(pictures: Path, tmp_path: 
     plain = fleets.tables(pictures, "fedmd")
     plain["run"] |= {"engine": "auto", "device": "cuda:0"}
     with pytest.raises(UsageError, match='use "cohort"'):
-        choice.resolve_engine(configs.parse(plain, Path("test.toml")), fleets.built(pictures), tmp_path)
+        choice.resolve_engine(settings.parse(plain, Path("test.toml")), fleets.built(pictures), tmp_path)
 
 
 def plain_factory(classes: int, _shape: InputShape, _seed: int, preprocess: Preprocess) -> TorchModel:

@@ -39,7 +39,7 @@ from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.clock.virtual_fleet import VirtualFleet
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.config.settings import Config, RunTable
 from edge_sim.engines import choice
 from edge_sim.engines.base import DeviceRequest, job_at, serve_alone
@@ -83,7 +83,7 @@ def chosen(pictures: Path, method: str, models: str, **run: Any) -> Config:
     tables["fleet"] = [{"count": 6, "model": models}]
     tables["train"] |= {"optimiser": "adam", "evaluate_every": 2}
     tables["run"] |= {"engine": "ray", **run}
-    return configs.parse(tables, Path("test.toml"))
+    return settings.parse(tables, Path("test.toml"))
 
 
 TORCH = pytest.mark.torch

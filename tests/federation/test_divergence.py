@@ -16,7 +16,7 @@ from edge_sdk.data import LocalData, Samples
 from edge_sdk.models.base import FitReport
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.messages import Bye, Receipt, Upload
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleet
 from edge_sim.fleet.fleet import Fleet
 
@@ -160,7 +160,7 @@ def with_extreme_values(fleet: Fleet, factor: float) -> Fleet:
 def test_what_is_finite_but_too_large_is_withheld_too(pictures: Path, method: str, factor: float, reason: str) -> None:
     tables = fleets.tables(pictures, method, quorum=5)
     tables["train"]["optimiser"] = "sgd"
-    fleet = sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
+    fleet = sim_fleet.build_fleet(settings.parse(tables, Path("test.toml")))
     run = fleets.Run(with_extreme_values(fleet, factor))
     sent = run.tap()
     run.finished()

@@ -22,7 +22,7 @@ from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import Assign, Hello, Upload, Welcome
 from edge_sdk.protocol.quantised import Quantised
 from edge_sdk.transport.memory.hub import Faults, MemoryTransport
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleet
 from edge_sim.fleet.fleet import Fleet
 
@@ -36,7 +36,7 @@ def built(pictures: Path, method: str, name: str, rows: list[dict[str, Any]] | N
     tables = fleets.tables(pictures, method, **federation)
     tables["encoding"] = dict.fromkeys(KINDS, name)
     tables["fleet"] = rows or tables["fleet"]
-    return sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
+    return sim_fleet.build_fleet(settings.parse(tables, Path("test.toml")))
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +190,7 @@ def test_a_device_that_speaks_only_f32_is_refused_at_join(pictures: Path) -> Non
 def test_a_device_that_speaks_only_f32_may_join_where_nothing_it_trades_is_encoded(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedmd")
     tables["encoding"] = {"class_rows": "int8-row", "weights": "f16"}
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     speak_only_f32(run, *run.begun)
     assert run.finished().result.completed
 

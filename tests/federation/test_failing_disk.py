@@ -25,7 +25,7 @@ from edge_sdk.device.store import Store
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RunFailed, StoreError
 from edge_sdk.protocol.messages import Upload
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleets
 from edge_sim.fleet.fleet import Fleet
 
@@ -49,7 +49,7 @@ def fleet_of(pictures: Path, kind: str) -> Fleet:
     method, params, federation = KINDS[kind]
     tables = fleets.tables(pictures, method, devices=3, **{"start": "own", "join_grace_s": 60.0, **federation})
     tables["train"]["local_steps"] = 1
-    return sim_fleets.build_fleet(configs.parse({**tables, "method": params}, Path("test.toml")))
+    return sim_fleets.build_fleet(settings.parse({**tables, "method": params}, Path("test.toml")))
 
 
 # -- a disk that fails ----------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ SLOT = "SELECT frame FROM slots WHERE device = ?"
 def test_a_slot_that_does_not_read_holds_the_uploads_behind_it(pictures: Path) -> None:
     """Four uploads are durable together, and the disk refuses while the second one is added up."""
     tables = fleets.tables(pictures, "fedssa", devices=4)
-    fleet = sim_fleets.build_fleet(configs.parse({**tables, "method": {"cached": True}}, Path("test.toml")))
+    fleet = sim_fleets.build_fleet(settings.parse({**tables, "method": {"cached": True}}, Path("test.toml")))
     clean, run = fleets.Run(fleet).finished(), fleets.Run(fleet)
     slot, refused = run.server.ledger.slot, []
 

@@ -21,7 +21,7 @@ from edge_sdk.protocol.messages import PublicBlock, PublicRequest
 from edge_sdk.public_set.fetch import WINDOW
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.mqtt.transport import MqttTransport
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.runs.runner import run
 
 pytest.importorskip("amqtt")
@@ -81,7 +81,7 @@ def ear(broker: str) -> Iterator[Ear]:
 
 def test_it_fetches_the_set_once_and_the_result_is_the_same(large: Path, broker: str, tmp_path: Path, ear: Ear) -> None:
     tables = {"rounds": ROUNDS, "feature_dim": SIDE * SIDE}
-    expected = run(configs.parse(fleets.tables(large, devices=3, **tables), Path("test.toml")))
+    expected = run(settings.parse(fleets.tables(large, devices=3, **tables), Path("test.toml")))
     with Deployment(tmp_path, large, broker, **tables) as deployment:
         deployment.start_coordinator()
         lacking, given, having = deployment.devices

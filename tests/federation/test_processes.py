@@ -19,7 +19,7 @@ from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import to_toml
 from edge_sdk.errors import UsageError
 from edge_sim.clock.clock import VirtualClock
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.runs.runner import run
 
 pytest.importorskip("amqtt")
@@ -39,7 +39,7 @@ def broker() -> Iterator[str]:
 def expected(pictures: Path) -> dict[str, float]:
     """The accuracies of the same federation in memory."""
     tables = fleets.tables(pictures, devices=3, rounds=ROUNDS)
-    result = run(configs.parse(tables, Path("test.toml")))
+    result = run(settings.parse(tables, Path("test.toml")))
     return {device.id: device.accuracy for device in result.devices}
 
 

@@ -83,7 +83,9 @@ def test_private_steps_are_those_of_a_device_alone(pictures: Path) -> None:
     tables["partition"] = {"kind": "iid"}
     alone = fleets.tables(pictures, "local", devices=1)
     alone["partition"] = {"kind": "iid"}
-    states = [fleets.Run(fleets.configs.parse(each, Path("t.toml"))).finished().model_bytes for each in (tables, alone)]
+    states = [
+        fleets.Run(fleets.settings.parse(each, Path("t.toml"))).finished().model_bytes for each in (tables, alone)
+    ]
     assert states[0] == states[1]
 
 

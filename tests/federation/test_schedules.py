@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge_sim import run
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.engines.base import ExactEngine
 
 STOPS = {"schedule": "step", "schedule_factor": 0.0, "schedule_every_rounds": 1, "schedule_floor": 1e-9}
@@ -26,7 +26,7 @@ def tables(pictures: Path, train: dict[str, Any], model: str = "softmax", **fede
 
 
 def weights(plain: dict[str, Any], engine: Any = None) -> np.ndarray:
-    done = fleets.Run(configs.parse(plain, Path("f.toml")), engine=engine).finished()
+    done = fleets.Run(settings.parse(plain, Path("f.toml")), engine=engine).finished()
     return np.concatenate([device.agent.bench.model.weights() for device in done.devices])
 
 

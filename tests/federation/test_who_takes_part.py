@@ -18,7 +18,7 @@ from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import MemoryTransport
 from edge_sim.clock.computation_queue import ComputationQueue
 from edge_sim.clock.virtual_fleet import VirtualDevice
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.engines.base import ExactEngine
 from edge_sim.fleet import fleet as sim_fleet
 from edge_sim.fleet.fleet import Device, Fleet
@@ -36,7 +36,7 @@ def built(
     tables = fleets.tables(pictures, method, **federation)
     tables["train"]["optimiser"] = optimiser
     tables["fleet"] = rows or tables["fleet"]
-    return sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
+    return sim_fleet.build_fleet(settings.parse(tables, Path("test.toml")))
 
 
 def with_device(fleet: Fleet, number: int, device: Device) -> Fleet:

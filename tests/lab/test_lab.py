@@ -26,7 +26,7 @@ from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.compare_table import compare_table
 from edge_sdk.cli import main
 from edge_sdk.errors import RunFailed, TransportError, UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import build_device, build_fleet
 from edge_sim.lab.board import BoardOptions, LabBoard, open_link
@@ -52,7 +52,7 @@ def folder(tmp_path: Path, pictures: Path) -> Path:
 
 
 def config(folder: Path, **federation: Any) -> Config:
-    return configs.parse(tables(**federation), folder / "lab.toml")
+    return settings.parse(tables(**federation), folder / "lab.toml")
 
 
 # -- settings -------------------------------------------------------------------------------------------------------
@@ -76,7 +76,7 @@ def test_files_are_looked_up_in_the_folder_of_the_board(folder: Path, tmp_path: 
 def test_a_file_outside_the_desk_s_folder_cannot_travel(folder: Path, pictures: Path) -> None:
     outside = {**tables(), "data": {"source": "npz", "path": str(pictures)}}
     with pytest.raises(UsageError, match="outside"):
-        packed_settings(configs.parse(outside, folder / "lab.toml"))
+        packed_settings(settings.parse(outside, folder / "lab.toml"))
 
 
 @pytest.mark.parametrize("path", ["/etc/passwd", "../pictures.npz"])
@@ -281,7 +281,7 @@ THIRTY = 30
 @pytest.mark.broker
 def test_thirty_boards_in_processes_of_their_own(folder: Path, broker: str, tmp_path: Path) -> None:
     plain = {**tables(THIRTY), "partition": {"kind": "iid"}}
-    here = configs.parse(plain, folder / "lab.toml")
+    here = settings.parse(plain, folder / "lab.toml")
     with ExitStack() as stack:
         for number in range(THIRTY):
             process = subprocess.Popen(

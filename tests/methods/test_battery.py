@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import fleets
+import hypothesis
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
 
@@ -33,7 +34,7 @@ from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, FederationSpec, Hello, Message, Receipt, Upload, Welcome
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 SMALL = {
     "steps": 2,
@@ -67,13 +68,13 @@ def method_of(name: str, **params: Any) -> tuple[Method[Any], FederationSpec]:
     return ready_method(spec, EQUIPMENT), spec
 
 
-def made(pictures: Path, name: str, devices: int = 4, held: int = 2, **federation: Any) -> configs.Config:
+def made(pictures: Path, name: str, devices: int = 4, held: int = 2, **federation: Any) -> settings.Config:
     tables = fleets.tables(pictures, name, devices=devices, **federation)
     known = load_method(name)().table
     tables["method"] = {key: value for key, value in {**SMALL, "public_batch": 8}.items() if key in known}
     tables["fleet"][0]["model"] = MODEL.get(name, "softmax")
     tables["partition"]["classes_per_device"] = held
-    return configs.parse(tables, Path("test.toml"))
+    return settings.parse(tables, Path("test.toml"))
 
 
 @pytest.fixture(scope="module")
@@ -127,7 +128,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 @EVERY
 @pytest.mark.parametrize("variant", VARIANTS, ids=["defaults", "variant"])
-@settings(max_examples=5, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=5, deadline=None, derandomize=True)
 @given(devices=st.integers(2, 6), seed=st.integers(0, 2**32 - 1))
 def test_merge_laws(name: str, variant: dict[str, Any], devices: int, seed: int) -> None:
     method, spec = method_of(name, **variant)
@@ -214,7 +215,7 @@ def test_it_runs_with_a_class_that_nobody_holds(pictures: Path, tmp_path: Path, 
     np.savez(lacking, **{**parts, "x_train": parts["x_train"][held], "y_train": parts["y_train"][held]})
     tables = made(lacking, name).tables
     tables["partition"] = {"kind": "iid"}
-    check_sound(fleets.Run(configs.parse(tables, Path("test.toml"))).finished())
+    check_sound(fleets.Run(settings.parse(tables, Path("test.toml"))).finished())
 
 
 def check_sound(run: fleets.Run) -> None:
@@ -240,7 +241,7 @@ def test_a_device_that_comes_late_is_let_in(pictures: Path, name: str) -> None:
 def test_the_global_model_is_one_on_all_devices_whoever_was_asked(pictures: Path, name: str) -> None:
     tables = made(pictures, name, rounds=3).tables
     tables["federation"] = {**tables["federation"], "participants": 2, "quorum": 1}
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     for entry in run.result.history if run.server.method.global_model else ():
         assert entry.global_accuracy.keys() == run.result.learners
         assert len(set(entry.global_accuracy.values())) == 1
@@ -283,7 +284,7 @@ def _trained_flops(pictures: Path, name: str, epochs: int, rounds: int) -> dict[
     tables = made(pictures, name, rounds=rounds).tables
     tables["method"] = {**tables.get("method", {}), **NOTHING_BESIDE.get(name, {})}
     tables["train"] = {"batch_size": BATCH, "local_epochs": epochs, "learning_rate": 0.05}
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     benches = {each.device.kit.id: each.agent.bench for each in run.devices}
     return {name: (b.meter.train_flops, len(b.data.train), b.model.spec) for name, b in benches.items()}
 

@@ -18,7 +18,7 @@ from edge_sdk.methods.requests import Evaluate, Fit, ReadHead
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.reductions import Contribution
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 RATE = 0.1
 UPS = {"fedrep": ([1, 2], [5, -2], [3, 0]), "fedbabu": ([1, 2], [5, -2], [2.6, 0.4])}
@@ -104,7 +104,7 @@ def made(pictures: Path, name: str, **method: Any) -> fleets.Run:
     tables["method"] = {"start": "equal", **method}
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
     tables["fleet"] = [{"count": 3, "model": "mlp"}]
-    return fleets.Run(configs.parse(tables, Path("test.toml")))
+    return fleets.Run(settings.parse(tables, Path("test.toml")))
 
 
 class Twin:

@@ -11,7 +11,7 @@ import pytest
 
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, Upload
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 CLASSES = 10
 B = 32
@@ -28,7 +28,7 @@ def counted(pictures: Path, method: str, params: dict[str, Any]) -> Counter[tupl
     tables = fleets.tables(pictures, method, devices=3, rounds=ROUNDS)
     tables["method"] |= params
     tables["partition"] = {"kind": "iid"}
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     sent = run.tap()
     run.finished()
     found: Counter[tuple[str, str]] = Counter()

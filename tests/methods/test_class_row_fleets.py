@@ -21,7 +21,7 @@ from edge_sdk.methods.fedproto import FedProto
 from edge_sdk.methods.fedssa import FedSSA
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 METHODS = ("fedproto", "fedssa")
 BOTH = pytest.mark.parametrize("method", METHODS)
@@ -33,8 +33,8 @@ def made(pictures: Path, method: str, devices: int = 6, held: int = 2, **federat
     return tables
 
 
-def parsed(tables: dict[str, Any]) -> configs.Config:
-    return configs.parse(tables, Path("test.toml"))
+def parsed(tables: dict[str, Any]) -> settings.Config:
+    return settings.parse(tables, Path("test.toml"))
 
 
 # -- who may join ---------------------------------------------------------------------------------------------------

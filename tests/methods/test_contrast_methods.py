@@ -18,7 +18,7 @@ from edge_sdk.methods.requests import Features, Request, WriteWeights
 from edge_sdk.models.base import FitReport
 from edge_sdk.objectives import HeadProximal, ModelContrast, Seen
 from edge_sdk.protocol.knowledge import Weights
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet.fleet import Device
 
 RATE = 0.1
@@ -114,7 +114,7 @@ def made(pictures: Path, method: str, **params: Any) -> fleets.Run:
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE, "batch_size": 6}
     tables["method"] = params
     tables["fleet"] = [{"count": 3, "model": "mlp"}]
-    return fleets.Run(configs.parse(tables, Path("test.toml")))
+    return fleets.Run(settings.parse(tables, Path("test.toml")))
 
 
 def batches(run: fleets.Run, device: Device, round_: int) -> list[tuple[Any, Any]]:

@@ -20,7 +20,7 @@ from edge_sdk.methods.job import Job  # noqa: E402
 from edge_sdk.methods.requests import HeadGradients  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
 from edge_sdk.protocol.messages import Upload  # noqa: E402  # what follows needs torch
-from edge_sim.config import settings as configs  # noqa: E402
+from edge_sim.config import settings  # noqa: E402
 
 pytestmark = pytest.mark.torch
 RATE = 0.1
@@ -82,7 +82,7 @@ def made(pictures: Path, **params: Any) -> fleets.Run:
     tables = fleets.tables(pictures, "creff", devices=4, rounds=3)
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
     tables["method"] = {"start": "equal", **MATCH, **params}
-    return fleets.Run(configs.parse(tables, Path("test.toml")))
+    return fleets.Run(settings.parse(tables, Path("test.toml")))
 
 
 def test_a_run_is_its_naive_twin(pictures: Path) -> None:

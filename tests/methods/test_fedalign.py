@@ -20,7 +20,7 @@ from edge_sdk.models.base import Batches  # noqa: E402
 from edge_sdk.models.torch_width import last_switch  # noqa: E402
 from edge_sdk.objectives import CrossEntropy, Optim, Seen  # noqa: E402
 from edge_sdk.protocol.knowledge import Weights  # noqa: E402  # what follows needs torch
-from edge_sim.config import settings as configs  # noqa: E402
+from edge_sim.config import settings  # noqa: E402
 from edge_sim.models.torch_families import torch_model  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -103,7 +103,7 @@ def test_a_net_without_a_switch_does_not_offer_it() -> None:
 def test_a_model_without_a_width_switch_is_refused_before_training(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedalign", devices=3, quorum=2)
     tables["fleet"] = [{"count": 2, "model": "resnet"}, {"count": 1, "model": "mlp"}]
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     (refused,) = run.result.refused_devices
     assert (refused["device"], refused["reason"]) == ("device-02", "capability")
     assert "width" in refused["message"]

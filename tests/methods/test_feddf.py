@@ -22,7 +22,7 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.reductions import Contribution
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 CLASSES = 3
 PUBLIC = PublicSet(np.random.default_rng(0).normal(size=(40, 2, 2)).astype(np.float32))
@@ -112,7 +112,7 @@ def test_a_fleet_of_two_architectures_learns(pictures: Path) -> None:
     tables = fleets.tables(pictures, "feddf", devices=4, rounds=6)
     tables["fleet"] = [{"count": 2, "model": "softmax"}, {"count": 2, "model": "mlp"}]
     tables["method"] = {"steps": 40, "distill_rate": 0.01}
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     assert run.result.completed
     assert len(run.server.method_state.models) == 2
     assert np.mean([device.accuracy for device in run.result.devices]) > 0.6

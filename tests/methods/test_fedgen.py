@@ -24,7 +24,7 @@ from edge_sdk.protocol.knowledge import Weights  # noqa: E402
 from edge_sdk.protocol.wires import check_roles, expectation  # noqa: E402
 from edge_sdk.reductions import Contribution  # noqa: E402
 from edge_sdk.reductions.bag import Bag  # noqa: E402  # what follows needs torch
-from edge_sim.config import settings as configs  # noqa: E402
+from edge_sim.config import settings  # noqa: E402
 from edge_sim.fleet.fleet import Device  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -147,7 +147,7 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
     sizes = {"samples_per_class": 4, "generator_steps": 5, "generator_batch": 16, "hidden": 8, "noise_dim": 3}
     tables["method"] = {"start": "equal", "alpha": 2.0, "diversity": 0.5, "generator_rate": 0.05, **sizes}
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     devices, seed = run.fleet.devices, run.fleet.federation.spec.seed
     shapes = generator_shapes(run.fleet.federation.spec, Params(noise_dim=3, hidden=8))
     generator = Generator(generators.initial_generator(shapes, np.random.default_rng([seed, _STREAM])))

@@ -32,7 +32,7 @@ from edge_sdk.objectives import (
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import HyperKnowledge, Weights
 from edge_sdk.reductions import Contribution
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 HEAD = np.array([[1, 0], [0, 1], [-1, 0]], np.float32)
 TOLERANCE = 2e-6
@@ -220,10 +220,10 @@ def test_the_hyper_means_of_a_device(pictures: Path) -> None:
         assert found.counts[row] == len(mine)
 
 
-def _config(pictures: Path, **federation: object) -> configs.Config:
+def _config(pictures: Path, **federation: object) -> settings.Config:
     tables = fleets.tables(pictures, "fedhkd", devices=3, **federation)
     tables["method"] = {"min_count": 1, "start": "equal"}
-    return configs.parse(tables, Path("test.toml"))
+    return settings.parse(tables, Path("test.toml"))
 
 
 def test_the_head_learns_what_all_predict(pictures: Path) -> None:

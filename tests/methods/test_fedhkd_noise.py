@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import fleets
+import hypothesis
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from laws import check_merge_laws, spec_of
 from method_specs import job, rows_of
@@ -29,7 +30,7 @@ from edge_sdk.objectives import BoundedDistance, PrototypeDistance, Seen, bounde
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
 from edge_sdk.reductions import Contribution
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 NOISES = ("noise_features", "noise_soft", "noise_counts")
 SECRET = bytes(range(32))
@@ -227,7 +228,7 @@ def test_little_noise_changes_little(pictures: Path) -> None:
     found = []
     for params in ({}, {**noises(1e-3), "min_count": 1}):
         tables["method"] = {"soft_weight": 1.0, "feature_weight": 1.0, "start": "equal", **params}
-        run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+        run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
         found.append(float(np.mean([device.accuracy for device in run.result.devices])))
     assert found[1] > found[0] - 0.1
     assert any("beyond method.clip" in text for text in run.result.warnings)
@@ -328,7 +329,7 @@ def test_noise_is_of_use_with_many_contributors_only() -> None:
         assert lengths.mean() == pytest.approx(expected, rel=0.05)
 
 
-@settings(deadline=None)
+@hypothesis.settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(2, 6))
 def test_the_nearest_point_of_the_simplex(seed: int, k: int) -> None:
     rng = np.random.default_rng(seed)
@@ -395,10 +396,10 @@ def test_no_upload_is_no_round_without_weights_too() -> None:
 # -- whole runs -----------------------------------------------------------------------------------------------------
 
 
-def _config(pictures: Path, **params: Any) -> configs.Config:
+def _config(pictures: Path, **params: Any) -> settings.Config:
     tables = fleets.tables(pictures, "fedhkd", devices=3, rounds=3)
     tables["method"] = {"min_count": 1, **params}
-    return configs.parse(tables, Path("test.toml"))
+    return settings.parse(tables, Path("test.toml"))
 
 
 def run_of(pictures: Path, **params: Any) -> fleets.Run:
@@ -438,7 +439,7 @@ def test_without_weights_architectures_may_differ_with_noise_too(pictures: Path)
     tables = fleets.tables(pictures, "fedhkd", devices=2, rounds=2, feature_dim=64)
     tables["fleet"] = [{"count": 1, "model": "mlp"}, {"count": 1, "model": "cnn"}]
     tables["method"] = {"share_weights": False, "min_count": 1, **noises(0.1)}
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     assert run.result.updates["refused"] == 0
     assert run.server.method_state.hyper.features.shape[1] == 64
     assert len({device.agent.bench.model.spec.parameters for device in run.devices}) == 2

@@ -18,19 +18,19 @@ from edge_sdk.objectives import Seen, logit_gradient, objective_loss
 from edge_sdk.protocol.low_rank import LowRank, expanded, rank_of
 from edge_sdk.protocol.messages import Assign, Upload
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleet
 
 RATE = 0.1
 F, G, Y = np.array([[2, 0]], np.float32), np.array([[0, 1]], np.float32), np.array([0])
 
 
-def made(pictures: Path, rows: list[dict[str, Any]] | None = None, rounds: int = 3, **params: Any) -> configs.Config:
+def made(pictures: Path, rows: list[dict[str, Any]] | None = None, rounds: int = 3, **params: Any) -> settings.Config:
     tables = fleets.tables(pictures, "fedkd", devices=4, rounds=rounds, feature_dim=0)
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
     tables["method"] = {"proxy": "softmax", "start": "equal", **params}
     tables["fleet"] = rows or tables["fleet"]
-    return configs.parse(tables, Path("test.toml"))
+    return settings.parse(tables, Path("test.toml"))
 
 
 # -- the losses -----------------------------------------------------------------------------------------------------
@@ -91,8 +91,8 @@ def test_the_share_of_energy_moves_evenly() -> None:
 def test_a_run_is_its_naive_twin(pictures: Path, match: bool) -> None:
     torch = pytest.importorskip("torch")
     rows = [{"count": 2, "model": "mlp"}, {"count": 2, "model": "mlp-wide"}]
-    settings = {"energy_start": 0.5, "energy_end": 0.8, "match_rate": 0.2, "proxy_rate": 0.05, "match_features": match}
-    run = fleets.Run(made(pictures, rows, proxy="mlp", **settings))
+    given = {"energy_start": 0.5, "energy_end": 0.8, "match_rate": 0.2, "proxy_rate": 0.05, "match_features": match}
+    run = fleets.Run(made(pictures, rows, proxy="mlp", **given))
     twins = [Twin(torch, device, run, match=match) for device in run.fleet.devices]
     shared = [each.detach().numpy().copy() for each in twins[0].proxy.parameters()]
     for round_ in range(3):
@@ -196,7 +196,7 @@ def whole(sent: list[Any], device: str) -> list[int]:
 def test_a_device_that_missed_a_round_is_sent_the_whole_proxy(pictures: Path) -> None:
     tables = made(pictures, rounds=30).tables
     tables["federation"] |= {"quorum": 3, "deadline_s": 0.1}
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     run.power_cut("device-03", 0.1, 0.15)  # longer than a round waits
     sent = run.tap()
     run.finished()
@@ -212,9 +212,9 @@ def test_a_device_that_missed_a_round_is_sent_the_whole_proxy(pictures: Path) ->
 def test_lost_frames_change_no_bit_and_devices_and_coordinator_agree(pictures: Path, encoding: str) -> None:
     tables = made(pictures, rounds=5).tables
     tables["encoding"] = {"low_rank": encoding}
-    clean = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    clean = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     faults = Faults(drop=0.1, duplicate=0.1, delay=0.3, delay_s=3.0)
-    other = fleets.Run(configs.parse(tables, Path("test.toml")), faults=faults).finished()
+    other = fleets.Run(settings.parse(tables, Path("test.toml")), faults=faults).finished()
     assert clean.model_bytes == other.model_bytes
     assert clean.coordinator_bytes == other.coordinator_bytes
     proxy = clean.devices[0].agent.bench.proxy.model.weights()

@@ -26,7 +26,7 @@ from edge_sdk.objectives import CrossEntropy, Seen
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.reductions import Contribution
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 
 def weights(*values: float, count: int = 1) -> Weights:
@@ -102,7 +102,7 @@ def test_in_a_run_devices_that_were_never_asked_hold_the_teacher_back(pictures: 
         tables = fleets.tables(pictures, "fedkf", devices=6, rounds=3, participants=2)
         tables["method"] = {"slots": slots, "gamma": 0.0}
         tables["fleet"][0]["model"] = "mlp"
-        runs.append(fleets.Run(configs.parse(tables, Path("test.toml"))).finished())
+        runs.append(fleets.Run(settings.parse(tables, Path("test.toml"))).finished())
     seen, everybody = (run.server.method_state for run in runs)
     assert everybody.student.values.tobytes() == seen.student.values.tobytes()
     declared = sum(hello.samples for hello in runs[1].server.hellos.values())
@@ -235,7 +235,7 @@ def made(pictures: Path, **params: Any) -> fleets.Run:
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
     tables["method"] = {"start": "equal", **params}
     tables["fleet"] = [{"count": 3, "model": "mlp"}]
-    return fleets.Run(configs.parse(tables, Path("test.toml")))
+    return fleets.Run(settings.parse(tables, Path("test.toml")))
 
 
 @pytest.mark.torch

@@ -19,14 +19,14 @@ from edge_sdk.methods.job import Job
 from edge_sdk.methods.registry import method_of
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, Upload
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 
-def config(pictures: Path, models: Sequence[str], **method: Any) -> configs.Config:
+def config(pictures: Path, models: Sequence[str], **method: Any) -> settings.Config:
     tables = fleets.tables(pictures, "fednh", devices=len(models))
     tables["method"] = {"warm_rounds": 0, **method}
     tables["fleet"] = [{"count": 1, "model": model} for model in models]
-    return configs.parse(tables, Path("test.toml"))
+    return settings.parse(tables, Path("test.toml"))
 
 
 @pytest.mark.torch
@@ -86,7 +86,7 @@ def test_prototypes_that_travel_in_eight_bits_are_directions_again(pictures: Pat
     pytest.importorskip("torch")
     tables = config(pictures, ["mlp"] * 2, train_scale=False).tables
     tables["encoding"] = {"class_rows": "int8-row"}
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     assert run.result.completed
     assert run.result.updates["refused"] == 0
     prototypes = run.server.method_state.prototypes.rows
@@ -103,7 +103,7 @@ def test_what_a_round_costs(pictures: Path, share_body: bool) -> None:
     pytest.importorskip("torch")
     tables = config(pictures, ["mlp"] * 2, share_body=share_body).tables
     tables["partition"] = {"kind": "iid"}
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     sent = run.tap()
     run.finished()
     k, d = fleets.CLASSES, fleets.WIDTH
@@ -125,7 +125,7 @@ def test_bodies_need_one_architecture(pictures: Path) -> None:
     pytest.importorskip("torch")
     tables = config(pictures, ["mlp", "mlp", "cnn"]).tables
     tables["federation"] |= {"quorum": 2, "join_grace_s": 0.5}
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     (refused,) = run.result.refused_devices
     assert refused["reason"] == "layout"
 
@@ -190,7 +190,7 @@ def test_a_whole_run_is_that_of_its_twin(pictures: Path, train_scale: bool) -> N
     torch = pytest.importorskip("torch")
     tables = config(pictures, ["mlp"] * 3, train_scale=train_scale, start="equal").tables
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     spec, twins = run.fleet.federation.spec, [Twin(run, d, train_scale=train_scale) for d in run.fleet.devices]
     prototypes = method_of(spec).begin(spec).prototypes.rows.astype(float)
     begun = np.concatenate([part.detach().numpy().ravel() for part in twins[0].shared]).copy()
@@ -215,6 +215,6 @@ def test_a_whole_run_is_that_of_its_twin(pictures: Path, train_scale: bool) -> N
 def test_in_a_run_the_scale_follows_its_warm_rounds(pictures: Path) -> None:
     pytest.importorskip("torch")
     tables = config(pictures, ["mlp", "mlp"], scale=16.0, warm_rounds=4, train_scale=False).tables
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()  # three rounds and the closing exchange
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()  # three rounds and the closing exchange
     rows = [device.agent.bench.model.head_rows()[0] for device in run.devices]
     assert [np.linalg.norm(each) for each in rows] == pytest.approx([8.0, 8.0], rel=1e-5)

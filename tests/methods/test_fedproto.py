@@ -19,7 +19,7 @@ from edge_sdk.protocol.knowledge import ClassRows, PublicFeatures, payload_bytes
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.protocol.wires import expectation, frame_limits
 from edge_sdk.reductions import Contribution
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 SPEC = spec_of("fedproto", feature_dim=2, mse_weight=0.5)
 MEANS = rows_of([0, 2], [[1, 2], [3, 4]], [4, 5])
@@ -125,7 +125,7 @@ def test_features_of_public_samples_come_closer(pictures: Path) -> None:
         tables = fleets.tables(pictures, "fedproto", devices=3, rounds=8)
         tables["method"] = {"over": "public", "public_batch": 16, "mse_weight": weight}
         tables["fleet"] = [{"count": 2, "model": "mlp"}, {"count": 1, "model": "softmax"}]  # whose features are pixels
-        run = fleets.Run(configs.parse(tables, Path("test.toml")))
+        run = fleets.Run(settings.parse(tables, Path("test.toml")))
         sent = run.tap()
         run.finished()
         assert run.result.completed

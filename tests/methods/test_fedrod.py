@@ -15,7 +15,7 @@ from edge_sdk.methods.fedrod import DeviceState
 from edge_sdk.methods.requests import Fit, ReadWeights, WriteWeights
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import Weights
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet.fleet import Device
 
 RATE = 0.1
@@ -26,7 +26,7 @@ def made(pictures: Path, model: str = "softmax", **params: Any) -> fleets.Run:
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
     tables["method"] = {"start": "equal", **params}
     tables["fleet"][0]["model"] = model
-    return fleets.Run(configs.parse(tables, Path("test.toml")))
+    return fleets.Run(settings.parse(tables, Path("test.toml")))
 
 
 def batches(run: fleets.Run, device: Device, round_: int) -> list[tuple[np.ndarray, np.ndarray]]:

@@ -23,7 +23,7 @@ from edge_sdk.protocol.messages import FederationSpec, Upload
 from edge_sdk.protocol.wires import expectation, frame_limits
 from edge_sdk.reductions import Contribution
 from edge_sdk.reductions.class_rows import mean_over_holders
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 SPEC = spec_of("fedssa", feature_dim=2)
 A = rows_of([0, 1], [[1, 0, 0.1], [0, 1, 0]])
@@ -183,7 +183,7 @@ def test_slots_leave_no_trace_of_what_they_held_before() -> None:
 def test_a_run_with_slots_forgets_no_device(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedssa", devices=4, rounds=4, quorum=3, deadline_s=2.0)
     tables["method"] = {"cached": True}
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     run.power_cut("device-03", 0.3, 100.0)
     run.finished()
     assert run.server.method_state.slots.slots == 4
@@ -259,7 +259,7 @@ def test_seen_and_all_lead_to_the_same_models(pictures: Path) -> None:
     for down in ("seen", "all"):
         tables = fleets.tables(pictures, "fedssa", devices=5, rounds=5, participants=3)
         tables["method"] = {"down": down}
-        runs.append(fleets.Run(configs.parse(tables, Path("test.toml"))).finished())
+        runs.append(fleets.Run(settings.parse(tables, Path("test.toml"))).finished())
     assert runs[0].model_bytes == runs[1].model_bytes
     assert sum(each.scalars_down for each in runs[0].result.history) < 0.7 * sum(
         each.scalars_down for each in runs[1].result.history
@@ -271,14 +271,14 @@ def test_heads_without_bias_take_part_and_their_bias_does_not_travel(pictures: P
     tables = fleets.tables(pictures, "fedssa", devices=3, rounds=3)
     tables["method"] = {"bias": False}
     tables["fleet"] = [{"count": 2, "model": "unbiased:model"}, {"count": 1, "model": "softmax"}]
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     sent = run.tap()
     run.finished()
     assert run.result.completed
     rows = [each.knowledge["header"].rows for each in sent if isinstance(each, Upload) and not each.closing]
     assert {each.shape for each in rows} == {(2, fleets.WIDTH)}
     tables["method"] = {}
-    refused = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    refused = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     assert {each["reason"] for each in refused.result.refused_devices} == {"capability"}
 
 

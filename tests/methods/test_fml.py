@@ -13,7 +13,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.methods.fml import Mutual
 from edge_sdk.objectives import Seen, logit_gradient, objective_loss
 from edge_sdk.protocol.messages import Hello
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import feasible
 from edge_sim.fleet import fleet as sim_fleet
 
@@ -21,12 +21,12 @@ RATE = 0.1
 F, G, Y = np.array([[2, 0]], np.float32), np.array([[0, 1]], np.float32), np.array([0])
 
 
-def made(pictures: Path, rows: list[dict[str, Any]] | None = None, **params: Any) -> configs.Config:
+def made(pictures: Path, rows: list[dict[str, Any]] | None = None, **params: Any) -> settings.Config:
     tables = fleets.tables(pictures, "fml", devices=4, rounds=3)
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
     tables["method"] = {"proxy": "softmax", "start": "equal", **params}
     tables["fleet"] = rows or tables["fleet"]
-    return configs.parse(tables, Path("test.toml"))
+    return settings.parse(tables, Path("test.toml"))
 
 
 def test_the_worked_number() -> None:
@@ -89,7 +89,7 @@ def test_both_models_are_measured(pictures: Path) -> None:
     """The proxies are one global model, the own models are personal; devices that were not asked count, too."""
     config = made(pictures)
     tables = {**config.tables, "federation": {**config.tables["federation"], "participants": 2}}
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     last = run.result.history[-1]
     assert len(set(last.global_accuracy.values())) == 1
     assert len(last.accuracy) == len(last.global_accuracy) == 4

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.methods.fedssa import FedSSA
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet.fleet import Device
 
 RATE = 0.1
@@ -20,12 +20,12 @@ WIDTHS = {"softmax": fleets.WIDTH, "mlp": 64}
 """Features that the families have by themselves."""
 
 
-def made(pictures: Path, method: str, model: str, **params: object) -> configs.Config:
+def made(pictures: Path, method: str, model: str, **params: object) -> settings.Config:
     tables = fleets.tables(pictures, method, devices=4, rounds=3, feature_dim=WIDTHS[model])
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
     tables["method"] = params
     tables["fleet"] = [{"count": 4, "model": model}]
-    return configs.parse(tables, Path("test.toml"))
+    return settings.parse(tables, Path("test.toml"))
 
 
 def samples(device: Device) -> tuple[np.ndarray, np.ndarray]:

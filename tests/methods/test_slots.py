@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import fleets
+import hypothesis
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from method_specs import spec_of
 
@@ -29,7 +30,7 @@ from edge_sdk.protocol.messages import Upload
 from edge_sdk.reductions import Contribution
 from edge_sdk.reductions.slots import Change, changed
 from edge_sdk.reductions.weighted_sum import WeightedSum
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 LAYOUT = bytes(16)
 
@@ -69,7 +70,7 @@ def test_the_worked_table_as_the_paper_reads_it() -> None:
     np.testing.assert_allclose(changed(slots, second, LAYOUT).mean().values, [3.1, 1.3], rtol=1e-7)
 
 
-@settings(max_examples=40, deadline=None)
+@hypothesis.settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1))
 def test_any_history_of_answers_and_expiries_leaves_the_bits_of_what_is_left(seed: int) -> None:
     rng = np.random.default_rng(seed)
@@ -170,7 +171,7 @@ def made(pictures: Path, method: str = "fedavg", **params: Any) -> fleets.Run:
     """Four devices, of which three are too slow for the deadline of a round now and then."""
     tables = fleets.tables(pictures, method, devices=4, rounds=5, quorum=2, deadline_s=2.0)
     tables["method"] = {"cached": True, **params}
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     for number, device in enumerate(run.devices[1:]):
         device.hardware.compute = slow_now_and_then([0.1] * (2 * number + 1) + [3.0])  # type: ignore[method-assign]
     return run
@@ -238,7 +239,7 @@ def test_a_coordinator_that_loses_power_goes_on_to_the_same_bits(pictures: Path,
     def built() -> fleets.Run:
         tables = fleets.tables(pictures, method, devices=4, rounds=5)
         tables["method"] = {"cached": True}
-        return fleets.Run(configs.parse(tables, Path("test.toml")))
+        return fleets.Run(settings.parse(tables, Path("test.toml")))
 
     clean = built()
     clean.run()

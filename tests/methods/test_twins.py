@@ -9,7 +9,7 @@ import fleets
 import numpy as np
 import pytest
 
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 torch = pytest.importorskip("torch")
 
@@ -26,7 +26,7 @@ def prepared(pictures: Path, method: str, params: dict[str, Any], train: dict[st
     tables = fleets.tables(pictures, method, DEVICES)
     tables["method"] |= params
     tables["train"] |= train
-    return fleets.Run(configs.parse(tables, Path("test.toml")))
+    return fleets.Run(settings.parse(tables, Path("test.toml")))
 
 
 def compare(run: fleets.Run, copies: list[twins.Twin], begun: list[np.ndarray]) -> None:

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 import fleets
+import hypothesis
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from method_specs import spec_of
 
@@ -39,7 +40,7 @@ from edge_sdk.protocol.quantised import Quantised
 from edge_sdk.reductions import Contribution
 from edge_sdk.reductions.weighted_sum import MOST_COUNT, WeightedSum
 from edge_sdk.transport.base import Incoming
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet.fleet import Device
 
 LAYOUT = bytes(range(16))
@@ -70,7 +71,7 @@ def test_the_worked_number() -> None:
     assert summed(weights_of(1, 3), weights_of(5, -1)).mean().values.tolist() == [3, 1]
 
 
-@settings(deadline=None)  # a busy machine is no fault
+@hypothesis.settings(deadline=None)  # a busy machine is no fault
 @given(st.integers(0, 2**32 - 1), st.integers(1, 12))
 def test_the_mean_is_the_literal_one_and_no_order_or_split_changes_a_bit(seed: int, devices: int) -> None:
     rng = np.random.default_rng(seed)
@@ -90,7 +91,7 @@ def test_the_mean_is_the_literal_one_and_no_order_or_split_changes_a_bit(seed: i
     np.testing.assert_array_equal(parts[1].merge(parts[0]).mean().values, mean)
 
 
-@settings(deadline=None)  # a busy machine is no fault
+@hypothesis.settings(deadline=None)  # a busy machine is no fault
 @given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(-3, 6))
 def test_the_sum_is_that_of_products_rounded_to_the_grid(seed: int, devices: int, most: int) -> None:
     """Against whole numbers of any length; halves of a unit, which are rounded to even, among them."""
@@ -153,7 +154,7 @@ def test_qffl_of_no_loss_is_finite_and_of_no_rate_an_error() -> None:
 def test_the_loss_of_qffl_is_exact_where_weights_travel_in_int8(pictures: Path) -> None:
     tables = fleets.tables(pictures, "qffl", devices=3, rounds=2)
     tables["encoding"] = {"weights": "int8-tensor"}
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     sent = run.tap()
     run.finished()
     losses = [each.knowledge["loss"] for each in sent if isinstance(each, Upload) and not each.closing]
@@ -198,7 +199,7 @@ def test_fedmd_lf_is_fedal_without_its_discriminator(pictures: Path) -> None:
     for method, params in (("fedmd_lf", {}), ("fedal", {"adversarial": 0.0})):
         tables = fleets.tables(pictures, method, devices=3)
         tables["method"] = {"public_batch": 8, "tau": 3, **params}
-        models.append(fleets.Run(configs.parse(tables, Path("test.toml"))).finished().model_bytes)
+        models.append(fleets.Run(settings.parse(tables, Path("test.toml"))).finished().model_bytes)
     assert models[0] == models[1]
 
 
@@ -208,7 +209,7 @@ def test_fedmd_lf_is_fedal_without_its_discriminator(pictures: Path) -> None:
 def test_a_model_of_another_layout_is_refused_when_it_joins(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedavg", devices=4, quorum=3)
     tables["fleet"] = [{"count": 3, "model": "softmax"}, {"count": 1, "model": "softmax", "size": [2, 2]}]
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     assert run.result.completed
     (refused,) = run.result.refused_devices
     assert (refused["device"], refused["reason"]) == ("device-03", "layout")
@@ -220,7 +221,7 @@ def test_a_model_of_another_layout_is_refused_when_it_joins(pictures: Path) -> N
 
 def test_weights_stay_on_a_device_whose_owner_did_not_let_them_go(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedavg", devices=4, quorum=3)
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     run.devices[2].agent.shares_weights = False
     sent = run.tap()
     run.finished()
@@ -278,7 +279,7 @@ def made(pictures: Path, method: str, **params: Any) -> fleets.Run:
     tables = fleets.tables(pictures, method, devices=4, rounds=3)
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
     tables["method"] = {"start": "equal", **params}
-    return fleets.Run(configs.parse(tables, Path("test.toml")))
+    return fleets.Run(settings.parse(tables, Path("test.toml")))
 
 
 def batches(run: fleets.Run, device: Device, round_: int) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -425,7 +426,7 @@ def test_feddf_al_takes_several_architectures_and_its_groups_start_each_transfer
     tables = fleets.tables(pictures, "feddf_al", devices=4)
     tables["method"] = {"public_batch": 8, "tau": 2, "max_devices": 4}
     tables["fleet"] = [{"count": 2, "model": "softmax"}, {"count": 2, "model": "softmax", "size": [2, 2]}]
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     sent = run.tap()
     run.finished()
     assert run.result.completed
@@ -446,7 +447,7 @@ def test_fedper_averages_bodies_and_keeps_heads(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedper", devices=3, rounds=2)
     tables["train"]["local_steps"] = 0
     tables["fleet"] = [{"count": 3, "model": "mlp"}]
-    run = fleets.Run(configs.parse(tables, Path("test.toml")))
+    run = fleets.Run(settings.parse(tables, Path("test.toml")))
     heads = [device.agent.bench.model.head_rows() for device in run.devices]
     run.finished()
     models = [device.agent.bench.model for device in run.devices]

@@ -13,8 +13,7 @@ import pytest
 from edge_sdk.boards.profiles import load_board
 from edge_sdk.data import Preprocess
 from edge_sdk.models.base import ModelSpec
-from edge_sim.config import model_rules
-from edge_sim.config import settings as configs
+from edge_sim.config import model_rules, settings
 from edge_sim.models import families
 
 if sys.version_info >= (3, 11):
@@ -80,6 +79,6 @@ def test_examples_are_read() -> None:
     assert len(examples) == 2
     for text in examples:
         tables = {"federation": {"name": "a", "rounds": 1, "devices": 4}, **tomllib.loads(text)}
-        parsed = configs.parse(tables, Path("f.toml"))
+        parsed = settings.parse(tables, Path("f.toml"))
         for number, row in enumerate(parsed.rows):
             assert model_rules.model_of(row.model, load_board(row.board), number, 0) in families.FAMILIES

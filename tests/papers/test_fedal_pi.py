@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coordinator import config as coordinators
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 FOLDER = Path(__file__).parents[2] / "benchmarks" / "papers"
 FILE = FOLDER / "fedal-pi.toml"
@@ -41,7 +41,7 @@ def loaded(name: str) -> Any:
 
 
 def test_the_file_says_what_the_paper_does() -> None:
-    config = configs.load_config(FILE, ["data.source=digits"])
+    config = settings.load_config(FILE, ["data.source=digits"])
     assert config.federation.devices == sum(row.count for row in config.fleet) == 10
     assert {(row.model, row.board, row.link) for row in config.fleet} == {("lenet5", "rpi4", "wifi")}
     assert (config.train.optimiser, config.train.learning_rate, config.train.batch_size) == ("adam", 1e-3, 32)
@@ -50,7 +50,7 @@ def test_the_file_says_what_the_paper_does() -> None:
 
 
 def test_methods_of_one_step_take_as_many_in_all() -> None:
-    script, config = loaded("fedal_pi"), configs.load_config(FILE, ["data.source=digits"])
+    script, config = loaded("fedal_pi"), settings.load_config(FILE, ["data.source=digits"])
     assert script.setting(config, "fedal") == script.setting(config, "fedavg") == {}
     for method in ("fedmd", "fedproto"):
         setting = script.setting(config, method)
@@ -87,7 +87,7 @@ def test_real_boards_take_the_same_file(tmp_path: Path, monkeypatch: pytest.Monk
     assert app.model.spec.name == "lenet5"
     assert app.share_weights
     assert len(app.data.train) >= 8
-    simulated = script.build_fleet(configs.load_config(FILE, [*script.DIGITS, "partition.alpha=5.0"])).devices[3]
+    simulated = script.build_fleet(settings.load_config(FILE, [*script.DIGITS, "partition.alpha=5.0"])).devices[3]
     assert np.array_equal(app.data.train.x, simulated.data.train.x)
     assert simulated.public.spec == ready.spec.public
 

@@ -11,7 +11,7 @@ import pytest
 from coordinator.config import chosen_method, load_toml
 from edge_sdk.methods.registry import load_method
 from edge_sim import run
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 FOLDER = Path(__file__).parents[2] / "examples" / "papers"
 FILES = sorted(FOLDER.glob("*.toml"))
@@ -51,7 +51,7 @@ def commands(file: Path) -> list[str]:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_the_file_is_read_as_it_stands(file: Path) -> None:
-    config = configs.load_config(file)
+    config = settings.load_config(file)
     assert chosen_method(config).name == config.federation.method
     assert config.federation.method == ("feddf_al" if file.stem == "fedal-figure8" else file.stem.partition("-")[0])
     assert config.federation.start == "equal"

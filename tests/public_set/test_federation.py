@@ -18,7 +18,7 @@ from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Assign, Bye, Hello, PublicBlock, PublicRequest, Upload, Welcome
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleet
 from edge_sim.fleet.fleet import Fleet
 
@@ -32,7 +32,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
     pictures = fleets.write_pictures(tmp_path_factory.mktemp("large") / "pictures.npz", side=SIDE)
     tables = fleets.tables(pictures, devices=4, feature_dim=SIDE * SIDE)
     tables["data"]["public"] = PUBLIC
-    return sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
+    return sim_fleet.build_fleet(settings.parse(tables, Path("test.toml")))
 
 
 @pytest.fixture(scope="module")

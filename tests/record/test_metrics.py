@@ -21,7 +21,7 @@ from coordinator.report.run_files import read_run, write_run
 from coordinator.report.summary import summary
 from edge_sdk.device.evaluation import personalised_accuracies, weighted_accuracy
 from edge_sdk.protocol.knowledge import ClassRows
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.runs.runner import run
 
 SAMPLES = {"a": 10, "b": 30, "c": 60}
@@ -172,7 +172,7 @@ def test_gm_is_what_all_devices_found_of_one_model():
 )
 def test_gm_by_round_and_at_the_end(pictures, tmp_path, method, known):
     tables = tiny.tables(pictures, method, devices=3, rounds=3)
-    found = run(configs.parse(tables, Path("f.toml")))
+    found = run(settings.parse(tables, Path("f.toml")))
     write_run(found, "", tmp_path)
     with (tmp_path / "rounds.csv").open() as file:
         rows = list(csv.DictReader(file))

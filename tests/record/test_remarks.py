@@ -16,7 +16,7 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.registry import load_method
 from edge_sdk.protocol.knowledge import ClassRows, Slot
 from edge_sdk.protocol.messages import Hello
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 
 
 def method(name: str) -> Any:
@@ -46,7 +46,7 @@ def test_rows_of_a_class_that_was_not_held_at_join_are_refused() -> None:
 def test_noised_sums_over_every_class_are_no_drift(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedhkd", devices=3)
     tables["method"] = {"noise_features": 0.5, "noise_soft": 0.5, "noise_counts": 0.5}
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     assert run.result.completed
     assert run.result.updates["refused"] == 0
 
@@ -86,5 +86,5 @@ def test_a_threshold_that_most_devices_cannot_pass(nu: float, counts: list[tuple
 def test_the_threshold_is_told_of_a_run(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedhkd", devices=3)
     tables["method"] = {"nu": 0.9}
-    run = fleets.Run(configs.parse(tables, Path("test.toml"))).finished()
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     assert any(re.match("W1: .*nu = 0.9 .*3 of 3", text) for text in run.result.warnings)

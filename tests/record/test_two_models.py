@@ -15,7 +15,7 @@ from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from edge_sdk.methods.registry import load_method
 from edge_sim import run
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from tests import fleets as tiny
 
 GLOBAL = {
@@ -30,7 +30,7 @@ def result(pictures, method):
     tables = tiny.tables(pictures, method, devices=3, rounds=3)
     if method == "fedbabu":  # shares what is in front of the last layer
         tables["fleet"][0]["model"] = "mlp"
-    return run(configs.parse(tables, Path("f.toml")))
+    return run(settings.parse(tables, Path("f.toml")))
 
 
 def rounds_csv(folder):

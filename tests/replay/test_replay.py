@@ -29,7 +29,7 @@ from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.checkpoint import Checkpoints
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.replay.device import replay_device
 from edge_sim.replay.history import History, device_history
 from edge_sim.replay.parts import maker_of
@@ -55,7 +55,7 @@ def record(
     tables = fleets.tables(pictures, method, devices=4, **(federation or {}))
     tables["fleet"] = [{**tables["fleet"][0], **(row or {})}]
     with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
-        run = fleets.Run(configs.parse(tables, Path("test.toml")), trace=kept, **options)
+        run = fleets.Run(settings.parse(tables, Path("test.toml")), trace=kept, **options)
         for at_s in cuts:
             run.power_cut("coordinator", at_s=at_s, for_s=1.0)
         return run.finished()
@@ -287,7 +287,7 @@ def test_a_device_draws_its_noise_again(path: Path, pictures: Path) -> None:
     noise = {"noise_features": 0.5, "noise_soft": 0.5, "noise_counts": 0.5}
     tables["method"] = noise
     with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
-        fleets.Run(configs.parse(tables, Path("test.toml")), trace=kept).finished()
+        fleets.Run(settings.parse(tables, Path("test.toml")), trace=kept).finished()
     assert again(path) == [4] * 4
 
 
@@ -326,7 +326,7 @@ def test_torch_computes_in_one_thread_again(path: Path, pictures: Path) -> None:
 def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> None:
     """A simulation that was killed goes on from before: devices unlearn what they did since."""
     tables = fleets.tables(pictures, devices=4, rounds=6)
-    parsed = configs.parse(tables, Path("test.toml"))
+    parsed = settings.parse(tables, Path("test.toml"))
     folder = path.parent / "checkpoint"
     with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
         first = fleets.Run(parsed, trace=kept)

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import fleets
+import hypothesis
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.record.insight import Insight, principal_components
@@ -18,14 +19,14 @@ from coordinator.report.insight_plots import MethodInsight, cosines
 from coordinator.report.run_files import INSIGHT, insight_bytes, read_run, write_run
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import softmax
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.runs.model_insight import PER_CLASS, model_insight
 from edge_sim.runs.runner import run
 
 
 def one_run(pictures: Path, method: str, **changes):
     tables = fleets.tables(pictures, method, devices=3, rounds=2)
-    return run(configs.parse(tables | changes, Path("f.toml")))
+    return run(settings.parse(tables | changes, Path("f.toml")))
 
 
 def made(k: int = 4, devices: int = 2, n: int = 5) -> Insight:
@@ -60,7 +61,7 @@ def test_principal_components_of_a_line_and_of_a_plane() -> None:
     assert principal_components(np.ones((3, 1), np.float32))[0].tolist() == [[0, 0]] * 3
 
 
-@settings(deadline=None, max_examples=30)
+@hypothesis.settings(deadline=None, max_examples=30)
 @given(st.integers(0, 2**32 - 1), st.integers(3, 20), st.integers(2, 8))
 def test_components_keep_distances_as_far_as_they_explain(seed: int, n: int, d: int) -> None:
     features = np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)

@@ -16,7 +16,7 @@ from coordinator.record.observer import RunObserver
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim.clock.clock import VirtualClock
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.runs import run_folder, same_world
 from edge_sim.runs.runner import run
 from edge_sim.studies.compare import compare
@@ -91,7 +91,7 @@ def test_a_finished_run_is_left_as_it_is(
 
 
 def test_a_finished_run_of_a_comparison_is_left_as_it_is(file: Path, tmp_path: Path) -> None:
-    compare(configs.load_config(file), ["fedmd"], [7], tmp_path / "cmp")
+    compare(settings.load_config(file), ["fedmd"], [7], tmp_path / "cmp")
     before = contents(tmp_path / "cmp")
     assert cli.main(["simulate", str(file), "--out", str(tmp_path / "cmp" / "fedmd" / "seed-7"), "--resume"]) == 0
     assert contents(tmp_path / "cmp") == before
@@ -160,7 +160,7 @@ def test_another_world_is_refused_by_its_first_keys(
     out = tmp_path / "run"
     interrupt(monkeypatch, file, out)
     before = contents(out)
-    tables = {**configs.load_config(file).tables}
+    tables = {**settings.load_config(file).tables}
     tables.update({"fleet": setting.pop("fleet")} if "fleet" in setting else {})
     with pytest.raises(UsageError) as caught:
         run(with_setting(tables, setting), out=out, resume=True)
@@ -180,18 +180,18 @@ def test_what_only_takes_another_time_may_change(file: Path, tmp_path: Path, mon
         "faults.drop": 0.0,
         "partition.export": str(tmp_path / "p.csv"),
     }
-    assert run(with_setting(configs.load_config(file).tables, setting), out=out, resume=True).completed
+    assert run(with_setting(settings.load_config(file).tables, setting), out=out, resume=True).completed
 
 
 def test_a_run_goes_on_from_its_own_settings(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
     interrupt(monkeypatch, file, out)
-    same_world.check_same_world(out / "federation.toml", configs.load_config(file))
+    same_world.check_same_world(out / "federation.toml", settings.load_config(file))
     assert run(out / "federation.toml", out=out, resume=True).completed
 
 
 def test_the_devices_alone_are_not_trained_again(file: Path, tmp_path: Path) -> None:
-    tables = with_setting(configs.load_config(file).tables, {"run.standalone": True})
+    tables = with_setting(settings.load_config(file).tables, {"run.standalone": True})
     out, whole, begun = tmp_path / "run", run(tables), list[str]()
 
     def observer(part: str) -> RunObserver:
@@ -210,7 +210,7 @@ def test_the_devices_alone_are_not_trained_again(file: Path, tmp_path: Path) -> 
 def test_the_devices_alone_are_trained_again_where_what_they_left_is_of_other_settings(
     file: Path, tmp_path: Path
 ) -> None:
-    tables = with_setting(configs.load_config(file).tables, {"run.standalone": True})
+    tables = with_setting(settings.load_config(file).tables, {"run.standalone": True})
     other = run(with_setting(tables, {"federation.seed": 9}), out=tmp_path / "other")
     shutil.copytree(tmp_path / "other" / "standalone", tmp_path / "run" / "standalone")
     found = run(tables, out=tmp_path / "run")

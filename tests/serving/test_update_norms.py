@@ -14,7 +14,7 @@ from coordinator.record.run_record import RunRecord
 from coordinator.serving.update_norms import OUTLIER, outliers, update_norm
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.protocol.knowledge import ClassRows, Weights
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleet
 
 LAYOUT = bytes(16)
@@ -45,7 +45,7 @@ def test_an_outlier_is_more_than_z_times_the_median() -> None:
 def test_a_run_names_it_and_counts_it(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedavg")
     tables["train"] |= {"optimiser": "sgd", "learning_rate": 0.01}
-    fleet = sim_fleet.build_fleet(configs.parse(tables, Path("test.toml")))
+    fleet = sim_fleet.build_fleet(settings.parse(tables, Path("test.toml")))
     loud = fleet.devices[3]
     train = Samples(loud.data.train.x * np.float32(100), loud.data.train.y)
     loud = replace(loud, data=LocalData(train=train, test=loud.data.test))

@@ -10,7 +10,7 @@ from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from edge_sdk.errors import UsageError
 from edge_sim import run
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.studies import compare, planned_runs
 
 ROUNDS, STEPS = 4, 3
@@ -23,7 +23,7 @@ def tables(pictures, standalone="matched", method="fedavg", **federation):
 
 
 def parsed(found):
-    return configs.parse(found, Path("f.toml"))
+    return settings.parse(found, Path("f.toml"))
 
 
 def test_alone_takes_the_same_steps_in_the_same_rounds(pictures, tmp_path):
@@ -51,7 +51,7 @@ def test_alone_in_every_round(pictures):
 def test_what_standalone_may_be(pictures, given, read):
     config = parsed(tables(pictures, given))
     assert config.run.standalone == read
-    assert configs.parse(config.tables, Path("f.toml")).run.standalone == read
+    assert settings.parse(config.tables, Path("f.toml")).run.standalone == read
 
 
 def test_what_standalone_may_not_be(pictures):

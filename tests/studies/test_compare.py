@@ -16,7 +16,7 @@ from coordinator.report.compare_table import compare_table
 from coordinator.report.tables import plain_text
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.fleet import fleet as fleet_of
 from edge_sim.studies import compare as comparing
 from edge_sim.studies import planned_runs as plans
@@ -27,7 +27,7 @@ def config(pictures):
     tables = fleets.tables(pictures, devices=3)
     tables["method"] = {"fedmd": {"public_batch": 8}, "fedal": {"public_batch": 8, "tau": 2}}
     tables["federation"]["rounds"] = 2
-    return configs.parse(tables, Path("test.toml"))
+    return settings.parse(tables, Path("test.toml"))
 
 
 def ran(config, out, methods=("fedmd",), seeds=(0, 1)):
@@ -81,7 +81,7 @@ def test_a_run_that_failed_is_tried_again(config, tmp_path):
 
 def test_runs_with_other_settings_are_not_mixed_in(config, tmp_path):
     ran(config, tmp_path, seeds=(0,))
-    other = configs.parse({**config.tables, "train": {"batch_size": 4}}, config.file)
+    other = settings.parse({**config.tables, "train": {"batch_size": 4}}, config.file)
     with pytest.raises(UsageError, match=r"alone/seed-0: .*other settings; .*--out"):
         ran(other, tmp_path, seeds=(0,))
 
@@ -127,7 +127,7 @@ def test_keys_of_the_method_section_itself_belong_to_the_files_own_method(pictur
 
 def test_the_devices_alone_know_no_faults(pictures):
     tables = fleets.tables(pictures) | {"faults": {"drop": 0.1}}
-    config = configs.parse(tables, Path("test.toml"))
+    config = settings.parse(tables, Path("test.toml"))
     assert plans.trial_config(config, "fedmd", 0).faults.drop == 0.1
     assert plans.trial_config(config, "alone", 0).faults.drop == 0.0
 
@@ -155,7 +155,7 @@ def test_names_count_once():
 def test_a_mistake_in_the_last_method_is_found_before_the_first_run(config, tmp_path):
     tables = {**config.tables, "method": {"fedal": {"tau": 0}}}
     with pytest.raises(UsageError, match="tau"):
-        ran(configs.parse(tables, config.file), tmp_path, methods=("fedmd", "fedal"))
+        ran(settings.parse(tables, config.file), tmp_path, methods=("fedmd", "fedal"))
     assert not list(tmp_path.iterdir())
 
 

@@ -16,7 +16,7 @@ from coordinator.report.compare import MethodRuns, Trial
 from coordinator.report.run_files import read_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
-from edge_sim.config import settings as configs
+from edge_sim.config import settings
 from edge_sim.studies import axes, gain_plots, planned_runs, sweep_table
 from edge_sim.studies import sweep as sweeping
 
@@ -29,7 +29,7 @@ def config(pictures):
     tables["method"] = {"fedmd": {"public_batch": 8}, "fedal": {"public_batch": 8, "tau": 2}}
     tables["federation"]["rounds"] = 1
     tables["data"]["split"] = [8, 2, 0]
-    return configs.parse(tables, Path("test.toml"))
+    return settings.parse(tables, Path("test.toml"))
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ def test_a_gain_is_drawn_with_its_points_beside(config, tmp_path):
 
 def test_conditions_alone_need_no_validation_part(config, tmp_path):
     tables = {**config.tables, "data": {**config.tables["data"], "split": [1, 0, 0]}}
-    found, _ = ran(configs.parse(tables, config.file), tmp_path, over=(ALPHA,), seeds=(0,))
+    found, _ = ran(settings.parse(tables, config.file), tmp_path, over=(ALPHA,), seeds=(0,))
     assert len(found.conditions) == 2
 
 
