@@ -129,6 +129,12 @@ class Ledger:
         """The id of this run, 16 bytes; empty before `bind`."""
         return self._get("run") or b""
 
+    @property
+    def unique_run(self) -> bytes | None:
+        """The id of this run where no other run has it; None in a simulation, whose runs repeat bit for bit."""
+        repeated = hashlib.sha256(self._get("spec") or b"").digest()[:16]
+        return None if self.run in (b"", repeated) else self.run
+
     def enrol(self, device: str, number: int | None, hello: bytes) -> int:
         """Store a device; returns its earlier number, else the one given, else (if taken or None) the next free one."""
         if number is None or number in self._taken:

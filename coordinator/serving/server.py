@@ -105,7 +105,8 @@ class Server:
         )
         self.record = aggregation.record
         self.record.started_s = begun_s
-        self._sender = Sender(spec, transport, epoch=lambda: ledger.epoch, sent=self.record.sent)
+        self._run = ledger.unique_run
+        self._sender = Sender(spec, transport, run=self._run, epoch=lambda: ledger.epoch, sent=self.record.sent)
         self._commands = CommandHandler(
             spec=spec,
             ledger=ledger,
@@ -183,6 +184,8 @@ class Server:
                     raise TransportError(f"no broker after {connect_within_s:g} s: {self._link_fault}")
             self._note_stop()
         finally:
+            if not self.over:  # the last will is not published at a disconnect
+                self._sender.announce("lost", "the coordinator was stopped; the run can be resumed")
             self.close()
 
     def _note_stop(self) -> None:
@@ -346,8 +349,11 @@ class Server:
         """Check an upload against what the exchange asks for; then the rounds decide whether it counts."""
         place = ExchangeId(upload.round, upload.exchange)
         hello = self.hellos.get(upload.device)
-        if hello is None:
-            raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
+        if hello is None or (upload.run is not None and upload.run != self._run):
+            self._sender.ask_for_hello(upload.device)
+            if hello is None:
+                raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
+            raise RemoteProtocolError("replayed", f"an upload of {upload.device} to another run")
         self.record.bytes_up[upload.device] += len(incoming.frame)
         if self.ledger.has(place, upload.device):
             self._commands.answer(SendReceipt(upload.device, place, "duplicate", ""))

@@ -253,7 +253,9 @@ class LabDesk:
 
         seed = random.SystemRandom().getrandbits(32)
         server = client_id.startswith("coordinator-")
-        return MqttTransport(url, client_id, tls=self._tls, clean=not server, manual_ack=server, seed=seed)
+        return MqttTransport(
+            url, client_id, tls=self._tls, clean=not server, fresh=server, manual_ack=server, seed=seed
+        )
 
 
 @dataclasses.dataclass
