@@ -14,6 +14,7 @@ from coordinator.record.instruments import ByName
 from coordinator.record.metrics import CURVES, PREFIXES
 from coordinator.record.result import RoundResult
 from coordinator.record.waiting import Waiting
+from edge_sdk.errors import REFUSAL_WORDS
 from edge_sdk.methods.requests import MeasuredModel
 from edge_sdk.protocol.knowledge import ByClass, Payload
 from edge_sdk.protocol.messages import Upload
@@ -22,8 +23,12 @@ MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
 
 MAX_SENDERS = 10_000
-"""The most names that are kept of senders that break the protocol or are refused, so that a sender that invents names
-cannot fill the memory."""
+"""The most names that are kept of devices that are refused, so that a sender that invents names cannot fill the
+memory."""
+MAX_STRANGERS = 100
+"""The most names that are kept of senders that do not take part, and whose frames were refused."""
+OTHERS = "others"
+"""The name under which further ones are counted."""
 KEPT = ("contributors", "exchanges", "waited_for", "waited_s", "declined", "silent")
 """Fields of a RoundResult that are noted per round."""
 TOTALS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
@@ -196,11 +201,16 @@ class RunRecord:
         self.holders.update(classes)
         self.sharers += bool(classes)
 
-    def refused_frame(self, sender: str, kind: str) -> None:
-        """Count a frame that broke the protocol; beyond MAX_SENDERS, senders share one entry."""
-        if len(self.refused_frames) >= MAX_SENDERS and sender not in self.refused_frames:
-            sender = "others"
-        self.refused_frames.setdefault(sender, Counter())[kind] += 1
+    def refused_frame(self, sender: str, kind: str, *, count: int = 1, named: bool = True) -> None:
+        """Count frames that broke the protocol.
+
+        named: whether the sender has an entry of its own in any case; beyond MAX_STRANGERS entries, others share one.
+        """
+        if kind not in REFUSAL_WORDS:
+            kind = "knowledge"  # a payload kind of another package refused it
+        if not named and len(self.refused_frames) >= MAX_STRANGERS and sender not in self.refused_frames:
+            sender = OTHERS
+        self.refused_frames.setdefault(sender, Counter())[kind] += count
 
     def refused_device(self, device: str, note: dict[str, str]) -> None:
         """Note a device that was refused; beyond MAX_SENDERS, new names are not kept."""

@@ -40,6 +40,7 @@ from coordinator.serving.checks import UploadChecks
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.device_report import DeviceReport
+from coordinator.serving.intake import Intake, booked_to
 from coordinator.serving.membership import MembershipHandler
 from coordinator.serving.operator_desk import OperatorDesk
 from coordinator.serving.orders import Orders
@@ -52,7 +53,7 @@ from edge_sdk.methods.base import Method
 from edge_sdk.protocol import topics, transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import FederationSpec, Hello, Inquiry, LogLines, Upload
+from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, LogLines, Upload
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
 log = logging.getLogger(__name__)
@@ -94,6 +95,7 @@ class Server:
         self._demands = UploadChecks(spec, method)
         self._warnings = RunWarnings(method, spec, policy)
         self._registry = DeviceRegistry(spec, method, self.roster, serving=public_server is not None)
+        self._intake = Intake(spec.federation, self._limits, self._registry.known)
         self.hellos: Mapping[str, Hello] = self._registry.hellos
         """The Hello of each device that takes part."""
         self.numbers: Mapping[str, int] = self._registry.numbers
@@ -261,13 +263,13 @@ class Server:
             if event.final:
                 self._queue.give_up(f"broker: {event.reason}", now_s)
         elif isinstance(event, Rejected):
-            self._refuse_frame(topics.sender(event.topic) or "unknown", event.kind, event.reason)
+            self._refuse_frame(booked_to(event.topic), event.kind, event.reason)
         elif self._queue.held:
             event.acknowledge()
         else:
-            sender = topics.sender(event.topic) or "unknown"
+            sender = booked_to(event.topic)
             try:
-                self._take(event, sender, now_s)
+                self._take(event, now_s)
             except RemoteProtocolError as error:
                 self._refuse_frame(sender, error.kind, str(error))
                 if error.kind == "version" and event.topic == topics.up(self.spec.federation, sender, "hello"):
@@ -278,7 +280,7 @@ class Server:
                 event.acknowledge()
 
     def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
-        self.record.refused_frame(sender if self._registry.known(sender) else "unknown", kind)
+        self.record.refused_frame(sender, kind, named=self._registry.known(sender))
         log.warning("refused a frame of %s: %s", sender, reason)
 
     @property
@@ -311,17 +313,19 @@ class Server:
 
     # -- frames in --------------------------------------------------------------------------------------------------
 
-    def _take(self, incoming: Incoming, sender: str, now_s: float) -> None:
-        if incoming.topic == topics.control(self.spec.federation):
-            self._take_command(incoming, now_s)
+    def _take(self, incoming: Incoming, now_s: float) -> None:
+        envelope = self._intake.opened(incoming)
+        message = envelope.message
+        if isinstance(message, (Control, Inquiry)):
+            self._take_command(message, now_s)
+            incoming.acknowledge()
             return
-        envelope = checks.opened(incoming.frame, sender, self.spec.federation, self._limits)
-        self._report.saw(sender, now_s)
-        if isinstance(envelope.message, Upload):
-            self._take_upload(envelope.message, incoming, now_s)
+        self._report.saw(booked_to(incoming.topic), now_s)
+        if isinstance(message, Upload):
+            self._take_upload(message, incoming, now_s)
             return
-        if isinstance(envelope.message, LogLines):
-            self._desk.relay(envelope.message)
+        if isinstance(message, LogLines):
+            self._desk.relay(message)
             incoming.acknowledge()
             return
         event = self._membership.take(envelope, incoming.frame, now_s, self.observer)
@@ -333,9 +337,8 @@ class Server:
             self._queue.feed(event, now_s=now_s)
         incoming.acknowledge()
 
-    def _take_command(self, incoming: Incoming, now_s: float) -> None:
+    def _take_command(self, message: Control | Inquiry, now_s: float) -> None:
         """Carry out an operator's command, or answer a question."""
-        message = checks.opened_command(incoming.frame, self.spec.federation, self._limits)
         event = None
         if isinstance(message, Inquiry):
             self._desk.tell(message, now_s)
@@ -343,7 +346,6 @@ class Server:
             event = self._desk.carry_out(message, now_s)
         if event is not None:
             self._queue.feed(event, now_s=now_s)
-        incoming.acknowledge()
 
     def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
         """Check an upload against what the exchange asks for; then the rounds decide whether it counts."""
