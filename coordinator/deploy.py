@@ -97,6 +97,7 @@ def run_coordinator(
             transport=transport,
             ledger=ledger,
             roster=ready.roster,
+            robust=ready.robust,
             public_server=_public_server(ready, settings, folder),
             observer=ObserverGroup(progress, _progress_file(ready, folder, progress), EventLog(folder / "log.jsonl")),
         )

@@ -129,6 +129,16 @@ class RunRecord:
     """The figures of each device's own model before its first round: device -> name -> value."""
     outliers: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By device: the number of its updates far larger than the others', and the largest ratio to the median."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """By device: the accepted uploads that count in no aggregate, because it is held out or they are out of bounds."""
+    held_out: dict[str, int] = field(default_factory=dict)
+    """By device: the round, from 0, in which it counts again."""
+    why_left_out: dict[str, str] = field(default_factory=dict)
+    """By device: why it was held out last."""
+    count_cap: int | None = None
+    """The most samples that a device weighs with in this round; 0: no cap; None: no round has opened yet."""
+    slot_caps: dict[str, int] = field(default_factory=dict)
+    """The caps that cut the counts in slots, by device."""
     left: dict[str, str] = field(default_factory=dict)
     """Devices that sent a Bye before the end -> reason."""
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -368,6 +378,11 @@ class RunRecord:
             "joules_source",
             "contested",
             "outliers",
+            "left_out",
+            "held_out",
+            "why_left_out",
+            "count_cap",
+            "slot_caps",
             "bytes_up",
             "bytes_down",
             "scalars",
@@ -413,6 +428,11 @@ class RunRecord:
             joules_source=dict(plain.get("joules_source", {})),
             contested=Counter(plain.get("contested", {})),
             outliers={device: (count, most) for device, (count, most) in plain["outliers"].items()},
+            left_out=Counter(plain.get("left_out", {})),
+            held_out=dict(plain.get("held_out", {})),
+            why_left_out=dict(plain.get("why_left_out", {})),
+            count_cap=plain.get("count_cap"),
+            slot_caps=dict(plain.get("slot_caps", {})),
             bytes_up=Counter(plain["bytes_up"]),
             bytes_down=Counter(plain["bytes_down"]),
             scalars=Counter(plain["scalars"]),

@@ -54,6 +54,7 @@ from edge_sdk.protocol import topics, transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, LogLines, Upload
+from edge_sdk.reductions.influence import PAPER, RobustTable
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
 log = logging.getLogger(__name__)
@@ -81,9 +82,13 @@ class Server:
         work: Callable[[], FleetWork] = lambda: NO_WORK,
         clock: Callable[[], float] = time.monotonic,
         begun_s: float | None = None,
+        robust: RobustTable = PAPER,
     ) -> None:
-        """begun_s: when a resumed run opened its first exchange, in seconds of this clock; None: not known."""
-        self.spec, self.transport, self.ledger = spec, transport, ledger
+        """begun_s: when a resumed run opened its first exchange, in seconds of this clock; None: not known.
+
+        robust: what one device may move.
+        """
+        self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))
         self.observer: RunObserver = observer or RunObserver()
         self._public_server = public_server
@@ -103,7 +108,7 @@ class Server:
         self.reduction = Reduction(spec, method, ledger, self._limits, chain)
         self._orders = Orders(ledger)
         aggregation, standing = restart.standing(
-            spec, policy, ledger, self._registry, self.reduction, orders=self._orders
+            spec, policy, ledger, self._registry, self.reduction, orders=self._orders, robust=robust
         )
         self.record = aggregation.record
         self.record.started_s = begun_s

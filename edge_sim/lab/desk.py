@@ -180,6 +180,7 @@ class LabDesk:
             transport=self._open(self._broker, f"coordinator-{federation.spec.federation}"),
             ledger=Ledger(ledger),
             roster=federation.roster,
+            robust=federation.robust,
             observer=observer,
         )
 

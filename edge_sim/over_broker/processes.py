@@ -61,6 +61,7 @@ def over_broker(
             transport=MqttTransport(url, name, fresh=True, manual_ack=True, seed=random.SystemRandom().getrandbits(32)),
             ledger=ledger,
             roster=federation.roster,
+            robust=federation.robust,
             observer=observer,
         )
         shown = without_password(url)
