@@ -356,10 +356,12 @@ class Server:
         """Check an upload against what the exchange asks for; then the rounds decide whether it counts."""
         place = ExchangeId(upload.round, upload.exchange)
         hello = self.hellos.get(upload.device)
-        if hello is None or (upload.run is not None and upload.run != self._run):
+        of_another_run = upload.run not in (None, self._run)
+        if of_another_run or upload.device not in self.numbers:
             self._sender.ask_for_hello(upload.device)
-            if hello is None:
-                raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
+        if hello is None:
+            raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
+        if of_another_run:
             raise RemoteProtocolError("replayed", f"an upload of {upload.device} to another run")
         self.record.bytes_up[upload.device] += len(incoming.frame)
         if self.ledger.has(place, upload.device):

@@ -267,10 +267,11 @@ def test_to_devices(rogue: Rogue, clean: fleets.Run) -> None:
     task = topics.down("tiny", "device-00", "task")
     rogue.say(b"?", topic=task)
     rogue.say(codec.encode(Assign(federation="tiny", device=VICTIM, round=1, exchange=0)), topic=task)
-    rogue.say(codec.encode(Assign(federation="tiny", device="device-00", round=9, exchange=0)), topic=task)
-    rogue.say(codec.encode(Assign(federation="tiny", device="device-00", round=1, exchange=7)), topic=task)
+    now = codec.Stamp(1, 99)
+    rogue.say(codec.encode(Assign(federation="tiny", device="device-00", round=9, exchange=0), now), topic=task)
+    rogue.say(codec.encode(Assign(federation="tiny", device="device-00", round=1, exchange=7), now), topic=task)
     poisoned = Assign(federation="tiny", device="device-00", round=2, exchange=0, common={"mean": mean})
-    rogue.say(codec.encode(poisoned), topic=task)
+    rogue.say(codec.encode(poisoned, now), topic=task)
     assert rogue.counted(clean) == {}
     assert rogue.run.devices[0].agent.refused_frames == {"magic": 2, "topic": 2, "knowledge": 5}
 
