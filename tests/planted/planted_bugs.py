@@ -143,9 +143,9 @@ BUGS = (
     # -- influence ----------------------------------------------------------------------------------------------------
     PlantedBug(
         "a device weighs what its upload says, not at most what it declared",
-        "coordinator/serving/aggregation.py",
-        "min(upload.samples, declared)",
-        "upload.samples",
+        "coordinator/serving/screen.py",
+        "min(told, self._registry.samples[device] or 1, told if most is None else most)",
+        "told",
         "tests/serving/test_counts.py::test_no_device_weighs_more_than_it_declared",
         "S11",
     ),
