@@ -24,11 +24,12 @@ from edge_sdk.protocol.schema import Count, Id, Integer, Real, Text
 from edge_sdk.protocol.toml_table import allowed, to_table
 from edge_sdk.protocol.transforms import OWN_FIELD, setting_of, unfit_encoding
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.reductions.influence import PAPER, RobustTable
 
 T = TypeVar("T")
 TomlTable = dict[str, Any]
 
-SECTIONS = ("federation", "method", "train", "public", "encoding")
+SECTIONS = ("federation", "method", "train", "public", "encoding", "robust")
 SIMULATION = ("data", "partition", "fleet", "faults", "scenario", "run")
 """Sections that only the simulator reads; a coordinator ignores them, so that one file serves both."""
 
@@ -114,6 +115,7 @@ class Settings:
     train: TrainSpec
     encoding: EncodingSpec
     public: PublicTable | None
+    robust: RobustTable
 
     @property
     def tables(self) -> TomlTable:
@@ -124,17 +126,19 @@ class Settings:
             "train": to_table(self.train, defaults=True),
             "public": to_table(self.public) if self.public is not None else {},
             "encoding": _encoding_table(self.encoding),
+            "robust": to_table(self.robust),
         }
         return {name: dict(table) for name, table in found.items() if table}
 
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """A federation that is ready to run: its specification for devices, the policy of its rounds, and its roster."""
+    """A federation that is ready to run: its specification, the policy of its rounds, its roster, its bounds."""
 
     spec: FederationSpec
     policy: RoundPolicy
     roster: tuple[str, ...]
+    robust: RobustTable = PAPER
 
 
 def load_toml(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
@@ -205,6 +209,7 @@ def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
         train=read_section(TrainSpec, tables.get("train", {}), "train", file),
         encoding=_encodings(tables.get("encoding", {}), file),
         public=read_section(PublicTable, tables["public"], "public", file) if "public" in tables else None,
+        robust=read_section(RobustTable, tables.get("robust", {}), "robust", file),
     )
 
 
@@ -275,7 +280,7 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
         over_select=table.over_selection,
         seed=table.seed,
     )
-    return Federation(spec, policy, tuple(sorted(table.roster)))
+    return Federation(spec, policy, tuple(sorted(table.roster)), settings.robust)
 
 
 def _check_schedule(settings: Settings) -> None:

@@ -83,7 +83,7 @@ def run_coordinator(
     seed = random.SystemRandom().getrandbits(32)
     pace = pacing.cloud_safe() if cloud_safe else None
     transport = MqttTransport(
-        broker, f"coordinator-{ready.spec.federation}", tls=tls, manual_ack=True, seed=seed, pace=pace
+        broker, f"coordinator-{ready.spec.federation}", tls=tls, fresh=True, manual_ack=True, seed=seed, pace=pace
     )
     ledger = open_ledger(folder, resume=resume)
     progress = Progress(ready.spec.federation)
@@ -97,6 +97,7 @@ def run_coordinator(
             transport=transport,
             ledger=ledger,
             roster=ready.roster,
+            robust=ready.robust,
             public_server=_public_server(ready, settings, folder),
             observer=ObserverGroup(progress, _progress_file(ready, folder, progress), EventLog(folder / "log.jsonl")),
         )

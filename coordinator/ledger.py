@@ -55,6 +55,8 @@ class Slots:
     """Devices whose upload of that round's first exchange is stored in their slot."""
     oldest: int = 0
     """Slots of rounds before this one are deleted."""
+    dropped: tuple[str, ...] = ()
+    """Devices whose slots are deleted, because their newest upload does not count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +130,12 @@ class Ledger:
     def run(self) -> bytes:
         """The id of this run, 16 bytes; empty before `bind`."""
         return self._get("run") or b""
+
+    @property
+    def unique_run(self) -> bytes | None:
+        """The id of this run where no other run has it; None in a simulation, whose runs repeat bit for bit."""
+        repeated = hashlib.sha256(self._get("spec") or b"").digest()[:16]
+        return None if self.run in (b"", repeated) else self.run
 
     def enrol(self, device: str, number: int | None, hello: bytes) -> int:
         """Store a device; returns its earlier number, else the one given, else (if taken or None) the next free one."""
@@ -223,12 +231,21 @@ class Ledger:
         query = "SELECT device, frame FROM uploads WHERE round = ? AND exchange = ?"
         return dict(self._rows(query, place.round, place.exchange))
 
+    def upload(self, place: ExchangeId, device: str) -> bytes:
+        """The frame of one device for one exchange, which must be there."""
+        if self._path is None:
+            return self._frames[place, device]
+        query = "SELECT frame FROM uploads WHERE round = ? AND exchange = ? AND device = ?"
+        frame: bytes = self._rows(query, place.round, place.exchange, device)[0][0]
+        return frame
+
     def checkpoint(self, round_: int, state: bytes, record: dict[str, Any], slots: Slots | None = None) -> None:
         """Begin a round: delete the rows of earlier rounds, except uploads that go into slots."""
         slots = slots or Slots()
         with transaction(self._db, self._path):
             self._fill_slots(round_ - 1, slots.filled)
             self._db.execute("DELETE FROM slots WHERE round < ?", (slots.oldest,))
+            self._db.executemany("DELETE FROM slots WHERE device = ?", [(device,) for device in slots.dropped])
             self._db.execute("DELETE FROM checkpoint")
             self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?)", (round_, state, json.dumps(record)))
             self._db.execute("DELETE FROM uploads WHERE round < ?", (round_,))

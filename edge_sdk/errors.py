@@ -60,11 +60,20 @@ class LocalProtocolError(ProtocolError):
     code = "local-protocol"
 
 
+REFUSAL_WORDS = frozenset(
+    {
+        *("limit", "magic", "version", "length", "checksum", "signature", "msgpack", "schema", "tensor", "nonfinite"),
+        *("topic", "rate", "stranger", "replayed", "knowledge", "chunk", "busy", "incomplete"),
+        *("duplicate", "stale", "refused"),
+    }
+)
+"""The words under which refused frames are counted; docs/reference/protocol.md says what each one means."""
+
+
 class RemoteProtocolError(ProtocolError):
     """The other side broke the protocol; the only error that decoding raises.
 
-    kind: the word under which the frame is counted: magic, version, length, checksum, signature, limit, msgpack,
-    schema, tensor, nonfinite, topic, knowledge, chunk, busy, incomplete.
+    kind: the word under which the frame is counted, one of REFUSAL_WORDS.
     """
 
     code = "remote-protocol"

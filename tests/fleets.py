@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import draws
 import numpy as np
 
 from coordinator.ledger import Ledger
@@ -17,7 +18,6 @@ from coordinator.trace.log import TraceWriter
 from edge_sdk.data import Preprocess
 from edge_sdk.device.store import Store
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Request
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.protocol import codec, storage
@@ -207,16 +207,15 @@ def teacher(classes: int, input_shape: tuple[int, int, int], seed: int, preproce
 
 def private_batches(run: Run, device: fleets.Device, round_: int, steps: int = 3) -> np.ndarray:
     """Indices of the batches that a device trains on in a round: (steps, b)."""
-    job = Job(
-        spec=run.fleet.federation.spec,
+    spec = run.fleet.federation.spec
+    return draws.private_batches(
+        seed=spec.seed,
         number=device.kit.number,
-        round=round_,
-        exchange=0,
-        closing=False,
+        round_=round_,
         samples=len(device.data.train),
-        learns=True,
+        size=spec.train.batch_size,
+        steps=steps,
     )
-    return job.private_batches(steps).indices
 
 
 def answer_of(bench: Workbench, request: Request) -> tuple[Any, int]:

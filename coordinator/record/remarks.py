@@ -174,13 +174,36 @@ def not_served(counts: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, 
     )
 
 
-def far_off(outliers: Mapping[str, tuple[int, float]]) -> tuple[str, ...]:
-    """Warning W17: the devices whose updates were far larger than the others', by count and most times the median."""
+def far_off(outliers: Mapping[str, tuple[int, float]], left_out: Mapping[str, int]) -> tuple[str, ...]:
+    """Warning W17: the devices whose updates were far larger than the others', by count and most times the median.
+
+    left_out: the devices some of whose uploads did not count; `left_out` below tells about them.
+    """
     return tuple(
-        f"W17: {count} updates of {device} had norms of up to {most:.0f} times the median of their exchange; they were "
-        "counted: look at its samples, or take it off the roster"
+        f"W17: {count} updates of {device} had norms of up to {most:.0f} times the median of their exchange"
+        + ("" if device in left_out else "; they were counted")
+        + ": look at its samples, or take it off the roster"
         for device, (count, most) in sorted(outliers.items())
     )
+
+
+def left_out(counts: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ...]:
+    """Warning W24: the devices that were held out, how many of their uploads did not count, and why at last."""
+    return tuple(
+        f"W24: {device} was held out: {count} of its uploads were received and not counted, the last time because of "
+        f"{why[device]}; robust.hold_out_rounds says for how long"
+        for device, count in sorted(counts.items())
+    )
+
+
+def held_out(round_: int, device: str, why: str, until: int) -> str:
+    """Warning W24 when it happens; round_, until: the round, from 0, and the one in which the device counts again."""
+    return f"W24: round {round_ + 1}: the upload of {device} does not count: {why}; held out up to round {until}"
+
+
+def times_the_median(times: float) -> str:
+    """The reason to hold out a device whose update is so many times the median."""
+    return f"an update of {times:.0f} times the median"
 
 
 def far_larger(round_: int, device: str, times: float) -> str:

@@ -14,6 +14,7 @@ from coordinator.record.instruments import ByName
 from coordinator.record.metrics import CURVES, PREFIXES
 from coordinator.record.result import RoundResult
 from coordinator.record.waiting import Waiting
+from edge_sdk.errors import REFUSAL_WORDS
 from edge_sdk.methods.requests import MeasuredModel
 from edge_sdk.protocol.knowledge import ByClass, Payload
 from edge_sdk.protocol.messages import Upload
@@ -22,8 +23,12 @@ MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
 
 MAX_SENDERS = 10_000
-"""The most names that are kept of senders that break the protocol or are refused, so that a sender that invents names
-cannot fill the memory."""
+"""The most names that are kept of devices that are refused, so that a sender that invents names cannot fill the
+memory."""
+MAX_STRANGERS = 100
+"""The most names that are kept of senders that do not take part, and whose frames were refused."""
+OTHERS = "others"
+"""The name under which further ones are counted."""
 KEPT = ("contributors", "exchanges", "waited_for", "waited_s", "declined", "silent")
 """Fields of a RoundResult that are noted per round."""
 TOTALS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
@@ -124,6 +129,16 @@ class RunRecord:
     """The figures of each device's own model before its first round: device -> name -> value."""
     outliers: dict[str, tuple[int, float]] = field(default_factory=dict)
     """By device: the number of its updates far larger than the others', and the largest ratio to the median."""
+    left_out: Counter[str] = field(default_factory=Counter)
+    """By device: the accepted uploads that count in no aggregate, because it is held out or they are out of bounds."""
+    held_out: dict[str, int] = field(default_factory=dict)
+    """By device: the round, from 0, in which it counts again."""
+    why_left_out: dict[str, str] = field(default_factory=dict)
+    """By device: why it was held out last."""
+    count_cap: int | None = None
+    """The most samples that a device weighs with in this round; 0: no cap; None: no round has opened yet."""
+    slot_caps: dict[str, int] = field(default_factory=dict)
+    """The caps that cut the counts in slots, by device."""
     left: dict[str, str] = field(default_factory=dict)
     """Devices that sent a Bye before the end -> reason."""
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -196,11 +211,16 @@ class RunRecord:
         self.holders.update(classes)
         self.sharers += bool(classes)
 
-    def refused_frame(self, sender: str, kind: str) -> None:
-        """Count a frame that broke the protocol; beyond MAX_SENDERS, senders share one entry."""
-        if len(self.refused_frames) >= MAX_SENDERS and sender not in self.refused_frames:
-            sender = "others"
-        self.refused_frames.setdefault(sender, Counter())[kind] += 1
+    def refused_frame(self, sender: str, kind: str, *, count: int = 1, named: bool = True) -> None:
+        """Count frames that broke the protocol.
+
+        named: whether the sender has an entry of its own in any case; beyond MAX_STRANGERS entries, others share one.
+        """
+        if kind not in REFUSAL_WORDS:
+            kind = "knowledge"  # a payload kind of another package refused it
+        if not named and len(self.refused_frames) >= MAX_STRANGERS and sender not in self.refused_frames:
+            sender = OTHERS
+        self.refused_frames.setdefault(sender, Counter())[kind] += count
 
     def refused_device(self, device: str, note: dict[str, str]) -> None:
         """Note a device that was refused; beyond MAX_SENDERS, new names are not kept."""
@@ -358,6 +378,11 @@ class RunRecord:
             "joules_source",
             "contested",
             "outliers",
+            "left_out",
+            "held_out",
+            "why_left_out",
+            "count_cap",
+            "slot_caps",
             "bytes_up",
             "bytes_down",
             "scalars",
@@ -403,6 +428,11 @@ class RunRecord:
             joules_source=dict(plain.get("joules_source", {})),
             contested=Counter(plain.get("contested", {})),
             outliers={device: (count, most) for device, (count, most) in plain["outliers"].items()},
+            left_out=Counter(plain.get("left_out", {})),
+            held_out=dict(plain.get("held_out", {})),
+            why_left_out=dict(plain.get("why_left_out", {})),
+            count_cap=plain.get("count_cap"),
+            slot_caps=dict(plain.get("slot_caps", {})),
             bytes_up=Counter(plain["bytes_up"]),
             bytes_down=Counter(plain["bytes_down"]),
             scalars=Counter(plain["scalars"]),

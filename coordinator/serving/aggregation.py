@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
+
 from coordinator.record.instruments import COORDINATOR
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.reduction import Reduction
+from coordinator.serving.screen import Screen
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frozen_dict import FrozenDict
+from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Upload
+from edge_sdk.reductions.influence import PAPER, RobustTable
 
 
 class Aggregation:
     """The sum of the accepted uploads of a run: the state of the method and the record."""
 
-    def __init__(self, registry: DeviceRegistry, reduction: Reduction, record: RunRecord, exchanges: int) -> None:
-        """exchanges: how many exchanges a round has."""
+    def __init__(
+        self,
+        registry: DeviceRegistry,
+        reduction: Reduction,
+        record: RunRecord,
+        exchanges: int,
+        robust: RobustTable = PAPER,
+    ) -> None:
+        """exchanges: how many exchanges a round has.  robust: what one device may move."""
         self._registry, self._reduction, self.record = registry, reduction, record
+        self.screen = Screen(robust, registry, record)
+        reduction.as_counted = self.screen.in_slot
+        self._sent: tuple[ExchangeId, Mapping[str, Payload]] | None = None
+        """The open exchange, and what every device was sent in it, by role."""
         self._last = exchanges - 1
         self.contributors = 0
         """How many devices contributed to the exchange that was closed last."""
 
     def add(self, upload: Upload) -> None:
-        """Add one upload, with its transforms undone.  No device weighs more than the samples that it declared.
+        """Add one upload, with its transforms undone; what of it counts, the screen decides.
 
         Raises StoreError if the disk refuses; then nothing has changed.
         """
         device, record = upload.device, self.record
         self._registry.follow(upload)
         if not upload.closing:
-            declared = self._registry.samples[device] or upload.samples
-            self._reduction.add(self._registry.numbers[device], upload, min(upload.samples, declared))
-            record.contributed[device] += 1
+            if self.screen.counts(upload, self._common(ExchangeId(upload.round, upload.exchange))):
+                self._fold(upload)
+                record.contributed[device] += 1
             record.last_round[device] = upload.round + 1
             if upload.exchange == self._last:
                 record.rounds_done[device] += 1
@@ -43,6 +61,18 @@ class Aggregation:
         record.held(upload.knowledge)
         record.travelled("up", upload.knowledge)
 
+    def _fold(self, upload: Upload) -> None:
+        counted = self.screen.counted(upload.device, upload.knowledge)
+        if counted is not upload.knowledge:
+            upload = replace(upload, knowledge=FrozenDict(counted))
+        samples = self.screen.samples(upload.device, upload.samples)
+        self._reduction.add(self._registry.numbers[upload.device], upload, samples)
+
+    def _common(self, place: ExchangeId) -> Mapping[str, Payload]:
+        if self._sent is None or self._sent[0] != place:
+            self._sent = place, self._reduction.common(place)
+        return self._sent[1]
+
     def add_stored(self, frame: bytes) -> None:
         """Add an upload that was accepted before a restart; frame: its frame in the ledger."""
         upload = self._reduction.stored(frame)
@@ -50,8 +80,30 @@ class Aggregation:
             self.add(upload)
             self.record.updates["accepted"] += 1
 
-    def close(self, place: ExchangeId, contributors: tuple[str, ...]) -> None:
-        """Let the method reduce an exchange.  Raises EdgeError if it cannot; then nothing has changed."""
-        found = self._reduction.finish(place, contributors, self._registry.numbers, self._registry.registered)
+    def close(self, place: ExchangeId, contributors: tuple[str, ...]) -> list[str]:
+        """Let the method reduce an exchange, without the uploads that the screen leaves out; returns what to note.
+
+        Raises EdgeError if the method cannot; then nothing has changed, but for uploads that were left out.
+        """
+        screen = self.screen
+        far_off = screen.outliers()
+        fresh = screen.to_leave_out(far_off)
+        counted = tuple(device for device in contributors if not (screen.left_out(device) or device in fresh))
+        if fresh:
+            self._add_again(place, counted)
+            screen.leave_out(fresh)
+            self.record.contributed.subtract(fresh)
+        out = tuple(device for device in contributors if screen.left_out(device))
+        found = self._reduction.finish(place, counted, self._registry.numbers, screen.registered, out)
         self.record.instrument(place.round + 1, COORDINATOR, found)
-        self.contributors = len(contributors)
+        self.contributors = len(counted)
+        self._sent = None
+        return screen.close(place.round, far_off)
+
+    def _add_again(self, place: ExchangeId, devices: tuple[str, ...]) -> None:
+        """Add up the uploads of these devices alone, from the ledger."""
+        self._reduction.drop_all()
+        for device in devices:
+            upload = self._reduction.kept(place, device)
+            if upload is not None:
+                self._fold(upload)

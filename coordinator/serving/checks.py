@@ -38,17 +38,18 @@ def opened(frame: bytes, sender: str, federation: str, within: Limits) -> Envelo
     return envelope
 
 
-def opened_command(frame: bytes, federation: str, within: Limits) -> Control | Inquiry:
+def opened_command(frame: bytes, federation: str, within: Limits) -> Envelope:
     """Decode a frame that came on the topic of commands, and check that it is an operator's for this federation.
 
     Signatures are not checked yet: the broker's access rules decide who may publish on that topic.
     """
-    message = codec.decode(frame, within).message
+    envelope = codec.decode(frame, within)
+    message = envelope.message
     if message.federation != federation:
         raise RemoteProtocolError("topic", f"for federation {message.federation}")
     if not isinstance(message, (Control, Inquiry)):
         raise RemoteProtocolError("topic", f"a {type(message).__name__} is no operator's command")
-    return message
+    return envelope
 
 
 class UploadChecks:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from coordinator.ledger import Ledger
-from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import FleetWork
 from coordinator.rounds import (
@@ -35,7 +34,6 @@ from coordinator.serving.orders import Orders
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
-from coordinator.serving.update_norms import UpdateNorms
 from edge_sdk.errors import EdgeError, LocalProtocolError, RunFailed, StoreError
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -77,7 +75,6 @@ class CommandHandler:
         self._sender, self._warnings, self._orders, self._observer = sender, warnings, orders, observer
         self._work, self._state = work, state
         self._record = aggregation.record
-        self._norms = UpdateNorms()
         self._withholding: dict[str, str] = {}
         """The devices whose last upload was withheld, and why."""
         self.unwritten: list[Persist] = []
@@ -123,10 +120,10 @@ class CommandHandler:
             return Broken(admission.nobody_learns(members, self._reduction.method))
         self._record.begun(now_s)
         at = invite.place
+        self._fix_cap(at)
         self._observer().opened(at, invite.devices)
         try:
             shared = self._reduction.common(at)
-            self._norms.begin(shared)
             common = self._sender.packed_common(self._chain.apply(shared), at, anybody=invite.devices[0])
             for device in invite.devices:
                 personal = self._reduction.personal(at, self._registry.numbers[device])
@@ -143,7 +140,6 @@ class CommandHandler:
     def _fold(self, fold: Fold, now_s: float) -> None:
         upload = cast("Arrived", fold.upload).upload
         self._aggregation.add(upload)
-        self._norms.add(fold.device, upload.knowledge)
         self.answer(SendReceipt(fold.device, fold.place, "accepted", ""))
         self._record.waiting.answered(fold.device, now_s)
 
@@ -155,20 +151,27 @@ class CommandHandler:
         self._record.waiting.closed(state.missing, now_s)  # only once: a disk wait counts for no device
         try:
             self._ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
-            self._aggregation.close(reduce.place, reduce.contributors)
+            noted = self._aggregation.close(reduce.place, reduce.contributors)
         except StoreError:
             raise
         except EdgeError as error:
             return Broken(str(error))
         self._record.closed_without((state.declined & state.members) - state.folded, state.silent)
-        self._look_for_outliers(reduce.place)
+        for note in noted:
+            self._observer().noted(note)
         return Finished(now_s)
 
-    def _look_for_outliers(self, place: ExchangeId) -> None:
-        """Name the devices whose update was far larger than the others' (W17)."""
-        for device, times in self._norms.close().items():
-            self._record.outlier(device, times)
-            self._observer().noted(remarks.far_larger(place.round, device, times))
+    def _fix_cap(self, at: ExchangeId) -> None:
+        """Fix the first round's cap on counts, durably; those of later rounds stand in their checkpoints."""
+        record = self._record
+        if record.count_cap is not None or at.exchange:
+            return
+        self._aggregation.screen.fix_cap()
+        try:
+            self._ledger.checkpoint(at.round, storage.serialise(self._reduction.state), record.to_json())
+        except StoreError:
+            record.count_cap = None  # the invitation is carried out again
+            raise
 
     def _round_done(self, done: RoundDone, now_s: float) -> None:
         state, record = self._state(), self._record
@@ -178,6 +181,9 @@ class CommandHandler:
                 self._observer().noted(warning)
             record.round_done(self._aggregation.contributors, state.policy.exchanges, now_s, self._work())
         record.asked, record.answered = state.asked, state.answered
+        self._aggregation.screen.fix_cap()
+        if slots is not None:
+            self._aggregation.screen.slots_changed(slots)
         self._ledger.checkpoint(done.round + 1, storage.serialise(self._reduction.state), record.to_json(), slots)
         self._orders.delete_forgotten(self._registry)
         self._observer().round_done(record.rounds[-1], self._spec.rounds, record)

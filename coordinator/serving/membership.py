@@ -140,6 +140,7 @@ class MembershipHandler:
 
     def _serve(self, request: PublicRequest, frame: bytes, now_s: float, observer: RunObserver) -> None:
         if request.device not in self._registry.numbers:
+            self._sender.ask_for_hello(request.device)
             raise RemoteProtocolError("knowledge", f"{request.device} has not joined")
         if self._public_server is None:
             raise RemoteProtocolError("knowledge", "no public set is served here")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordinator.ledger import Ledger, Slots
@@ -27,6 +27,10 @@ class Reduction:
         """How the method keeps slots; None: it has none."""
         self.state: Any = method.begin(spec)
         self._aggregate: Any = method.zero()
+        self._left_out: tuple[str, ...] = ()
+        """The devices whose uploads of the exchange that was closed last do not count."""
+        self.as_counted: Callable[[str, Mapping[str, Payload]], Mapping[str, Payload]] = lambda _device, slot: slot
+        """Returns the knowledge in a device's slot as it was counted when it came."""
 
     def load(self, state: bytes) -> None:
         """Restore the state from a checkpoint.  Raises StoreError if it is not one of this method."""
@@ -49,39 +53,57 @@ class Reduction:
         message = codec.decode(frame, self._limits).message
         return self.undone(message) if isinstance(message, Upload) else None
 
+    def kept(self, place: ExchangeId, device: str) -> Upload | None:
+        """The upload of a device to this exchange, from the ledger."""
+        return self.stored(self._ledger.upload(place, device))
+
     def add(self, number: int, upload: Upload, samples: int) -> None:
         """Add the upload of one device.  Raises StoreError if its slot cannot be read; then nothing has changed."""
         earlier = self._slot(upload.device)
         contribution = Contribution(number=number, samples=samples, knowledge=upload.knowledge, before=earlier)
         self._aggregate = self.method.add(self._aggregate, contribution)
 
+    def drop_all(self) -> None:
+        """Drop the uploads of the open exchange, so that those that count can be added anew."""
+        self._aggregate = self.method.zero()
+
     def finish(
-        self, place: ExchangeId, contributors: tuple[str, ...], numbers: Mapping[str, int], registered: Registered
+        self,
+        place: ExchangeId,
+        contributors: tuple[str, ...],
+        numbers: Mapping[str, int],
+        registered: Registered,
+        left_out: tuple[str, ...] = (),
     ) -> Mapping[str, float]:
         """Let the method reduce the exchange, after slots that are now too old are taken out of the aggregate.
 
-        numbers: by device, of all that have joined.  Returns the method's instruments.  Raises EdgeError if
-        the method cannot reduce; then nothing has changed.
+        contributors: whose uploads count; left_out: whose do not, and whose slots are taken out, too.  numbers: by
+        device, of all that have joined.  Returns the method's instruments.  Raises EdgeError if the method cannot
+        reduce; then nothing has changed.
         """
         self.method.registered = registered
         aggregate = self._aggregate
-        too_old = [device for device in self._too_old(place.round) if device not in contributors]
-        for device, earlier in [(device, self._slot(device)) for device in too_old]:
-            expired = Contribution(number=numbers[device], samples=0, knowledge={}, before=earlier)
-            aggregate = self.method.add(aggregate, expired)
+        expired = [device for device in self._too_old(place.round) if device not in contributors]
+        expired += [device for device in left_out if device not in expired and self.caching]
+        for device, earlier in [(device, self._slot(device)) for device in expired]:
+            if earlier:
+                gone = Contribution(number=numbers[device], samples=0, knowledge={}, before=earlier)
+                aggregate = self.method.add(aggregate, gone)
         reduced = self.method.finish(self._spec, self.state, place, aggregate)
         measured: Mapping[str, float] = {}
         if contributors and has_instruments(self._spec, place.round):
             measured = self.method.instruments(self._spec, self.state, reduced, place, aggregate)
         self.state, self._aggregate = reduced, self.method.zero()
+        self._left_out = left_out
         return measured
 
     def slots_after(self, round_: int) -> Slots | None:
         """How the end of a round changes the slots; None: the method has none."""
         if not self.caching:
             return None
-        kept = round_ >= self.caching.first_round
-        return Slots(self._ledger.contributors(ExchangeId(round_, 0)) if kept else (), self.caching.oldest(round_))
+        there = self._ledger.contributors(ExchangeId(round_, 0)) if round_ >= self.caching.first_round else ()
+        filled = tuple(device for device in there if device not in self._left_out)
+        return Slots(filled, self.caching.oldest(round_), self._left_out)
 
     def _too_old(self, round_: int) -> tuple[str, ...]:
         return tuple(self._ledger.slots_before(self.caching.oldest(round_))) if self.caching else ()
@@ -92,4 +114,5 @@ class Reduction:
         if frame is None:
             return {}
         message = codec.decode(frame, self._limits).message
-        return self._chain.undo(message.knowledge) if isinstance(message, Upload) else {}
+        found = self._chain.undo(message.knowledge) if isinstance(message, Upload) else {}
+        return self.as_counted(device, found)

@@ -17,6 +17,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.reductions.influence import RobustTable
 
 
 def standing(
@@ -27,6 +28,7 @@ def standing(
     reduction: Reduction,
     *,
     orders: Orders,
+    robust: RobustTable,
 ) -> tuple[Aggregation, RoundState]:
     """Fill a new registry and a new reduction from the ledger; returns the aggregation and the state of the rounds.
 
@@ -39,7 +41,7 @@ def standing(
     if checkpoint is not None:
         record, round_ = RunRecord.from_json(checkpoint.record), checkpoint.round
         reduction.load(checkpoint.state)
-    aggregation = Aggregation(registry, reduction, record, policy.exchanges)
+    aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust)
     closed = ledger.closed(round_)
     for exchange in sorted(closed):
         place = ExchangeId(round_, exchange)

@@ -34,7 +34,8 @@ class RunWarnings:
             *remarks.frozen(method, hellos),
             *remarks.withheld(record.withheld, record.why_withheld),
             *remarks.not_served(record.not_served, record.why_not_served),
-            *remarks.far_off(record.outliers),
+            *remarks.far_off(record.outliers, record.left_out),
+            *remarks.left_out(record.left_out, record.why_left_out),
             *remarks.without_effect(method, self._spec, record.instruments),
             *remarks.laggards(record.laggards() if method.lock_step and everybody else ()),
         )

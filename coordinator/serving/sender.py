@@ -37,10 +37,20 @@ class Sender:
     """Sends messages, each stamped with the coordinator's epoch and a sequence number."""
 
     def __init__(
-        self, spec: FederationSpec, transport: Transport, epoch: Callable[[], int], sent: Callable[[str, int], None]
+        self,
+        spec: FederationSpec,
+        transport: Transport,
+        *,
+        run: bytes | None,
+        epoch: Callable[[], int],
+        sent: Callable[[str, int], None],
     ) -> None:
-        """epoch: returns the epoch of this start.  sent: is called with each frame's device and size in bytes."""
+        """run: the id that messages carry; None: none.  epoch: returns the epoch of this start.
+
+        sent: is called with each frame's device and size in bytes.
+        """
         self._spec, self._transport, self._epoch, self._sent = spec, transport, epoch, sent
+        self._run = run
         self._sequence = 0
         self._long: dict[str, tuple[ExchangeId, bytes]] = {}
         """Assigns that travel in chunks, by device: sent again with the same bytes, a transfer continues."""
@@ -55,6 +65,13 @@ class Sender:
         """Send the state of the run as a retained message."""
         frame = self._frame(self._status(state, reason))
         self._transport.send(topics.coordinator_status(self._spec.federation), frame, retain=True)
+
+    def ask_for_hello(self, device: str) -> None:
+        """Tell a device that sends as if it took part, and is not known here, to send Hello."""
+        status = CoordinatorStatus(
+            federation=self._spec.federation, state="ready", epoch=self._epoch(), run=self._run, greet=True
+        )
+        self._transport.send(topics.down(self._spec.federation, device, "join"), self._frame(status))
 
     def send(self, device: str, message: DeviceMessage) -> None:
         """Send a message to a device."""
@@ -104,6 +121,7 @@ class Sender:
             closing=place.round == self._spec.rounds,
             verdict=verdict,
             reason=reason,
+            run=self._run,
         )
         self._hand(device, Receipt, self._frame(receipt))
 
@@ -127,6 +145,7 @@ class Sender:
             closing=at.round == self._spec.rounds,
             deadline_s=left_s,
             personal=personal,
+            run=self._run,
         )
         frame = self._frame(assign, {"common": common})
         self._long.pop(device, None)
@@ -150,5 +169,9 @@ class Sender:
 
     def _status(self, state: str, reason: str = "") -> CoordinatorStatus:
         return CoordinatorStatus(
-            federation=self._spec.federation, state=state, epoch=self._epoch(), reason=one_line(reason)
+            federation=self._spec.federation,
+            state=state,
+            epoch=self._epoch(),
+            reason=one_line(reason),
+            run=self._run,
         )

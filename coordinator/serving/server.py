@@ -40,6 +40,7 @@ from coordinator.serving.checks import UploadChecks
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.device_report import DeviceReport
+from coordinator.serving.intake import Intake, booked_to
 from coordinator.serving.membership import MembershipHandler
 from coordinator.serving.operator_desk import OperatorDesk
 from coordinator.serving.orders import Orders
@@ -52,7 +53,8 @@ from edge_sdk.methods.base import Method
 from edge_sdk.protocol import topics, transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import FederationSpec, Hello, Inquiry, LogLines, Upload
+from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, LogLines, Upload
+from edge_sdk.reductions.influence import PAPER, RobustTable
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
 log = logging.getLogger(__name__)
@@ -80,9 +82,13 @@ class Server:
         work: Callable[[], FleetWork] = lambda: NO_WORK,
         clock: Callable[[], float] = time.monotonic,
         begun_s: float | None = None,
+        robust: RobustTable = PAPER,
     ) -> None:
-        """begun_s: when a resumed run opened its first exchange, in seconds of this clock; None: not known."""
-        self.spec, self.transport, self.ledger = spec, transport, ledger
+        """begun_s: when a resumed run opened its first exchange, in seconds of this clock; None: not known.
+
+        robust: what one device may move.
+        """
+        self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))
         self.observer: RunObserver = observer or RunObserver()
         self._public_server = public_server
@@ -94,6 +100,7 @@ class Server:
         self._demands = UploadChecks(spec, method)
         self._warnings = RunWarnings(method, spec, policy)
         self._registry = DeviceRegistry(spec, method, self.roster, serving=public_server is not None)
+        self._intake = Intake(spec.federation, self._limits, self._registry.known)
         self.hellos: Mapping[str, Hello] = self._registry.hellos
         """The Hello of each device that takes part."""
         self.numbers: Mapping[str, int] = self._registry.numbers
@@ -101,11 +108,12 @@ class Server:
         self.reduction = Reduction(spec, method, ledger, self._limits, chain)
         self._orders = Orders(ledger)
         aggregation, standing = restart.standing(
-            spec, policy, ledger, self._registry, self.reduction, orders=self._orders
+            spec, policy, ledger, self._registry, self.reduction, orders=self._orders, robust=robust
         )
         self.record = aggregation.record
         self.record.started_s = begun_s
-        self._sender = Sender(spec, transport, epoch=lambda: ledger.epoch, sent=self.record.sent)
+        self._run = ledger.unique_run
+        self._sender = Sender(spec, transport, run=self._run, epoch=lambda: ledger.epoch, sent=self.record.sent)
         self._commands = CommandHandler(
             spec=spec,
             ledger=ledger,
@@ -183,6 +191,8 @@ class Server:
                     raise TransportError(f"no broker after {connect_within_s:g} s: {self._link_fault}")
             self._note_stop()
         finally:
+            if not self.over:  # the last will is not published at a disconnect
+                self._sender.announce("lost", "the coordinator was stopped; the run can be resumed")
             self.close()
 
     def _note_stop(self) -> None:
@@ -258,13 +268,13 @@ class Server:
             if event.final:
                 self._queue.give_up(f"broker: {event.reason}", now_s)
         elif isinstance(event, Rejected):
-            self._refuse_frame(topics.sender(event.topic) or "unknown", event.kind, event.reason)
+            self._refuse_frame(booked_to(event.topic), event.kind, event.reason)
         elif self._queue.held:
             event.acknowledge()
         else:
-            sender = topics.sender(event.topic) or "unknown"
+            sender = booked_to(event.topic)
             try:
-                self._take(event, sender, now_s)
+                self._take(event, now_s)
             except RemoteProtocolError as error:
                 self._refuse_frame(sender, error.kind, str(error))
                 if error.kind == "version" and event.topic == topics.up(self.spec.federation, sender, "hello"):
@@ -275,7 +285,7 @@ class Server:
                 event.acknowledge()
 
     def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
-        self.record.refused_frame(sender if self._registry.known(sender) else "unknown", kind)
+        self.record.refused_frame(sender, kind, named=self._registry.known(sender))
         log.warning("refused a frame of %s: %s", sender, reason)
 
     @property
@@ -308,17 +318,19 @@ class Server:
 
     # -- frames in --------------------------------------------------------------------------------------------------
 
-    def _take(self, incoming: Incoming, sender: str, now_s: float) -> None:
-        if incoming.topic == topics.control(self.spec.federation):
-            self._take_command(incoming, now_s)
+    def _take(self, incoming: Incoming, now_s: float) -> None:
+        envelope = self._intake.opened(incoming)
+        message = envelope.message
+        if isinstance(message, (Control, Inquiry)):
+            self._take_command(message, now_s)
+            incoming.acknowledge()
             return
-        envelope = checks.opened(incoming.frame, sender, self.spec.federation, self._limits)
-        self._report.saw(sender, now_s)
-        if isinstance(envelope.message, Upload):
-            self._take_upload(envelope.message, incoming, now_s)
+        self._report.saw(booked_to(incoming.topic), now_s)
+        if isinstance(message, Upload):
+            self._take_upload(message, incoming, now_s)
             return
-        if isinstance(envelope.message, LogLines):
-            self._desk.relay(envelope.message)
+        if isinstance(message, LogLines):
+            self._desk.relay(message)
             incoming.acknowledge()
             return
         event = self._membership.take(envelope, incoming.frame, now_s, self.observer)
@@ -330,9 +342,8 @@ class Server:
             self._queue.feed(event, now_s=now_s)
         incoming.acknowledge()
 
-    def _take_command(self, incoming: Incoming, now_s: float) -> None:
+    def _take_command(self, message: Control | Inquiry, now_s: float) -> None:
         """Carry out an operator's command, or answer a question."""
-        message = checks.opened_command(incoming.frame, self.spec.federation, self._limits)
         event = None
         if isinstance(message, Inquiry):
             self._desk.tell(message, now_s)
@@ -340,14 +351,18 @@ class Server:
             event = self._desk.carry_out(message, now_s)
         if event is not None:
             self._queue.feed(event, now_s=now_s)
-        incoming.acknowledge()
 
     def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
         """Check an upload against what the exchange asks for; then the rounds decide whether it counts."""
         place = ExchangeId(upload.round, upload.exchange)
         hello = self.hellos.get(upload.device)
+        of_another_run = upload.run not in (None, self._run)
+        if of_another_run or upload.device not in self.numbers:
+            self._sender.ask_for_hello(upload.device)
         if hello is None:
             raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
+        if of_another_run:
+            raise RemoteProtocolError("replayed", f"an upload of {upload.device} to another run")
         self.record.bytes_up[upload.device] += len(incoming.frame)
         if self.ledger.has(place, upload.device):
             self._commands.answer(SendReceipt(upload.device, place, "duplicate", ""))

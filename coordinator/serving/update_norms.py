@@ -1,13 +1,13 @@
 """The norms of the updates of an exchange, to name those far larger than the others (warning W17).
 
-No update is dropped for its size alone: a device with rare data may have to move further than the others.
+Whether a device that is named is held out, too, the settings say: screen.py.
 """
 
 from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import fields
 
 import numpy as np
@@ -21,24 +21,22 @@ LEAST_UPDATES = 3
 
 
 class UpdateNorms:
-    """The norms of the open exchange by device; uploads from before a restart are not included."""
+    """The norms of the open exchange by device."""
 
     def __init__(self) -> None:
-        self._sent: Mapping[str, Payload] = {}
         self._norms: dict[str, float] = {}
 
-    def begin(self, sent: Mapping[str, Payload]) -> None:
-        """Start an exchange; sent: what every device was sent in it, by role."""
-        self._sent = sent
+    def add(self, device: str, knowledge: Mapping[str, Payload], sent: Mapping[str, Payload]) -> None:
+        """Note the norm of an update; sent: what every device was sent in the exchange, by role."""
+        self._norms[device] = update_norm(knowledge, sent)
 
-    def add(self, device: str, knowledge: Mapping[str, Payload]) -> None:
-        """Note the norm of an update."""
-        self._norms[device] = update_norm(knowledge, self._sent)
+    def outliers(self, left_out: Collection[str]) -> dict[str, float]:
+        """Return the outliers as `outliers` does."""
+        return outliers(self._norms, left_out)
 
-    def close(self) -> dict[str, float]:
-        """End the exchange, and return its outliers as `outliers` does."""
-        norms, self._norms, self._sent = self._norms, {}, {}
-        return outliers(norms)
+    def clear(self) -> None:
+        """End the exchange."""
+        self._norms = {}
 
 
 def update_norm(knowledge: Mapping[str, Payload], sent: Mapping[str, Payload]) -> float:
@@ -56,7 +54,11 @@ def update_norm(knowledge: Mapping[str, Payload], sent: Mapping[str, Payload]) -
     return math.sqrt(total)
 
 
-def outliers(norms: Mapping[str, float]) -> dict[str, float]:
-    """The devices whose norm is more than OUTLIER times the median, with the ratio to the median."""
-    median = statistics.median(norms.values()) if len(norms) >= LEAST_UPDATES else 0.0
+def outliers(norms: Mapping[str, float], left_out: Collection[str] = ()) -> dict[str, float]:
+    """The devices whose norm is more than OUTLIER times the median, with the ratio to the median.
+
+    left_out: devices whose update does not count, and whose norm does not enter the median.
+    """
+    rest = [norm for device, norm in norms.items() if device not in left_out]
+    median = statistics.median(rest) if rest and len(norms) >= LEAST_UPDATES else 0.0
     return {device: norm / median for device, norm in sorted(norms.items()) if norm > OUTLIER * median > 0}

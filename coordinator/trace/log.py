@@ -22,10 +22,11 @@ from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.reductions.influence import RobustTable
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, TransportEvent
 
 MAGIC = b"EDGTRACE"
-VERSION = 2
+VERSION = 3
 NAME = "trace.edgt"
 """The name of the trace in a run directory."""
 _UNREADABLE = (LookupError, TypeError, ValueError, msgpack.UnpackException, RemoteProtocolError, StoreError)
@@ -44,6 +45,8 @@ class CoordinatorStart:
     """The bytes of a copy of its ledger file."""
     serves: bool
     """Whether it served the public set to devices."""
+    robust: RobustTable
+    """What one device may move."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +227,8 @@ def _refuse_format_one(path: Path) -> None:
 def _plain(entry: Entry) -> list[Any]:
     if isinstance(entry, CoordinatorStart):
         spec, policy = storage.serialise(entry.spec), asdict(entry.policy)
-        return ["life", spec, policy, list(entry.roster), entry.epoch, entry.ledger, entry.serves]
+        robust = asdict(entry.robust)
+        return ["life", spec, policy, list(entry.roster), entry.epoch, entry.ledger, entry.serves, robust]
     if isinstance(entry, Heard):
         return ["heard", entry.now_s, *_plain_event(entry.event)]
     if isinstance(entry, FramesSent):
@@ -257,7 +261,7 @@ def _entry(plain: Any) -> Entry:
         now_s, event, *rest = values
         return Heard(now_s, _EVENTS[event](*rest))
     if kind == "life":
-        spec, policy, roster, epoch, ledger, serves = values
+        spec, policy, roster, epoch, ledger, serves, robust = values
         return CoordinatorStart(
             spec=storage.deserialise(FederationSpec, spec),
             policy=RoundPolicy(**policy),
@@ -265,6 +269,7 @@ def _entry(plain: Any) -> Entry:
             epoch=epoch,
             ledger=ledger,
             serves=serves,
+            robust=RobustTable(**robust),
         )
     entry: Entry = _ENTRIES[kind](*values)
     return entry

@@ -31,6 +31,7 @@ class TracedServer(Server):
                 spec=self.spec,
                 policy=self.rounds.policy,
                 roster=self.roster,
+                robust=self.robust,
                 epoch=self.ledger.epoch,
                 ledger=self._copy_of_ledger(),
                 serves=self._public_server is not None,

@@ -93,6 +93,7 @@ def _begin(life: CoordinatorStart, checker: _Checker, equipment: Equipment) -> S
         transport=checker,
         ledger=ledger,
         roster=life.roster,
+        robust=life.robust,
         public_server=PublicSetServer(equipment.samples) if life.serves else None,
     )
 

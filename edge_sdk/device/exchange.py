@@ -148,6 +148,7 @@ class OngoingExchange:
             joules_source=cost.joules_source or None,
             temperature_c=cost.temperature_c,
             class_counts=self.learner.counts_to_disclose,
+            run=assign.run,
         )
 
     @property

@@ -61,8 +61,9 @@ class Membership:
     def undo_transforms(self, assign: Assign) -> Assign:
         """Return an Assign with its knowledge decoded for the method.  Raises RemoteProtocolError if it is illegal."""
         rounds = self.spec.rounds
-        if assign.closing != (assign.round == rounds) or assign.round > rounds:
-            raise RemoteProtocolError("knowledge", f"round {assign.round} of {rounds}: out of place")
+        if assign.closing != (assign.round == rounds) or assign.round > rounds or (assign.closing and assign.exchange):
+            place = f"round {assign.round} of {rounds}, exchange {assign.exchange}"
+            raise RemoteProtocolError("knowledge", f"{place}: out of place, or its closing flag is wrong")
         down = self.exchange_for(assign).down
         assign = self.chain.received(assign, "common", "personal")
         check_roles(assign.common, {role: slot for role, slot in down.items() if not slot.personal}, self.expect)

@@ -33,7 +33,7 @@ from edge_sdk.errors import LearningLost, Refused, RemoteProtocolError, RunFaile
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import CONTROL_LIMITS
+from edge_sdk.protocol.codec import CONTROL_LIMITS, Stamp
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
@@ -63,6 +63,9 @@ DISK_AGAIN_S = 5.0
 
 class Participant:
     """A device's part in one federation.  Apps use its subclass `Agent`."""
+
+    _ended_run: tuple[bytes | None, int] | None = None
+    """Run and epoch of the last status about the end of a run that this device was not part of."""
 
     def __init__(
         self,
@@ -375,11 +378,14 @@ class Participant:
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _receive(self, incoming: Incoming, now_s: float) -> None:
-        message = codec.decode(incoming.frame, self._limits).message
+        envelope = codec.decode(incoming.frame, self._limits)
+        message = envelope.message
         if message.federation != self.federation or getattr(message, "device", self.device) != self.device:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} for somebody else")
         if isinstance(message, Welcome):
             self._receive_welcome(message, incoming.frame, now_s)
+        elif isinstance(message, Assign | Receipt) and not self._is_of_this_run(message, envelope.stamp):
+            raise RemoteProtocolError("replayed", f"of another run or an earlier start: {type(message).__name__}")
         elif isinstance(message, Assign):
             self._receive_assign(message, incoming.frame, now_s)
         elif isinstance(message, Receipt):
@@ -404,9 +410,25 @@ class Participant:
             over = message.state in ("finished", "failed")
             reason = message.reason if message.state == "failed" else ""
             if message.state != "lost":
-                self._feed(session.CoordinatorSeen(message.epoch, over, reason, now_s))
+                run, greet = message.run or b"", message.greet
+                self._feed(session.CoordinatorSeen(message.epoch, over, reason, now_s, run, greet))
+            if over and self.session.phase is session.SessionPhase.JOINING:
+                self._tell_of_end(message)
         else:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for devices")
+
+    def _tell_of_end(self, status: CoordinatorStatus) -> None:
+        """Tell the owner once that there is no run to take part in: the last one is over, and this is not its end."""
+        if self._ended_run != (status.run, status.epoch):
+            self._ended_run = status.run, status.epoch
+            how = f"failed: {status.reason}" if status.state == "failed" else "is complete"
+            self.on_news(f"the last run of {self.federation} {how}; waits for a coordinator that begins another")
+
+    def _is_of_this_run(self, message: Assign | Receipt, stamp: Stamp) -> bool:
+        """Whether a message is of the run that this device takes part in, and not of before its last Welcome."""
+        if self._learner is None:
+            return True  # neither has an effect yet
+        return message.run in (None, self.session.run) and stamp.boot_epoch >= self.session.epoch
 
     def _send_log(self, wanted: LogRequest) -> None:
         lines = self.last_lines()
@@ -535,7 +557,7 @@ class Participant:
         elif self._learner.membership.welcome.run != welcome.run:  # with the model as trained so far
             self._work = None
             self._supply.stop()
-            self.session = session.SessionState(linked=self.session.linked, epoch=welcome.epoch)
+            self.session = session.SessionState(linked=self.session.linked, epoch=welcome.epoch, run=welcome.run)
             self._enter_run(welcome, frame)
         elif self._learner.membership.spec != welcome.spec:
             message = "the federation has other settings than when this device joined"
@@ -549,7 +571,7 @@ class Participant:
         if self.session.phase is session.SessionPhase.JOINING:
             self.on_news(f"accepted by the coordinator: {welcome.spec.method}, {welcome.spec.rounds} rounds")
         found = self.bench.public is not public_before  # found on the disk; the Hello has not named it yet
-        self._feed(session.Welcomed(welcome.epoch, now_s, lacks_public_set or found))
+        self._feed(session.Welcomed(welcome.epoch, now_s, lacks_public_set or found, welcome.run))
         if found and not lacks_public_set:
             self._feed(session.Fetched(now_s))
 
@@ -580,7 +602,7 @@ class Participant:
         if on_new_model is not None:
             self._compare_models(learner, on_new_model)
         self._rebuild()
-        joined = session.SessionState(epoch=welcome.epoch)
+        joined = session.SessionState(epoch=welcome.epoch, run=welcome.run)
         self.session = recovery.restored_session(joined, session.SessionPhase.JOINING, learner.membership, self.store)
 
     def _compare_models(self, learner: Learner, wish: OnNewModel) -> None:

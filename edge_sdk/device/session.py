@@ -25,6 +25,9 @@ IDLE_HELLO_S = 60.0
 """A device that receives nothing for this long sends Hello again: perhaps its Assign was lost, the coordinator counts
 it as away, or the coordinator was restarted unnoticed."""
 
+MISSED_THE_END = "it finished without this device's closing exchange, so the model lacks what the last round brought"
+"""Why a session ends without success although the run succeeded."""
+
 BEFORE_FIRST = ExchangeId(-1, 0)
 """An id that is smaller than that of the first exchange of a run."""
 
@@ -49,6 +52,8 @@ class SessionState:
     linked: bool = False
     epoch: int = -1
     """The epoch of the coordinator that welcomed this device; -1: none did."""
+    run: bytes = b""
+    """The id of the run that this device was welcomed to; empty: none."""
     exchange_id: ExchangeId = BEFORE_FIRST
     """The newest exchange that this device has begun."""
     unfinished: bool = False
@@ -88,6 +93,7 @@ class Welcomed:
     now_s: float
     lacks_public_set: bool = False
     """Whether this device lacks the public set that the method needs, or has not yet said that it has it."""
+    run: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +120,10 @@ class CoordinatorSeen:
     reason: str
     """Why the run failed; empty: it did not."""
     now_s: float
+    run: bytes = b""
+    """The run that it is about; empty: it does not say, as in a simulation."""
+    greet: bool = False
+    """Whether the coordinator asks this device for a Hello, because it does not know it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +242,7 @@ def _link_down(state: SessionState, _event: LinkDown) -> SessionTransition:
 
 
 def _welcome(state: SessionState, event: Welcomed) -> SessionTransition:
-    state = replace(state, epoch=event.epoch)
+    state = replace(state, epoch=event.epoch, run=event.run)
     if event.lacks_public_set:
         return _wait_for_assign(replace(state, phase=SessionPhase.FETCHING), event.now_s), (FetchPublic(),)
     if state.pending:
@@ -243,7 +253,7 @@ def _welcome(state: SessionState, event: Welcomed) -> SessionTransition:
 
 
 def _welcome_again(state: SessionState, event: Welcomed) -> SessionTransition:
-    state = replace(state, epoch=event.epoch)
+    state = replace(state, epoch=event.epoch, run=event.run)
     return (
         _wait_for_assign(state, event.now_s) if state.phase in (SessionPhase.IDLE, SessionPhase.FETCHING) else state
     ), ()
@@ -260,9 +270,12 @@ def _hello_refused(state: SessionState, event: HelloRefused) -> SessionTransitio
 
 
 def _coordinator_seen(state: SessionState, event: CoordinatorSeen) -> SessionTransition:
-    if event.over and 0 <= state.epoch <= event.epoch:  # otherwise it is a retained status of an earlier run
-        return replace(state, phase=SessionPhase.DONE, reason=event.reason), (EndSession(event.reason),)
-    if event.epoch == state.epoch or not state.linked:
+    ours = event.run in (b"", state.run)
+    if event.over and ours and 0 <= state.epoch <= event.epoch:
+        reason = event.reason or ("" if state.closing and not state.unfinished else MISSED_THE_END)
+        return replace(state, phase=SessionPhase.DONE, reason=reason), (EndSession(reason),)
+    known = ours and event.epoch == state.epoch and not event.greet
+    if known or not state.linked:
         return state, ()
     if state.phase is SessionPhase.JOINING and event.now_s < _answer_due_s(state):
         return replace(state, retry_at_s=_answer_due_s(state), retry_wait_s=HELLO_FIRST_S), ()
@@ -394,8 +407,9 @@ SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
             CoordinatorSeen,
             (SAME, _D),
             _coordinator_seen,
-            "new epoch: sends Hello, but not twice within a second, or an upload without a receipt; end of "
-            "the run: ends the session",
+            "new epoch, another run, or asked for a Hello: sends Hello, but not twice within a second, or an upload "
+            "without a receipt; end of this device's run: ends the session, with success if its closing exchange is "
+            "stored",
         ),
         Rule((_I,), Assigned, (_I, _W, _R), _assign, "newer: begins it; same: sends its upload again; older: ignored"),
         Rule((_W,), Assigned, (_W,), _assign, "newer: begins it instead; same or older: ignored"),

@@ -227,6 +227,8 @@ class Assign:
     """Knowledge that every device gets, by role."""
     personal: WireKnowledge = field(default_factory=FrozenDict)
     """Knowledge for this device alone, by role."""
+    run: Digest | None = field(default=None, metadata=LATER)
+    """The id of the run, as in Welcome; None: a simulation, or a coordinator from before this field."""
 
     @property
     def down(self) -> dict[str, Payload]:
@@ -274,6 +276,8 @@ class Upload:
     """The figures of `metrics`, of the device's own model before its first round; empty: not measured."""
     not_served: Line = field(default="", metadata=LATER)
     """Why the device's app does not predict with the model that this round left: it is worse on held-out samples."""
+    run: Digest | None = field(default=None, metadata=LATER)
+    """The id of the run, as in the Assign; None: that had none, or the device is from before this field."""
 
 
 @wire("receipt")
@@ -288,6 +292,8 @@ class Receipt:
     closing: bool = False
     verdict: Annotated[str, Text(16, "accepted|duplicate|late|refused")]
     reason: Line = ""
+    run: Digest | None = field(default=None, metadata=LATER)
+    """The id of the run, as in Welcome."""
 
 
 @wire("refusal")
@@ -334,12 +340,19 @@ class DeviceStatus:
 @wire("coordinator-status")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CoordinatorStatus:
-    """The coordinator's status, retained; its will sets it to `lost`.  On a new epoch devices send Hello again."""
+    """The coordinator's status, retained; its will sets it to `lost`.
+
+    On another run, and on another epoch of the same run, devices send Hello again.
+    """
 
     federation: Id
     state: Annotated[str, Text(16, "ready|finished|failed|lost")]
     epoch: Epoch
     reason: Line = ""
+    run: Digest | None = field(default=None, metadata=LATER)
+    """The id of the run, as in Welcome: the end of another run ends no device's session."""
+    greet: bool = field(default=False, metadata=LATER)
+    """Whether the device that gets this on its own topic is to send Hello: the coordinator does not know it."""
 
 
 @wire("public-request")

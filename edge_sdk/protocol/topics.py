@@ -16,12 +16,19 @@ from __future__ import annotations
 import functools
 import re
 import zlib
+from typing import NamedTuple
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol.schema import ID
 
 ROOT = "fl/v1"
 SHARDS = 16
+UP_KINDS = frozenset({"hello", "upd", "bye", "get", "want", "log", "lab"})
+"""The last level of the topics on which devices publish."""
+STATUS, CONTROL = "status", "control"
+"""The kinds of topics without a level for the kind: a device's status, and the commands of operators."""
+LONGEST = 256
+"""No legal topic is longer, in characters."""
 
 
 def is_id(name: str) -> bool:
@@ -96,8 +103,44 @@ def coordinator_subscriptions(federation: str) -> tuple[str, ...]:
     return (f"{ROOT}/{_level(federation)}/up/+/+/+", f"{ROOT}/{_level(federation)}/st/+", control(federation))
 
 
+class Origin(NamedTuple):
+    """What a legal topic to the coordinator says."""
+
+    federation: str
+    device: str
+    """The device that publishes on it; empty: an operator does."""
+    kind: str
+    """One of UP_KINDS, STATUS or CONTROL."""
+
+
+def origin(topic: str) -> Origin | None:
+    """Return what a topic to the coordinator says; None unless it is exactly one of those that this page lists.
+
+    A topic with another shard than its device's, or with a kind that does not exist, is none of them: each device has
+    one topic of each kind, and cannot invent more.
+    """
+    return _origin(topic) if len(topic) <= LONGEST else None
+
+
+@functools.lru_cache(maxsize=2**14)
+def _origin(topic: str) -> Origin | None:
+    root, levels = topic.split("/")[:2], topic.split("/")[2:]
+    match levels if "/".join(root) == ROOT and len(levels) > 1 and is_id(levels[0]) else []:
+        case [federation, "up", part, device, kind] if is_id(device) and kind in UP_KINDS:
+            return Origin(federation, device, kind) if part == str(shard(device)) else None
+        case [federation, "st", device] if is_id(device):
+            return Origin(federation, device, STATUS)
+        case [federation, "ctl"]:
+            return Origin(federation, "", CONTROL)
+        case _:
+            return None
+
+
 def sender(topic: str) -> str | None:
-    """Return the device that publishes on a topic; None if it is no device's topic."""
+    """Return the device that a topic names as its publisher; None if it names none.
+
+    The topic need not be legal: a broker's access rules allow a device any topic with its name in this place.
+    """
     root, levels = topic.split("/")[:2], topic.split("/")[2:]
     match levels if "/".join(root) == ROOT else []:
         case [_, "up", _, device, _] | [_, "st", device] if is_id(device):

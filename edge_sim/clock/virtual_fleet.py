@@ -243,6 +243,7 @@ class VirtualCoordinator:
             transport=self._transport,
             ledger=ledger,
             roster=self._fleet.federation.roster,
+            robust=self._fleet.federation.robust,
             observer=self._observer,
             public_server=self._public_server,
             work=self._work,

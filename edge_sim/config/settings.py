@@ -258,6 +258,7 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         method=shared.method,
         train=shared.train,
         encoding=shared.encoding,
+        robust=shared.robust,
         public=shared.public and replace(shared.public, path=_absolute(shared.public.path, file)),
         data=_data(tables.get("data", {}), file),
         partition=_partition(tables.get("partition", {}), file),

@@ -180,6 +180,7 @@ class LabDesk:
             transport=self._open(self._broker, f"coordinator-{federation.spec.federation}"),
             ledger=Ledger(ledger),
             roster=federation.roster,
+            robust=federation.robust,
             observer=observer,
         )
 
@@ -253,7 +254,9 @@ class LabDesk:
 
         seed = random.SystemRandom().getrandbits(32)
         server = client_id.startswith("coordinator-")
-        return MqttTransport(url, client_id, tls=self._tls, clean=not server, manual_ack=server, seed=seed)
+        return MqttTransport(
+            url, client_id, tls=self._tls, clean=not server, fresh=server, manual_ack=server, seed=seed
+        )
 
 
 @dataclasses.dataclass

@@ -58,9 +58,10 @@ def over_broker(
             spec=federation.spec,
             policy=federation.policy,
             method=ready_method(federation.spec, fleet.equipment),
-            transport=MqttTransport(url, name, manual_ack=True, seed=random.SystemRandom().getrandbits(32)),
+            transport=MqttTransport(url, name, fresh=True, manual_ack=True, seed=random.SystemRandom().getrandbits(32)),
             ledger=ledger,
             roster=federation.roster,
+            robust=federation.robust,
             observer=observer,
         )
         shown = without_password(url)

@@ -102,9 +102,9 @@ function accept(offered) {
 }
 
 /** The Upload of an exchange: logits on its public batch; in the closing one nothing. */
-function work({ round, exchange, closing = false }) {
+function work({ round, exchange, closing = false, run }) {
   const knowledge = closing ? {} : { logits: ["logits", logits(round, exchange)] };
-  return frameOf("upload", { round, exchange, closing, knowledge });
+  return frameOf("upload", { round, exchange, closing, knowledge, ...(run && { run }) });
 }
 
 function logits(round, exchange) {

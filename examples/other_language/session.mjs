@@ -9,6 +9,8 @@ const IDLE_HELLO_S = 60;
 /** Compares two places, [round, exchange]. */
 const later = (a, b) => a[0] - b[0] || a[1] - b[1];
 
+const same = (a, b) => Buffer.from(a).equals(Buffer.from(b));
+
 /**
  * Feed it with `connected`, `take` and `tick`; it calls
  *   io.hello()                 say hello
@@ -54,7 +56,11 @@ export class Session {
     else if (tag === "coordinator-status") this.seen(fields, nowS);
   }
 
-  welcome({ spec, epoch }, nowS) {
+  welcome({ spec, epoch, run }, nowS) {
+    if (this.run && !same(run, this.run)) {
+      [this.settings, this.place, this.outbox, this.stored, this.closing] = [null, [-1, 0], null, null, false];
+    }
+    this.run = run;
     const settings = JSON.stringify(spec);
     if (this.settings && this.settings !== settings) return this.end("the federation has other settings than before");
     if (!this.settings) {
@@ -67,6 +73,7 @@ export class Session {
   }
 
   assign(assign, nowS) {
+    if (assign.run && !same(assign.run, this.run)) return;
     const place = [assign.round, assign.exchange];
     const order = later(place, this.place);
     if (order < 0) return;
@@ -78,16 +85,19 @@ export class Session {
     this.send(nowS);
   }
 
-  receipt({ round, exchange }, nowS) {
+  receipt({ round, exchange, run }, nowS) {
+    if (run && !same(run, this.run)) return;
     if (later([round, exchange], this.place) !== 0) return;
     this.rest(nowS);
     if (this.closing) this.end("");
   }
 
-  seen({ state, epoch, reason }, nowS) {
+  seen({ state, epoch, reason, run, greet }, nowS) {
     if (state === "lost") return;
-    if (state !== "ready" && this.epoch >= 0 && epoch >= this.epoch) this.end(state === "failed" ? reason : "");
-    else if (epoch === this.epoch) return;
+    const ours = !run || (this.run && same(run, this.run));
+    if (state !== "ready" && ours && this.epoch >= 0 && epoch >= this.epoch) {
+      this.end(state === "failed" ? reason : this.closing ? "" : "the run is over, and the closing exchange is missing");
+    } else if (ours && epoch === this.epoch && !greet) return;
     else if (this.joined || nowS >= this.saidS + HELLO_FIRST_S) this.connected(nowS);
     else this.wait(this.saidS, HELLO_FIRST_S); // its Welcome may be on the way
   }

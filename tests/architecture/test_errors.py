@@ -1,7 +1,10 @@
 """The error tree: its docstring is the truth."""
 
+import ast
 import inspect
 import re
+
+from imports import sources
 
 from edge_sdk import errors
 
@@ -43,3 +46,20 @@ def test_each_error_says_its_own_word():
     words = {name: each.code for name, each in real().items()}
     assert all(re.fullmatch(r"[a-z]+(-[a-z]+)*", word) for word in words.values())
     assert len(set(words.values())) == len(words)
+
+
+def words_raised():
+    """The word of each RemoteProtocolError and Rejected in the code, where it is written out."""
+    places = {"RemoteProtocolError": 0, "Rejected": 1}
+    for _, source in sources():
+        for node in ast.walk(ast.parse(source)):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in places:
+                word = node.args[places[node.func.id]]
+                if isinstance(word, ast.Constant):
+                    yield word.value
+
+
+def test_every_refusal_word_in_the_code_is_in_the_list():
+    found = {*words_raised()}
+    assert len(found) > 10
+    assert found <= errors.REFUSAL_WORDS

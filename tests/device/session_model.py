@@ -55,8 +55,8 @@ class Model:
     def link(self) -> tuple[session.SessionCommand, ...]:
         return self.feed(session.LinkUp(self.now_s))
 
-    def welcome(self, epoch: int = 1, *, lacking: bool = False) -> tuple[session.SessionCommand, ...]:
-        return self.feed(session.Welcomed(epoch, self.now_s, lacking))
+    def welcome(self, epoch: int = 1, *, lacking: bool = False, run: bytes = b"") -> tuple[session.SessionCommand, ...]:
+        return self.feed(session.Welcomed(epoch, self.now_s, lacking, run))
 
     def fetched(self) -> tuple[session.SessionCommand, ...]:
         return self.feed(session.Fetched(self.now_s))
@@ -70,8 +70,10 @@ class Model:
     def receipt(self, round_: int, exchange: int = 0) -> tuple[session.SessionCommand, ...]:
         return self.feed(session.Receipted(ExchangeId(round_, exchange), self.now_s))
 
-    def seen(self, epoch: int, *, over: bool = False, reason: str = "") -> tuple[session.SessionCommand, ...]:
-        return self.feed(session.CoordinatorSeen(epoch, over, reason, self.now_s))
+    def seen(
+        self, epoch: int, *, over: bool = False, reason: str = "", run: bytes = b"", greet: bool = False
+    ) -> tuple[session.SessionCommand, ...]:
+        return self.feed(session.CoordinatorSeen(epoch, over, reason, self.now_s, run, greet))
 
     def wait_until_due(self) -> tuple[session.SessionCommand, ...]:
         due_s = session.session_due_s(self.state)

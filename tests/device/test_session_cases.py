@@ -12,6 +12,7 @@ from edge_sdk.device.session import (
     HELLO_FIRST_S,
     HELLO_MOST_S,
     IDLE_HELLO_S,
+    MISSED_THE_END,
     RESEND_MOST_S,
     EndSession,
     FetchPublic,
@@ -330,11 +331,44 @@ def test_a_coordinator_that_came_back_is_greeted(phase):
 @pytest.mark.parametrize("reason", ["", "the quorum cannot be reached"])
 @pytest.mark.parametrize("epoch", [1, 2])
 def test_the_end_of_our_run_ends_the_session(phase, reason, epoch):
-    """Epoch 2: the coordinator came back and ended without our noticing."""
+    """Epoch 2: the coordinator came back and ended without our noticing.  The closing exchange is missing."""
     model = at(phase)
-    assert model.seen(epoch, over=True, reason=reason) == (EndSession(reason),)
+    ending = EndSession(reason or MISSED_THE_END)
+    assert model.seen(epoch, over=True, reason=reason) == (ending,)
     assert model.state.phase is SessionPhase.DONE
-    assert model.state.reason == reason
+    assert model.state.reason == ending.reason
+
+
+def test_the_end_is_a_success_once_the_closing_exchange_is_stored():
+    model = receipted()
+    model.assign(2, closing=True)
+    lost = at(SessionPhase.IDLE)
+    lost.assign(2, closing=True)
+    assert lost.seen(1, over=True) == (EndSession(MISSED_THE_END),)  # while it is being computed
+    model.work_done()  # its receipt is lost
+    assert model.seen(1, over=True) == (EndSession(""),)
+
+
+@pytest.mark.parametrize("phase", LIVE[1:])
+@pytest.mark.parametrize("epoch", [1, 2])
+def test_another_run_ends_no_session_and_is_greeted(phase, epoch):
+    model = at(phase)
+    model.welcome(1, run=b"first run")
+    model.now_s = 2 * HELLO_FIRST_S
+    upload = (SendUpload((1, 0)),) if phase is SessionPhase.REPORTING else ()
+    for over in (True, False):
+        assert model.seen(epoch, over=over, run=b"other run") == (SayHello(), *upload)
+        assert model.state.phase is phase
+    assert model.seen(1, run=b"first run") == ()
+    assert model.seen(1, over=True, reason="too few", run=b"first run") == (EndSession("too few"),)
+
+
+@pytest.mark.parametrize("phase", LIVE[1:])
+def test_a_coordinator_that_does_not_know_this_device_gets_a_hello(phase):
+    model = at(phase)
+    model.welcome(1, run=b"first run")
+    assert model.seen(1, run=b"first run", greet=True)[:1] == (SayHello(),)
+    assert model.state.phase is phase
 
 
 def test_the_end_of_an_earlier_run_is_nothing_to_a_device_that_never_joined():
@@ -357,7 +391,7 @@ def test_a_device_that_comes_back_after_the_end_hears_of_it():
     model = receipted()
     model.restart()
     model.link()
-    assert model.seen(1, over=True) == (EndSession(""),)
+    assert model.seen(1, over=True) == (EndSession(MISSED_THE_END),)
 
 
 @pytest.mark.parametrize("phase", LIVE)

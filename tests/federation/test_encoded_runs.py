@@ -149,7 +149,7 @@ def test_an_assign_in_another_encoding_is_counted_and_changes_nothing(pictures: 
             for role, payload in assign.common.items()
         }
         forged = replace(assign, device="device-03", common=as_f2)
-        rogue.send(topics.down("tiny", "device-03", "task"), codec.encode(forged))
+        rogue.send(topics.down("tiny", "device-03", "task"), codec.encode(forged, codec.Stamp(1, 10_000)))
 
     run.clock.at(0.7 * clean.clock.now_s, forge)
     run.finished()

@@ -153,12 +153,21 @@ def test_speaking_for_somebody_else(rogue: Rogue, clean: fleets.Run) -> None:
     rogue.say(codec.encode(rogue.upload()), topic=topics.up("tiny", "device-05", "upd"))
     rogue.say(codec.encode(rogue.upload()), topic=topics.up("tiny", "nobody", "upd"))
     rogue.say(codec.encode(rogue.upload(federation="other")))
-    assert rogue.counted(clean) == {"device-05": {"topic": 2}, "unknown": {"topic": 2}, VICTIM: {"topic": 2}}
+    assert rogue.counted(clean) == {"device-05": {"topic": 2}, "nobody": {"stranger": 2}, VICTIM: {"topic": 2}}
 
 
 def test_a_stranger_who_never_joined(rogue: Rogue, clean: fleets.Run) -> None:
     rogue.say(codec.encode(rogue.upload(device="nobody")), topic=topics.up("tiny", "nobody", "upd"))
-    assert rogue.counted(clean) == {"unknown": {"knowledge": 2}}
+    assert rogue.counted(clean) == {"nobody": {"stranger": 2}}
+
+
+def test_topics_that_no_device_has(rogue: Rogue, clean: fleets.Run) -> None:
+    """A legal upload under a made-up shard or kind is not used: each device has one topic of each kind."""
+    right = topics.up("tiny", VICTIM, "upd")
+    wrong = topics.shard(VICTIM) + 1
+    rogue.say(codec.encode(rogue.upload()), topic=right.replace(f"/up/{topics.shard(VICTIM)}/", f"/up/{wrong}/"))
+    rogue.say(codec.encode(rogue.upload()), topic=right.replace("/upd", "/more"))
+    assert rogue.counted(clean) == {VICTIM: {"topic": 4}}
 
 
 def test_garbage(rogue: Rogue, clean: fleets.Run) -> None:
@@ -189,12 +198,18 @@ def test_garbage_under_no_name(rogue: Rogue, clean: fleets.Run) -> None:
 def test_under_ever_new_names(rogue: Rogue, clean: fleets.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither illegal frames nor refused strangers fill the memory."""
     monkeypatch.setattr(run_record, "MAX_SENDERS", 3)
+    monkeypatch.setattr(run_record, "MAX_STRANGERS", 3)
     honest = fleets.Run(rogue.run.fleet).hello(0)
     for i in range(6):
         rogue.say(b"?", topic=topics.up("tiny", f"name-{i}", "upd"))
         hello = replace(honest, device=f"name-{i}")
         rogue.say(codec.encode(hello), topic=topics.up("tiny", f"name-{i}", "hello"))
-    assert rogue.counted(clean) == {"unknown": {"magic": 12}}
+    rogue.say(b"?", at_s=6.0)
+    counted = rogue.counted(clean)
+    assert counted == {f"name-{i}": {"stranger": 2} for i in range(3)} | {
+        "others": {"stranger": 6},
+        VICTIM: {"magic": 2},
+    }
     assert len(rogue.run.result.refused_devices) == 3
 
 
@@ -252,10 +267,11 @@ def test_to_devices(rogue: Rogue, clean: fleets.Run) -> None:
     task = topics.down("tiny", "device-00", "task")
     rogue.say(b"?", topic=task)
     rogue.say(codec.encode(Assign(federation="tiny", device=VICTIM, round=1, exchange=0)), topic=task)
-    rogue.say(codec.encode(Assign(federation="tiny", device="device-00", round=9, exchange=0)), topic=task)
-    rogue.say(codec.encode(Assign(federation="tiny", device="device-00", round=1, exchange=7)), topic=task)
+    now = codec.Stamp(1, 99)
+    rogue.say(codec.encode(Assign(federation="tiny", device="device-00", round=9, exchange=0), now), topic=task)
+    rogue.say(codec.encode(Assign(federation="tiny", device="device-00", round=1, exchange=7), now), topic=task)
     poisoned = Assign(federation="tiny", device="device-00", round=2, exchange=0, common={"mean": mean})
-    rogue.say(codec.encode(poisoned), topic=task)
+    rogue.say(codec.encode(poisoned, now), topic=task)
     assert rogue.counted(clean) == {}
     assert rogue.run.devices[0].agent.refused_frames == {"magic": 2, "topic": 2, "knowledge": 5}
 

@@ -1,6 +1,6 @@
 """FedKF's device once more, straight from the paper: two nets, a generator, one loop.
 
-It shares with the real code the generator's architecture and its first weights, the draws of batches, noise and seeds.
+It shares with the real code the generator's architecture and its first weights, and the draws of noise and seeds.
 """
 
 from __future__ import annotations

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import draws
 import fleets
 import numpy as np
 import pytest
@@ -121,16 +122,14 @@ class Twin:
         self.y = torch.tensor(device.data.train.y)
 
     def batches(self, round_: int, steps: int) -> np.ndarray:
-        job = Job(
-            spec=self.spec,
+        return draws.private_batches(
+            seed=self.spec.seed,
             number=self.number,
-            round=round_,
-            exchange=0,
-            closing=False,
+            round_=round_,
             samples=len(self.x),
-            learns=True,
+            size=self.spec.train.batch_size,
+            steps=steps,
         )
-        return job.private_batches(steps).indices
 
     def steps(self, weights: list[Any], batches: np.ndarray, rate: float = RATE) -> None:
         for batch in batches:

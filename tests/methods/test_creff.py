@@ -16,7 +16,6 @@ from edge_sdk.data import LocalData, Samples  # noqa: E402
 from edge_sdk.device.workbench import Workbench  # noqa: E402
 from edge_sdk.methods import torch_creff  # noqa: E402
 from edge_sdk.methods.creff import _STREAM, random_layer  # noqa: E402
-from edge_sdk.methods.job import Job  # noqa: E402
 from edge_sdk.methods.requests import HeadGradients  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
 from edge_sdk.protocol.messages import Upload  # noqa: E402  # what follows needs torch
@@ -104,16 +103,7 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
                 ce(x[y == label] @ at.T, y[y == label]).backward()
                 brought.setdefault(label, []).append(at.grad)
             own = shared.clone().requires_grad_()
-            drawn = Job(
-                spec=spec,
-                number=device.kit.number,
-                round=round_,
-                exchange=0,
-                closing=False,
-                samples=len(y),
-                learns=True,
-            ).private_batches(3)
-            for batch in drawn.indices:
+            for batch in fleets.private_batches(run, device, round_):
                 (slope,) = torch.autograd.grad(ce(x[batch] @ own.T, y[batch]), [own])
                 own = (own - RATE * slope).detach().requires_grad_()
             trained.append(own.detach())

@@ -7,6 +7,7 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
+import draws
 import fleets
 import numpy as np
 import pytest
@@ -19,7 +20,6 @@ from coordinator.serving import admission
 from edge_sdk.methods.base import Registered
 from edge_sdk.methods.fedkf import FedKF
 from edge_sdk.methods.fedkf_term import DataFree
-from edge_sdk.methods.job import Job
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import Evaluate, Fit, ReadWeights, WriteWeights
 from edge_sdk.objectives import CrossEntropy, Seen
@@ -258,10 +258,15 @@ def test_a_run_is_its_literal_twin(pictures: Path, params: dict[str, Any]) -> No
     for round_ in range(3):
         trained = []
         for twin in twins:
-            source = Job(
-                spec=spec, number=twin.number, round=round_, exchange=0, closing=False, samples=len(twin.y), learns=True
-            ).private_batches(3)
-            trained.append(twin.round(round_, shared, source.indices))
+            drawn = draws.private_batches(
+                seed=spec.seed,
+                number=twin.number,
+                round_=round_,
+                samples=len(twin.y),
+                size=spec.train.batch_size,
+                steps=3,
+            )
+            trained.append(twin.round(round_, shared, drawn))
         shared = np.average(trained, axis=0, weights=counts)
     run.finished()
     found = run.server.method_state.slots.mean().values

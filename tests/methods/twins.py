@@ -1,7 +1,7 @@
 """The methods once more, straight from the papers: plain torch, one loop, no messages, no requests.
 
-They share with the real code only what is no part of a method: the draws of batches, the weights that a run begins
-with, and the data.
+They share with the real code only what is no part of a method: the weights that a run begins with, and the data.  Their
+batches are drawn in tests/draws.py, which does not call the code under test.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from copy import deepcopy
 from dataclasses import dataclass, field
 
+import draws
 import numpy as np
 import torch
 from fleets import Run
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
-from edge_sdk.methods.job import Job
-from edge_sdk.protocol.public_batch import batch_indices
 from edge_sim.clock.virtual_fleet import VirtualDevice
 
 
@@ -56,16 +55,15 @@ class Twin:
     def private_batches(self, round_: int) -> torch.Tensor:
         """Indices (steps, b)."""
         spec = self.run.fleet.federation.spec
-        job = Job(
-            spec=spec,
+        found = draws.private_batches(
+            seed=spec.seed,
             number=self.number,
-            round=round_,
-            exchange=0,
-            closing=False,
+            round_=round_,
             samples=len(self.x),
-            learns=True,
+            size=spec.train.batch_size,
+            steps=spec.train.local_steps,
         )
-        return torch.from_numpy(job.private_batches(spec.train.local_steps).indices)
+        return torch.from_numpy(found)
 
     def step(self, loss: torch.Tensor) -> None:
         self.optimiser.zero_grad()
@@ -93,7 +91,10 @@ def mean_of_others(logits: list[torch.Tensor], n: int) -> torch.Tensor:
 
 
 def public_batch(run: Run, round_: int, iteration: int, size: int) -> torch.Tensor:
-    return torch.from_numpy(batch_indices(run.fleet.federation.spec, round_, iteration, size).copy())
+    spec = run.fleet.federation.spec
+    assert spec.public is not None
+    found = draws.public_batch(seed=spec.seed, round_=round_, exchange=iteration, size=size, count=spec.public.count)
+    return torch.from_numpy(found)
 
 
 def fedmd(run: Run, twins: list[Twin]) -> None:

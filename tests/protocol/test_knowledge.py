@@ -127,6 +127,12 @@ def test_counts_are_bounded_by_what_was_declared(payload):
     assert "4294967294 samples together" in refused(huge, replace(EXPECT, samples=1000))
 
 
+def test_the_weight_of_a_model_is_bounded_by_what_was_declared():
+    weights = Weights(values=np.zeros(12, np.float32), layout=bytes(16), count=41)
+    weights.check(replace(EXPECT, samples=41))
+    assert re.search("41 samples.* most 40", refused(weights, replace(EXPECT, samples=40)))
+
+
 def test_a_count_cannot_exceed_what_i4_holds():
     rows = replace(ROWS, counts=np.array([2**31, 1], np.int64))
     with pytest.raises(LocalProtocolError, match=r"counts: .*i4, .*<i8"):

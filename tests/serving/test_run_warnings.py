@@ -98,9 +98,9 @@ def test_the_norms_of_an_exchange_end_with_it() -> None:
         return {"weights": Weights(values=np.array([value], np.float32), layout=bytes(16))}
 
     norms = UpdateNorms()
-    norms.begin(weights(1.0))
     for device, value in {"a": 2.0, "b": 2.0, "c": 41.0}.items():
-        norms.add(device, weights(value))
-    assert norms.close() == {"c": pytest.approx(40.0)}
-    norms.add("c", weights(41.0))
-    assert norms.close() == {}
+        norms.add(device, weights(value), weights(1.0))
+    assert norms.outliers(()) == {"c": pytest.approx(40.0)}
+    norms.clear()
+    norms.add("c", weights(41.0), {})
+    assert norms.outliers(()) == {}

@@ -1,4 +1,4 @@
-"""Warning W17 on the coordinator: an update far beyond the others is named, and counts all the same."""
+"""Warning W17 on the coordinator: an update far beyond the others is named, and held out unless the settings count it."""
 
 from __future__ import annotations
 
@@ -42,19 +42,36 @@ def test_an_outlier_is_more_than_z_times_the_median() -> None:
     assert outliers({"a": 0.0, "b": 0.0, "c": 1.0}) == {}  # the others stood still
 
 
-def test_a_run_names_it_and_counts_it(pictures: Path) -> None:
+def run_with_a_loud_device(pictures: Path, **robust: object) -> fleets.Run:
     tables = fleets.tables(pictures, "fedavg")
     tables["train"] |= {"optimiser": "sgd", "learning_rate": 0.01}
+    tables["robust"] = robust
     fleet = sim_fleet.build_fleet(settings.parse(tables, Path("test.toml")))
     loud = fleet.devices[3]
     train = Samples(loud.data.train.x * np.float32(100), loud.data.train.y)
     loud = replace(loud, data=LocalData(train=train, test=loud.data.test))
-    run = fleets.Run(replace(fleet, devices=(*fleet.devices[:3], loud, *fleet.devices[4:]))).finished()
+    return fleets.Run(replace(fleet, devices=(*fleet.devices[:3], loud, *fleet.devices[4:]))).finished()
+
+
+def test_a_run_names_it_and_counts_it_where_nobody_is_held_out(pictures: Path) -> None:
+    run = run_with_a_loud_device(pictures, hold_out_rounds=0)
     (warning,) = run.result.warnings
     assert re.search("device-03 .*norms .*median", warning)
     assert run.result.updates["accepted"] == 6 * 4
     again = RunRecord.from_json(run.server.record.to_json())
     assert again.outliers == run.server.record.outliers
+
+
+def test_a_run_holds_it_out_and_says_so(pictures: Path) -> None:
+    run = run_with_a_loud_device(pictures)
+    assert [line.split(":")[0] for line in run.result.warnings] == ["W17", "W24"]
+    record = run.server.record
+    assert run.result.updates["accepted"] == 6 * 4  # each has its receipt, and lets go of what it sent
+    assert record.left_out == {"device-03": 2}
+    assert record.contributed["device-03"] == 1  # before anything was sent, all weights are alike
+    assert [each.contributors for each in record.rounds] == [6, 5, 5]
+    again = RunRecord.from_json(record.to_json())
+    assert (again.left_out, again.held_out) == (record.left_out, record.held_out)
 
 
 def test_a_healthy_run_names_nobody(pictures: Path) -> None:

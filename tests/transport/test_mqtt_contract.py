@@ -52,3 +52,25 @@ def test_a_paced_link_takes_its_time_and_loses_nothing(broker: EmbeddedBroker) -
     assert time.monotonic() - begun_s > 0.4
     sender.close()
     receiver.close()
+
+
+def test_a_new_process_hears_nothing_that_the_broker_kept_for_an_earlier_one(broker: EmbeddedBroker) -> None:
+    earlier = MqttTransport(broker.url, "b", seed=1)
+    earlier.connect(["t/b"])
+    until(earlier, Connected)
+    earlier.close()
+    sender = MqttTransport(broker.url, "a", seed=2)
+    sender.connect([])
+    until(sender, Connected)
+    sender.send("t/b", b"queued")
+    sender.close()
+    later = MqttTransport(broker.url, "b", fresh=True, seed=3)
+    later.connect(["t/b"])
+    until(later, Connected)
+    later.send("t/b", b"new")
+    assert frames(later, 1) == [("t/b", b"new")]
+    cut(later)
+    until(later, Connected)  # with its session, which is no longer fresh
+    later.send("t/b", b"again")
+    assert frames(later, 1) == [("t/b", b"again")]
+    later.close()

@@ -44,6 +44,13 @@ class LinkSettings:
     will: Will | None = None
     expires_s: int | None = None
     """Seconds after which the broker drops a frame that it could not deliver (MQTT 5); None: never."""
+    fresh: bool = False
+    """Whether this client was not connected yet since it was made, and wants nothing that the broker keeps for it."""
+
+    @property
+    def clean_start(self) -> bool:
+        """Whether the broker forgets, when this client connects, what it has kept for it."""
+        return self.clean or self.fresh
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,8 @@ class ReconnectingTransport:
     def _run(self) -> None:
         while not self._closing.is_set():
             result = self._attempt()
+            if result.accepted:
+                self._settings = replace(self._settings, fresh=False)
             if self._closing.is_set():
                 return
             decision = self._retry.decide(result)

@@ -64,10 +64,12 @@ class MqttTransport(ReconnectingTransport):
     Frames that the broker kept in its session may arrive before `Connected`.  Frames on topics without a subscription
     never arrive.
 
-    clean: whether the broker forgets this client's session at a disconnect.  manual_ack: whether the broker keeps a
-    frame, and delivers it again after a reconnect, until its `acknowledge` is called; chunks are always acknowledged
-    at once, because brokers stop after a few that are not.  seed: for the random pauses.  pace: limits the rate of
-    publishing.  expires_s: seconds after which a broker that speaks MQTT 5 drops a frame that it could not deliver.
+    clean: whether the broker forgets this client's session at a disconnect.  fresh: whether it forgets, at the first
+    connection, what it has kept for this client before: frames to an earlier process with this id.  manual_ack: whether
+    the broker keeps a frame, and delivers it again after a reconnect, until its `acknowledge` is called; chunks are
+    always acknowledged at once, because brokers stop after a few that are not.  seed: for the random pauses.  pace:
+    limits the rate of publishing.  expires_s: seconds after which a broker that speaks MQTT 5 drops a frame that it
+    could not deliver.
 
     Raises UsageError for a URL that is not one of a broker, and for TLS files that cannot be used.
     """
@@ -81,6 +83,7 @@ class MqttTransport(ReconnectingTransport):
         password: str | None = None,
         tls: TlsFiles = NO_FILES,
         clean: bool = False,
+        fresh: bool = False,
         manual_ack: bool = False,
         keepalive_s: int = 60,
         seed: int,
@@ -94,7 +97,9 @@ class MqttTransport(ReconnectingTransport):
         if not client_id:
             raise UsageError(f"the client id for broker {address} is empty; give each device its own")
         tls_context(tls, address)  # reports unusable files now, before anything is sent
-        settings = LinkSettings(address, client_id, clean, manual_ack, keepalive_s, tls, expires_s=expires_s)
+        settings = LinkSettings(
+            address, client_id, clean, manual_ack, keepalive_s, tls, expires_s=expires_s, fresh=fresh
+        )
         super().__init__(settings, _Link, seed, max_frame_bytes, pace)
 
 
@@ -168,7 +173,7 @@ class _Link:
         client = Client(
             CallbackAPIVersion.VERSION2,
             self._settings.client_id,
-            clean_session=None if version_5 else self._settings.clean,
+            clean_session=None if version_5 else self._settings.clean_start,
             protocol=MQTTProtocolVersion.MQTTv5 if version_5 else MQTTProtocolVersion.MQTTv311,
             reconnect_on_failure=False,
             manual_ack=self._settings.manual_ack,
@@ -199,7 +204,7 @@ class _Link:
         properties = Properties(PacketTypes.CONNECT)  # type: ignore[no-untyped-call] # paho left it untyped
         properties.SessionExpiryInterval = 0 if settings.clean else _SESSION_EXPIRY_S
         self._client.connect(
-            address.host, address.port, settings.keepalive_s, clean_start=settings.clean, properties=properties
+            address.host, address.port, settings.keepalive_s, clean_start=settings.clean_start, properties=properties
         )
 
     def _serve(self, closing: threading.Event) -> None:

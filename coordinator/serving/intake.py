@@ -1,0 +1,59 @@
+"""The checks that every frame passes before its message is used, the cheapest first.
+
+Each check sees only what the ones before it let through:
+
+    1  topic      the topic is one of those that the protocol lists, of this federation
+    2  rate       its sender has not sent more than its share
+    3  stranger   its sender takes part, or is on the roster, or the frame is one with which devices come and go
+    4  decode     size, header, checksum and body are legal; the message is from the topic's device
+
+A frame that fails is counted under the word of the check, for the sender that its topic names.  Without access rules
+on the broker, that name is a claim: anybody may publish under it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from coordinator.serving import checks
+from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.codec import Envelope, Limits
+from edge_sdk.protocol.topics import CONTROL, STATUS, Origin
+from edge_sdk.transport.base import Incoming
+
+NOBODY = "unknown"
+"""The sender of frames on topics that name no device."""
+FROM_STRANGERS = frozenset({"hello", "bye", STATUS, CONTROL})
+"""The kinds of topics on which the coordinator listens to senders that do not take part."""
+
+
+def booked_to(topic: str) -> str:
+    """Return the sender for which a frame on this topic is counted."""
+    return topics.sender(topic) or NOBODY
+
+
+class Intake:
+    """Opens the frames of one federation."""
+
+    def __init__(self, federation: str, within: Limits, known: Callable[[str], bool]) -> None:
+        """within: the sizes of legal frames.  known: whether a device takes part, or is on the roster."""
+        self._federation, self._within, self._known = federation, within, known
+
+    def opened(self, incoming: Incoming) -> Envelope:
+        """Return the message of a frame.  Raises RemoteProtocolError, with the word of the check that it fails."""
+        origin = self._origin(incoming.topic)
+        self._check_sender(origin)
+        if origin.kind == CONTROL:
+            return checks.opened_command(incoming.frame, self._federation, self._within)
+        return checks.opened(incoming.frame, origin.device, self._federation, self._within)
+
+    def _origin(self, topic: str) -> Origin:
+        origin = topics.origin(topic)
+        if origin is None or origin.federation != self._federation:
+            raise RemoteProtocolError("topic", "a topic that this federation does not have")
+        return origin
+
+    def _check_sender(self, origin: Origin) -> None:
+        if origin.kind not in FROM_STRANGERS and not self._known(origin.device):
+            raise RemoteProtocolError("stranger", f"{origin.device} has not joined")

@@ -1,0 +1,129 @@
+"""What one device may move: caps on its counts, bounds on its values, and who is held out of the aggregate.
+
+The cap is fixed when a round opens, and stands in the record.  A slot keeps the cap with which it was filled, so that
+what is taken out of a running sum is to the bit what was put in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+from coordinator.ledger import Slots
+from coordinator.record import remarks
+from coordinator.record.run_record import RunRecord
+from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.update_norms import UpdateNorms
+from edge_sdk.methods.base import Registered
+from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.messages import Upload
+from edge_sdk.reductions.influence import RobustTable, beyond, capped, count_cap
+
+
+class Screen:
+    """Decides what of each upload counts."""
+
+    def __init__(self, table: RobustTable, registry: DeviceRegistry, record: RunRecord) -> None:
+        self._table, self._registry, self._record = table, registry, record
+        self._norms = UpdateNorms()
+        self._out: dict[str, str] = {}
+        """The devices whose upload of the open exchange does not count, with what is wrong with its values, if it is
+        that."""
+        self._most: dict[str, int] = {}
+        """The caps that cut an upload of the open round, by device."""
+
+    # -- counts -----------------------------------------------------------------------------------------------------
+
+    def fix_cap(self) -> None:
+        """Fix the cap of the round that opens."""
+        registry = self._registry
+        self._record.count_cap = count_cap(self._table, [registry.samples[device] for device in registry.numbers])
+
+    def most(self, device: str) -> int | None:
+        """The most samples that a device weighs with in this round; None: as many as it sends.
+
+        A device that told no number weighs as one sample.
+        """
+        cap, declared = self._record.count_cap or 0, self._registry.samples[device]
+        if not declared:
+            return 1
+        return cap if 0 < cap < declared else None
+
+    def samples(self, device: str, told: int) -> int:
+        """The number of samples behind an upload that tells this number."""
+        most = self.most(device)
+        return min(told, self._registry.samples[device] or 1, told if most is None else most)
+
+    @property
+    def registered(self) -> Registered:
+        """The devices that have joined, with the samples that they weigh with."""
+        samples = self._registry.samples
+        total = sum(self.samples(device, samples[device]) for device in self._registry.numbers)
+        return replace(self._registry.registered, samples=total)
+
+    def counted(self, device: str, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:
+        """The knowledge of an upload with its counts cut to the cap."""
+        most = self.most(device)
+        if most is None:
+            self._most.pop(device, None)
+            return knowledge
+        self._most[device] = most
+        return capped(knowledge, most)
+
+    def in_slot(self, device: str, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:
+        """The knowledge in a device's slot as it was counted when it came."""
+        most = self._record.slot_caps.get(device)
+        return knowledge if most is None else capped(knowledge, most)
+
+    def slots_changed(self, slots: Slots) -> None:
+        """Keep the caps with which slots are filled when a round ends."""
+        caps = self._record.slot_caps
+        for device in (*slots.filled, *slots.dropped):
+            caps.pop(device, None)
+        caps.update({device: self._most[device] for device in slots.filled if device in self._most})
+
+    # -- values -----------------------------------------------------------------------------------------------------
+
+    def counts(self, upload: Upload, sent: Mapping[str, Payload]) -> bool:
+        """Whether an upload counts, as far as it alone tells; sent: what every device was sent in the exchange."""
+        device, wrong = upload.device, beyond(upload.knowledge, self._table)
+        self._norms.add(device, upload.knowledge, sent)
+        if not wrong and upload.round >= self._record.held_out.get(device, 0):
+            return True
+        self._out[device] = wrong
+        return False
+
+    def outliers(self) -> dict[str, float]:
+        """The devices whose update was far larger than the others', with the ratio to the median (W17).
+
+        Updates that are left out already do not enter the median.
+        """
+        return self._norms.outliers(self._out)
+
+    def left_out(self, device: str) -> bool:
+        """Whether the device's upload of this exchange does not count."""
+        return device in self._out
+
+    def to_leave_out(self, found: Mapping[str, float]) -> list[str]:
+        """The outliers among these whose uploads still count, and should not."""
+        return [device for device in found if device not in self._out] if self._table.hold_out_rounds else []
+
+    def leave_out(self, devices: Collection[str]) -> None:
+        """Note that the uploads of these outliers are out of the aggregate."""
+        self._out.update(dict.fromkeys(devices, ""))
+
+    def close(self, round_: int, found: Mapping[str, float]) -> list[str]:
+        """Close the exchange, and hold out who sent what does not count; returns what to note.  found: its outliers."""
+        record, notes = self._record, []
+        for device, times in found.items():
+            record.outlier(device, times)
+            notes.append(remarks.far_larger(round_, device, times))
+        for device, wrong in sorted(self._out.items()):
+            record.left_out[device] += 1
+            if device in found or wrong:
+                record.why_left_out[device] = wrong or remarks.times_the_median(found[device])
+                record.held_out[device] = until = round_ + 1 + self._table.hold_out_rounds
+                notes.append(remarks.held_out(round_, device, record.why_left_out[device], until))
+        self._out = {}
+        self._norms.clear()
+        return notes

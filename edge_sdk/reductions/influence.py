@@ -1,0 +1,109 @@
+"""The section [robust], and the bounds on what one upload can weigh and say.
+
+Counts are claims: a device that claims a billion samples would decide a mean by samples alone.  They are cut to a cap
+before anything is weighed with them.  Values beyond a bound are no knowledge: such an upload is left out.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Annotated, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.protocol.knowledge import ByClass, LogitGradients, Payload, PublicLogits, Weights
+from edge_sdk.protocol.low_rank import LowRank
+from edge_sdk.protocol.schema import Count, Integer, Real
+from edge_sdk.protocol.value_range import all_within, min_max
+
+Roles: TypeAlias = Mapping[str, Payload]
+"""Knowledge by role."""
+Bound = Annotated[float, Real(1e-3, 1e6)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RobustTable:
+    """The section [robust]: how much one device can move, whatever it sends."""
+
+    count_factor: Annotated[float, Real(0.0, 1e9)] = 10.0
+    """The most samples that a device weighs with in a mean, as a multiple of the median over the devices that have
+    joined; 0: as many as it claims."""
+    most_samples: Count = 0
+    """The same as a number, where you know what your devices can hold; 0: no such bound."""
+    hold_out_rounds: Annotated[int, Integer(0, 10**9)] = 5
+    """Rounds for which a device is held out after an update far larger than the others' (W17), which is left out, too;
+    0: the update counts, and is only named."""
+    largest_logit: Bound = 1e4
+    """The largest magnitude of a logit or of a gradient at logits; an upload beyond it is left out."""
+    largest_row: Bound = 1e5
+    """The largest magnitude of a number in class rows, features and sums by class."""
+    largest_weight: Bound = 1e4
+    """The largest magnitude of a model's weight."""
+
+
+PAPER = RobustTable()
+"""The settings of a federation that has no section [robust]."""
+
+
+def count_cap(table: RobustTable, declared: Collection[int]) -> int:
+    """Return the most samples that a device weighs with; 0: no cap.
+
+    declared: what each device declared when it joined, 0 if it told nothing.  The median is the lower one of two, so
+    that one of two devices cannot raise it.
+    """
+    told = [samples for samples in declared if samples > 0]
+    caps = [table.most_samples] if table.most_samples else []
+    if table.count_factor and told:
+        caps.append(max(1, int(table.count_factor * statistics.median_low(told))))
+    return min(caps, default=0)
+
+
+def capped(knowledge: Roles, most: int) -> Roles:
+    """Return knowledge whose counts are at most `most` together in each payload; a class keeps a count of at least 1.
+
+    Counts of several classes are cut in proportion, and rounded down.
+    """
+    found = {role: _capped(payload, most) for role, payload in knowledge.items()}
+    return found if any(found[role] is not knowledge[role] for role in knowledge) else knowledge
+
+
+def _capped(payload: Payload, most: int) -> Payload:
+    for each in fields(payload):
+        value = getattr(payload, each.name)
+        if each.name == "count" and isinstance(value, int) and value > most:
+            return replace(payload, **{each.name: most})
+        if each.name == "counts" and isinstance(value, np.ndarray) and int(value.sum(dtype=np.int64)) > most:
+            return replace(payload, **{each.name: _shared_out(value, most)})
+    return payload
+
+
+def _shared_out(counts: NDArray[np.int32], most: int) -> NDArray[np.int32]:
+    """Return counts (m,) in the same proportion that are `most` together at most, or 1 each."""
+    exact = counts.astype(np.int64)
+    cut: NDArray[np.int32] = np.maximum(exact * most // exact.sum(), 1).astype(np.int32)
+    return cut
+
+
+def beyond(knowledge: Roles, table: RobustTable) -> str:
+    """Describe the first payload with a number beyond its bound; empty: there is none."""
+    for role, payload in knowledge.items():
+        key = _bound_of(payload)
+        most = getattr(table, key, 0.0)
+        for each in fields(payload) if key else ():
+            value = getattr(payload, each.name)
+            if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not all_within(value, most):
+                largest = max(map(abs, min_max(value)))
+                return f"{role}: numbers of up to {largest:.3g}, and robust.{key} is {most:g}"
+    return ""
+
+
+def _bound_of(payload: Payload) -> str:
+    """Return the key of the bound on a payload's numbers; empty: it has only that of the protocol."""
+    if isinstance(payload, (PublicLogits, LogitGradients)):
+        return "largest_logit"
+    if isinstance(payload, (Weights, LowRank)):
+        return "largest_weight"
+    return "largest_row" if isinstance(payload, ByClass) or hasattr(payload, "batch") else ""
