@@ -22,8 +22,9 @@ MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
 
 MAX_SENDERS = 10_000
-"""The most names that are kept of senders that break the protocol or are refused, so that a sender that invents names
-cannot fill the memory."""
+"""The most names that are kept of senders that break the protocol."""
+MAX_REFUSED = 256
+"""The most devices whose refusal is kept, so that a sender that invents names fills neither the memory nor a report."""
 KEPT = ("contributors", "exchanges", "waited_for", "waited_s", "declined", "silent")
 """Fields of a RoundResult that are noted per round."""
 TOTALS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
@@ -203,9 +204,15 @@ class RunRecord:
         self.refused_frames.setdefault(sender, Counter())[kind] += 1
 
     def refused_device(self, device: str, note: dict[str, str]) -> None:
-        """Note a device that was refused; beyond MAX_SENDERS, new names are not kept."""
-        if device in self.refused_devices or len(self.refused_devices) < MAX_SENDERS:
+        """Note a device that was refused; beyond MAX_REFUSED, new names are not kept."""
+        if device in self.refused_devices or len(self.refused_devices) < MAX_REFUSED:
             self.refused_devices[device] = note
+
+    def displaced(self, device: str) -> None:
+        """Forget a device that was on probation, and gave up its place."""
+        for counts in (self.bytes_up, self.bytes_down, self.silent):
+            counts.pop(device, None)
+        self.declining.pop(device, None)
 
     def admitted(self, device: str, frame_bytes: int) -> None:
         """Note a device that may take part, and forget an earlier refusal or Bye."""
