@@ -47,7 +47,9 @@ from coordinator.serving.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.screen import FrameScreen
 from coordinator.serving.sender import Sender
+from coordinator.serving.shares import Shares
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import topics, transforms
@@ -58,6 +60,8 @@ from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected,
 
 log = logging.getLogger(__name__)
 
+SAID = frozenset({"busy", "rate"})
+"""The words of refusals that an operator is told of: a sender floods, or takes the room of others."""
 POLL_S = 0.5
 """The longest sleep of the loop, in seconds."""
 GROUP = 256
@@ -107,7 +111,15 @@ class Server:
         )
         self.record = aggregation.record
         self.record.started_s = begun_s
-        self._sender = Sender(spec, transport, epoch=lambda: ledger.epoch, sent=self.record.sent)
+        shares = Shares(self._limits.frame_bytes, policy.expected)
+        self._screen = FrameScreen(
+            federation=spec.federation,
+            frame_bytes=self._limits.frame_bytes,
+            shares=shares,
+            known=self._registry.known,
+            due=lambda device: device in self.rounds.missing,
+        )
+        self._sender = Sender(spec, transport, epoch=lambda: ledger.epoch, sent=self.record.sent, asks=shares.earned)
         self._commands = CommandHandler(
             spec=spec,
             ledger=ledger,
@@ -154,6 +166,7 @@ class Server:
             noted=self._note,
         )
         self._linked, self._link_fault = False, "it does not answer"
+        self.transport.screen_with(self._screen)
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
@@ -185,6 +198,8 @@ class Server:
                     raise TransportError(f"no broker after {connect_within_s:g} s: {self._link_fault}")
             self._note_stop()
         finally:
+            for rejected in self._screen.refused(math.inf):
+                self.handle(rejected, self._clock())
             self.close()
 
     def _note_stop(self) -> None:
@@ -260,7 +275,7 @@ class Server:
             if event.final:
                 self._queue.give_up(f"broker: {event.reason}", now_s)
         elif isinstance(event, Rejected):
-            self._refuse_frame(booked_to(event.topic), event.kind, event.reason)
+            self._refuse_frame(booked_to(event.topic), event.kind, event.reason, event.count)
         elif self._queue.held:
             event.acknowledge()
         else:
@@ -276,9 +291,14 @@ class Server:
                 self.observer.noted(str(error))
                 event.acknowledge()
 
-    def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
-        self.record.refused_frame(sender, kind, named=self._registry.known(sender))
-        log.warning("refused a frame of %s: %s", sender, reason)
+    def _refuse_frame(self, sender: str, kind: str, reason: str, count: int = 1) -> None:
+        """Count refused frames; says it for the first one of a sender and a word, then for the tenth, hundredth ..."""
+        total = self.record.refused_frame(sender, kind, count=count, named=self._registry.known(sender))
+        if total == count or len(str(total)) > len(str(total - count)):
+            line = f"refused {total} {kind} frame{'s' * (total != 1)} of {sender}: {reason}"
+            log.warning("%s", line)
+            if kind in SAID:
+                self.observer.noted(line)
 
     @property
     def unwritten(self) -> list[Persist]:
