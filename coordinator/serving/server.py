@@ -40,6 +40,7 @@ from coordinator.serving.checks import UploadChecks
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.device_report import DeviceReport
+from coordinator.serving.frame_screen import FrameScreen
 from coordinator.serving.intake import Intake, booked_to
 from coordinator.serving.line_budget import LineBudget
 from coordinator.serving.membership import MembershipHandler
@@ -50,6 +51,7 @@ from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.seats import Seats
 from coordinator.serving.sender import Sender
+from coordinator.serving.shares import Shares
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import topics, transforms
@@ -69,6 +71,8 @@ from edge_sdk.transport.base import (
 
 log = logging.getLogger(__name__)
 
+SAID = frozenset({"busy", "rate"})
+"""The words of refusals that an operator is told of: a sender floods, or takes the room of others."""
 POLL_S = 0.5
 """The longest sleep of the loop, in seconds."""
 GROUP = 256
@@ -123,7 +127,17 @@ class Server:
         self.record = aggregation.record
         self.record.started_s = begun_s
         self._run = ledger.unique_run
-        self._sender = Sender(spec, transport, run=self._run, epoch=lambda: ledger.epoch, sent=self._sent)
+        shares = Shares(self._limits.frame_bytes, policy.expected)
+        self._screen = FrameScreen(
+            federation=spec.federation,
+            frame_bytes=self._limits.frame_bytes,
+            shares=shares,
+            known=self._registry.known,
+            due=lambda device: device in self.rounds.missing,
+        )
+        self._sender = Sender(
+            spec, transport, run=self._run, epoch=lambda: ledger.epoch, sent=self._sent, asks=shares.earned
+        )
         self._commands = CommandHandler(
             spec=spec,
             ledger=ledger,
@@ -179,6 +193,7 @@ class Server:
             noted=self._note,
         )
         self._linked, self._link_fault = False, "it does not answer"
+        self.transport.screen_with(self._screen)
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
@@ -212,6 +227,8 @@ class Server:
         finally:
             if not self.over:  # the last will is not published at a disconnect
                 self._sender.announce("lost", "the coordinator was stopped; the run can be resumed")
+            for rejected in self._screen.refused(math.inf):
+                self.handle(rejected, self._clock())
             self.close()
 
     def _note_stop(self) -> None:
@@ -289,7 +306,7 @@ class Server:
         elif isinstance(event, SendRefused):
             self.observer.noted(f"the broker does not take what the coordinator sends on {event.topic}: {event.reason}")
         elif isinstance(event, Rejected):
-            self._refuse_frame(booked_to(event.topic), event.kind, event.reason, now_s)
+            self._refuse_frame(booked_to(event.topic), event.kind, event.reason, now_s, event.count)
         elif self._queue.held:
             event.acknowledge()
         else:
@@ -305,13 +322,18 @@ class Server:
                 self.observer.noted(str(error))
                 event.acknowledge()
 
-    def _refuse_frame(self, sender: str, kind: str, reason: str, now_s: float) -> None:
+    def _refuse_frame(self, sender: str, kind: str, reason: str, now_s: float, count: int = 1) -> None:
+        """Count refused frames; says it for the first one of a sender and a word, then for the tenth, hundredth ..."""
         known = self._registry.known(sender)
-        self.record.refused_frame(sender, kind, named=known)
-        line = f"refused a frame of {sender}: {reason}"
+        total = self.record.refused_frame(sender, kind, count=count, named=known)
+        if total != count and len(str(total)) == len(str(total - count)):
+            return
+        line = f"refused {total} {kind} frame{'s' * (total != 1)} of {sender}: {reason}"
         told = line if known else self._strangers.line(line, now_s)
         if told is not None:
             log.warning("%s", told)
+            if kind in SAID:
+                self.observer.noted(told)
 
     @property
     def unwritten(self) -> list[Persist]:
