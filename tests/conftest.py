@@ -20,20 +20,23 @@ from hypothesis import HealthCheck, settings
 from edge_sdk import objectives
 from edge_sdk.protocol import registry
 
-# The same examples in each run, so that a failure is one's own: `pytest --hypothesis-profile default` looks for others.
-# Nor does a slow machine fail them: examples have no deadline, and may take their time to be made.
-settings.register_profile(
-    "same_examples",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-)
+# Property tests try the same examples in each run, so that a failure is one's own, and other ones with --all, where a
+# failure prints the line that repeats it.  Nor does a slow machine fail them: examples have no deadline, and may take
+# their time to be made.
+_COMMON: dict[str, Any] = {"database": None, "deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same_examples", derandomize=True, **_COMMON)
+settings.register_profile("new_examples", derandomize=False, print_blob=True, **_COMMON)
 settings.load_profile("same_examples")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--all", action="store_true", help="also run the tests that are marked long")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose the examples before any test is read, because a decorator keeps the profile of its time."""
+    if config.getoption("--all") and not config.getoption("--hypothesis-profile"):
+        settings.load_profile("new_examples")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

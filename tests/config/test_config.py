@@ -467,7 +467,7 @@ values = st.recursive(
 )
 
 
-@hypothesis.settings(max_examples=200, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=200)
 @given(tables=st.dictionaries(keys, values, max_size=4))
 def test_tables_survive_the_file(tmp_path_factory, tables):
     file = tmp_path_factory.getbasetemp() / "round_trip.toml"

@@ -25,7 +25,7 @@ def is_whole(parts: list[np.ndarray], count: int) -> bool:
     )
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(
     table=st.builds(
         PartitionTable,
@@ -56,7 +56,7 @@ def test_every_sample_goes_to_exactly_one_device(table, y, devices, seed):
     assert all(np.array_equal(a, b) for a, b in zip(parts, deal(), strict=True))
 
 
-@settings(max_examples=100, deadline=None, derandomize=True)
+@settings(max_examples=100)
 @given(
     classes=st.integers(1, 12),
     held=st.integers(1, 12),

@@ -51,13 +51,13 @@ def play(model: Model, script: bytes) -> None:
             model.state = replace(model.state, phase=SessionPhase.IDLE)
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(chaos)
 def test_promises_hold_whatever_happens(script):
     play(Model(), script)
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(chaos, st.integers(0, 3), st.booleans())
 def test_a_device_comes_to_its_end_once_faults_stop(script, round_, lacking):
     """A coordinator that answers each hello, sends each Assign until it has the upload, and receipts what it has."""

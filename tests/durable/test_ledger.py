@@ -21,7 +21,7 @@ def ledger():
     ledger.close()
 
 
-@settings(max_examples=60, deadline=None, derandomize=True)
+@settings(max_examples=60)
 @given(st.lists(st.lists(rows, max_size=5), max_size=6), st.integers(0, 3))
 def test_the_first_durable_upload_wins_and_a_checkpoint_forgets_what_is_before_it(groups, round_):
     ledger = Ledger(None)

@@ -98,7 +98,7 @@ actions = st.one_of(
 )
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25)
 @given(st.lists(actions, max_size=12))
 def test_disk_and_memory_are_the_same(script):
     with tempfile.TemporaryDirectory() as folder:

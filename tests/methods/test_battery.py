@@ -128,7 +128,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 @EVERY
 @pytest.mark.parametrize("variant", VARIANTS, ids=["defaults", "variant"])
-@hypothesis.settings(max_examples=5, deadline=None, derandomize=True)
+@hypothesis.settings(max_examples=5)
 @given(devices=st.integers(2, 6), seed=st.integers(0, 2**32 - 1))
 def test_merge_laws(name: str, variant: dict[str, Any], devices: int, seed: int) -> None:
     method, spec = method_of(name, **variant)

@@ -163,7 +163,7 @@ def test_class_vectors_that_ran_away_are_refused(field):
     assert "ran away" in refused(replace(payload, **{field: np.full((2, 3), -2e6, np.float32)}))
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(
     classes=st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-1, 4), min_size=1, max_size=4),
     counts=st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-1, 3), min_size=1, max_size=4),

@@ -153,7 +153,7 @@ STAMPS = st.builds(Stamp, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), 
 
 @pytest.mark.parametrize("cls", get_args(Message), ids=lambda cls: cls.__name__)
 def test_what_is_sent_is_what_arrives(cls):
-    @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=100, suppress_health_check=list(HealthCheck))
     @given(message=objects(cls), stamp=STAMPS)
     def check(message, stamp):
         frame = encode(message, stamp)

@@ -48,7 +48,7 @@ def check_agreement(body: bytes) -> None:
 LEADS = st.sampled_from([*range(256), *(0x81, 0x91, 0x92, 0xA1, 0xC4, 0xD9, 0xDC, 0xDE) * 16])
 
 
-@settings(max_examples=1000, deadline=None, derandomize=True)
+@settings(max_examples=1000)
 @given(body=st.lists(LEADS, min_size=1, max_size=24).map(bytes))
 def test_the_scan_agrees_with_msgpack_on_any_bytes(body):
     check_agreement(body)

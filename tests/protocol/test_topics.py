@@ -163,7 +163,7 @@ def reference(pattern: list[str], topic: list[str]) -> bool:
 LEVELS = st.lists(st.sampled_from(["a", "b", ""]), min_size=1, max_size=4)
 
 
-@settings(max_examples=500, deadline=None, derandomize=True)
+@settings(max_examples=500)
 @given(
     pattern=st.lists(st.sampled_from(["a", "b", "", "+"]), min_size=1, max_size=4), closing=st.booleans(), topic=LEVELS
 )

@@ -108,7 +108,7 @@ def settle(model: Model, alive: tuple[str, ...]) -> None:
     raise AssertionError(f"still {model.state}")
 
 
-@settings(max_examples=300, deadline=None, derandomize=True)
+@settings(max_examples=300)
 @given(policies(), chaos)
 def test_promises_hold_whatever_happens(policy, script):
     model = Model(policy)
@@ -116,7 +116,7 @@ def test_promises_hold_whatever_happens(policy, script):
     note(f"{model.state.phase.value} in round {model.state.place.round}")
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(policies(), chaos)
 def test_a_run_ends_once_faults_stop(policy, script):
     model = Model(policy)
@@ -125,7 +125,7 @@ def test_a_run_ends_once_faults_stop(policy, script):
     assert model.over
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(policies(), chaos)
 def test_a_run_that_nobody_left_succeeds_once_faults_stop(policy, script):
     model = Model(policy)

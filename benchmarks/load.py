@@ -1,0 +1,196 @@
+"""Measures what docs/results/load.md says, and writes that page: many devices on one mosquitto and one coordinator.
+
+python benchmarks/load.py SECTION...     measure some sections (default: all), then write the page
+python benchmarks/load.py --page         only write the page
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from figures import Found, Page, Table, quantiles
+from light_fleet import LightFleet
+from proc import process_status
+
+from coordinator.broker.embedded import EmbeddedBroker
+from coordinator.config import to_toml
+from edge_sdk.public_set.samples import PublicSet
+
+NAME = "load"
+CLASSES = 10
+PATIENCE_S = 900.0
+FILES = 8192
+"""Open files that this process and the broker may have: one for each connection, and some."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """What a run under load came to."""
+
+    devices: int
+    rounds: int
+    upload_bytes: int
+    lost: int
+    """Uploads that a device sent and that the run did not count."""
+    waits_s: list[float]
+    """Seconds from the sending of each upload to its receipt."""
+    back_s: list[float]
+    """Seconds from the broker's return until each device was welcomed again; empty: the broker was not restarted."""
+    resident_mib: float
+    peak_mib: float
+    took_s: float
+
+
+def measure(folder: Path, *, devices: int, rounds: int, rows: int, restart: bool = False) -> Load:
+    """Run a federation of light devices to its end; restart: kill the broker in the midst of a round, and start it."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(FILES, most) if most > 0 else FILES, most))
+    names = [f"d-{number:04d}" for number in range(devices)]
+    _write_federation(folder, names, rounds, rows)
+    begun_s = time.monotonic()
+    with EmbeddedBroker("mosquitto") as broker, _coordinator(folder, broker.url) as coordinator:
+        fleet = LightFleet(broker.port, NAME, names, classes=CLASSES, rows=rows)
+        fleet.public_sha256 = PublicSet.load(folder / "public.npz").spec.sha256
+        with fleet.open():
+            back_s: list[float] = []
+            if restart:
+                half = devices // 2
+                fleet.run_until(lambda: len(fleet.done.get((1, 0), ())) >= half, PATIENCE_S)
+                back_s = _restart(broker, fleet)
+            fleet.run_until(lambda: len(fleet.done.get((rounds - 1, 0), ())) == devices, PATIENCE_S)
+            status = process_status(coordinator.pid)
+            fleet.run_until(lambda: coordinator.poll() is not None, PATIENCE_S)
+            upload_bytes = len(fleet.upload(names[0], (0, 0), closing=False))
+    told = json.loads((folder / "run" / "summary.json").read_text(encoding="utf-8"))
+    if not told["completed"]:
+        raise RuntimeError(f"the run failed: {told['reason']}")
+    counted = sum(entry["rounds_done"] for entry in told["per_device"])
+    took_s = time.monotonic() - begun_s
+    waits_s = fleet.waits_s
+    lost = devices * rounds - counted
+    return Load(devices, rounds, upload_bytes, lost, waits_s, back_s, status.resident_mib, status.peak_mib, took_s)
+
+
+def _restart(broker: EmbeddedBroker, fleet: LightFleet) -> list[float]:
+    """Kill the broker, which keeps nothing, and start it again; return when each device was welcomed after that."""
+    os.kill(broker.pid, signal.SIGKILL)
+    broker.wait()
+    broker.stop()
+    fleet.run_until(lambda: not any(device.online for device in fleet.devices), PATIENCE_S)
+    broker.start()
+    began_s = time.monotonic()
+    fleet.run_until(lambda: all(device.welcomed_s is not None for device in fleet.devices), PATIENCE_S)
+    return [device.welcomed_s - began_s for device in fleet.devices if device.welcomed_s is not None]
+
+
+def _write_federation(folder: Path, names: list[str], rounds: int, rows: int) -> None:
+    samples = np.random.default_rng(0).integers(0, 256, (rows, 4, 4)).astype(np.uint8)
+    np.savez(folder / "public.npz", public=samples)
+    tables = {
+        "federation": {
+            "name": NAME,
+            "method": "fedmd",
+            "rounds": rounds,
+            "devices": len(names),
+            "classes": CLASSES,
+            "deadline_s": 600.0,
+            "retry_s": 300.0,
+            "roster": names,
+        },
+        "method": {"public_batch": rows},
+        "public": {"path": "public.npz"},
+    }
+    (folder / "federation.toml").write_text(to_toml(tables), encoding="utf-8")
+
+
+@contextmanager
+def _coordinator(folder: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-m", "edge_sdk.cli", "coordinator", "federation.toml", "--broker", url, "--out", "run"]
+    with (folder / "coordinator.log").open("wb") as log:
+        process = subprocess.Popen(
+            command, cwd=folder, stdout=log, stderr=log, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+
+
+# -- the page -------------------------------------------------------------------------------------------------------
+
+HEAD = [
+    "devices",
+    "rounds",
+    "upload, B",
+    "uploads lost",
+    "receipt after, ms: p50",
+    "p95",
+    "coordinator, MiB",
+    "peak",
+    "s",
+]
+
+
+def _row(found: Load) -> list[str]:
+    waits = quantiles([1e3 * each for each in found.waits_s])
+    memory = f"{found.resident_mib:.0f}", f"{found.peak_mib:.0f}"
+    uploads = f"{found.devices:,}", str(found.rounds), f"{found.upload_bytes:,}", str(found.lost)
+    return [*uploads, *waits, *memory, f"{found.took_s:.0f}"]
+
+
+def uploads() -> Found:
+    """200 devices upload 40 kB in each of 20 rounds."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder), devices=200, rounds=20, rows=1000)
+    how = (
+        "Each device is a connection of its own; all of them share one process, which makes the logits, and the cores "
+        "with broker and coordinator. They answer an Assign at once, and all Assigns of a round are sent together: so "
+        "a receipt waits for most of the other uploads of its round. It is sent after the upload is durable."
+    )
+    return Found([HEAD, _row(found)], [how, _load()])
+
+
+def reconnect() -> Found:
+    """1,000 devices lose the broker in the midst of a round, and come back all at once."""
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(Path(folder), devices=1000, rounds=4, rows=100, restart=True)
+    back = quantiles(found.back_s)
+    table: Table = [
+        [*HEAD, "welcomed again after, s: p50", "p95", "last"],
+        [*_row(found), *back, f"{max(found.back_s):.1f}"],
+    ]
+    how = (
+        "mosquitto, which keeps nothing, is killed with SIGKILL when half of the uploads of the second round have "
+        "their receipt, and started again when all devices have noticed. They reconnect without any pause, all "
+        "together: real devices wait a random time first. Each says hello, and sends again what has no receipt."
+    )
+    return Found(table, [how, _load()])
+
+
+def _load() -> str:
+    one, five, _ = os.getloadavg()
+    return (
+        f"Load of the machine when this section ended, our own processes included: {one:.1f} ({five:.1f} over 5 min)."
+    )
+
+
+SECTIONS = {
+    "uploads": ("200 devices, 40 kB each, 20 rounds", uploads),
+    "reconnect": ("1,000 devices come back at once", reconnect),
+}
+
+if __name__ == "__main__":
+    Page("load", "Load: measured", SECTIONS).main(__doc__ or "")
