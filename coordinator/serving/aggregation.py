@@ -9,7 +9,7 @@ from coordinator.record.instruments import COORDINATOR
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.reduction import Reduction
-from coordinator.serving.screen import Screen
+from coordinator.serving.upload_screen import UploadScreen
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frozen_dict import FrozenDict
 from edge_sdk.protocol.knowledge import Payload
@@ -30,7 +30,7 @@ class Aggregation:
     ) -> None:
         """exchanges: how many exchanges a round has.  robust: what one device may move."""
         self._registry, self._reduction, self.record = registry, reduction, record
-        self.screen = Screen(robust, registry, record)
+        self.screen = UploadScreen(robust, registry, record)
         reduction.as_counted = self.screen.in_slot
         self._sent: tuple[ExchangeId, Mapping[str, Payload]] | None = None
         """The open exchange, and what every device was sent in it, by role."""

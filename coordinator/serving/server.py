@@ -319,6 +319,8 @@ class Server:
                 self._refuse_frame(sender, error.kind, str(error), now_s)
                 if error.kind == "version" and event.topic == topics.up(self.spec.federation, sender, "hello"):
                     self._membership.unreadable(sender, str(error), now_s, self.observer)
+                elif error.kind == "stranger":
+                    self._sender.ask_for_hello(sender)
                 event.acknowledge()
             except StoreError as error:
                 self.observer.noted(str(error))

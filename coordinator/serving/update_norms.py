@@ -1,6 +1,6 @@
 """The norms of the updates of an exchange, to name those far larger than the others (warning W17).
 
-Whether a device that is named is held out, too, the settings say: screen.py.
+Whether a device that is named is held out, too, the settings say: upload_screen.py.
 """
 
 from __future__ import annotations

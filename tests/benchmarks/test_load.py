@@ -17,7 +17,9 @@ pytestmark = [pytest.mark.processes, pytest.mark.broker, pytest.mark.long, pytes
 @pytest.mark.parametrize(("devices", "restart"), [(40, False), (100, True)], ids=["uploads", "reconnect"])
 def test_no_upload_is_lost(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, devices: int, restart: bool) -> None:
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    found = importlib.import_module("load").measure(tmp_path, devices=devices, rounds=4, rows=1000 if not restart else 100, restart=restart)
+    found = importlib.import_module("load").measure(
+        tmp_path, devices=devices, rounds=4, rows=1000 if not restart else 100, restart=restart
+    )
     assert found.lost == 0
     assert len(found.waits_s) == devices * (4 + 1)  # each upload is receipted once, that of the closing exchange too
     assert len(found.back_s) == (devices if restart else 0)

@@ -10,7 +10,7 @@ import pytest
 from one_world import CLASSES, ROUNDS, World
 
 from coordinator.record.observer import RunObserver
-from coordinator.record.run_record import MAX_REFUSED
+from coordinator.record.run_record import MAX_REFUSED, MAX_STRANGERS
 from coordinator.rounds import RoundPhase
 from coordinator.serving.line_budget import EVERY_S, FIRST_LINES, LineBudget
 from coordinator.serving.seats import MOST_ON_PROBATION
@@ -118,7 +118,9 @@ def test_uploads_of_strangers_cost_few_lines(world: World, caplog: pytest.LogCap
             link.send(topics.up("app", f"stranger-{number}", "upd"), b"?")
         world.turn()
     assert len(caplog.records) == FIRST_LINES
-    assert world.server.record.refused_frames == {"unknown": {"magic": 200}}
+    refused = world.server.record.refused_frames
+    assert len(refused) == MAX_STRANGERS + 1
+    assert sum(counts["stranger"] for counts in refused.values()) == 200
 
 
 def test_one_too_many_is_refused_with_the_remedy_and_more_seats_admit_it(tmp_path: Path) -> None:

@@ -126,7 +126,9 @@ def test_what_was_superseded_leaves_no_trace(pictures: Path, method: str) -> Non
     for message in sent:
         if isinstance(message, Assign) and message.device == SLOW and (message.round, message.exchange) in done:
             done.remove((message.round, message.exchange))
-            fresh.handle(Incoming("", codec.encode(message)), 0.0)
+            fresh.handle(
+                Incoming("", codec.encode(message, codec.Stamp(1, message.round * 100 + message.exchange))), 0.0
+            )
             while not fresh.work_slice():
                 pass
             fresh.finish_work(0.0)

@@ -143,7 +143,7 @@ BUGS = (
     # -- influence ----------------------------------------------------------------------------------------------------
     PlantedBug(
         "a device weighs what its upload says, not at most what it declared",
-        "coordinator/serving/screen.py",
+        "coordinator/serving/upload_screen.py",
         "min(told, self._registry.samples[device] or 1, told if most is None else most)",
         "told",
         "tests/serving/test_counts.py::test_no_device_weighs_more_than_it_declared",

@@ -20,7 +20,7 @@ from edge_sdk.protocol.messages import Upload
 from edge_sdk.reductions.influence import CountCap, RobustTable, beyond, capped, count_cap
 
 
-class Screen:
+class UploadScreen:
     """Decides what of each upload counts."""
 
     def __init__(self, table: RobustTable, registry: DeviceRegistry, record: RunRecord) -> None:
