@@ -26,7 +26,12 @@ def _broker_arguments(parser: argparse.ArgumentParser) -> None:
         default="127.0.0.1",
         metavar="ADDRESS",
         help="the IPv4 address of this machine to listen on; 0.0.0.0: all of them (default: 127.0.0.1, this machine "
-        "alone).  There is no password and no TLS: only for a network that you trust",
+        "alone); another address needs --open",
+    )
+    parser.add_argument(
+        "--open",
+        action="store_true",
+        help="let everybody who reaches the address in: there is no password and no TLS; for a network that you trust",
     )
 
 
@@ -49,7 +54,7 @@ COORDINATOR = Subcommand(
 BROKER = Subcommand(
     name="broker",
     help="run the embedded MQTT broker on this machine, for itself or for the boards of its network",
-    example="edge-sdk broker --bind 0.0.0.0",
+    example="edge-sdk broker --bind 0.0.0.0 --open",
     arguments=_broker_arguments,
     function="coordinator.broker.embedded:command",
 )

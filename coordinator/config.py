@@ -60,7 +60,10 @@ class FederationTable:
     """Whether all devices of one architecture begin with equal weights, or each with its own; default: equal in a
     simulation, own in a deployment, where equal means that the owners gave all devices one file of weights."""
     roster: tuple[Id, ...] = ()
-    """Ids of the devices that may join; empty: any device may join."""
+    """Ids of the devices that may join; empty: any device may join, as long as there are seats."""
+    most_devices: Annotated[int, Integer(1, 10**6)] | None = None
+    """Without a roster: how many devices may take part; None: `devices`.  A device takes its seat with its first
+    upload, and keeps it until it leaves or is forgotten."""
     deadline_s: Annotated[float, Real(0.001, 1e7)] = 60.0
     """Seconds after which an exchange closes if it has a quorum."""
     retry_s: Annotated[float, Real(0.001, 1e6)] = 5.0
@@ -89,6 +92,12 @@ class FederationTable:
         if self.quorum is not None and self.quorum > self.asked:
             word = "devices" if self.participants is None else "participants"
             raise UsageError(f"{where}.quorum: expected at most the {self.asked} {word}, found {self.quorum}")
+        if self.most_devices is not None and self.roster:
+            raise UsageError(f"{where}.most_devices: of no use with federation.roster, which names all devices")
+        if self.most_devices is not None and self.most_devices < self.devices:
+            raise UsageError(
+                f"{where}.most_devices: expected at least the {self.devices} devices, found {self.most_devices}"
+            )
         if self.over_selection and self.participants is None:
             raise UsageError(f"{where}.over_selection: of no use without federation.participants, the answers wanted")
 
@@ -269,6 +278,7 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
         raise UsageError(f"{file}: {unfit}")
     policy = RoundPolicy(
         expected=table.devices,
+        most_devices=table.most_devices or 0,
         quorum=table.asked if table.quorum is None else table.quorum,
         rounds=table.rounds,
         exchanges=len(method.exchanges),

@@ -9,6 +9,7 @@ import shlex
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 
 from coordinator.config import (
@@ -37,7 +38,7 @@ from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.trace import recording_server
 from coordinator.trace.log import keeping
 from edge_sdk import toml
-from edge_sdk.errors import MissingExtra, UsageError
+from edge_sdk.errors import MissingExtra, StoreError, UsageError
 from edge_sdk.methods.registry import method_of
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import TlsFiles
@@ -115,7 +116,7 @@ def run_coordinator(
         try:
             server.run()
         except KeyboardInterrupt:
-            progress.noted(f"interrupted; go on with: {again}")
+            progress.noted(f"interrupted; go on with: {again}" if server.numbers else "interrupted before it began")
             raise
     if server.drained:
         progress.noted(f"an operator stopped the run; go on with: {again}")
@@ -169,5 +170,18 @@ def open_ledger(folder: Path, *, resume: bool) -> Ledger:
     if resume and not path.exists():
         raise UsageError(f"{folder}: nothing to resume here (no {LEDGER}); start without --resume")
     if not resume and path.exists():
-        raise UsageError(f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder")
+        if _has_begun(path):
+            raise UsageError(
+                f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder"
+            )
+        path.unlink()
     return Ledger(path)
+
+
+def _has_begun(path: Path) -> bool:
+    """Whether there is anything in a ledger to go on with: a device that has joined, or a ledger that does not read."""
+    try:
+        with closing(Ledger(path)) as ledger:
+            return bool(ledger.enrolled()) or ledger.last_checkpoint() is not None
+    except StoreError:
+        return True

@@ -160,15 +160,25 @@ class EmbeddedBroker:
 
 def command(args: argparse.Namespace) -> int:
     """Run `edge-sdk broker`; returns the exit code."""
-    serve(args.port, bind=args.bind)
+    serve(args.port, bind=args.bind, everybody=args.open)
     return 0
 
 
-def serve(port: int = DEFAULT_PORT, kind: Kind = "auto", bind: str = HOST) -> None:
-    """Run a broker in the foreground until Ctrl-C, for `edge-sdk broker`."""
+def serve(port: int = DEFAULT_PORT, kind: Kind = "auto", bind: str = HOST, *, everybody: bool = False) -> None:
+    """Run a broker in the foreground until Ctrl-C, for `edge-sdk broker`.
+
+    everybody: whether other machines may reach it, although it asks for no password.  Raises UsageError for an address
+    that they reach otherwise.
+    """
+    beyond_this_machine = bind != "localhost" and not bind.startswith("127.")
+    if beyond_this_machine and not everybody:
+        raise UsageError(
+            f"--bind {bind}: this broker has no password and no TLS, so whoever reaches the address could read and "
+            "write everything; add --open in a network that you trust, or set up a broker as in docs/how-to/tls.md"
+        )
     with suppress(KeyboardInterrupt), EmbeddedBroker(kind, port, bind) as broker:
         sys.stdout.write(f"{broker.kind} {broker.version} at {broker.url} (Ctrl-C ends it)\n")
-        if bind != "localhost" and not bind.startswith("127."):
+        if beyond_this_machine:
             sys.stdout.write(_for_others(broker))
         sys.stdout.flush()
         raise TransportError(f"the embedded broker ({broker.kind}) ended with exit code {broker.wait()}; start again")

@@ -22,9 +22,8 @@ from edge_sdk.protocol.messages import Upload
 MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
 
-MAX_SENDERS = 10_000
-"""The most names that are kept of devices that are refused, so that a sender that invents names cannot fill the
-memory."""
+MAX_REFUSED = 256
+"""The most devices whose refusal is kept, so that a sender that invents names fills neither the memory nor a report."""
 MAX_STRANGERS = 100
 """The most names that are kept of senders that do not take part, and whose frames were refused."""
 OTHERS = "others"
@@ -223,9 +222,15 @@ class RunRecord:
         self.refused_frames.setdefault(sender, Counter())[kind] += count
 
     def refused_device(self, device: str, note: dict[str, str]) -> None:
-        """Note a device that was refused; beyond MAX_SENDERS, new names are not kept."""
-        if device in self.refused_devices or len(self.refused_devices) < MAX_SENDERS:
+        """Note a device that was refused; beyond MAX_REFUSED, new names are not kept."""
+        if device in self.refused_devices or len(self.refused_devices) < MAX_REFUSED:
             self.refused_devices[device] = note
+
+    def displaced(self, device: str) -> None:
+        """Forget a device that was on probation, and gave up its place."""
+        for counts in (self.bytes_up, self.bytes_down, self.silent):
+            counts.pop(device, None)
+        self.declining.pop(device, None)
 
     def admitted(self, device: str, frame_bytes: int) -> None:
         """Note a device that may take part, and forget an earlier refusal or Bye."""

@@ -53,7 +53,7 @@ from edge_sdk.reductions.append_only import AppendOnlySet
 
 
 def _gather(state: RoundState, event: Joined) -> RoundTransition:
-    state = _await_rest(_present(state, event.device), event.now_s)
+    state = _await_rest(_joined(state, event), event.now_s)
     return _begin(state, event.now_s) if state.all_here else (state, ())
 
 
@@ -65,26 +65,26 @@ def _gather_tick(state: RoundState, event: RoundTick) -> RoundTransition:
 
 def _gather_gone(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
     """Remove a device before the first exchange.  If no quorum is here any more, the join grace starts again later."""
-    state = _absent(state, event.device)
+    state = _parted(state, event)
     return _fail_without_quorum(state if state.quorum_here else replace(state, opens_at_s=None))
 
 
 def _join_running(state: RoundState, event: Joined) -> RoundTransition:
     """A new device waits for the next exchange; a device that was invited to this one gets its Assign again."""
-    state = _present(state, event.device)
+    state = _joined(state, event)
     if state.phase is RoundPhase.COLLECTING and event.device in state.missing:
         return state, (_invite(state, {event.device}, event.now_s),)
     return state, ()
 
 
 def _leave(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
-    failed, commands = _fail_without_quorum(_absent(state, event.device))
+    failed, commands = _fail_without_quorum(_parted(state, event))
     return (failed, commands) if commands else _close_if_complete(failed)
 
 
 def _leave_finishing(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
     """Remove a device while the method reduces; whether a quorum is left is checked when the next exchange opens."""
-    return _absent(state, event.device), ()
+    return _parted(state, event), ()
 
 
 def _drain(state: RoundState, event: Drain) -> RoundTransition:
@@ -209,14 +209,16 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
         consent = state.waits_for_consent
         if consent and state.stopping and not state.closing:
             return replace(state, phase=RoundPhase.DRAINED), ()
-        if state.misses >= policy.patience and not consent:
+        # invite new devices, too: the uploads of the invited ones were too few
+        asked = _asked(state, state.members - state.withheld - state.declined, len(state.invited))
+        excused = consent or bool(asked - state.invited - state.away)
+        if state.misses >= policy.patience and not excused:
             return _fail(state, _too_silent(state))
         state = replace(
             state,
-            # invite new devices, too: the uploads of the invited ones were too few
-            invited=state.invited | _asked(state, state.members - state.withheld - state.declined, len(state.invited)),
+            invited=state.invited | asked,
             due_s=event.now_s + policy.deadline_s,
-            misses=state.misses if consent else state.misses + 1,
+            misses=state.misses if excused else state.misses + 1,
             retry_at_s=event.now_s,
         )
     if event.now_s >= state.retry_at_s and state.missing:
@@ -251,6 +253,22 @@ def _present(state: RoundState, device: str) -> RoundState:
         away=state.away - {device},
         gone=state.gone - {device},
     )
+
+
+def _joined(state: RoundState, event: Joined) -> RoundState:
+    if event.instead_of:
+        state = _replaceable(_absent(state, event.instead_of), event.instead_of)
+    return _present(state, event.device)
+
+
+def _parted(state: RoundState, event: DeviceRefused | Left) -> RoundState:
+    state = _absent(state, event.device)
+    return _replaceable(state, event.device) if isinstance(event, Left) and event.replaceable else state
+
+
+def _replaceable(state: RoundState, device: str) -> RoundState:
+    """Another device may join in place of this one."""
+    return replace(state, gone=state.gone - {device})
 
 
 def _seen(state: RoundState, device: str) -> RoundState:
@@ -530,7 +548,8 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             RoundTick,
             (_C, _F, _D, _X, _S),
             _tick,
-            "silent devices are invited again; at the deadline the exchange closes if there is a quorum",
+            "silent devices are invited again; at the deadline the exchange closes if there is a quorum; a deadline "
+            "without one counts unless a device has come that was not asked yet",
         ),
         Rule(
             (_F,),

@@ -37,6 +37,8 @@ class RoundPolicy:
     """The number of devices that this run was made for."""
     quorum: int
     """The fewest uploads that an exchange may close with."""
+    most_devices: int = 0
+    """Without a roster: how many devices may take part; 0: as many as are expected."""
     rounds: int
     exchanges: int
     """The number of exchanges in a round."""
@@ -198,6 +200,8 @@ class Joined:
 
     device: str
     now_s: float
+    instead_of: str = ""
+    """A silent device that gives up its place to this one; empty: none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +217,8 @@ class Left:
 
     device: str
     now_s: float
+    replaceable: bool = False
+    """Whether another device may join in its place, so that it does not count against the quorum."""
 
 
 @dataclass(frozen=True, slots=True)

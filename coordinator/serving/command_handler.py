@@ -77,6 +77,7 @@ class CommandHandler:
         self._record = aggregation.record
         self._withholding: dict[str, str] = {}
         """The devices whose last upload was withheld, and why."""
+        self._told_of_teachers = False
         self.unwritten: list[Persist] = []
         """Uploads that share the next commit."""
         self._functions: Mapping[type[RoundCommand], Callable[[Any, float], RoundEvent | None]] = {
@@ -117,7 +118,12 @@ class CommandHandler:
     def _invite(self, invite: Invite, now_s: float) -> Broken | None:
         members = self._state().members
         if not self._registry.anybody_learns(members):
-            return Broken(admission.nobody_learns(members, self._reduction.method))
+            fault = admission.nobody_learns(members, self._reduction.method)
+            if not self._registry.open_to_all:
+                return Broken(fault)
+            if not self._told_of_teachers:  # one that learns may still join
+                self._told_of_teachers = True
+                self._observer().noted(fault)
         self._record.begun(now_s)
         at = invite.place
         self._fix_cap(at)

@@ -29,7 +29,7 @@ class DeviceRegistry:
         self.identities = Identities()
         """Tells apart the processes that use one id."""
         self._stamps: dict[str, Stamp] = {}
-        """The stamp of each device's last Hello, even if that was refused."""
+        """The stamp of the last Hello of each device that is known, even if that was refused."""
         self._statuses: dict[str, Stamp] = {}
         """The stamp of each device's newest status that says whether it takes part."""
 
@@ -63,8 +63,9 @@ class DeviceRegistry:
 
     def forget(self, device: str) -> None:
         """Forget a device, as if it had never joined."""
-        for known in (self.hellos, self.numbers, self.samples, self._stamps):
+        for known in (self.hellos, self.numbers, self.samples, self._stamps, self._statuses):
             known.pop(device, None)
+        self.identities.forget(device)
 
     def follow(self, upload: Upload) -> None:
         """Take over how many samples a device has now, if its data change."""
@@ -92,6 +93,11 @@ class DeviceRegistry:
         """The devices that have joined, as a method sees them."""
         layouts = {self.numbers[device]: hello.layout.hex() for device, hello in self.hellos.items() if hello.layout}
         return Registered(len(self.numbers), sum(self.samples[device] for device in self.numbers), layouts)
+
+    @property
+    def open_to_all(self) -> bool:
+        """Whether there is no roster."""
+        return not self._roster
 
     def known(self, device: str) -> bool:
         """Whether a device has joined, or is on the roster."""

@@ -51,6 +51,11 @@ class DeviceReport:
         """Note that a device has left, or that the broker reports its link lost."""
         self._here_s.pop(device, None)
 
+    def forgot(self, device: str) -> None:
+        """Note that a device is no longer known."""
+        self._here_s.pop(device, None)
+        self._seen_s.pop(device, None)
+
     # -- for operators ------------------------------------------------------------------------------------------------
 
     def devices(self) -> list[str]:

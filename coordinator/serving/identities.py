@@ -45,6 +45,12 @@ class Identities:
         self._speaking[device] = instance
         return alive
 
+    def forget(self, device: str) -> None:
+        """Forget all instances of a device."""
+        self._instances.pop(device, None)
+        self._speaking.pop(device, None)
+        self._later.pop(device, None)
+
     def intruders(self, device: str) -> tuple[bytes, ...]:
         """Return the instances of a device that came while an earlier one was alive, oldest first."""
         return tuple(self._later.get(device, {}))

@@ -12,9 +12,11 @@ from coordinator.record.run_record import RunRecord
 from coordinator.serving import admission
 from coordinator.serving.admission import RefusalReason, taken_out, waits
 from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.line_budget import LineBudget
 from coordinator.serving.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.seats import Seats
 from coordinator.serving.sender import Sender
 from coordinator.serving.versions import version_refusal, version_remark
 from edge_sdk.errors import RemoteProtocolError, StoreError
@@ -36,13 +38,16 @@ class MembershipHandler:
         warnings: RunWarnings,
         orders: Orders,
         draining: Callable[[], Collection[str]],
+        seats: Seats,
         expected: int,
         welcomed: Callable[[], None],
+        forgot: Callable[[str], None],
     ) -> None:
         """draining: returns the devices that finish their last round.  welcomed: is called after each Welcome.
 
-        expected: how many devices this run was made for.
+        expected: how many devices this run was made for.  forgot: is called for each device that gave up its place.
         """
+        self._seats, self._forgot, self._strangers = seats, forgot, LineBudget()
         self._orders, self._draining = orders, draining
         self._registry, self._ledger, self._record = registry, ledger, record
         self._sender, self._public_server, self._warnings = sender, public_server, warnings
@@ -55,10 +60,7 @@ class MembershipHandler:
         """
         message = envelope.message
         if isinstance(message, Hello):
-            if self._is_intruder(message, envelope.stamp, observer):
-                return None
-            self._registry.greeted(message.device, envelope.stamp)
-            return self._hello(message, frame, now_s, observer)
+            return self._greet(message, envelope.stamp, frame, now_s, observer)
         if isinstance(message, PublicRequest):
             self._serve(message, frame, now_s, observer)
             return None
@@ -71,13 +73,55 @@ class MembershipHandler:
             return rounds.Lost(message.device) if self._registry.lives(message.device, message.boot) else None
         raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for the coordinator")
 
-    def _hello(self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver) -> rounds.RoundEvent | None:
+    def _greet(
+        self, hello: Hello, stamp: Stamp, frame: bytes, now_s: float, observer: RunObserver
+    ) -> rounds.RoundEvent | None:
+        """Answer a Hello.  Of a stranger that may not join, only the refusal is kept."""
+        device, refusal = hello.device, self._refusal(hello)
+        if not self._registry.known(device):
+            refusal = refusal or self._seats.refusal(device)
+            if refusal is not None:
+                return self._turn_away(device, refusal, now_s, observer)
+            displaced = self._seats.to_displace() if self._seats.crowded else ""
+            if displaced is None:
+                self._say(f"{device} waits: too many devices are on probation", now_s, observer)
+                return None  # it will say Hello again
+            if displaced:
+                self._displace(displaced)
+            self._registry.greeted(device, stamp)
+            self._registry.identities.contested_by(hello, stamp)
+            return self._admit(hello, frame, now_s, observer, displaced)
+        if self._is_intruder(hello, stamp, observer):
+            return None
+        self._registry.greeted(device, stamp)
+        if refusal is not None:
+            return self._turn_away(device, refusal, now_s, observer)
+        return self._admit(hello, frame, now_s, observer)
+
+    def _refusal(self, hello: Hello) -> RefusalReason | None:
         device = hello.device
         barred = device in self._orders.drained and device not in self._draining()
         refusal = taken_out(device, hello.federation) if barred else None
-        refusal = refusal or version_refusal(hello) or self._registry.refusal(hello)
-        if refusal is not None:
-            return self._turn_away(device, refusal, observer)
+        return refusal or version_refusal(hello) or self._registry.refusal(hello)
+
+    def _displace(self, device: str) -> None:
+        """Forget a device on probation, whose place another one takes.  Raises StoreError."""
+        self._ledger.forget(device)
+        self._registry.forget(device)
+        self._record.displaced(device)
+        self._forgot(device)
+
+    def _say(self, line: str, now_s: float, observer: RunObserver) -> None:
+        """Note a line about strangers, if there were not too many of them."""
+        told = self._strangers.line(line, now_s)
+        if told is not None:
+            observer.noted(told)
+
+    def _admit(
+        self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver, instead_of: str = ""
+    ) -> rounds.RoundEvent | None:
+        """Welcome a device.  instead_of: a device that gave up its place; empty: none."""
+        device = hello.device
         if device in self._orders.forgotten:
             self._orders.let_in(device)
         number = self._ledger.enrol(device, self._registry.place_on_roster(device), frame)
@@ -96,8 +140,8 @@ class MembershipHandler:
             return None  # it takes part once its Hello names the set
         if waits(hello):
             return rounds.Lost(device)  # likewise; if it took part before, nobody waits for it
-        self._take_in(hello, observer)
-        return rounds.Joined(device, now_s)
+        self._take_in(hello, now_s, observer)
+        return rounds.Joined(device, now_s, instead_of)
 
     def _is_intruder(self, hello: Hello, stamp: Stamp, observer: RunObserver) -> bool:
         """Whether another device has this id and came before; then this one is refused, and that one stays."""
@@ -113,28 +157,36 @@ class MembershipHandler:
         self._sender.refuse(device, admission.identity_taken(device), hello.instance)
         return True
 
-    def unreadable(self, device: str, reason: str, observer: RunObserver) -> None:
+    def unreadable(self, device: str, reason: str, now_s: float, observer: RunObserver) -> None:
         """Refuse a device whose Hello has a frame version that is not ours; it learns from the answer which one is."""
-        self._turn_away(device, RefusalReason("version", f"{device}: {reason}", "upgrade the older side"), observer)
+        refusal = RefusalReason("version", f"{device}: {reason}", "upgrade the older side")
+        self._turn_away(device, refusal, now_s, observer)
 
-    def _turn_away(self, device: str, refusal: RefusalReason, observer: RunObserver) -> rounds.DeviceRefused | None:
+    def _turn_away(
+        self, device: str, refusal: RefusalReason, now_s: float, observer: RunObserver
+    ) -> rounds.DeviceRefused | None:
         known = device in self._record.refused_devices
         note = {"device": device, "reason": refusal.reason, "message": refusal.message, "remedy": refusal.remedy}
         self._record.refused_device(device, note)
         self._sender.refuse(device, refusal)
-        if not known:
-            observer.turned_away(device, f"{refusal.message}; {refusal.remedy}")
+        line = f"{refusal.message}; {refusal.remedy}"
+        told = line if self._registry.known(device) else self._strangers.line(line, now_s)
+        if not known and told is not None:
+            observer.turned_away(device, told)
         # without a roster another device, or this one once corrected, may still join in its place
         return rounds.DeviceRefused(device) if self._registry.place_on_roster(device) is not None else None
 
-    def _take_in(self, hello: Hello, observer: RunObserver) -> None:
+    def _take_in(self, hello: Hello, now_s: float, observer: RunObserver) -> None:
         if not self._registry.take_in(hello):
             return
         count = len(self._registry.hellos)
         if count == 1:
             for warning in self._warnings.first_joined(hello, self._ledger.free_bytes):
                 observer.noted(warning)
-        observer.joined(hello.device, count, self._expected)
+        if count <= self._expected:
+            observer.joined(hello.device, count, self._expected)
+        else:
+            self._say(f"{hello.device} joined, beyond the {self._expected} expected", now_s, observer)
         if remark := version_remark(hello):
             observer.noted(remark)
 
@@ -171,6 +223,10 @@ class MembershipHandler:
     def _bye(self, bye: Bye, now_s: float, observer: RunObserver) -> rounds.Left | None:
         if bye.device not in self._registry.numbers:
             return None  # the device never joined
+        if self._seats.on_probation(bye.device):
+            self._say(remarks.left(bye.device, bye.reason), now_s, observer)
+            self._displace(bye.device)
+            return rounds.Left(bye.device, now_s, replaceable=True)
         observer.noted(remarks.left(bye.device, bye.reason))
         self._record.left[bye.device] = bye.reason
         self._record.declining.pop(bye.device, None)

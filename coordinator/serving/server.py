@@ -41,12 +41,14 @@ from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.device_report import DeviceReport
 from coordinator.serving.intake import Intake, booked_to
+from coordinator.serving.line_budget import LineBudget
 from coordinator.serving.membership import MembershipHandler
 from coordinator.serving.operator_desk import OperatorDesk
 from coordinator.serving.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.seats import Seats
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
 from edge_sdk.methods.base import Method
@@ -55,7 +57,15 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, LogLines, Upload
 from edge_sdk.reductions.influence import PAPER, RobustTable
-from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
+from edge_sdk.transport.base import (
+    Connected,
+    Disconnected,
+    Incoming,
+    Rejected,
+    SendRefused,
+    Transport,
+    TransportEvent,
+)
 
 log = logging.getLogger(__name__)
 
@@ -113,7 +123,7 @@ class Server:
         self.record = aggregation.record
         self.record.started_s = begun_s
         self._run = ledger.unique_run
-        self._sender = Sender(spec, transport, run=self._run, epoch=lambda: ledger.epoch, sent=self.record.sent)
+        self._sender = Sender(spec, transport, run=self._run, epoch=lambda: ledger.epoch, sent=self._sent)
         self._commands = CommandHandler(
             spec=spec,
             ledger=ledger,
@@ -138,9 +148,18 @@ class Server:
             warnings=self._warnings,
             orders=self._orders,
             draining=lambda: self.rounds.draining,
+            seats=Seats(
+                self._registry,
+                self.record,
+                max(policy.expected, policy.most_devices),
+                state=lambda: self.rounds,
+                unwritten=lambda: self.unwritten,
+            ),
             expected=policy.expected,
             welcomed=self._remind,
+            forgot=self._forgot,
         )
+        self._strangers = LineBudget()
         self._report = DeviceReport(
             spec=spec,
             roster=self.roster,
@@ -267,8 +286,10 @@ class Server:
             self._queue.link_lost(now_s)
             if event.final:
                 self._queue.give_up(f"broker: {event.reason}", now_s)
+        elif isinstance(event, SendRefused):
+            self.observer.noted(f"the broker does not take what the coordinator sends on {event.topic}: {event.reason}")
         elif isinstance(event, Rejected):
-            self._refuse_frame(booked_to(event.topic), event.kind, event.reason)
+            self._refuse_frame(booked_to(event.topic), event.kind, event.reason, now_s)
         elif self._queue.held:
             event.acknowledge()
         else:
@@ -276,17 +297,23 @@ class Server:
             try:
                 self._take(event, now_s)
             except RemoteProtocolError as error:
-                self._refuse_frame(sender, error.kind, str(error))
+                self._refuse_frame(sender, error.kind, str(error), now_s)
+                if error.kind == "stranger":
+                    self._sender.ask_for_hello(sender)
                 if error.kind == "version" and event.topic == topics.up(self.spec.federation, sender, "hello"):
-                    self._membership.unreadable(sender, str(error), self.observer)
+                    self._membership.unreadable(sender, str(error), now_s, self.observer)
                 event.acknowledge()
             except StoreError as error:
                 self.observer.noted(str(error))
                 event.acknowledge()
 
-    def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
-        self.record.refused_frame(sender, kind, named=self._registry.known(sender))
-        log.warning("refused a frame of %s: %s", sender, reason)
+    def _refuse_frame(self, sender: str, kind: str, reason: str, now_s: float) -> None:
+        known = self._registry.known(sender)
+        self.record.refused_frame(sender, kind, named=known)
+        line = f"refused a frame of {sender}: {reason}"
+        told = line if known else self._strangers.line(line, now_s)
+        if told is not None:
+            log.warning("%s", told)
 
     @property
     def unwritten(self) -> list[Persist]:
@@ -390,6 +417,14 @@ class Server:
             self._commands.answer(SendReceipt(upload.device, place, "refused", "withheld, and yet something to take"))
             raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
         self._queue.feed(Withheld(upload.device, place, remarks.why_withheld(upload)), now_s=now_s)
+
+    def _forgot(self, device: str) -> None:
+        self._report.forgot(device)
+
+    def _sent(self, device: str, frame_bytes: int) -> None:
+        """Count a frame to a device; nothing is kept of strangers, whose number is not limited."""
+        if self._registry.known(device):
+            self.record.sent(device, frame_bytes)
 
     def _note(self, message: str) -> None:
         self.observer.noted(message)

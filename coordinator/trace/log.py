@@ -23,7 +23,7 @@ from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.reductions.influence import RobustTable
-from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, TransportEvent
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, SendRefused, TransportEvent
 
 MAGIC = b"EDGTRACE"
 VERSION = 3
@@ -248,6 +248,7 @@ def _plain_event(event: TransportEvent) -> list[Any]:
 _EVENTS: dict[str, type[Any]] = {
     "incoming": Incoming,
     "rejected": Rejected,
+    "send-refused": SendRefused,
     "connected": Connected,
     "disconnected": Disconnected,
 }

@@ -48,7 +48,15 @@ from edge_sdk.protocol.messages import (
     Welcome,
 )
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES, PublicFetch
-from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
+from edge_sdk.transport.base import (
+    Connected,
+    Disconnected,
+    Incoming,
+    Rejected,
+    SendRefused,
+    Transport,
+    TransportEvent,
+)
 
 log = logging.getLogger(__name__)
 
@@ -254,6 +262,11 @@ class Participant:
             self._feed(session.LinkUp(now_s))
         elif isinstance(event, Disconnected):
             self._disconnected(event)
+        elif isinstance(event, SendRefused):
+            self.on_news(
+                f"the broker does not take what this device sends on {event.topic}: {event.reason}; "
+                f"its access rules must let the user of {self.device} publish there"
+            )
         elif isinstance(event, Rejected):
             self._count_refused(event.kind, f"refused a frame on {event.topic}: {event.reason}")
         else:

@@ -30,12 +30,15 @@ Decoder: TypeAlias = Callable[[Plain, str], Any]
 
 DTYPES: Mapping[str, np.dtype[Any]] = {code: np.dtype("<" + code) for code in ("f4", "f2", "i4", "i1", "u1")}
 
-PRINTABLE = r"[^\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]*"
+_CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
+_DIRECTIONS = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
+"""Characters that change the order in which a terminal shows the others, so that a name reads as another one."""
+PRINTABLE = rf"[^{_CONTROLS}{_DIRECTIONS}]*"
 """No control characters: a received text may be printed or logged as it is."""
 _LARGEST = 2**63 - 1
 ABOVE_0, BELOW_1 = math.ulp(0.0), math.nextafter(1.0, 0.0)
 """The smallest number above 0, and the largest below 1."""
-_UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
+_UNPRINTABLE = re.compile(f"[{_CONTROLS}{_DIRECTIONS}]+")
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,14 @@ class Rejected:
 
 
 @dataclass(frozen=True, slots=True)
+class SendRefused:
+    """The broker has refused frames on a topic: its access rules do not let this client publish there, or a quota."""
+
+    topic: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Connected:
     """The link is up and all subscriptions are in force, for the first time or again."""
 
@@ -59,7 +67,7 @@ class Will:
     frame: bytes
 
 
-TransportEvent: TypeAlias = Incoming | Rejected | Connected | Disconnected
+TransportEvent: TypeAlias = Incoming | Rejected | SendRefused | Connected | Disconnected
 
 
 class Transport(Protocol):

@@ -2,117 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
-import numpy as np
 import pytest
+from one_world import ROUNDS, STATUS, World
 
-import edge_sdk
-from coordinator.ledger import Ledger
-from coordinator.rounds import RoundPhase, RoundPolicy
-from coordinator.serving.server import Server
+from coordinator.deploy import LEDGER, open_ledger
+from coordinator.rounds import RoundPhase
 from edge_sdk.device.session import SessionPhase
-from edge_sdk.errors import RunFailed
-from edge_sdk.methods.registry import load_method
+from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.messages import Assign, CoordinatorStatus, FederationSpec, Message, Receipt, TrainSpec, Upload
-from edge_sdk.transport.base import Connected, Disconnected
-from edge_sdk.transport.memory.hub import Hub
-
-CLASSES, ROUNDS = 4, 2
-STATUS = topics.coordinator_status("app")
-
-
-class World:
-    """A broker, one coordinator after the other, and devices; time passes only where a test says so."""
-
-    def __init__(self, folder: Path, devices: int = 1, quorum: int | None = None) -> None:
-        self.hub, self._folder, self.now_s = Hub(), folder, 0.0
-        self._devices, self._quorum, self.runs = devices, quorum or devices, 0
-        self.sent: list[tuple[str, Message]] = []
-        self.frames: list[tuple[str, bytes]] = []
-        publish = self.hub.publish
-
-        def listen(sender, topic: str, frame: bytes, *, retain: bool) -> None:
-            self.frames.append((topic, frame))
-            self.sent.append((topic, codec.decode(frame).message))
-            publish(sender, topic, frame, retain=retain)
-
-        self.hub.publish = listen  # type: ignore[method-assign]  # what a tap is
-        self.agents: dict[str, edge_sdk.Agent] = {}
-        self.server = self.begin()
-
-    def begin(self) -> Server:
-        """A coordinator with a new run folder; the one before has vanished."""
-        self.runs += 1
-        method = load_method("local")()
-        spec = FederationSpec(
-            federation="app",
-            method="local",
-            contract=method.digest,
-            classes=CLASSES,
-            rounds=ROUNDS,
-            train=TrainSpec(local_steps=1),
-        )
-        policy = RoundPolicy(expected=self._devices, quorum=self._quorum, rounds=ROUNDS, exchanges=1)
-        self.server = Server(
-            spec=spec,
-            policy=policy,
-            method=method,
-            transport=self.hub.link("coordinator"),
-            ledger=Ledger(self._folder / f"ledger-{self.runs}.db"),
-            clock=lambda: self.now_s,
-        )
-        self.server.connect()
-        return self.server
-
-    def device(self, name: str = "attic") -> edge_sdk.Agent:
-        y = np.arange(16) % CLASSES
-        samples = edge_sdk.Samples(np.eye(8, dtype=np.float32)[y], y)
-        agent = edge_sdk.Agent(
-            federation="app",
-            broker=self.hub.link(name),
-            identity=name,
-            model=edge_sdk.NumpyModel(CLASSES, (1, 1, 8), seed=1),
-            data=edge_sdk.LocalData(train=samples),
-        )
-        self.agents[name] = agent
-        agent.connect()
-        return agent
-
-    def turn(self, *, computing: bool = True, hearing: bool = True) -> None:
-        """Everybody handles what has come; devices compute if they may, and hear if they are told to."""
-        while (event := self.server.transport.poll(0.0)) is not None:
-            self.server.handle(event, self.now_s)
-        self.server.flush(self.now_s)
-        self.server.tick(self.now_s)
-        for agent in self.agents.values():
-            while hearing and (event := agent.transport.poll(0.0)) is not None:
-                agent.handle(event, self.now_s)
-            while computing and agent.computing:
-                if agent.work_slice():
-                    agent.finish_work(self.now_s)
-
-    def until(self, condition: Callable[[], bool], *, computing: bool = True) -> None:
-        for _ in range(20):
-            if condition():
-                return
-            self.turn(computing=computing)
-        raise AssertionError("nothing happened")
-
-    def publish(self, topic: str, frame: bytes) -> None:
-        link = self.hub.link("somebody")
-        link.connect([])
-        link.send(topic, frame, retain=topic == STATUS)
-
-    def last(self, kind: type[Message]) -> tuple[str, bytes]:
-        """The last frame of this kind, and its topic."""
-        return next(
-            (topic, frame)
-            for (topic, frame), (_, message) in zip(reversed(self.frames), reversed(self.sent), strict=True)
-            if isinstance(message, kind)
-        )
+from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload
+from edge_sdk.transport.base import Connected, Disconnected, SendRefused
 
 
 @pytest.fixture
@@ -174,7 +76,7 @@ def test_a_stranger_that_uploads_is_asked_for_a_hello_and_joins(world: World) ->
     assert asked[0] == topics.down("app", "attic", "join")
     assert isinstance(asked[1], CoordinatorStatus)
     assert (asked[1].greet, asked[1].run) == (True, world.server.ledger.run)
-    assert world.server.record.refused_frames == {"unknown": {"knowledge": 1}}
+    assert world.server.record.refused_frames == {"attic": {"stranger": 1}}
     world.until(lambda: agent.over)
     agent.raise_if_failed()
 
@@ -229,3 +131,23 @@ def test_one_that_comes_after_a_failed_run_is_told_why(world: World) -> None:
         agent.raise_if_failed()
     assert not stranger.over
     assert any("attic" in line for line in news)
+
+
+def test_a_broker_that_takes_nothing_from_a_device_is_told_to_the_app(world: World) -> None:
+    agent = world.device()
+    news: list[str] = []
+    agent.on_link(news.append)
+    agent.handle(SendRefused("fl/v1/app/up/3/attic/hello", "Not authorized"), world.now_s)
+    assert any("Not authorized" in line and "fl/v1/app/up/3/attic/hello" in line for line in news)
+
+
+def test_a_coordinator_that_stopped_before_anybody_joined_leaves_nothing_to_resume(tmp_path: Path) -> None:
+    path = tmp_path / "run" / LEDGER
+    path.parent.mkdir(parents=True)
+    with closing(open_ledger(tmp_path / "run", resume=False)) as begun:
+        begun.bind(b"settings")
+    with closing(open_ledger(tmp_path / "run", resume=False)) as again:
+        assert again.bind(b"other settings")
+        again.enrol("attic", None, b"hello")
+    with pytest.raises(UsageError, match="--resume"):
+        open_ledger(tmp_path / "run", resume=False)

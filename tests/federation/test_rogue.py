@@ -197,7 +197,7 @@ def test_garbage_under_no_name(rogue: Rogue, clean: fleets.Run) -> None:
 
 def test_under_ever_new_names(rogue: Rogue, clean: fleets.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither illegal frames nor refused strangers fill the memory."""
-    monkeypatch.setattr(run_record, "MAX_SENDERS", 3)
+    monkeypatch.setattr(run_record, "MAX_REFUSED", 3)
     monkeypatch.setattr(run_record, "MAX_STRANGERS", 3)
     honest = fleets.Run(rogue.run.fleet).hello(0)
     for i in range(6):

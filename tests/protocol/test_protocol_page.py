@@ -20,7 +20,7 @@ from coordinator.serving import public_set_server
 from edge_sdk import errors
 from edge_sdk.device import session, uplink
 from edge_sdk.methods.base import CAPABILITIES, Method, Slot
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol import codec, knowledge, low_rank, messages, scan, schema, topics
 from edge_sdk.protocol.encodings import ENCODINGS, decode_floats
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
@@ -283,7 +283,7 @@ def exchanges(method: Method[Any]) -> list[str]:
     return ["".join(f"| {cell} " if cell else "| " for cell in row) + "|" for row in cells]
 
 
-@pytest.mark.parametrize("name", ["fedal", "fedmd", "local"])
+@pytest.mark.parametrize("name", sorted(name for name in method_names() if "edge_sdk" in load_method(name).__module__))
 def test_what_a_method_exchanges_is_what_it_says(name):
     documented = [line for line in section("Methods").splitlines() if line.startswith(f"| `{name}` |")]
     assert documented == exchanges(load_method(name)())

@@ -195,12 +195,17 @@ def test_other_machines_are_told_what_to_type_and_what_is_missing(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(EmbeddedBroker, "wait", wait)
-    serve(free_port, "amqtt", "0.0.0.0")  # what is tested
+    serve(free_port, "amqtt", "0.0.0.0", everybody=True)  # what is tested
     said = capsys.readouterr().out
     (url,) = reached
     assert f"edge-sdk device --broker {url}" in said
     assert "no password" in said
     assert "tls.md" in said
+
+
+def test_a_broker_that_asks_for_no_password_is_not_opened_to_others_by_mistake(free_port: int) -> None:
+    with pytest.raises(UsageError, match="--open"):
+        serve(free_port, "amqtt", "0.0.0.0")  # what is tested
 
 
 def test_a_broker_for_this_machine_alone_says_nothing_of_others(

@@ -23,7 +23,7 @@ from suite import frames, until
 
 from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import LocalProtocolError, UsageError
-from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, SendRefused, TransportEvent
 from edge_sdk.transport.mqtt import connection
 from edge_sdk.transport.mqtt import transport as mqtt
 from edge_sdk.transport.mqtt.inbox import Inbox
@@ -477,3 +477,20 @@ def test_the_embedded_amqtt_is_spoken_to_in_3_1_1_and_mosquitto_in_5(opened: Ope
     transport.connect([])
     assert transport.poll(5.0) == Connected()
     assert transport.version == {"amqtt": "3.1.1", "mosquitto": "5"}[broker.kind]
+
+
+def test_a_frame_that_the_broker_refuses_is_told_once_for_each_topic(opened: Opener) -> None:
+    def refuse(_level: int, body: bytes) -> bytes:
+        end = 2 + int.from_bytes(body[:2], "big")
+        return b"\x40\x03" + body[end : end + 2] + b"\x87"  # Not authorized
+
+    with ScriptedBroker({scripted.PUBLISH: refuse}) as broker:
+        transport = opened(broker.url)
+        transport.connect(["t/a"])
+        until(transport, Connected)
+        for topic in ("t/1", "t/1", "t/2"):
+            transport.send(topic, b"frame")
+        told = [until(transport, SendRefused) for _ in range(2)]
+        assert {event.topic for event in told if isinstance(event, SendRefused)} == {"t/1", "t/2"}
+        assert all("Not authorized" in event.reason for event in told if isinstance(event, SendRefused))
+        assert transport.poll(0.0) is None

@@ -24,7 +24,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.topics import matches
-from edge_sdk.transport.base import Connected, Incoming
+from edge_sdk.transport.base import Connected, Incoming, SendRefused
 from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, is_packet
 from edge_sdk.transport.mqtt import reasons
 from edge_sdk.transport.mqtt.connection import (
@@ -49,6 +49,8 @@ _PACKET_OVERHEAD_BYTES = 1024
 """Room for the topic, the properties and the header of a chunk in one packet."""
 LEAST_PACKET_BYTES = MIN_CHUNK_BYTES + _PACKET_OVERHEAD_BYTES
 """The smallest Maximum Packet Size of a broker that can be used."""
+_MOST_REFUSED_TOPICS = 16
+"""The most topics of one connection of which a refusal is told."""
 _WAIT_S = 0.25
 _SESSION_EXPIRY_S = 3600
 _ANSWER_TIMEOUT_S = 10.0
@@ -127,7 +129,7 @@ class _Link:
         self._oldest: QueuedMessage | None = None
         self._unacknowledged: set[int] = set()
         self._ready_since_s = 0.0
-        self._warned = False
+        self._refused_topics: set[str] = set()
         self._tls = tls_context(settings.tls, settings.address)
         self._client = self._build(version_5=version_5)
         self._loop = SocketLoop()
@@ -255,11 +257,6 @@ class _Link:
         """Remember why the connection ends: the first reason, because later ones follow from it."""
         self._ending = self._ending or ending
 
-    def _warn_once(self, text: str) -> None:
-        if not self._warned:
-            self._warned = True
-            _log.warning("%s", text)
-
     def _on_socket_open(self, _client: Client, _data: object, connection: socket.socket) -> None:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
@@ -329,8 +326,15 @@ class _Link:
         message = self._send_queue.note_acknowledged(mid)
         if message is not None:
             self._hidden_limits.note_acknowledged(message)
-        if code.is_failure:
-            self._warn_once(f"broker {self._settings.address} did not take a frame: {code.getName()}")
+        if code.is_failure and message is not None:
+            self._report_refusal(message.topic, code.getName())
+
+    def _report_refusal(self, topic: str, reason: str) -> None:
+        """Tell the layer above, once for each topic and connection, that the broker takes no frames there."""
+        if topic not in self._refused_topics and len(self._refused_topics) < _MOST_REFUSED_TOPICS:
+            self._refused_topics.add(topic)
+            _log.warning("broker %s does not take frames on %s: %s", self._settings.address, topic, reason)
+            self._inbox.put(SendRefused(topic, reason))
 
     def _on_disconnect(
         self, _client: Client, _data: object, flags: DisconnectFlags, code: ReasonCode, _properties: Properties | None

@@ -1,0 +1,69 @@
+"""The seats of a federation without a roster: any device may join, until as many have taken part as it was made for.
+
+A newcomer is on probation until its first upload counts.  It is welcomed and invited, and has no seat yet: so devices
+that only say Hello take no seat, and keep nobody out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from coordinator.record.run_record import RunRecord
+from coordinator.rounds import Persist, RoundState
+from coordinator.serving.admission import RefusalReason
+from coordinator.serving.device_registry import DeviceRegistry
+
+MOST_ON_PROBATION = 16
+"""The most devices on probation beyond the free seats."""
+
+
+class Seats:
+    """Who of the devices that are on no roster has a seat, and who may still come."""
+
+    def __init__(
+        self,
+        registry: DeviceRegistry,
+        record: RunRecord,
+        count: int,
+        *,
+        state: Callable[[], RoundState],
+        unwritten: Callable[[], Sequence[Persist]],
+    ) -> None:
+        """count: how many devices may take part.
+
+        state, unwritten: return the state of the rounds, and the uploads that wait for the next commit.
+        """
+        self._registry, self._record, self._count = registry, record, count
+        self._state, self._unwritten = state, unwritten
+
+    def on_probation(self, device: str) -> bool:
+        """Whether a device has no seat yet: it is on no roster, and no upload of it has come."""
+        if self._registry.place_on_roster(device) is not None or device in self._state().folded:
+            return False
+        answered = self._record.contributed[device] or self._record.withheld[device]
+        return not answered and all(each.device != device for each in self._unwritten())
+
+    def refusal(self, device: str) -> RefusalReason | None:
+        """Why a newcomer may not join; None: there is a seat left, or a device on probation may give up its place."""
+        seated = sum(not self.on_probation(each) for each in self._here())
+        if seated < self._count:
+            return None
+        return RefusalReason(
+            "full",
+            f"{device}: all {self._count} seats of this federation are taken",
+            "raise federation.most_devices, or name the devices in federation.roster; a device that will not come back "
+            "gives up its seat by edge-sdk forget",
+        )
+
+    @property
+    def crowded(self) -> bool:
+        """Whether no further device is taken on probation, unless another one gives up its place."""
+        return len(self._here()) >= self._count + MOST_ON_PROBATION
+
+    def to_displace(self) -> str | None:
+        """The device on probation that gives up its place: one that was invited and silent; None: there is none."""
+        away = self._state().away
+        return next((each for each in self._registry.numbers if each in away and self.on_probation(each)), None)
+
+    def _here(self) -> list[str]:
+        return [each for each in self._registry.numbers if each not in self._record.left]
