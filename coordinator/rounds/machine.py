@@ -343,6 +343,7 @@ def _open(state: RoundState, now_s: float) -> RoundTransition:
         retry_at_s=now_s + state.policy.retry_s,
         retry_wait_s=state.policy.retry_s,
         misses=0,
+        unlinked_s=0.0,
         withheld=frozenset(),
     )
     state, closing = _close_if_complete(state)
@@ -438,8 +439,14 @@ def _too_silent(state: RoundState) -> str:
     return (
         f"round {place.round}, exchange {place.exchange}: {came} came of the {state.needed} needed, after "
         f"{waited} of {policy.deadline_s:g} s; "
-        f"silent: {', '.join(sorted(state.missing)) or 'none'}{left}"
+        f"silent: {', '.join(sorted(state.missing)) or 'none'}{left}{_outage(state)}"
     )
+
+
+def _outage(state: RoundState) -> str:
+    if not state.unlinked_s:
+        return ""
+    return f"; before that the coordinator had no link to its broker for {state.unlinked_s:.0f} s: are they back?"
 
 
 def _counted(count: int, what: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from coordinator import rounds
 from coordinator.rounds import RoundPhase, RoundState
@@ -67,7 +68,8 @@ class RoundQueue:
         """Let the clock of the round go on, with time for the devices to come back, too."""
         since_s, self._unlinked_since_s = self._unlinked_since_s, None
         if since_s is not None:
-            self.state = rounds.postponed(self.state, now_s - since_s, not_before_s=now_s + RECONNECT_GRACE_S)
+            state = replace(self.state, unlinked_s=self.state.unlinked_s + now_s - since_s)
+            self.state = rounds.postponed(state, now_s - since_s, not_before_s=now_s + RECONNECT_GRACE_S)
 
     @property
     def over(self) -> bool:

@@ -90,6 +90,8 @@ class RoundState:
     retry_at_s: float = 0.0
     retry_wait_s: float = 0.0
     misses: int = 0
+    unlinked_s: float = 0.0
+    """For how long there was no link to the broker since this exchange opened (s)."""
     unrecorded: int | None = None
     """A round whose exchanges are all closed but whose end is not on record, as a restart can find it; or None."""
     asked: int = 0

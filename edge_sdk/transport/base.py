@@ -46,6 +46,14 @@ class SendRefused:
 
 
 @dataclass(frozen=True, slots=True)
+class SendRefused:
+    """The broker has refused frames on a topic: its access rules do not let this client publish there, or a quota."""
+
+    topic: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Connected:
     """The link is up and all subscriptions are in force, for the first time or again."""
 

@@ -151,3 +151,16 @@ def test_a_coordinator_that_stopped_before_anybody_joined_leaves_nothing_to_resu
         again.enrol("attic", None, b"hello")
     with pytest.raises(UsageError, match="--resume"):
         open_ledger(tmp_path / "run", resume=False)
+
+
+def test_a_run_that_fails_after_an_outage_names_it(world: World) -> None:
+    agent = world.device()
+    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    del world.agents["attic"]
+    world.server.handle(Disconnected("the broker went away"), world.now_s)
+    world.now_s += 25.0
+    world.server.handle(Connected(), world.now_s)
+    for _ in range(10):
+        world.now_s += 1000.0
+        world.server.tick(world.now_s)
+    assert "no link to its broker for 25 s" in world.server.rounds.reason
