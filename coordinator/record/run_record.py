@@ -211,8 +211,8 @@ class RunRecord:
         self.holders.update(classes)
         self.sharers += bool(classes)
 
-    def refused_frame(self, sender: str, kind: str, *, count: int = 1, named: bool = True) -> None:
-        """Count frames that broke the protocol.
+    def refused_frame(self, sender: str, kind: str, *, count: int = 1, named: bool = True) -> int:
+        """Count frames that broke the protocol; returns how many this sender has sent under this word.
 
         named: whether the sender has an entry of its own in any case; beyond MAX_STRANGERS entries, others share one.
         """
@@ -221,6 +221,7 @@ class RunRecord:
         if not named and len(self.refused_frames) >= MAX_STRANGERS and sender not in self.refused_frames:
             sender = OTHERS
         self.refused_frames.setdefault(sender, Counter())[kind] += count
+        return self.refused_frames[sender][kind]
 
     def refused_device(self, device: str, note: dict[str, str]) -> None:
         """Note a device that was refused; beyond MAX_SENDERS, new names are not kept."""

@@ -20,6 +20,7 @@ class DeviceRegistry:
     def __init__(self, spec: FederationSpec, method: Method[Any], roster: tuple[str, ...], *, serving: bool) -> None:
         """roster: sorted; empty: any device may join.  serving: whether devices can fetch the public set here."""
         self._spec, self._method, self._roster, self._serving = spec, method, roster, serving
+        self._listed = frozenset(roster)
         self.hellos: dict[str, Hello] = {}
         """The Hello of each device that takes part."""
         self.numbers: dict[str, int] = {}
@@ -95,7 +96,7 @@ class DeviceRegistry:
 
     def known(self, device: str) -> bool:
         """Whether a device has joined, or is on the roster."""
-        return device in self.numbers or device in self._roster
+        return device in self.numbers or device in self._listed
 
     def anybody_learns(self, devices: Collection[str]) -> bool:
         """Whether any of these can train under the method."""

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from coordinator.serving.admission import RefusalReason
+from coordinator.serving.shares import BLOCK_EARNS, EXCHANGE_EARNS
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.body import PackedField
 from edge_sdk.protocol.codec import Stamp
@@ -44,13 +45,18 @@ class Sender:
         run: bytes | None,
         epoch: Callable[[], int],
         sent: Callable[[str, int], None],
+        asks: Callable[[str, int], None],
     ) -> None:
         """run: the id that messages carry; None: none.  epoch: returns the epoch of this start.
 
-        sent: is called with each frame's device and size in bytes.
+        sent: is called with each frame's device and size in bytes.  asks: is called when a device is asked for
+        something for the first time, with the most frames of its answer.
         """
         self._spec, self._transport, self._epoch, self._sent = spec, transport, epoch, sent
         self._run = run
+        self._asks = asks
+        self._asked: dict[str, ExchangeId] = {}
+        """The last exchange that each device was asked for."""
         self._sequence = 0
         self._long: dict[str, tuple[ExchangeId, bytes]] = {}
         """Assigns that travel in chunks, by device: sent again with the same bytes, a transfer continues."""
@@ -75,6 +81,8 @@ class Sender:
 
     def send(self, device: str, message: DeviceMessage) -> None:
         """Send a message to a device."""
+        if isinstance(message, PublicBlock):
+            self._asks(device, BLOCK_EARNS)
         self._hand(device, type(message), self._frame(message))
 
     def answer(self, answer: ControlAnswer) -> None:
@@ -147,6 +155,9 @@ class Sender:
             personal=personal,
             run=self._run,
         )
+        if self._asked.get(device) != at:
+            self._asked[device] = at
+            self._asks(device, EXCHANGE_EARNS)
         frame = self._frame(assign, {"common": common})
         self._long.pop(device, None)
         if len(frame) > CHUNK_BYTES:

@@ -40,6 +40,7 @@ from coordinator.serving.checks import UploadChecks
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.device_report import DeviceReport
+from coordinator.serving.frame_screen import FrameScreen
 from coordinator.serving.intake import Intake, booked_to
 from coordinator.serving.membership import MembershipHandler
 from coordinator.serving.operator_desk import OperatorDesk
@@ -48,6 +49,7 @@ from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
+from coordinator.serving.shares import Shares
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import topics, transforms
@@ -59,6 +61,8 @@ from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected,
 
 log = logging.getLogger(__name__)
 
+SAID = frozenset({"busy", "rate"})
+"""The words of refusals that an operator is told of: a sender floods, or takes the room of others."""
 POLL_S = 0.5
 """The longest sleep of the loop, in seconds."""
 GROUP = 256
@@ -113,7 +117,17 @@ class Server:
         self.record = aggregation.record
         self.record.started_s = begun_s
         self._run = ledger.unique_run
-        self._sender = Sender(spec, transport, run=self._run, epoch=lambda: ledger.epoch, sent=self.record.sent)
+        shares = Shares(self._limits.frame_bytes, policy.expected)
+        self._screen = FrameScreen(
+            federation=spec.federation,
+            frame_bytes=self._limits.frame_bytes,
+            shares=shares,
+            known=self._registry.known,
+            due=lambda device: device in self.rounds.missing,
+        )
+        self._sender = Sender(
+            spec, transport, run=self._run, epoch=lambda: ledger.epoch, sent=self.record.sent, asks=shares.earned
+        )
         self._commands = CommandHandler(
             spec=spec,
             ledger=ledger,
@@ -160,6 +174,7 @@ class Server:
             noted=self._note,
         )
         self._linked, self._link_fault = False, "it does not answer"
+        self.transport.screen_with(self._screen)
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
@@ -191,6 +206,8 @@ class Server:
                     raise TransportError(f"no broker after {connect_within_s:g} s: {self._link_fault}")
             self._note_stop()
         finally:
+            for rejected in self._screen.refused(math.inf):
+                self.handle(rejected, self._clock())
             if not self.over:  # the last will is not published at a disconnect
                 self._sender.announce("lost", "the coordinator was stopped; the run can be resumed")
             self.close()
@@ -268,7 +285,7 @@ class Server:
             if event.final:
                 self._queue.give_up(f"broker: {event.reason}", now_s)
         elif isinstance(event, Rejected):
-            self._refuse_frame(booked_to(event.topic), event.kind, event.reason)
+            self._refuse_frame(booked_to(event.topic), event.kind, event.reason, event.count)
         elif self._queue.held:
             event.acknowledge()
         else:
@@ -284,9 +301,14 @@ class Server:
                 self.observer.noted(str(error))
                 event.acknowledge()
 
-    def _refuse_frame(self, sender: str, kind: str, reason: str) -> None:
-        self.record.refused_frame(sender, kind, named=self._registry.known(sender))
-        log.warning("refused a frame of %s: %s", sender, reason)
+    def _refuse_frame(self, sender: str, kind: str, reason: str, count: int = 1) -> None:
+        """Count refused frames; says it for the first one of a sender and a word, then for the tenth, hundredth ..."""
+        total = self.record.refused_frame(sender, kind, count=count, named=self._registry.known(sender))
+        if total == count or len(str(total)) > len(str(total - count)):
+            line = f"refused {total} {kind} frame{'s' * (total != 1)} of {sender}: {reason}"
+            log.warning("%s", line)
+            if kind in SAID:
+                self.observer.noted(line)
 
     @property
     def unwritten(self) -> list[Persist]:

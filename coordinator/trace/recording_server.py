@@ -12,7 +12,7 @@ from coordinator.serving.server import Server
 from coordinator.trace.log import CoordinatorStart, Ended, Flushed, FramesSent, Heard, Ticked, TraceWriter
 from edge_sdk.errors import StoreError
 from edge_sdk.protocol import storage
-from edge_sdk.transport.base import Transport, TransportEvent, Will
+from edge_sdk.transport.base import Screen, Transport, TransportEvent, Will
 
 
 class TracedServer(Server):
@@ -113,6 +113,10 @@ class _Tap:
     def accept_up_to(self, frame_bytes: int) -> None:
         """Set the largest frame that the transport accepts, in bytes."""
         self._transport.accept_up_to(frame_bytes)
+
+    def screen_with(self, screen: Screen) -> None:
+        """Set the screen of the transport."""
+        self._transport.screen_with(screen)
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
         """The next event of the transport."""

@@ -19,7 +19,7 @@ from edge_sdk.errors import RemoteProtocolError, RunFailed
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.messages import Message
-from edge_sdk.transport.base import TransportEvent, Will
+from edge_sdk.transport.base import Screen, TransportEvent, Will
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +134,9 @@ class NullTransport:
 
     def accept_up_to(self, frame_bytes: int) -> None:
         """Do nothing: no frames arrive."""
+
+    def screen_with(self, screen: Screen) -> None:
+        """Do nothing: what the screen refused was not recorded, but how much of it."""
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
         """Return None: there are no events."""

@@ -27,12 +27,14 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Chunks that do not make a frame: they contradict each other, are too many, or some of them never came."""
+    """Messages that make no frame: the screen refused them, or chunks contradict each other, or never came."""
 
     topic: str
     kind: str
-    """The word under which it is counted, one of those that RemoteProtocolError lists."""
+    """The word under which it is counted, one of REFUSAL_WORDS."""
     reason: str
+    count: int = 1
+    """How many messages this is about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +64,29 @@ class Will:
 TransportEvent: TypeAlias = Incoming | Rejected | Connected | Disconnected
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """The room that a long frame may take while its chunks arrive."""
+
+    most_bytes: int
+    """The longest frame; 0: none is legal."""
+    rank: int
+    """A frame of a higher rank takes the room of one with a lower rank."""
+
+
+class Screen(Protocol):
+    """Decides, before a transport keeps a message, whether it may go on.  Its methods may be called from any thread."""
+
+    def passes(self, topic: str, now_s: float, *, chunk: bool) -> bool:
+        """Whether a message may go on; chunk: it is a packet of a long frame."""
+
+    def place(self, topic: str) -> Place:
+        """Return the room for a long frame on this topic."""
+
+    def refused(self, now_s: float) -> Sequence[Rejected]:
+        """Return what was refused since the last call, summed up; nothing if it was reported a moment ago."""
+
+
 class Transport(Protocol):
     """The connection of one client with the broker."""
 
@@ -80,6 +105,9 @@ class Transport(Protocol):
 
     def accept_up_to(self, frame_bytes: int) -> None:
         """Refuse longer frames from now on, before they are complete in memory."""
+
+    def screen_with(self, screen: Screen) -> None:
+        """Ask this screen about every message from now on."""
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
         """Return the next event, or None if there is none within `timeout_s` seconds."""

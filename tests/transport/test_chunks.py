@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
-from edge_sdk.transport.base import Incoming, Rejected
+from edge_sdk.transport.base import Incoming, Place, Rejected
 from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.chunks.assembly import (
     EVICT_AFTER_S,
@@ -192,6 +192,31 @@ def test_a_flood_of_sets_is_bounded_in_number_and_asked_for_a_few_at_a_time(monk
         assembly.take("t/one-more", chunk(0), 0.0)
     looks = [len(assembly.stalled(FIRST_REQUEST_S + second)) for second in (0.0, 0.01, 0.05, 0.11, 0.12)]
     assert looks == [64, 0, 0, 36, 0]
+
+
+def test_an_upload_that_is_due_takes_the_room_of_others() -> None:
+    """However fresh they are; an upload of the same rank waits, and one of a lower rank takes nothing."""
+    assembly, ranks = Reassembly(len(FRAME), 2 * len(FRAME)), {"due": 2, "late": 1, "stranger": 0, "too": 2}
+    assembly.place_of = lambda topic: Place(len(FRAME), ranks[topic])
+    assembly.take("late", chunk(0), 0.0)
+    assembly.take("stranger", chunk(0), 0.0)
+    assert assembly.take("due", chunk(0), 0.0) is None
+    assert [topic for topic, _ in assembly.expired(0.0)] == ["stranger"]
+    with pytest.raises(RemoteProtocolError) as refused:
+        assembly.take("stranger", chunk(0), EVICT_AFTER_S)  # the others are silent, and yet it does not take their room
+    assert refused.value.kind == "busy"
+    assert assembly.take("too", chunk(0), 0.0) is None
+    assert [topic for topic, _ in assembly.expired(0.0)] == ["late"]
+    assert assembly.announced_bytes == 2 * len(FRAME)
+
+
+def test_a_topic_may_have_a_limit_of_its_own() -> None:
+    assembly = Reassembly(len(FRAME), 10 * len(FRAME))
+    assembly.place_of = lambda topic: Place(len(FRAME) if topic == "long" else 0, 0)
+    assert assembly.take("long", chunk(0), 0.0) is None
+    with pytest.raises(RemoteProtocolError) as refused:
+        assembly.take("none", chunk(0), 0.0)
+    assert refused.value.kind == "limit"
 
 
 def test_two_versions_of_one_chunk() -> None:

@@ -1,4 +1,4 @@
 """Frames that are too long for one message: they are split into chunks, and put together again in bounded memory.
 
-May import `protocol` and `errors`.
+May import `transport.base`, `protocol` and `errors`.
 """

@@ -7,10 +7,11 @@ the other sets, is refused before any of it is stored.  A frame is handed on onl
 from __future__ import annotations
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.transport.base import Place
 from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.chunks.packets import Chunk, ChunkLayout, ChunkRange
 
@@ -20,7 +21,7 @@ _LONGEST_REQUEST_S = 60.0
 GIVE_UP_S = 600.0
 """Seconds without a new chunk after which a set is dropped."""
 EVICT_AFTER_S = 10.0
-"""Seconds without a new chunk after which a set is dropped if a newer set needs its room."""
+"""Seconds without a new chunk after which a set is dropped if a newer set of its rank needs its room."""
 MAX_SETS = 4096
 """Most incomplete sets at a time."""
 _LEAST_REQUEST_GAP_S = 0.25
@@ -85,6 +86,8 @@ class Reassembly:
         self.frame_bytes = frame_bytes
         """The longest frame that a set may announce, in bytes."""
         self._total_bytes = total_bytes
+        self.place_of: Callable[[str], Place] = lambda _topic: Place(self.frame_bytes, 0)
+        """The room for a frame on a topic."""
         self._sets: dict[str, _Partial] = {}  # by topic; the one without a new chunk for the longest time is first
         self._complete: dict[str, tuple[ChunkLayout, float]] = {}  # by topic: the last complete set, and when
         self._given_up: list[tuple[str, str]] = []  # topic and reason of the sets dropped since `expired` was called
@@ -134,9 +137,11 @@ class Reassembly:
         return given_up
 
     def _begin(self, topic: str, layout: ChunkLayout, now_s: float) -> _Partial:
-        if layout.total_bytes > self.frame_bytes:
+        place = self.place_of(topic)
+        most_bytes = min(place.most_bytes, self.frame_bytes)
+        if layout.total_bytes > most_bytes:
             raise RemoteProtocolError(
-                "limit", f"chunks of a frame of {layout.total_bytes} bytes, at most {self.frame_bytes} are legal here"
+                "limit", f"chunks of a frame of {layout.total_bytes} bytes, at most {most_bytes} are legal here"
             )
         older = self._sets.get(topic)
         if older is not None and older.layout.set_id == layout.set_id:  # the same frame in chunks of another length
@@ -144,18 +149,32 @@ class Reassembly:
         elif older is not None:
             self._give_up(topic, "when a newer one came")
         while not self._has_room(layout):
-            oldest = next(iter(self._sets), None)
-            if oldest is None or now_s - self._sets[oldest].last_chunk_s < EVICT_AFTER_S:
+            victim = self._victim(place.rank, now_s)
+            if victim is None:
                 raise RemoteProtocolError(
                     "busy", f"no room for a frame of {layout.total_bytes} bytes beside the others that are on their way"
                 )
-            self._give_up(oldest, f"after {EVICT_AFTER_S:g} s, when another needed its room")
+            self._give_up(victim, "when another needed its room")
         self._sets[topic] = partial = _Partial(layout, bytearray(layout.count), layout.count, now_s, now_s)
         self.announced_bytes += layout.total_bytes
         return partial
 
     def _has_room(self, layout: ChunkLayout) -> bool:
         return len(self._sets) < MAX_SETS and self.announced_bytes + layout.total_bytes <= self._total_bytes
+
+    def _victim(self, rank: int, now_s: float) -> str | None:
+        """Return the topic of the set that gives way to one of this rank; None: all stay.
+
+        It is a set of the lowest rank below, or else one of the same rank without a new chunk for a while.  Of several
+        it is the one without a new chunk for the longest time.
+        """
+        ranks = {topic: self.place_of(topic).rank for topic in self._sets}
+        lowest = min(ranks.values(), default=rank)
+        if lowest > rank:
+            return None
+        victim = next((topic for topic, its in ranks.items() if its == lowest), None)
+        silent = victim is not None and now_s - self._sets[victim].last_chunk_s >= EVICT_AFTER_S
+        return victim if lowest < rank or silent else None
 
     def _drop(self, topic: str) -> _Partial:
         partial = self._sets.pop(topic)

@@ -16,7 +16,7 @@ from typing import Protocol
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
-from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent, Will
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Screen, TransportEvent, Will
 from edge_sdk.transport.memory.fault_draws import FaultDraws
 from edge_sdk.transport.memory.subscriptions import SubscriptionTree
 
@@ -252,6 +252,9 @@ class MemoryTransport:
 
     def accept_up_to(self, frame_bytes: int) -> None:
         """Do nothing: frames are never in chunks here, and decoding checks their length."""
+
+    def screen_with(self, screen: Screen) -> None:
+        """Do nothing: no frame costs anything here before it is polled, and no simulated device floods."""
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
         """Return the next event, or None if there is none within `timeout_s` seconds of real time."""

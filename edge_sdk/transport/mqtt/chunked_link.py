@@ -1,4 +1,4 @@
-"""Receives the packets of long frames: puts the frames together, and answers requests for missing chunks."""
+"""The receiving end of a connection: screens messages, puts long frames together, and answers requests for chunks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
-from edge_sdk.transport.base import Incoming, Rejected
+from edge_sdk.transport.base import Incoming, Rejected, Screen
 from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.chunks.assembly import MissingChunks, Reassembly
 from edge_sdk.transport.chunks.packets import ChunkRequest
@@ -18,6 +18,12 @@ class ChunkedLink:
 
     def __init__(self, send_queue: SendQueue, assembly: Reassembly) -> None:
         self._send_queue, self._assembly = send_queue, assembly
+        self.screen: Screen | None = None
+        """Asked about every message before it is kept; None: every message may go on."""
+
+    def passes(self, topic: str, now_s: float, *, chunk: bool) -> bool:
+        """Whether a message may go on; chunk: it is a packet of a long frame."""
+        return self.screen is None or self.screen.passes(topic, now_s, chunk=chunk)
 
     def receive(self, topic: str, payload: bytes, now_s: float) -> Incoming | Rejected | None:
         """Process a packet; returns the frame that it completes, or what is wrong with it, or None."""
@@ -36,7 +42,9 @@ class ChunkedLink:
         return None
 
     def check_timeouts(self, now_s: float) -> Iterator[Rejected]:
-        """Request chunks that are overdue; yields a rejection for each chunk set that was given up."""
+        """Request chunks that are overdue; yields what was refused by the screen, and each chunk set given up."""
+        if self.screen is not None:
+            yield from self.screen.refused(now_s)
         for topic, reason in self._assembly.expired(now_s):
             yield Rejected(topic, "incomplete", reason)
         for missing in self._assembly.stalled(now_s):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from edge_sdk.errors import LocalProtocolError
-from edge_sdk.transport.base import TransportEvent, Will
+from edge_sdk.transport.base import Screen, TransportEvent, Will
 from edge_sdk.transport.chunks.assembly import Reassembly
 from edge_sdk.transport.mqtt import reasons
 from edge_sdk.transport.mqtt.chunked_link import ChunkedLink
@@ -164,6 +164,11 @@ class ReconnectingTransport:
     def accept_up_to(self, frame_bytes: int) -> None:
         """Refuse longer frames from now on, at their first chunk."""
         self._assembly.frame_bytes = min(frame_bytes, self._max_frame_bytes)
+
+    def screen_with(self, screen: Screen) -> None:
+        """Ask this screen about every message from now on, in the thread of the connection."""
+        self._chunked_link.screen = screen
+        self._assembly.place_of = screen.place
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
         """Return the next event, or None if there is none within `timeout_s` seconds."""

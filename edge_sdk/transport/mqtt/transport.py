@@ -307,13 +307,16 @@ class _Link:
         self._inbox.put(Connected())
 
     def _on_message(self, client: Client, _data: object, message: MQTTMessage) -> None:
-        payload = bytes(message.payload)
+        payload, now_s = bytes(message.payload), time.monotonic()
+        packet = is_packet(payload)
         wanted = any(matches(pattern, message.topic) for pattern in self._settings.subscriptions)
         if not wanted:  # from an older subscription of this session, or a mistake of the broker
             client.ack(message.mid, message.qos)
-        elif is_packet(payload):
+        elif not self._chunked_link.passes(message.topic, now_s, chunk=packet):
+            client.ack(message.mid, message.qos)  # or the broker stops after a few
+        elif packet:
             client.ack(message.mid, message.qos)  # a broker stops after a few unacknowledged ones
-            event = self._chunked_link.receive(message.topic, payload, time.monotonic())
+            event = self._chunked_link.receive(message.topic, payload, now_s)
             if event is not None:
                 self._inbox.put(event)
         elif self._settings.manual_ack and message.qos:

@@ -1,0 +1,115 @@
+"""How many frames each sender may send: token buckets, which are emptied by frames and filled by time.
+
+What the coordinator asks of a device fills its bucket, too: each exchange and each public block earns it the frames of
+an answer.  So a federation may be as fast as it can, and yet a device has no more frames to spend than it needs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass
+
+from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES
+
+EXCHANGE_EARNS, BLOCK_EARNS = 4, 2
+"""Frames that an exchange earns its device (an upload, one repetition, a status and a request for chunks), and a public
+block (the request for it, and one repetition)."""
+HELLO_COSTS = 5
+"""Frames that a Hello counts for: the coordinator stores each one on its disk."""
+MOST_NAMES = 4096
+"""The most senders outside the federation whose share is kept one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rates:
+    """What a sender may send without being asked: frames a second, and how many at once after a pause."""
+
+    per_s: float = 10.0
+    burst: float = 100.0
+    """Of a device that takes part."""
+    stranger_per_s: float = 2.0
+    stranger_burst: float = 20.0
+    """Of one sender that does not take part."""
+    strangers_per_s: float = 50.0
+    strangers_burst: float = 200.0
+    """Of all of these together."""
+    joining_burst: float = 12.0
+    """Added to `strangers_burst` for each device that the run was made for, because all may join at once."""
+
+
+RATES = Rates()
+
+
+class TokenBucket:
+    """Tokens that time adds, up to a limit."""
+
+    __slots__ = ("_burst", "_filled_s", "_left", "_per_s")
+
+    def __init__(self, per_s: float, burst: float) -> None:
+        """Start full.  per_s: tokens added a second.  burst: the most that it holds."""
+        self._per_s, self._burst, self._left = per_s, burst, burst
+        self._filled_s: float | None = None
+
+    def take(self, cost: float, now_s: float) -> bool:
+        """Take `cost` tokens; returns False, and takes none, if fewer are left."""
+        if self._filled_s is not None and now_s > self._filled_s:
+            self._left = min(self._burst, self._left + self._per_s * (now_s - self._filled_s))
+        self._filled_s = now_s
+        if self._left < cost:
+            return False
+        self._left -= cost
+        return True
+
+    def earn(self, tokens: float) -> None:
+        """Add tokens, up to the limit."""
+        self._left = min(self._burst, self._left + tokens)
+
+
+class Shares:
+    """The buckets of all senders of one federation; may be used from any thread."""
+
+    def __init__(self, frame_bytes: int, expected: int, rates: Rates = RATES) -> None:
+        """frame_bytes: the longest legal frame.  expected: how many devices the run was made for."""
+        self._rates = rates
+        self._most_chunks = 2.0 * -(-frame_bytes // MIN_CHUNK_BYTES) + rates.burst
+        self._lock = threading.Lock()
+        self._frames: dict[str, TokenBucket] = {}
+        self._chunks: dict[str, TokenBucket] = {}
+        self._strangers: OrderedDict[str, TokenBucket] = OrderedDict()
+        self._all_strangers = TokenBucket(rates.strangers_per_s, rates.strangers_burst + rates.joining_burst * expected)
+
+    def take(self, device: str, now_s: float, *, cost: float = 1.0) -> bool:
+        """Take the share of a frame of a device that takes part; returns False if it has none left."""
+        with self._lock:
+            bucket = self._frames.get(device)
+            if bucket is None:
+                bucket = self._frames[device] = TokenBucket(self._rates.per_s, self._rates.burst)
+            return bucket.take(cost, now_s)
+
+    def take_chunk(self, device: str, now_s: float) -> bool:
+        """Take the share of a chunk: a device may send its longest frame twice over for each exchange."""
+        with self._lock:
+            bucket = self._chunks.get(device)
+            if bucket is None:
+                bucket = self._chunks[device] = TokenBucket(self._rates.per_s, self._most_chunks)
+            return bucket.take(1.0, now_s)
+
+    def take_stranger(self, sender: str, now_s: float, *, cost: float = 1.0) -> bool:
+        """Take the share of a frame of a sender that does not take part."""
+        with self._lock:
+            bucket = self._strangers.pop(sender, None)
+            if bucket is None:
+                bucket = TokenBucket(self._rates.stranger_per_s, self._rates.stranger_burst)
+            self._strangers[sender] = bucket
+            if len(self._strangers) > MOST_NAMES:
+                self._strangers.popitem(last=False)
+            return bucket.take(cost, now_s) and self._all_strangers.take(cost, now_s)
+
+    def earned(self, device: str, frames: int) -> None:
+        """Note that a device is asked for an answer, which takes up to this many frames."""
+        with self._lock:
+            if device in self._frames:
+                self._frames[device].earn(frames)
+            if device in self._chunks:
+                self._chunks[device].earn(self._most_chunks)

@@ -1,0 +1,204 @@
+"""What the coordinator's transport refuses before it keeps anything: topics, floods, and room for long frames."""
+
+from __future__ import annotations
+
+import pytest
+
+from coordinator.serving.frame_screen import MOST_REPORTED, REPORT_S, FrameScreen
+from coordinator.serving.shares import EXCHANGE_EARNS, HELLO_COSTS, RATES, Shares, TokenBucket
+from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.codec import CONTROL_LIMITS
+from edge_sdk.transport.chunks import packets
+from edge_sdk.transport.chunks.assembly import MAX_SETS, Reassembly
+from edge_sdk.transport.chunks.packets import CHUNK_BYTES, MIN_CHUNK_BYTES, Chunk, ChunkLayout
+
+FED, MEMBERS, ROGUE = "fed", ("dev-0", "dev-1", "dev-2", "rogue"), "rogue"
+FRAME_BYTES = 50 * 1024 * 1024
+TOTAL_BYTES = 512 * 1024 * 1024
+
+
+class Desk:
+    """A screen with its shares; `due` are the devices whose upload is waited for."""
+
+    def __init__(self, expected: int = 4) -> None:
+        self.due: set[str] = set()
+        self.shares = Shares(FRAME_BYTES, expected)
+        self.screen = FrameScreen(
+            federation=FED,
+            frame_bytes=FRAME_BYTES,
+            shares=self.shares,
+            known=frozenset(MEMBERS).__contains__,
+            due=lambda device: device in self.due,
+        )
+
+    def passed(self, device: str, kind: str, frames: int, *, at_s: float = 0.0, chunk: bool = False) -> int:
+        """How many of so many frames pass, all at one time."""
+        topic = topics.up(FED, device, kind)
+        return sum(self.screen.passes(topic, at_s, chunk=chunk) for _ in range(frames))
+
+    def counted(self, at_s: float = 1e6) -> dict[tuple[str | None, str], int]:
+        """What it reports as refused: sender and word -> count."""
+        return {(topics.sender(each.topic), each.kind): each.count for each in self.screen.refused(at_s)}
+
+
+def test_a_bucket_holds_what_time_and_earnings_add_up_to_its_limit() -> None:
+    bucket = TokenBucket(per_s=2.0, burst=3.0)
+    assert [bucket.take(1.0, 0.0) for _ in range(4)] == [True, True, True, False]
+    assert [bucket.take(1.0, 0.5) for _ in range(2)] == [True, False]
+    assert [bucket.take(1.0, 0.25) for _ in range(1)] == [False]  # a clock that goes back adds nothing
+    bucket.earn(100.0)
+    assert [bucket.take(1.0, 0.5) for _ in range(4)] == [True, True, True, False]
+    assert [bucket.take(1.0, 1e9) for _ in range(4)] == [True, True, True, False]
+
+
+def test_a_flood_is_cut_to_the_senders_share_and_others_keep_theirs() -> None:
+    """1,400 frames a second for a minute."""
+    desk = Desk()
+    passed = sum(desk.passed(ROGUE, "upd", 1400, at_s=float(second)) for second in range(60))
+    assert passed == RATES.burst + 59 * RATES.per_s
+    assert desk.passed("dev-0", "upd", 50, at_s=59.0) == 50
+    assert desk.counted() == {(ROGUE, "rate"): 60 * 1400 - passed}
+
+
+def test_answers_that_were_asked_for_are_never_too_many() -> None:
+    """A hundred exchanges within one second."""
+    desk = Desk()
+    for _ in range(100):
+        desk.shares.earned("dev-0", EXCHANGE_EARNS)
+        assert desk.passed("dev-0", "upd", EXCHANGE_EARNS) == EXCHANGE_EARNS
+    assert desk.counted() == {}
+
+
+def test_the_longest_upload_may_come_twice_in_the_smallest_chunks_for_each_exchange() -> None:
+    desk, chunks = Desk(), FRAME_BYTES // MIN_CHUNK_BYTES
+    for _ in range(3):
+        desk.shares.earned("dev-0", EXCHANGE_EARNS)
+        assert desk.passed("dev-0", "upd", 2 * chunks, chunk=True) == 2 * chunks
+    assert desk.passed("dev-0", "upd", 1000, chunk=True) < 1000
+    assert desk.passed("dev-0", "upd", 1) == 1  # chunks take nothing from other frames
+
+
+def test_a_hello_counts_for_several_frames() -> None:
+    assert Desk().passed("dev-0", "hello", 1000) == RATES.burst // HELLO_COSTS
+
+
+def test_strangers_share_one_bucket_however_many_names_they_invent() -> None:
+    desk, most = Desk(expected=10), RATES.strangers_burst + 10 * RATES.joining_burst
+    passed = sum(desk.passed(f"name-{number}", "upd", 1) for number in range(20_000))
+    assert passed == most
+    assert desk.passed("dev-0", "hello", 1) == 1
+    counted = desk.counted()
+    assert sum(counted.values()) == 20_000 - passed
+    assert len(counted) <= MOST_REPORTED + 1
+
+
+def test_all_devices_of_a_run_may_join_at_once_twice() -> None:
+    desk = Desk(expected=1000)
+    for _ in range(2):
+        for number in range(1000):
+            assert desk.screen.passes(topics.device_status(FED, f"new-{number}"), 0.0, chunk=False)
+            assert desk.passed(f"new-{number}", "hello", 1) == 1
+
+
+def test_one_stranger_does_not_use_up_what_all_have_together() -> None:
+    desk = Desk()
+    assert desk.passed("loud", "hello", 100_000) == RATES.stranger_burst // HELLO_COSTS
+    assert desk.passed("quiet", "hello", 1) == 1
+
+
+def test_refused_frames_are_reported_once_a_second_and_summed_up() -> None:
+    desk = Desk()
+    desk.screen.passes("made/up", 0.0, chunk=True)
+    desk.screen.passes(f"fl/v1/{FED}/up/made-up/{ROGUE}/upd", 0.0, chunk=True)
+    desk.passed("nobody", "upd", 3, chunk=True)
+    assert desk.counted(0.0) == {(None, "topic"): 1, (ROGUE, "topic"): 1, ("nobody", "stranger"): 3}
+    desk.screen.passes("made/up", 0.5, chunk=False)
+    assert desk.counted(REPORT_S / 2) == {}
+    assert desk.counted(REPORT_S) == {(None, "topic"): 1}
+
+
+# --- room for long frames
+
+
+def first_chunk(number: int, total_bytes: int) -> Chunk:
+    """The first chunk of a frame of this length that never comes whole."""
+    layout = ChunkLayout(number.to_bytes(16, "little"), total_bytes, MIN_CHUNK_BYTES)
+    found = packets.unpack_packet(packets.pack_chunk(layout, 0, bytes(MIN_CHUNK_BYTES)))
+    assert isinstance(found, Chunk)
+    return found
+
+
+class Room:
+    """Chunks as they pass the screen and reach the assembly."""
+
+    def __init__(self, desk: Desk) -> None:
+        self.desk, self.assembly, self.refused = desk, Reassembly(FRAME_BYTES, TOTAL_BYTES), list[str]()
+        self.assembly.place_of = desk.screen.place
+
+    def chunk(self, topic: str, chunk: Chunk, now_s: float) -> object:
+        """Take a chunk; the frame that it completes."""
+        if not self.desk.screen.passes(topic, now_s, chunk=True):
+            return None
+        try:
+            return self.assembly.take(topic, chunk, now_s)
+        except RemoteProtocolError as error:
+            self.refused.append(error.kind)
+            return None
+
+    def upload(self, device: str, now_s: float) -> bool:
+        """Send a long upload; whether it arrives."""
+        frame = device.encode() * (300 * 1024)
+        layout = ChunkLayout(packets.set_id(frame), len(frame), CHUNK_BYTES)
+        found: object = None
+        for index in range(layout.count):
+            packet = packets.unpack_packet(packets.pack_chunk(layout, index, frame))
+            assert isinstance(packet, Chunk)
+            found = self.chunk(topics.up(FED, device, "upd"), packet, now_s)
+        return found == frame
+
+
+@pytest.mark.parametrize(("shards", "kinds"), [(16, 64), (64, 16)])
+def test_made_up_topics_of_one_id_hold_no_places(shards: int, kinds: int) -> None:
+    """With them, one sender could announce all the room there is, and keep it with 34 kB a second."""
+    room = Room(Desk())
+    for shard in range(shards):
+        for kind in range(kinds):
+            room.chunk(f"fl/v1/{FED}/up/{shard}/{ROGUE}/k{kind}", first_chunk(0, FRAME_BYTES), 0.0)
+    assert room.assembly.announced_bytes == 0
+    assert room.upload("dev-0", 0.0)
+    assert room.desk.counted() == {(ROGUE, "topic"): shards * kinds}
+
+
+def test_a_device_has_one_place_for_each_kind_of_long_frame() -> None:
+    room = Room(Desk())
+    for number in range(100):
+        for kind in sorted(topics.UP_KINDS):
+            room.chunk(topics.up(FED, ROGUE, kind), first_chunk(number, FRAME_BYTES), 0.0)
+            room.chunk(topics.up(FED, ROGUE, kind), first_chunk(number, CONTROL_LIMITS.frame_bytes), 0.0)
+    assert room.assembly.announced_bytes <= FRAME_BYTES + 2 * CONTROL_LIMITS.frame_bytes
+    assert set(room.refused) == {"limit"}
+
+
+def test_devices_that_hold_all_places_give_way_to_uploads_that_are_due() -> None:
+    """Ten members and thousands of strangers announce as much as they may, and go on; the eleventh's upload is due."""
+    desk = Desk()
+    members = [f"member-{number}" for number in range(12)]
+    desk.screen = FrameScreen(
+        federation=FED,
+        frame_bytes=FRAME_BYTES,
+        shares=desk.shares,
+        known=lambda device: device in MEMBERS or device in members,
+        due=lambda device: device in desk.due,
+    )
+    room = Room(desk)
+    for number in range(MAX_SETS + 10):
+        room.chunk(topics.up(FED, f"name-{number}", "hello"), first_chunk(number, CONTROL_LIMITS.frame_bytes), 0.0)
+    for member in members:
+        room.chunk(topics.up(FED, member, "upd"), first_chunk(0, FRAME_BYTES), 0.0)
+    assert "busy" in room.refused
+    room.refused.clear()
+    desk.due = {"dev-0", "dev-1", "dev-2"}
+    for device in sorted(desk.due):
+        assert room.upload(device, 0.0)
+    assert room.refused == []
