@@ -8,8 +8,8 @@ Each check sees only what the ones before it let through:
     4  stranger   its sender takes part, or is on the roster, or the frame is one with which devices come and go
     5  decode     size, header, checksum and body are legal; the message is from the topic's device
 
-The transport makes the first three, in its own thread, by asking frame_screen.py; `Intake` makes the others, and the first
-one again, for transports that do not ask.
+The transport makes the first three, in its own thread, by asking frame_screen.py; `Intake` makes the others, and the
+first one again, for transports that do not ask.
 
 A frame that fails is counted under the word of the check, for the sender that its topic names.  Without access rules
 on the broker, that name is a claim: anybody may publish under it.

@@ -199,6 +199,7 @@ class Server:
                     self.handle(event, self._clock())
                 self.flush(self._clock())
                 self.tick(self._clock())
+                self.observer.waited(self.record)
                 reason = check()
                 if reason:
                     self._queue.give_up(reason, self._clock())

@@ -77,7 +77,7 @@ class Place:
 class Screen(Protocol):
     """Decides, before a transport keeps a message, whether it may go on.  Its methods may be called from any thread."""
 
-    def passes(self, topic: str, now_s: float, *, chunk: bool) -> bool:
+    def passes(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> bool:
         """Whether a message may go on; chunk: it is a packet of a long frame."""
 
     def place(self, topic: str) -> Place:
