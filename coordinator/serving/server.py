@@ -310,6 +310,8 @@ class Server:
             log.warning("%s", line)
             if kind in SAID:
                 self.observer.noted(line)
+        if kind == "stranger":  # it may have taken part before this coordinator, or this run, began
+            self._sender.ask_for_hello(sender)
 
     @property
     def unwritten(self) -> list[Persist]:

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-<<<<<<< HEAD:tests/serving/test_frame_screen.py
 from coordinator.serving.frame_screen import MOST_REPORTED, REPORT_S, FrameScreen
-from coordinator.serving.shares import EXCHANGE_EARNS, HELLO_COSTS, RATES, Shares, TokenBucket
-=======
-from coordinator.serving.screen import MOST_REPORTED, REPORT_S, FrameScreen
 from coordinator.serving.shares import EXCHANGE_EARNS, HELLO_COSTS, RATES, REPEAT_S, Shares, TokenBucket
->>>>>>> bb26559 (Repeated uploads cost a flooder nothing but its repeats; progress.json follows refused frames between rounds):tests/serving/test_screen.py
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
