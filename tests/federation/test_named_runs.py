@@ -174,7 +174,7 @@ def test_a_stranger_that_uploads_is_asked_for_a_hello_and_joins(world: World) ->
     assert asked[0] == topics.down("app", "attic", "join")
     assert isinstance(asked[1], CoordinatorStatus)
     assert (asked[1].greet, asked[1].run) == (True, world.server.ledger.run)
-    assert world.server.record.refused_frames == {"unknown": {"knowledge": 1}}
+    assert world.server.record.refused_frames == {"attic": {"stranger": 1}}
     world.until(lambda: agent.over)
     agent.raise_if_failed()
 
