@@ -27,6 +27,9 @@ class RunObserver:
     def noted(self, message: str) -> None:
         """Something is worth a line of text, such as a lost broker or a warning."""
 
+    def waited(self, record: RunRecord) -> None:
+        """A moment has passed, with or without other events; called in each turn of a deployment's loop."""
+
 
 class ObserverGroup(RunObserver):
     """Passes every event on to several observers."""
@@ -58,3 +61,8 @@ class ObserverGroup(RunObserver):
         """Pass it on."""
         for observer in self._observers:
             observer.noted(message)
+
+    def waited(self, record: RunRecord) -> None:
+        """Pass it on."""
+        for observer in self._observers:
+            observer.waited(record)

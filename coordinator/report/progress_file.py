@@ -1,7 +1,8 @@
 """progress.json: the progress of a run as a small file in its directory, for `edge-sdk report` and for scripts.
 
-The ledger of a running coordinator is locked, so others read this file, which is replaced at once, at most once a
-second.  summary.json takes its place when the run is over.
+The ledger of a running coordinator is locked, so others read this file, which is replaced at once: when a device joins
+or a round is done, at most once a second, and in between where something else has changed, such as the refused frames.
+summary.json takes its place when the run is over.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ LEDGER = Path("checkpoint") / "ledger.db"
 PROGRESS_VERSION = 1
 EVERY_S = 1.0
 """The least seconds between two writes."""
+BETWEEN_S = 5.0
+"""The least seconds between two writes while no device joins and no round ends."""
 _LOCKED_S = 0.2
 """Seconds to wait for a locked ledger."""
 MOST_DEVICES = 256
@@ -108,7 +111,8 @@ class ProgressFile(RunObserver):
         self._resumed_at: int | None = None
         self._devices = 0
         self._begun_s = clock()
-        self._next_s = -1.0
+        self._next_s = self._between_s = -1.0
+        self._written: dict[str, Any] = {}
         self._broken = False
 
     def joined(self, device: str, count: int, expected: int) -> None:  # noqa: ARG002  # of RunObserver
@@ -125,13 +129,27 @@ class ProgressFile(RunObserver):
             self._resumed_at = result.round - 1
         self._write(now=result.round == of)
 
+    def waited(self, record: RunRecord) -> None:
+        """Write what has changed since the last time, if that was a while ago."""
+        if self._clock() < self._between_s:
+            return
+        self._record, self._done = record, len(record.rounds)
+        if self._resumed_at is None:
+            self._resumed_at = self._done
+        self._between_s = self._clock() + BETWEEN_S
+        if self._snapshot() != self._written:
+            self._write(now=True)
+
+    def _snapshot(self) -> dict[str, Any]:
+        return snapshot(self._about, self._record, done=self._done, devices=self._devices)
+
     def _write(self, *, now: bool) -> None:
         """Write the file, but not within a second of the last time; `now`: write anyway."""
         clock_s = self._clock()
         if self._broken or (clock_s < self._next_s and not now):
             return
-        self._next_s = clock_s + EVERY_S
-        whole: Mapping[str, Any] = snapshot(self._about, self._record, done=self._done, devices=self._devices)
+        self._next_s, self._between_s = clock_s + EVERY_S, clock_s + BETWEEN_S
+        self._written = whole = self._snapshot()
         times = {
             "resumed_at": self._resumed_at or 0,
             "elapsed_s": clock_s - self._begun_s,

@@ -49,9 +49,9 @@ class FrameScreen:
         """A topic of each of these senders."""
         self._report_s = 0.0
 
-    def passes(self, topic: str, now_s: float, *, chunk: bool) -> bool:
+    def passes(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> bool:
         """Whether a message may go on; if not, it is counted."""
-        word = self._fault(topic, now_s, chunk=chunk)
+        word = self._fault(topic, payload, now_s, chunk=chunk)
         if not word:
             return True
         with self._lock:
@@ -87,7 +87,7 @@ class FrameScreen:
         origin = topics.origin(topic)
         return origin if origin is not None and origin.federation == self._federation else None
 
-    def _fault(self, topic: str, now_s: float, *, chunk: bool) -> str:
+    def _fault(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> str:
         """Return the word for what is wrong with a message; empty: nothing."""
         origin = self._origin(topic)
         if origin is None:
@@ -99,11 +99,13 @@ class FrameScreen:
             return "" if self._shares.take_stranger(device, now_s, cost=1 if chunk else cost) else "rate"
         if chunk and origin.kind != "want":
             return "" if self._shares.take_chunk(device, now_s) else "rate"
+        if origin.kind == "upd" and self._shares.repeated(device, payload, now_s):
+            return "rate"
         return "" if self._shares.take(device, now_s, cost=cost) else "rate"
 
 
 _REASONS = {
     "topic": "a topic that this federation does not have",
-    "rate": "more frames than its share",
+    "rate": "more frames than its share, or the same upload again within a second",
     "stranger": "a long frame of a sender that has not joined",
 }

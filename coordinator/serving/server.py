@@ -220,6 +220,7 @@ class Server:
                     self.handle(event, self._clock())
                 self.flush(self._clock())
                 self.tick(self._clock())
+                self.observer.waited(self.record)
                 reason = check()
                 if reason:
                     self._queue.give_up(reason, self._clock())
@@ -227,10 +228,10 @@ class Server:
                     raise TransportError(f"no broker after {connect_within_s:g} s: {self._link_fault}")
             self._note_stop()
         finally:
-            if not self.over:  # the last will is not published at a disconnect
-                self._sender.announce("lost", "the coordinator was stopped; the run can be resumed")
             for rejected in self._screen.refused(math.inf):
                 self.handle(rejected, self._clock())
+            if not self.over:  # the last will is not published at a disconnect
+                self._sender.announce("lost", "the coordinator was stopped; the run can be resumed")
             self.close()
 
     def _note_stop(self) -> None:
@@ -319,8 +320,6 @@ class Server:
                 self._refuse_frame(sender, error.kind, str(error), now_s)
                 if error.kind == "version" and event.topic == topics.up(self.spec.federation, sender, "hello"):
                     self._membership.unreadable(sender, str(error), now_s, self.observer)
-                elif error.kind == "stranger":
-                    self._sender.ask_for_hello(sender)
                 event.acknowledge()
             except StoreError as error:
                 self.observer.noted(str(error))
@@ -330,14 +329,15 @@ class Server:
         """Count refused frames; says it for the first one of a sender and a word, then for the tenth, hundredth ..."""
         known = self._registry.known(sender)
         total = self.record.refused_frame(sender, kind, count=count, named=known)
-        if total != count and len(str(total)) == len(str(total - count)):
-            return
-        line = f"refused {total} {kind} frame{'s' * (total != 1)} of {sender}: {reason}"
-        told = line if known else self._strangers.line(line, now_s)
-        if told is not None:
-            log.warning("%s", told)
-            if kind in SAID:
-                self.observer.noted(told)
+        if total == count or len(str(total)) > len(str(total - count)):
+            line = f"refused {total} {kind} frame{'s' * (total != 1)} of {sender}: {reason}"
+            told = line if known else self._strangers.line(line, now_s)
+            if told is not None:
+                log.warning("%s", told)
+                if kind in SAID:
+                    self.observer.noted(told)
+        if kind == "stranger":  # it may have taken part before this coordinator, or this run, began
+            self._sender.ask_for_hello(sender)
 
     @property
     def unwritten(self) -> list[Persist]:

@@ -17,6 +17,9 @@ EXCHANGE_EARNS, BLOCK_EARNS = 4, 2
 block (the request for it, and one repetition)."""
 HELLO_COSTS = 5
 """Frames that a Hello counts for: the coordinator stores each one on its disk."""
+REPEAT_S = 1.0
+"""Seconds within which an upload of the same bytes is not looked at again: devices wait for longer before they repeat
+one.  It takes nothing of the share: a device that repeats itself without pause can still send its next upload."""
 MOST_NAMES = 4096
 """The most senders outside the federation whose share is kept one by one."""
 
@@ -76,6 +79,8 @@ class Shares:
         self._lock = threading.Lock()
         self._frames: dict[str, TokenBucket] = {}
         self._chunks: dict[str, TokenBucket] = {}
+        self._last: dict[str, tuple[int, float]] = {}
+        """By device: the hash of the last upload that was looked at, and when."""
         self._strangers: OrderedDict[str, TokenBucket] = OrderedDict()
         self._all_strangers = TokenBucket(rates.strangers_per_s, rates.strangers_burst + rates.joining_burst * expected)
 
@@ -86,6 +91,15 @@ class Shares:
             if bucket is None:
                 bucket = self._frames[device] = TokenBucket(self._rates.per_s, self._rates.burst)
             return bucket.take(cost, now_s)
+
+    def repeated(self, device: str, payload: bytes, now_s: float) -> bool:
+        """Whether a device's upload has the bytes of the one before, and came within REPEAT_S of it."""
+        mark = hash(payload)
+        before, since_s = self._last.get(device, (None, 0.0))
+        if mark == before and 0.0 <= now_s - since_s < REPEAT_S:
+            return True
+        self._last[device] = mark, now_s
+        return False
 
     def take_chunk(self, device: str, now_s: float) -> bool:
         """Take the share of a chunk: a device may send its longest frame twice over for each exchange."""

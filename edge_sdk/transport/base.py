@@ -46,14 +46,6 @@ class SendRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class SendRefused:
-    """The broker has refused frames on a topic: its access rules do not let this client publish there, or a quota."""
-
-    topic: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
 class Connected:
     """The link is up and all subscriptions are in force, for the first time or again."""
 
@@ -93,7 +85,7 @@ class Place:
 class Screen(Protocol):
     """Decides, before a transport keeps a message, whether it may go on.  Its methods may be called from any thread."""
 
-    def passes(self, topic: str, now_s: float, *, chunk: bool) -> bool:
+    def passes(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> bool:
         """Whether a message may go on; chunk: it is a packet of a long frame."""
 
     def place(self, topic: str) -> Place:

@@ -17,6 +17,7 @@ from coordinator.record.observer import ObserverGroup
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.report.progress_file import (
+    BETWEEN_S,
     EVERY_S,
     MOST_DEVICES,
     NAME,
@@ -77,6 +78,26 @@ def said():
 @pytest.fixture
 def observer(tmp_path, clock, said):
     return ProgressFile(tmp_path / "run", ABOUT, say=said.append, clock=clock)
+
+
+def test_frames_that_are_refused_between_rounds_are_shown_after_a_while(tmp_path, clock):
+    """So a federation that is stopped by them shows it; without news the disk is left alone."""
+    observer, found = ProgressFile(tmp_path, ABOUT, say=str, clock=clock), record(2)
+    for _ in range(2):
+        found.round_done(contributors=2, exchanges=1, now_s=0.0)
+    observer.waited(found)
+    found.refused_frame("left", "busy")
+    clock.now_s += BETWEEN_S / 2
+    observer.waited(found)
+    assert json.loads((tmp_path / NAME).read_text())["refused_frames"] == {}
+    clock.now_s += BETWEEN_S
+    observer.waited(found)
+    shown = json.loads((tmp_path / NAME).read_text())
+    assert (shown["refused_frames"], shown["round"], shown["resumed_at"]) == ({"left": {"busy": 1}}, 2, 2)
+    (tmp_path / NAME).unlink()
+    clock.now_s += BETWEEN_S
+    observer.waited(found)
+    assert not (tmp_path / NAME).exists()
 
 
 def test_the_worked_figures(tmp_path, observer, clock):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.serving.frame_screen import MOST_REPORTED, REPORT_S, FrameScreen
-from coordinator.serving.shares import EXCHANGE_EARNS, HELLO_COSTS, RATES, Shares, TokenBucket
+from coordinator.serving.shares import EXCHANGE_EARNS, HELLO_COSTS, RATES, REPEAT_S, Shares, TokenBucket
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
@@ -23,6 +23,7 @@ class Desk:
 
     def __init__(self, expected: int = 4) -> None:
         self.due: set[str] = set()
+        self._sent = 0
         self.shares = Shares(FRAME_BYTES, expected)
         self.screen = FrameScreen(
             federation=FED,
@@ -35,7 +36,9 @@ class Desk:
     def passed(self, device: str, kind: str, frames: int, *, at_s: float = 0.0, chunk: bool = False) -> int:
         """How many of so many frames pass, all at one time."""
         topic = topics.up(FED, device, kind)
-        return sum(self.screen.passes(topic, at_s, chunk=chunk) for _ in range(frames))
+        self._sent += frames
+        frames_sent = range(self._sent - frames, self._sent)
+        return sum(self.screen.passes(topic, b"%d" % number, at_s, chunk=chunk) for number in frames_sent)
 
     def counted(self, at_s: float = 1e6) -> dict[tuple[str | None, str], int]:
         """What it reports as refused: sender and word -> count."""
@@ -59,6 +62,15 @@ def test_a_flood_is_cut_to_the_senders_share_and_others_keep_theirs() -> None:
     assert passed == RATES.burst + 59 * RATES.per_s
     assert desk.passed("dev-0", "upd", 50, at_s=59.0) == 50
     assert desk.counted() == {(ROGUE, "rate"): 60 * 1400 - passed}
+
+
+def test_a_device_that_repeats_an_upload_without_pause_can_still_send_the_next() -> None:
+    """The same bytes take nothing of its share; after a while they are answered again."""
+    desk, topic = Desk(), topics.up(FED, ROGUE, "upd")
+    passed = sum(desk.screen.passes(topic, b"first", number / 1400, chunk=False) for number in range(14_000))
+    assert passed == 10 / REPEAT_S
+    assert desk.screen.passes(topic, b"second", 10.0, chunk=False)
+    assert desk.counted() == {(ROGUE, "rate"): 14_000 - passed}
 
 
 def test_answers_that_were_asked_for_are_never_too_many() -> None:
@@ -97,7 +109,7 @@ def test_all_devices_of_a_run_may_join_at_once_twice() -> None:
     desk = Desk(expected=1000)
     for _ in range(2):
         for number in range(1000):
-            assert desk.screen.passes(topics.device_status(FED, f"new-{number}"), 0.0, chunk=False)
+            assert desk.screen.passes(topics.device_status(FED, f"new-{number}"), b"", 0.0, chunk=False)
             assert desk.passed(f"new-{number}", "hello", 1) == 1
 
 
@@ -109,11 +121,11 @@ def test_one_stranger_does_not_use_up_what_all_have_together() -> None:
 
 def test_refused_frames_are_reported_once_a_second_and_summed_up() -> None:
     desk = Desk()
-    desk.screen.passes("made/up", 0.0, chunk=True)
-    desk.screen.passes(f"fl/v1/{FED}/up/made-up/{ROGUE}/upd", 0.0, chunk=True)
+    desk.screen.passes("made/up", b"", 0.0, chunk=True)
+    desk.screen.passes(f"fl/v1/{FED}/up/made-up/{ROGUE}/upd", b"", 0.0, chunk=True)
     desk.passed("nobody", "upd", 3, chunk=True)
     assert desk.counted(0.0) == {(None, "topic"): 1, (ROGUE, "topic"): 1, ("nobody", "stranger"): 3}
-    desk.screen.passes("made/up", 0.5, chunk=False)
+    desk.screen.passes("made/up", b"", 0.5, chunk=False)
     assert desk.counted(REPORT_S / 2) == {}
     assert desk.counted(REPORT_S) == {(None, "topic"): 1}
 
@@ -138,7 +150,7 @@ class Room:
 
     def chunk(self, topic: str, chunk: Chunk, now_s: float) -> object:
         """Take a chunk; the frame that it completes."""
-        if not self.desk.screen.passes(topic, now_s, chunk=True):
+        if not self.desk.screen.passes(topic, b"", now_s, chunk=True):
             return None
         try:
             return self.assembly.take(topic, chunk, now_s)

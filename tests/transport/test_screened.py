@@ -24,8 +24,8 @@ class Gate:
         self.seen: Counter[tuple[str, bool]] = Counter()
         self._refused = 0
 
-    def passes(self, topic: str, now_s: float, *, chunk: bool) -> bool:
-        del now_s
+    def passes(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> bool:
+        del payload, now_s
         self.seen[topic, chunk] += 1
         self._refused += topic == "bad"
         return topic != "bad"

@@ -21,9 +21,9 @@ class ChunkedLink:
         self.screen: Screen | None = None
         """Asked about every message before it is kept; None: every message may go on."""
 
-    def passes(self, topic: str, now_s: float, *, chunk: bool) -> bool:
+    def passes(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> bool:
         """Whether a message may go on; chunk: it is a packet of a long frame."""
-        return self.screen is None or self.screen.passes(topic, now_s, chunk=chunk)
+        return self.screen is None or self.screen.passes(topic, payload, now_s, chunk=chunk)
 
     def receive(self, topic: str, payload: bytes, now_s: float) -> Incoming | Rejected | None:
         """Process a packet; returns the frame that it completes, or what is wrong with it, or None."""

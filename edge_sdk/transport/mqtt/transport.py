@@ -309,7 +309,7 @@ class _Link:
         wanted = any(matches(pattern, message.topic) for pattern in self._settings.subscriptions)
         if not wanted:  # from an older subscription of this session, or a mistake of the broker
             client.ack(message.mid, message.qos)
-        elif not self._chunked_link.passes(message.topic, now_s, chunk=packet):
+        elif not self._chunked_link.passes(message.topic, payload, now_s, chunk=packet):
             client.ack(message.mid, message.qos)  # or the broker stops after a few
         elif packet:
             client.ack(message.mid, message.qos)  # a broker stops after a few unacknowledged ones
