@@ -11,6 +11,7 @@ from field_tables import ranges_table  # beside this script
 
 from coordinator.config import FederationTable, PublicTable
 from edge_sdk.protocol.messages import TrainSpec
+from edge_sdk.reductions.influence import RobustTable
 from edge_sim.config.settings import FleetRow, RunTable
 
 PAGE = Path(__file__).parent / "reference" / "configuration.md"
@@ -20,7 +21,7 @@ OF_FLEET = ("count", "model", "board", "link", "size", "feature_dim")
 TEXT = """\
 # A federation's file
 
-One TOML file says what a federation is. `edge-sdk coordinator FILE.toml` reads the first five sections, and lets the
+One TOML file says what a federation is. `edge-sdk coordinator FILE.toml` reads the first six sections, and lets the
 others stand; `edge-sdk simulate`, `compare` and `sweep` read all. Every value can be given on the command line, too:
 `--set federation.rounds=20 --set method.fedal.tau=3`. A key that nobody reads, or a value out of range, is refused with
 one line that names it. This page is written by `docs/gen_configuration.py`.
@@ -62,6 +63,12 @@ The public set of a deployment. A simulation takes one from its data: `data.publ
 
 In how many bytes numbers travel, for each kind of payload: [encodings](encodings.md).
 
+## [robust]
+
+How much one device can move, and how rows and logits become a mean: [hostile devices](../how-to/hostile-devices.md).
+
+{robust}
+
 ## [data] and [partition]
 
 Of a simulation: where samples come from, and who holds which: [data](data.md).
@@ -91,6 +98,7 @@ def page() -> str:
         "federation": ranges_table(FederationTable),
         "train": ranges_table(TrainSpec),
         "public": ranges_table(PublicTable),
+        "robust": ranges_table(RobustTable),
         "fleet": ranges_table(FleetRow, *OF_FLEET),
         "run": ranges_table(RunTable),
     }

@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -19,9 +20,11 @@ import numpy as np
 from edge_sdk.agent import Agent
 from edge_sdk.errors import UsageError
 from edge_sdk.loading import load_function
+from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import Assign
+from edge_sdk.protocol.messages import Assign, Hello
 from edge_sdk.protocol.transforms import Knowledge
+from edge_sdk.reductions import MOST
 
 Tamper: TypeAlias = Callable[[Knowledge, np.random.Generator], Knowledge]
 
@@ -60,6 +63,8 @@ class CheckedTamper:
 
     def __init__(self, name: str) -> None:
         self._name, self._tamper = name, load_tamper(name)
+        self.claims: int = getattr(self._tamper, "claims", 0)
+        """The samples that the device claims to have when it joins; 0: it tells the truth."""
 
     def __call__(self, knowledge: Knowledge, rng: np.random.Generator) -> Knowledge:
         """Call the function.  Raises UsageError where it raises, or returns knowledge of another structure."""
@@ -80,6 +85,10 @@ class ByzantineAgent(Agent):
         self._tamper, self._seed = tamper, seed
         super().__init__(**honest)
 
+    def hello_to_send(self, hello: Hello) -> Hello:
+        """Implement Participant: claim as many samples as the attack needs, and withhold those of each class."""
+        return replace(hello, samples=self._tamper.claims, class_counts=()) if self._tamper.claims else hello
+
     def knowledge_to_upload(self, assign: Assign, knowledge: Knowledge) -> Knowledge:
         """Implement Participant: replace the knowledge of the upload."""
         if not knowledge:
@@ -89,21 +98,75 @@ class ByzantineAgent(Agent):
 
 def flip_signs(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
     """Change the sign of every number."""
-    return _changed(knowledge, lambda values: -values)
+    return changed(knowledge, lambda values: -values)
 
 
 def noise(knowledge: Knowledge, rng: np.random.Generator) -> Knowledge:
     """Replace the numbers by Gaussian noise with the same standard deviation."""
-    return _changed(knowledge, lambda values: rng.normal(0.0, float(values.std()) or 1.0, values.shape))
+    return changed(knowledge, lambda values: rng.normal(0.0, float(values.std()) or 1.0, values.shape))
 
 
 def magnify(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
     """Multiply every number by ten."""
-    return _changed(knowledge, lambda values: 10.0 * values)
+    return changed(knowledge, lambda values: 10.0 * values)
 
 
-def _changed(knowledge: Knowledge, change: Callable[[Any], Any]) -> Knowledge:
-    """Return the knowledge with `change` applied to every array of floats."""
+def flip_ten(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
+    """Multiply every number by -10."""
+    return changed(knowledge, lambda values: -10.0 * values)
+
+
+def swap_classes(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
+    """Say of each class what is true of another one: reverse the order of rows by class, or of columns of logits.
+
+    Weights have no classes that can be seen, and are reversed as a whole.
+    """
+    found: dict[str, Payload] = {}
+    for role, payload in knowledge.items():
+        by_column = isinstance(payload, (PublicLogits, LogitGradients))
+        found.update(changed({role: payload}, _columns_reversed if by_column else _rows_reversed))
+    return found
+
+
+def _columns_reversed(values: Any) -> Any:
+    return values[:, ::-1]
+
+
+def _rows_reversed(values: Any) -> Any:
+    return values[::-1]
+
+
+def little_is_enough(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
+    """Move every number by 1.5 standard deviations of its column, away from its sign: too little to stand out.
+
+    After Baruch, Baruch and Goldberg, "A Little Is Enough", NeurIPS 2019, whose attackers know each other's numbers; a
+    device here knows its own alone.
+    """
+    return changed(knowledge, lambda values: values - 1.5 * np.sign(values) * _spread(values))
+
+
+def inflate_counts(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
+    """Change the sign of every number, and claim as many samples for it as the protocol can say."""
+    found = {}
+    for role, payload in changed(knowledge, lambda values: -values).items():
+        claims: dict[str, Any] = {}
+        if isinstance(getattr(payload, "count", None), int):
+            claims["count"] = MOST
+        if isinstance(counts := getattr(payload, "counts", None), np.ndarray):
+            claims["counts"] = np.full_like(counts, MOST // len(counts))
+        found[role] = replace(payload, **claims)
+    return found
+
+
+inflate_counts.claims = MOST  # type: ignore[attr-defined]  # read by CheckedTamper
+
+
+def _spread(values: Any) -> Any:
+    return values.std(axis=0) if values.ndim > 1 else values.std()
+
+
+def changed(knowledge: Knowledge, change: Callable[[Any], Any]) -> Knowledge:
+    """Return the knowledge with `change` applied to every array of floats; for attacks of your own, too."""
     found = {}
     for role, payload in knowledge.items():
         arrays = {field.name: getattr(payload, field.name) for field in dataclasses.fields(payload)}
@@ -112,7 +175,7 @@ def _changed(knowledge: Knowledge, change: Callable[[Any], Any]) -> Knowledge:
             for name, values in arrays.items()
             if isinstance(values, np.ndarray) and values.dtype.kind == "f"
         }
-        found[role] = dataclasses.replace(payload, **floats)
+        found[role] = replace(payload, **floats)
     return found
 
 

@@ -135,8 +135,9 @@ class RunRecord:
     """By device: the round, from 0, in which it counts again."""
     why_left_out: dict[str, str] = field(default_factory=dict)
     """By device: why it was held out last."""
-    count_cap: int | None = None
-    """The most samples that a device weighs with in this round; 0: no cap; None: no round has opened yet."""
+    count_cap: tuple[int, int] | None = None
+    """The most samples that a device is believed to have in this round, 0: any number, and what those that claim more
+    weigh with; None: no round has opened yet."""
     slot_caps: dict[str, int] = field(default_factory=dict)
     """The caps that cut the counts in slots, by device."""
     left: dict[str, str] = field(default_factory=dict)
@@ -431,7 +432,7 @@ class RunRecord:
             left_out=Counter(plain.get("left_out", {})),
             held_out=dict(plain.get("held_out", {})),
             why_left_out=dict(plain.get("why_left_out", {})),
-            count_cap=plain.get("count_cap"),
+            count_cap=plain.get("count_cap") and tuple(plain["count_cap"]),
             slot_caps=dict(plain.get("slot_caps", {})),
             bytes_up=Counter(plain["bytes_up"]),
             bytes_down=Counter(plain["bytes_down"]),

@@ -17,7 +17,7 @@ from coordinator.serving.update_norms import UpdateNorms
 from edge_sdk.methods.base import Registered
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Upload
-from edge_sdk.reductions.influence import RobustTable, beyond, capped, count_cap
+from edge_sdk.reductions.influence import CountCap, RobustTable, beyond, capped, count_cap
 
 
 class Screen:
@@ -40,14 +40,8 @@ class Screen:
         self._record.count_cap = count_cap(self._table, [registry.samples[device] for device in registry.numbers])
 
     def most(self, device: str) -> int | None:
-        """The most samples that a device weighs with in this round; None: as many as it sends.
-
-        A device that told no number weighs as one sample.
-        """
-        cap, declared = self._record.count_cap or 0, self._registry.samples[device]
-        if not declared:
-            return 1
-        return cap if 0 < cap < declared else None
+        """The most samples that a device weighs with in this round; None: as many as it sends."""
+        return CountCap(*self._record.count_cap or ()).of(self._registry.samples[device])
 
     def samples(self, device: str, told: int) -> int:
         """The number of samples behind an upload that tells this number."""

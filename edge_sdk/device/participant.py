@@ -174,6 +174,10 @@ class Participant:
         """Return the knowledge to upload after an exchange; a simulation of malicious devices overrides this."""
         return knowledge
 
+    def hello_to_send(self, hello: Hello) -> Hello:
+        """Return the Hello with which the device asks to take part; the same simulation overrides this."""
+        return hello
+
     # -- driven from outside ----------------------------------------------------------------------------------------
 
     def raise_if_failed(self) -> None:
@@ -457,7 +461,7 @@ class Participant:
             self._unanswered_hellos += self._learner is None
             if self._unanswered_hellos == HELLOS_BEFORE_NOTICE:
                 self.on_news(no_answer_notice(self.federation, self.device))
-            self._uplink.send(self._hello())
+            self._uplink.send(self.hello_to_send(self._hello()))
         elif isinstance(command, session.FetchPublic):
             self._begin_fetching()
         elif isinstance(command, session.StartWork):

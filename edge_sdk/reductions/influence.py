@@ -9,7 +9,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
-from typing import Annotated, TypeAlias
+from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,11 +28,12 @@ Bound = Annotated[float, Real(1e-3, 1e6)]
 class RobustTable:
     """The section [robust]: how much one device can move, whatever it sends."""
 
-    count_factor: Annotated[float, Real(0.0, 1e9)] = 10.0
-    """The most samples that a device weighs with in a mean, as a multiple of the median over the devices that have
-    joined; 0: as many as it claims."""
+    count_factor: Annotated[float, Real(0.0, 1e9)] = 7.0
+    """The most samples that a device is believed to have, as a multiple of the median over the devices that have
+    joined; who claims more weighs as the median; 0: everybody is believed."""
     most_samples: Count = 0
-    """The same as a number, where you know what your devices can hold; 0: no such bound."""
+    """The same as a number, where you know what your devices can hold: who claims more weighs as so many; 0: no such
+    bound."""
     hold_out_rounds: Annotated[int, Integer(0, 10**9)] = 5
     """Rounds for which a device is held out after an update far larger than the others' (W17), which is left out, too;
     0: the update counts, and is only named."""
@@ -48,17 +49,36 @@ PAPER = RobustTable()
 """The settings of a federation that has no section [robust]."""
 
 
-def count_cap(table: RobustTable, declared: Collection[int]) -> int:
-    """Return the most samples that a device weighs with; 0: no cap.
+class CountCap(NamedTuple):
+    """What a device can weigh with in a round."""
+
+    most: int = 0
+    """The most samples that a device is believed to have; 0: any number."""
+    otherwise: int = 0
+    """What a device weighs with that claims more."""
+
+    def of(self, declared: int) -> int | None:
+        """The most that a device weighs with that declared so many samples; None: as many as it sends.
+
+        A device that declared none weighs as one sample.
+        """
+        if not declared:
+            return 1
+        return self.otherwise if 0 < self.most < declared else None
+
+
+def count_cap(table: RobustTable, declared: Collection[int]) -> CountCap:
+    """Return the cap on counts.
 
     declared: what each device declared when it joined, 0 if it told nothing.  The median is the lower one of two, so
     that one of two devices cannot raise it.
     """
-    told = [samples for samples in declared if samples > 0]
-    caps = [table.most_samples] if table.most_samples else []
-    if table.count_factor and told:
-        caps.append(max(1, int(table.count_factor * statistics.median_low(told))))
-    return min(caps, default=0)
+    told, bound = [samples for samples in declared if samples > 0], table.most_samples
+    if not (table.count_factor and told):
+        return CountCap(bound, bound)
+    median = statistics.median_low(told)
+    most = max(median, int(table.count_factor * median))
+    return CountCap(most, median) if not bound or most < bound else CountCap(bound, bound)
 
 
 def capped(knowledge: Roles, most: int) -> Roles:
