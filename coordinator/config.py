@@ -264,6 +264,7 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
         feature_dim=table.feature_dim,
         encoding=settings.encoding,
     )
+    _check_robust(settings.robust, method, public, file)
     unfit = unfit_encoding(spec, method.every_exchange)
     if unfit:
         raise UsageError(f"{file}: {unfit}")
@@ -281,6 +282,22 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
         seed=table.seed,
     )
     return Federation(spec, policy, tuple(sorted(table.roster)), settings.robust)
+
+
+def _check_robust(table: RobustTable, method: Method[Any], public: PublicSetSpec | None, file: Path) -> None:
+    """Raise UsageError for a way to combine uploads that the method has no use for, or that lacks its labels."""
+    wanted = {"rows": table.rows != "mean", "logits": table.logits != "mean", "min_group": table.min_group > 1}
+    for key, asked in wanted.items():
+        if asked and ("rows" if key == "min_group" else key) not in method.robust:
+            why = f"{method.name} leaves no choice of how {'logits' if key == 'logits' else 'class rows'} are combined"
+            raise UsageError(f"{file}: robust.{key}: {why}; leave it out")
+    if (table.logits == "root-gate") != bool(table.labels):
+        raise UsageError(f'{file}: robust.labels: belongs to logits = "root-gate", and that to it')
+    if public is not None and len(table.labels) > public.count:
+        found = len(table.labels)
+        raise UsageError(
+            f"{file}: robust.labels: expected at most one for each of {public.count} samples, found {found}"
+        )
 
 
 def _check_schedule(settings: Settings) -> None:

@@ -54,6 +54,7 @@ from edge_sdk.protocol import topics, transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, LogLines, Upload
+from edge_sdk.reductions import Combining
 from edge_sdk.reductions.influence import PAPER, RobustTable
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, Transport, TransportEvent
 
@@ -106,6 +107,7 @@ class Server:
         self.numbers: Mapping[str, int] = self._registry.numbers
         """The number of each device that takes part, or that is still fetching the public set."""
         self.reduction = Reduction(spec, method, ledger, self._limits, chain)
+        self.reduction.method.combining = Combining.under(robust)
         self._orders = Orders(ledger)
         aggregation, standing = restart.standing(
             spec, policy, ledger, self._registry, self.reduction, orders=self._orders, robust=robust

@@ -269,7 +269,7 @@ def _entry(plain: Any) -> Entry:
             epoch=epoch,
             ledger=ledger,
             serves=serves,
-            robust=RobustTable(**robust),
+            robust=RobustTable(**{**robust, "labels": tuple(robust["labels"])}),
         )
     entry: Entry = _ENTRIES[kind](*values)
     return entry

@@ -33,7 +33,7 @@ from edge_sdk.protocol.public_batch import batch_digest
 from edge_sdk.protocol.schema import tag_of, wire
 from edge_sdk.protocol.toml_table import NO_KEYS, read_table, to_table
 from edge_sdk.protocol.wires import Exchange
-from edge_sdk.reductions import Bag, Contribution
+from edge_sdk.reductions import PAPERS, Bag, Contribution
 
 if TYPE_CHECKING:  # of the tools, not of a base install
     from typing_extensions import Self
@@ -220,6 +220,8 @@ class Method(Generic[P]):
     """The conditions under which `warnings` returns something, as `W0: condition`, to help users choose a method."""
     device_state: type = NoState
     """What the method keeps on a device: a @wire dataclass with defaults, stored at round starts, never sent."""
+    robust: frozenset[str] = frozenset()
+    """What the section [robust] may combine in another way than the paper: `rows`, `logits`."""
     reduction: type = Bag
     """The aggregate class in which uploads are added up (an Aggregate)."""
     params_type: type[P]
@@ -238,6 +240,8 @@ class Method(Generic[P]):
         """The models that a method with `runs_nets` gets on the coordinator, before the first round."""
         self.registered = Registered()
         """The devices that have joined, on the coordinator, whenever it reduces."""
+        self.combining = PAPERS
+        """How the coordinator combines rows and logits, in a method that leaves it that choice (`robust`)."""
 
     # -- parameters -------------------------------------------------------------------------------------------------
 

@@ -44,7 +44,7 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Packed, wire
-from edge_sdk.reductions import MixedSum, mean_over_holders
+from edge_sdk.reductions import PAPERS, Combining, MixedSum
 
 _TOLD_CLASSES = "which classes the device holds, their samples, mean features and mean predictions"
 _TOLD_SUMS = "noised sums of every class: of samples, features and predictions"
@@ -171,6 +171,7 @@ class FedHKD(Averaging[Params]):
             told = f"{_TOLD_CLASSES}; the mean features with noise"
         self.terms = frozenset({"cross-entropy", *(term.name for term in term_kinds(self.params))})
         self.discloses = f"{DISCLOSES}; {told}" if shares else told
+        self.robust = frozenset() if noised else frozenset({"rows"})
         if noised:  # an upload does not tell which classes a device holds
             self.holders_wanted = 0
         if not shares:  # weights need no permission, and no model is shared
@@ -271,7 +272,7 @@ class FedHKD(Averaging[Params]):
         if self.params.noise_features:
             now = mean_of_sums(uploads.rest, spec, self.params.noise_counts, self.params.min_count)
         else:
-            now = mean_hyper(list(uploads.rest.payloads(HyperKnowledge, "hyper").values()))
+            now = mean_hyper(list(uploads.rest.payloads(HyperKnowledge, "hyper").values()), self.combining)
         hyper, ages = carried(state, now, self.params.carry_rounds)
         return State(weights, hyper, ages, state.rounds)
 
@@ -315,14 +316,16 @@ def threshold_warning(params: Params, classes: int) -> tuple[str, ...]:
     return (text,)
 
 
-def mean_hyper(ups: Sequence[HyperKnowledge]) -> HyperKnowledge | None:
+def mean_hyper(ups: Sequence[HyperKnowledge], combining: Combining = PAPERS) -> HyperKnowledge | None:
     """Equation 9: per class the mean over its holders, by their samples of it; features and predictions alike."""
     if not ups:
         return None
     features, soft = (
-        mean_over_holders([ClassRows(classes=up.classes, rows=getattr(up, part), counts=up.counts) for up in ups])
+        combining.rows([ClassRows(classes=up.classes, rows=getattr(up, part), counts=up.counts) for up in ups])
         for part in ("features", "soft")
     )
+    if features is None or soft is None:
+        return None
     return HyperKnowledge(classes=features.classes, features=features.rows, soft=soft.rows, counts=features.counts)
 
 

@@ -30,7 +30,7 @@ from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 from edge_sdk.protocol.schema import Count, Matrix, Packed, wire
-from edge_sdk.reductions import Bag, mean_in_order
+from edge_sdk.reductions import Bag
 
 MAX_DEVICES = 10**6
 """The largest number of devices that a federation may have."""
@@ -101,6 +101,7 @@ class FedMD(Method[Params]):
     teaches = frozenset({"predict"})
     terms = frozenset({"cross-entropy", "distill"})
     needs_public_set = True
+    robust = frozenset({"logits"})
     discloses = "logits on the public samples, which can tell what the private samples are like"
     device_state = DeviceState
 
@@ -158,9 +159,11 @@ class FedMD(Method[Params]):
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Compute the mean of the logits over contributors."""
         ups = uploads.payloads(PublicLogits, "logits")
-        mean = mean_in_order(up.values for up in ups.values())
+        indices = batch_indices(spec, at.round, at.exchange, self.params.scored)
+        mean = self.combining.logits({number: up.values for number, up in ups.items()}, indices)
         batch = next(iter(ups.values())).batch
-        return State(PublicLogits(values=mean, batch=batch, contributors=len(ups)), tuple(ups))
+        taken = tuple(ups) if self.combining.plain else ()  # nobody can take its own out of anything but a mean
+        return State(PublicLogits(values=mean, batch=batch, contributors=len(ups)), taken)
 
 
 def leave_one_out(mean: Floats, own: Floats, contributors: int) -> Floats | None:

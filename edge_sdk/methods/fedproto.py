@@ -34,7 +34,7 @@ from edge_sdk.protocol.knowledge import ClassRows, PublicFeatures
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 from edge_sdk.protocol.schema import wire
-from edge_sdk.reductions import Bag, carried_over, mean_in_order, mean_over_holders
+from edge_sdk.reductions import Bag, carried_over, mean_in_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +79,7 @@ class FedProto(Method[Params]):
     terms = frozenset({"cross-entropy", "prototype-pull"})
     same_width = True
     holders_wanted = 3
+    robust = frozenset({"rows"})
     discloses = "which classes the device holds, the mean feature of each, and unless weighting is uniform its samples"
 
     def __init__(self, params: Params | None = None) -> None:
@@ -88,7 +89,7 @@ class FedProto(Method[Params]):
             down = {"features": replace(rows, optional=True)}
             self.exchanges, self.closing = (Exchange(down=down, up={"features": rows}),), Exchange(down=down)
             self.terms = frozenset({"cross-entropy", "feature-match"})
-            self.needs_public_set, self.holders_wanted = True, 0
+            self.needs_public_set, self.holders_wanted, self.robust = True, 0, frozenset()
             self.discloses = "features of the public samples, which can tell what the private samples are like"
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
@@ -132,8 +133,8 @@ class FedProto(Method[Params]):
         if self.params.over == "public":
             ups = list(uploads.payloads(PublicFeatures, "features").values())
             return State(features=replace(ups[0], values=mean_in_order(up.values for up in ups)))
-        now = mean_over_holders(list(uploads.payloads(ClassRows, "prototypes").values()))
-        return State(carried_over(state.prototypes, now))
+        now = self.combining.rows(list(uploads.payloads(ClassRows, "prototypes").values()))
+        return state if now is None else State(carried_over(state.prototypes, now))
 
 
 def loss(prototypes: ClassRows | None, params: Params) -> Objective:

@@ -34,7 +34,7 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.schema import Count, Items, Packed, wire
-from edge_sdk.reductions import MOST, Bag, Change, SlotSum, carried_over, changed, mean_over_holders
+from edge_sdk.reductions import MOST, Bag, Change, SlotSum, carried_over, changed
 
 MOST_INFLATION = 10.0
 """The growth of the rows above which `literal` gets a warning; beyond it probabilities are useless."""
@@ -122,6 +122,7 @@ class FedSSA(Method[Params]):
         down = {"header": replace(rows, optional=True, personal=params.down == "seen")}
         self.exchanges = (Exchange(down=down, up={"header": rows}),)
         self.caching = Caching(first_round=0, max_age=params.max_slot_age) if params.cached else None
+        self.robust = frozenset() if params.cached else frozenset({"rows"})
         if not params.bias:
             self.needs = (self.needs - {"head-rows"}) | {"head-weights"}
 
@@ -196,8 +197,8 @@ class FedSSA(Method[Params]):
         if self.params.down == "seen":
             state = replace(state, seen=seen_after(state.seen, uploads))
         if not self.params.cached:
-            now = mean_over_holders(list(uploads.payloads(ClassRows, "header").values()))
-            return replace(state, header=carried_over(state.header, now))
+            now = self.combining.rows(list(uploads.payloads(ClassRows, "header").values()))
+            return state if now is None else replace(state, header=carried_over(state.header, now))
         slots = slots_after(state.slots, uploads, spec.classes)
         return replace(state, header=carried_over(state.header, mean_of_slots(slots, spec.classes)), slots=slots)
 

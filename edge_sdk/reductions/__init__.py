@@ -9,14 +9,17 @@ from edge_sdk.reductions.bag import Bag, mean_in_order
 from edge_sdk.reductions.class_rows import MOST, carried_over, mean_over_holders, mean_over_others
 from edge_sdk.reductions.contribution import Aggregate, Contribution
 from edge_sdk.reductions.mixed_sum import MixedSum
+from edge_sdk.reductions.robust import PAPERS, Combining
 from edge_sdk.reductions.slots import Change, SlotSum, changed
 from edge_sdk.reductions.weighted_sum import WeightedSum
 
 __all__ = [
     "MOST",
+    "PAPERS",
     "Aggregate",
     "Bag",
     "Change",
+    "Combining",
     "Contribution",
     "MixedSum",
     "SlotSum",

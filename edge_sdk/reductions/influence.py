@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.protocol.knowledge import ByClass, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.low_rank import LowRank
-from edge_sdk.protocol.schema import Count, Integer, Real
+from edge_sdk.protocol.schema import Count, Integer, Real, Text
 from edge_sdk.protocol.value_range import all_within, min_max
 
 Roles: TypeAlias = Mapping[str, Payload]
@@ -43,6 +43,15 @@ class RobustTable:
     """The largest magnitude of a number in class rows, features and sums by class."""
     largest_weight: Bound = 1e4
     """The largest magnitude of a model's weight."""
+    rows: Annotated[str, Text(16, "mean|geometric-median")] = "mean"
+    """How class rows of several devices become one, in methods that can: the paper's `mean`, or `geometric-median`."""
+    logits: Annotated[str, Text(16, "mean|geometric-median|root-gate")] = "mean"
+    """The same of logits on public samples; `root-gate` takes the mean of the devices that are right on samples
+    whose labels you know (`labels`)."""
+    labels: tuple[Annotated[int, Integer(-1, 65534)], ...] = ()
+    """The labels of the public samples, from the first on, -1 where you do not know one; for `root-gate`."""
+    min_group: Annotated[int, Integer(1, 10**6)] = 1
+    """The fewest devices that must hold a class before its row is sent to others; 1: as in the papers."""
 
 
 PAPER = RobustTable()

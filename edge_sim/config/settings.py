@@ -13,6 +13,7 @@ from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.schema import Count, Integer, Items, Real, Text
 from edge_sdk.protocol.toml_table import to_table
+from edge_sdk.reductions.influence import PAPER
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config import model_rules
 from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
@@ -366,6 +367,7 @@ def alone(config: Config, *, every_round: bool = False) -> Config:
         config,
         federation=federation,
         method={},
+        robust=PAPER,
         fleet=tuple(replace(row, **asdict(IDEAL_CONDITIONS)) for row in config.fleet),
         faults=Faults(),
         faults_seed=0,

@@ -48,6 +48,7 @@ class RayFoldedMethod:
         """method: one that is registered on the cluster as here."""
         self._method = method
         self.registered = method.registered
+        self.combining = method.combining
         self._fold = ray.remote(fold).options(num_cpus=FOLD_CPUS)
 
     def __getattr__(self, name: str) -> Any:
@@ -86,7 +87,7 @@ class RayFoldedMethod:
         except RayError as error:
             raise RunFailed(f"Ray: {one_line(str(error))}; when that is repaired, go on with --resume") from error
         parts = [pickle.loads(each) for each in packed]  # noqa: S301  # packed by our own tasks
-        self._method.registered = self.registered
+        self._method.registered, self._method.combining = self.registered, self.combining
         rest = reduce(self._method.add, aggregate.waiting, self._method.zero())
         return reduce(self._method.merge, parts, rest)
 
