@@ -1,6 +1,6 @@
 """Accuracy of honest devices under attacks, by share of malicious devices and by how uploads are combined.
 
-    python -m benchmarks.attacks [--out DIR] [--seeds 0,1]
+    python -m benchmarks.attacks [--out DIR]
 
 Writes docs/results/attacks.md.  What DIR holds already is not run again.
 """
@@ -16,13 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import edge_sim
-from benchmarks.points import software
+from benchmarks.points import markdown, software, written
 from edge_sim.config import settings
 from edge_sim.fleet import fleet
 
 PAGE = Path(__file__).parents[1] / "docs" / "results" / "attacks.md"
-DEVICES, ROUNDS, ROOT = 20, 15, 100
-SHARES = (0.0, 0.01, 0.05, 0.2, 0.4)
+SEED, ROUNDS, ROOT = 0, 15, 100
+FLEETS = ((20, 0), (100, 1), (20, 1), (20, 4), (20, 8))
+"""Devices, and how many of them are malicious: none, 1, 5, 20 and 40 percent."""
 ATTACKS = ("flip_ten", "swap_classes", "inflate_counts", "little_is_enough", "noise", "magnify")
 OFF: Mapping[str, Any] = {"count_factor": 0, "hold_out_rounds": 0}
 """The papers' means, as they were before there was a section [robust]."""
@@ -54,17 +55,17 @@ CASES = (
 )
 
 
-def tables(case: Case, attack: str, malicious: int, seed: int) -> dict[str, Any]:
+def tables(case: Case, attack: str, devices: int, malicious: int, seed: int) -> dict[str, Any]:
     """Return the federation: digits by a Dirichlet distribution, the last devices malicious."""
-    rows: list[dict[str, Any]] = [{"count": DEVICES - malicious, "model": "mlp"}]
+    rows: list[dict[str, Any]] = [{"count": devices - malicious, "model": "softmax"}]
     if malicious:
-        rows.append({"count": malicious, "model": "mlp", "byzantine": f"edge_sim.byzantine:{attack}"})
+        rows.append({"count": malicious, "model": "softmax", "byzantine": f"edge_sim.byzantine:{attack}"})
     found: dict[str, Any] = {
         "federation": {
             "name": "attacks",
             "method": case.method,
             "rounds": ROUNDS,
-            "devices": DEVICES,
+            "devices": devices,
             "seed": seed,
             "feature_dim": 64,
         },
@@ -76,7 +77,7 @@ def tables(case: Case, attack: str, malicious: int, seed: int) -> dict[str, Any]
             "local_steps": 5,
             "evaluate_every": ROUNDS,
         },
-        "partition": {"kind": "dirichlet", "alpha": 1.0, "min_samples": 8},
+        "partition": {"kind": "dirichlet", "alpha": 1.0, "min_samples": 4},
         "fleet": rows,
         "run": {"standalone": False},
         "robust": {**case.robust},
@@ -88,19 +89,61 @@ def tables(case: Case, attack: str, malicious: int, seed: int) -> dict[str, Any]
 
 def public_labels(found: dict[str, Any]) -> list[int]:
     """Return the labels of the first ROOT public samples, which an operator would have given them by hand."""
-    return fleet.public_labels(settings.parse({**found, "robust": {}}, Path("attacks.toml")))[:ROOT]
+    config = settings.parse({**found, "robust": {}}, Path("attacks.toml"))
+    labels = fleet.build_fleet(config).dataset.public_labels
+    return [] if labels is None else [int(each) for each in labels[:ROOT]]
 
 
-def measured(case: Case, attack: str, malicious: int, seed: int, folder: Path) -> float:
+MEASURE = {"fedavg": "global_accuracy", "fedproto": "prototype_accuracy"}
+"""What is measured, where it is not the accuracy of the devices' own models."""
+
+
+def measured(case: Case, attack: str, devices: int, malicious: int, folder: Path) -> float:
     """Return the mean accuracy of the honest devices at the end, in percent; run it unless the folder has it."""
-    kept = folder / f"{case.name.replace(' ', '-').replace(',', '')}-{attack}-{malicious}-{seed}.json"
+    kept = folder / f"{case.name.replace(' ', '-').replace(',', '')}-{attack}-{devices}-{malicious}.json"
     if kept.exists():
-        return float(json.loads(kept.read_text()))
-    result = edge_sim.run(tables(case, attack, malicious, seed))
-    name = "global_accuracy" if case.method == "fedavg" else "accuracy"
-    honest = result.devices[: DEVICES - malicious]
-    values = [each.metrics[name] if name in each.metrics else each.accuracy or 0.0 for each in honest]
-    found = 100 * statistics.mean(values)
+        return float(json.loads(kept.read_text(encoding="utf-8")))
+    result = edge_sim.run(tables(case, attack, devices, malicious, SEED))
+    name = MEASURE.get(case.method, "accuracy")
+    honest = result.devices[: devices - malicious]
+    found = 100 * statistics.fmean(each.metrics.get(name, each.accuracy or 0.0) for each in honest)
     folder.mkdir(parents=True, exist_ok=True)
-    kept.write_text(json.dumps(found))
+    kept.write_text(json.dumps(found), encoding="utf-8")
     return found
+
+
+def by_share(folder: Path) -> str:
+    """Return the table of the worst attack at each share of malicious devices."""
+    rows = [["", *(f"{malicious / devices:.0%}" for devices, malicious in FLEETS)]]
+    for case in CASES:
+        row = [case.name]
+        for devices, malicious in FLEETS:
+            attacks = ATTACKS if malicious else ATTACKS[:1]
+            found = {each: measured(case, each, devices, malicious, folder) for each in attacks}
+            worst = min(found, key=lambda each: found[each])
+            row.append(f"{found[worst]:.1f}" + (f" ({worst})" if malicious else ""))
+        rows.append(row)
+    return markdown(rows)
+
+
+def by_attack(folder: Path) -> str:
+    """Return the table of all attacks with 20 percent malicious devices."""
+    rows = [["", "nobody", *ATTACKS]]
+    for case in CASES:
+        found = [measured(case, each, 20, 4, folder) for each in ATTACKS]
+        clean = measured(case, ATTACKS[0], 20, 0, folder)
+        rows.append([case.name, f"{clean:.1f}", *(f"{each:.1f}" for each in found)])
+    return markdown(rows)
+
+
+def main() -> None:
+    """Run what is missing, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("runs") / "attacks")
+    folder = parser.parse_args().out
+    tables_ = f"{by_share(folder)}\n\n## All attacks, 20 % malicious\n\n{by_attack(folder)}"
+    written(PAGE, f"{software()}; seed {SEED}\n\n## The worst attack\n\n{tables_}")
+
+
+if __name__ == "__main__":
+    main()

@@ -98,22 +98,22 @@ class ByzantineAgent(Agent):
 
 def flip_signs(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
     """Change the sign of every number."""
-    return changed(knowledge, lambda values: -values)
+    return with_floats(knowledge, lambda values: -values)
 
 
 def noise(knowledge: Knowledge, rng: np.random.Generator) -> Knowledge:
     """Replace the numbers by Gaussian noise with the same standard deviation."""
-    return changed(knowledge, lambda values: rng.normal(0.0, float(values.std()) or 1.0, values.shape))
+    return with_floats(knowledge, lambda values: rng.normal(0.0, float(values.std()) or 1.0, values.shape))
 
 
 def magnify(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
     """Multiply every number by ten."""
-    return changed(knowledge, lambda values: 10.0 * values)
+    return with_floats(knowledge, lambda values: 10.0 * values)
 
 
 def flip_ten(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
     """Multiply every number by -10."""
-    return changed(knowledge, lambda values: -10.0 * values)
+    return with_floats(knowledge, lambda values: -10.0 * values)
 
 
 def swap_classes(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
@@ -124,7 +124,7 @@ def swap_classes(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
     found: dict[str, Payload] = {}
     for role, payload in knowledge.items():
         by_column = isinstance(payload, (PublicLogits, LogitGradients))
-        found.update(changed({role: payload}, _columns_reversed if by_column else _rows_reversed))
+        found.update(with_floats({role: payload}, _columns_reversed if by_column else _rows_reversed))
     return found
 
 
@@ -142,13 +142,13 @@ def little_is_enough(knowledge: Knowledge, _rng: np.random.Generator) -> Knowled
     After Baruch, Baruch and Goldberg, "A Little Is Enough", NeurIPS 2019, whose attackers know each other's numbers; a
     device here knows its own alone.
     """
-    return changed(knowledge, lambda values: values - 1.5 * np.sign(values) * _spread(values))
+    return with_floats(knowledge, lambda values: values - 1.5 * np.sign(values) * _spread(values))
 
 
 def inflate_counts(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
     """Change the sign of every number, and claim as many samples for it as the protocol can say."""
     found = {}
-    for role, payload in changed(knowledge, lambda values: -values).items():
+    for role, payload in with_floats(knowledge, lambda values: -values).items():
         claims: dict[str, Any] = {}
         if isinstance(getattr(payload, "count", None), int):
             claims["count"] = MOST
@@ -165,7 +165,7 @@ def _spread(values: Any) -> Any:
     return values.std(axis=0) if values.ndim > 1 else values.std()
 
 
-def changed(knowledge: Knowledge, change: Callable[[Any], Any]) -> Knowledge:
+def with_floats(knowledge: Knowledge, change: Callable[[Any], Any]) -> Knowledge:
     """Return the knowledge with `change` applied to every array of floats; for attacks of your own, too."""
     found = {}
     for role, payload in knowledge.items():

@@ -40,6 +40,7 @@ from edge_sdk.objectives import (
     PrototypeDistance,
     PrototypePull,
 )
+from edge_sdk.privacy.accountant import epsilon
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -252,7 +253,7 @@ class FedHKD(Averaging[Params]):
         """Start without weights and without hyper-knowledge.  Raises UsageError for too little noise."""
         params = self.params
         if params.epsilon:
-            found = fedhkd_privacy.epsilon(params.delta, params.mu * math.sqrt(spec.rounds))
+            found = epsilon(params.delta, params.mu * math.sqrt(spec.rounds))
             if found > params.epsilon:
                 raise UsageError(
                     f"method.epsilon: {params.epsilon:g} asked for, and over {spec.rounds} rounds the noise gives "

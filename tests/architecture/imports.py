@@ -8,7 +8,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("edge_sdk", "coordinator", "edge_sim", "firmware_profiles")
 
-NEUTRAL = ("protocol", "objectives", "reductions", "methods")
+NEUTRAL = ("protocol", "objectives", "reductions", "privacy", "methods")
 """The rooms of edge_sdk that both sides share, in order: each imports only those before it, itself, and these:"""
 BELOW = ("errors", "data", "arrays")
 COORDINATOR_MAY = (

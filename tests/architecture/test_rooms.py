@@ -14,7 +14,7 @@ from imports import ROOT, sources
 
 ALWAYS = {"edge_sdk.errors", "edge_sdk.arrays", "edge_sdk.version", "edge_sdk.durable", "edge_sdk.toml"}
 """Single files below all rooms."""
-NEUTRAL = {"edge_sdk.protocol", "edge_sdk.objectives", "edge_sdk.reductions", "edge_sdk.methods"}
+NEUTRAL = {f"edge_sdk.{room}" for room in ("protocol", "objectives", "reductions", "privacy", "methods")}
 DEVICE = {
     "edge_sdk.data",
     "edge_sdk.samples",
@@ -41,6 +41,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sdk.protocol": set(),
     "edge_sdk.objectives": {"edge_sdk.protocol"},
     "edge_sdk.reductions": {"edge_sdk.protocol"},
+    "edge_sdk.privacy": set(),
     "edge_sdk.methods": {*NEUTRAL, "edge_sdk.models"},
     "edge_sdk.models": {"edge_sdk.data", "edge_sdk.objectives"},
     "edge_sdk.public_set": {"edge_sdk.data", "edge_sdk.protocol"},

@@ -22,11 +22,11 @@ from edge_sdk.errors import EmptyRound, UsageError
 from edge_sdk.methods.base import NoState, OnDevice
 from edge_sdk.methods.fedhkd import FedHKD, Params, State, passes
 from edge_sdk.methods.fedhkd_noise import gaussian, on_simplex
-from edge_sdk.methods.fedhkd_privacy import delta, epsilon
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import BoundedShare, HyperMeans
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import BoundedDistance, PrototypeDistance, Seen, bounded, softmax
+from edge_sdk.privacy.accountant import delta, epsilon
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
 from edge_sdk.reductions import Contribution

@@ -1,0 +1,132 @@
+"""Mode A: sums by class over the features of a frozen, public extractor, released jointly with noise.
+
+For each class a row (a sum clip(h) / C, b sum q, c samples) with a^2 + b^2 + c^2 = 1, so that one record changes one
+row by an L2 norm of 1 at most.  Each record is put on a grid by rounding towards zero, which makes no norm larger; the
+sums are whole numbers, and so is the noise.  All classes are always released, whether the device holds them or not.
+Neighbours differ by one record that is there or not.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.arrays import Doubles, Floats, Ints
+from edge_sdk.privacy.accountant import epsilon, largest_mu
+from edge_sdk.privacy.noise import discrete_gaussian
+
+SHARES = (math.sqrt(0.6), math.sqrt(0.3), math.sqrt(0.1))
+"""a, b, c: the L2 norms that a record adds at most with its feature, its prediction and its one sample."""
+GRID = 2**20
+"""Steps of the grid in 1: rounding loses less than a millionth of a record's share."""
+Draw: TypeAlias = Callable[[int], int]
+"""Draws one number of noise with this variance, in squared steps of the grid."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guarantee:
+    """What a release promises about one record of the device's training data."""
+
+    epsilon: float
+    delta: float
+
+    @property
+    def mu(self) -> float:
+        """The mu of one release that uses all of it."""
+        return largest_mu(self.epsilon, self.delta)
+
+
+def contributions(features: Floats, soft: Floats, clip: float) -> NDArray[np.int64]:
+    """Return what each record adds to the row of its class, in steps of the grid: (n, d + k + 1).
+
+    features: (n, d), shortened to the L2 norm `clip`; soft: (n, k) predictions, shortened to the norm 1.
+    """
+    h = _shortened(features.astype(np.float64), clip) / clip
+    q = _shortened(soft.astype(np.float64), 1.0)
+    rows = np.hstack([SHARES[0] * h, SHARES[1] * q, np.full((len(h), 1), SHARES[2])])
+    steps: NDArray[np.int64] = np.trunc(rows * GRID).astype(np.int64)
+    return steps
+
+
+def sums_by_class(added: NDArray[np.int64], labels: Ints, classes: int) -> NDArray[np.int64]:
+    """Return the sums of all classes, zero for those without a record: (k, d + k + 1).
+
+    added: (n, d + k + 1), what `contributions` returned; labels: (n,) of 0 to k - 1.
+    """
+    sums = np.zeros((classes, added.shape[1]), np.int64)
+    np.add.at(sums, labels, added)
+    return sums
+
+
+def noised(sums: NDArray[np.int64], guarantee: Guarantee, draw: Draw = discrete_gaussian) -> Doubles:
+    """Return sums (k, d + k + 1) in steps of the grid with noise, in units of SHARES."""
+    variance = math.ceil((GRID / guarantee.mu) ** 2)
+    noise = np.array([draw(variance) for _ in range(sums.size)], np.int64).reshape(sums.shape)
+    found: Doubles = (sums + noise) / GRID
+    return found
+
+
+def means_of(sums: Doubles, clip: float, least: float) -> tuple[Ints, Doubles, Doubles]:
+    """Return classes (m,), mean features (m, d) and samples (m,) of noised sums, or of several devices' sums together.
+
+    least: the samples that a class must have after noise; with fewer the noise drowns its mean, and it is left out.
+    """
+    counts = sums[:, -1] / SHARES[2]  # (k,)
+    kept = np.flatnonzero(counts >= least)
+    width = sums.shape[1] - len(sums) - 1
+    features = sums[kept, :width] * (clip / SHARES[0]) / counts[kept, None]
+    return kept, features, counts[kept]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assumptions:
+    """What a guarantee depends on beside the noise."""
+
+    frozen_extractor: bool
+    """Whether the weights in front of the last layer were never trained on this device's data."""
+    clipped: bool = True
+    """Whether each record's feature and prediction are shortened before they are added."""
+    noised_counts: bool = True
+    """Whether numbers of samples and which classes there are leave only in the noised sums."""
+    figures_withheld: bool = True
+    """Whether accuracies, losses and instruments measured on private data stay on the device."""
+    once_per_data: bool = True
+    """Whether the same data is released once, and after that the same bytes."""
+
+
+NOTHING_PROMISED = "no formal guarantee"
+
+
+def promised(assumed: Assumptions, guarantee: Guarantee | None) -> str:
+    """Say in one line what a device's uploads promise; an epsilon only where all that it rests on holds (mode A).
+
+    guarantee: None where there is no noise (mode C).
+    """
+    missing = {
+        "there is no noise": guarantee is not None,
+        "the extractor is trained on the same data": assumed.frozen_extractor,
+        "records are not clipped": assumed.clipped,
+        "numbers of samples leave in clear": assumed.noised_counts,
+        "figures measured on private data leave in clear": assumed.figures_withheld,
+        "the same data is released anew": assumed.once_per_data,
+    }
+    wrong = [why for why, holds in missing.items() if not holds]
+    if wrong or guarantee is None:
+        return f"{NOTHING_PROMISED}: {'; '.join(wrong)}"
+    told = epsilon(guarantee.delta, guarantee.mu)
+    return (
+        f"each training record: epsilon = {told:.3g} at delta = {guarantee.delta:g}, one record there or not, for all "
+        "that is released of this data"
+    )
+
+
+def _shortened(rows: Doubles, most: float) -> Doubles:
+    """Return rows whose L2 norm is at most `most`."""
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    shorter: Doubles = rows * np.minimum(1.0, most / np.maximum(norms, 1e-300))
+    return shorter
