@@ -1,9 +1,9 @@
 """Mode A: sums by class over the features of a frozen, public extractor, released jointly with noise.
 
-For each class a row (a sum clip(h) / C, b sum q, c samples) with a^2 + b^2 + c^2 = 1, so that one record changes one
-row by an L2 norm of 1 at most.  Each record is put on a grid by rounding towards zero, which makes no norm larger; the
-sums are whole numbers, and so is the noise.  All classes are always released, whether the device holds them or not.
-Neighbours differ by one record that is there or not.
+For each class a row (a sum clip(h) / C, c samples) with a^2 + c^2 = 1, so that one record changes one row by an L2 norm
+of 1 at most.  Predictions are not among them: the head that makes them was trained on the same records.  Each record is
+put on a grid by rounding towards zero, which makes no norm larger; sums are whole numbers, and so is the noise.  All
+classes are always released, whether the device holds them or not.  Neighbours differ by one record, there or not.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.privacy.accountant import epsilon, largest_mu
 from edge_sdk.privacy.noise import discrete_gaussian
 
-SHARES = (math.sqrt(0.6), math.sqrt(0.3), math.sqrt(0.1))
-"""a, b, c: the L2 norms that a record adds at most with its feature, its prediction and its one sample."""
+SHARES = (math.sqrt(0.9), math.sqrt(0.1))
+"""a, c: the L2 norms that a record adds at most with its feature and its one sample."""
 GRID = 2**20
 """Steps of the grid in 1: rounding loses less than a millionth of a record's share."""
 Draw: TypeAlias = Callable[[int], int]
@@ -41,22 +41,21 @@ class Guarantee:
         return largest_mu(self.epsilon, self.delta)
 
 
-def contributions(features: Floats, soft: Floats, clip: float) -> NDArray[np.int64]:
-    """Return what each record adds to the row of its class, in steps of the grid: (n, d + k + 1).
+def contributions(features: Floats, clip: float) -> NDArray[np.int64]:
+    """Return what each record adds to the row of its class, in steps of the grid: (n, d + 1).
 
-    features: (n, d), shortened to the L2 norm `clip`; soft: (n, k) predictions, shortened to the norm 1.
+    features: (n, d), shortened to the L2 norm `clip`.
     """
     h = _shortened(features.astype(np.float64), clip) / clip
-    q = _shortened(soft.astype(np.float64), 1.0)
-    rows = np.hstack([SHARES[0] * h, SHARES[1] * q, np.full((len(h), 1), SHARES[2])])
+    rows = np.hstack([SHARES[0] * h, np.full((len(h), 1), SHARES[1])])
     steps: NDArray[np.int64] = np.trunc(rows * GRID).astype(np.int64)
     return steps
 
 
 def sums_by_class(added: NDArray[np.int64], labels: Ints, classes: int) -> NDArray[np.int64]:
-    """Return the sums of all classes, zero for those without a record: (k, d + k + 1).
+    """Return the sums of all classes, zero for those without a record: (k, d + 1).
 
-    added: (n, d + k + 1), what `contributions` returned; labels: (n,) of 0 to k - 1.
+    added: (n, d + 1), what `contributions` returned; labels: (n,) of 0 to k - 1.
     """
     sums = np.zeros((classes, added.shape[1]), np.int64)
     np.add.at(sums, labels, added)
@@ -64,7 +63,7 @@ def sums_by_class(added: NDArray[np.int64], labels: Ints, classes: int) -> NDArr
 
 
 def noised(sums: NDArray[np.int64], guarantee: Guarantee, draw: Draw = discrete_gaussian) -> Doubles:
-    """Return sums (k, d + k + 1) in steps of the grid with noise, in units of SHARES."""
+    """Return sums (k, d + 1) in steps of the grid with noise, in units of SHARES."""
     variance = math.ceil((GRID / guarantee.mu) ** 2)
     noise = np.array([draw(variance) for _ in range(sums.size)], np.int64).reshape(sums.shape)
     found: Doubles = (sums + noise) / GRID
@@ -76,10 +75,9 @@ def means_of(sums: Doubles, clip: float, least: float) -> tuple[Ints, Doubles, D
 
     least: the samples that a class must have after noise; with fewer the noise drowns its mean, and it is left out.
     """
-    counts = sums[:, -1] / SHARES[2]  # (k,)
+    counts = sums[:, -1] / SHARES[1]  # (k,)
     kept = np.flatnonzero(counts >= least)
-    width = sums.shape[1] - len(sums) - 1
-    features = sums[kept, :width] * (clip / SHARES[0]) / counts[kept, None]
+    features = sums[kept, :-1] * (clip / SHARES[0]) / counts[kept, None]
     return kept, features, counts[kept]
 
 
@@ -90,7 +88,7 @@ class Assumptions:
     frozen_extractor: bool
     """Whether the weights in front of the last layer were never trained on this device's data."""
     clipped: bool = True
-    """Whether each record's feature and prediction are shortened before they are added."""
+    """Whether each record's feature is shortened before it is added."""
     noised_counts: bool = True
     """Whether numbers of samples and which classes there are leave only in the noised sums."""
     figures_withheld: bool = True

@@ -64,8 +64,7 @@ def test_the_discrete_gaussian_has_its_probabilities() -> None:
 def test_one_record_changes_the_sums_by_a_norm_of_one_at_most() -> None:
     rng = np.random.default_rng(3)
     features = rng.normal(size=(2000, D)) * 10.0 ** rng.integers(-3, 4, (2000, 1))
-    soft = rng.dirichlet(np.ones(K) / 10, 2000)
-    norms = np.linalg.norm(contributions(features, soft, 1.0) / GRID, axis=1)
+    norms = np.linalg.norm(contributions(features, 1.0) / GRID, axis=1)
     assert norms.max() <= 1
     assert norms.max() > 0.99
     assert sum(share**2 for share in SHARES) == pytest.approx(1)
@@ -73,19 +72,17 @@ def test_one_record_changes_the_sums_by_a_norm_of_one_at_most() -> None:
 
 def test_every_label_set_gives_sums_of_the_same_shape() -> None:
     """V5: a class without records is released like any other."""
-    features, soft = np.ones((6, D)), np.full((6, K), 1 / K)
-    added = contributions(features, soft, 1.0)
+    added = contributions(np.ones((6, D)), 1.0)
     for labels in ([0] * 6, [0, 0, 1, 1, 2, 2]):
         found = noised(sums_by_class(added, np.array(labels), K), Guarantee(1.0, 1e-5))
-        assert found.shape == (K, D + K + 1)
+        assert found.shape == (K, D + 1)
         assert (found != 0).all()
 
 
 def test_means_come_back_and_a_class_of_few_is_left_out() -> None:
-    rng = np.random.default_rng(0)
     features = 2.0 * np.eye(D)[[0] * 400 + [1] * 400 + [2] * 3]
     labels = np.repeat([0, 1, 2], [400, 400, 3])
-    added = contributions(features, rng.dirichlet(np.ones(K), 803), 2.0)
+    added = contributions(features, 2.0)
     sums = noised(sums_by_class(added, labels, K), Guarantee(8.0, 1e-5))
     classes, means, counts = means_of(sums, 2.0, 50)
     assert classes.tolist() == [0, 1]
@@ -114,37 +111,35 @@ CLAIM = Guarantee(1.0, 1e-5)
 CLIP = 1.0
 
 
-def honest(features: np.ndarray, soft: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Many releases of the same records of one class: (RUNS, d + k + 1)."""
-    return _released(features, soft, rng, 1 / CLAIM.mu)
+def honest(features: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """Many releases of the same records of one class: (RUNS, d + 1)."""
+    return _released(features, rng, 1 / CLAIM.mu)
 
 
-def _released(
-    features: np.ndarray, soft: np.ndarray, rng: np.random.Generator, sigma: float, clip: float = CLIP
-) -> np.ndarray:
-    sums = contributions(features, soft, clip).sum(axis=0) / GRID * (clip / CLIP)
+def _released(features: np.ndarray, rng: np.random.Generator, sigma: float, clip: float = CLIP) -> np.ndarray:
+    sums = contributions(features, clip).sum(axis=0) / GRID * (clip / CLIP)
     return sums + sigma * rng.normal(size=(RUNS, len(sums)))
 
 
-def half_noise(features: np.ndarray, soft: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return _released(features, soft, rng, 0.5 / CLAIM.mu)
+def half_noise(features: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return _released(features, rng, 0.5 / CLAIM.mu)
 
 
-def noise_over_root_d(features: np.ndarray, soft: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return _released(features, soft, rng, 1 / CLAIM.mu / math.sqrt(D))
+def noise_over_root_d(features: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return _released(features, rng, 1 / CLAIM.mu / math.sqrt(D))
 
 
-def no_clip(features: np.ndarray, soft: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return _released(features, soft, rng, 1 / CLAIM.mu, clip=1e6)
+def no_clip(features: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return _released(features, rng, 1 / CLAIM.mu, clip=1e6)
 
 
-def reused_seed(features: np.ndarray, soft: np.ndarray, _rng: np.random.Generator) -> np.ndarray:
-    same = np.random.default_rng(7).normal(size=D + K + 1) / CLAIM.mu
-    return _released(features, soft, np.random.default_rng(7), 0.0) + same
+def reused_seed(features: np.ndarray, _rng: np.random.Generator) -> np.ndarray:
+    same = np.random.default_rng(7).normal(size=D + 1) / CLAIM.mu
+    return _released(features, np.random.default_rng(7), 0.0) + same
 
 
-def uncomposed_rounds(features: np.ndarray, soft: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    return np.mean([honest(features, soft, rng) for _ in range(16)], axis=0)
+def uncomposed_rounds(features: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    return np.mean([honest(features, rng) for _ in range(16)], axis=0)
 
 
 def lower_bound(release: object) -> float:
@@ -152,12 +147,10 @@ def lower_bound(release: object) -> float:
     beta = pytest.importorskip("scipy.stats").beta
     rng = np.random.default_rng(1)
     features = np.ones((4, D))
-    soft = np.full((4, K), 1 / K)
-    soft[-1] = np.eye(K)[0]
     features[-1] *= 100.0  # the record that is there or not
-    direction = contributions(features[-1:], soft[-1:], CLIP)[0].astype(float)
+    direction = contributions(features[-1:], CLIP)[0].astype(float)
     direction /= np.linalg.norm(direction)
-    out, inside = (release(features[:n], soft[:n], rng) @ direction for n in (3, 4))  # type: ignore[operator]
+    out, inside = (release(features[:n], rng) @ direction for n in (3, 4))  # type: ignore[operator]
     calibrate, test_out = np.split(out, 2)
     found = 0.0
     for share in (0.5, 0.1, 0.02, 0.005, 0.0):
@@ -182,9 +175,9 @@ def test_the_audit_catches_a_planted_bug(bug: object) -> None:
 
 @pytest.mark.long
 def test_the_audit_of_the_exact_sampler() -> None:
-    def exact(features: np.ndarray, soft: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    def exact(features: np.ndarray, rng: np.random.Generator) -> np.ndarray:
         below = random.Random(int(rng.integers(2**31))).randrange
-        sums = contributions(features, soft, CLIP).sum(axis=0)[None, :]
+        sums = contributions(features, CLIP).sum(axis=0)[None, :]
         runs = [noised(sums, CLAIM, lambda variance: discrete_gaussian(variance, below)) for _ in range(RUNS)]
         return np.concatenate(runs)
 
