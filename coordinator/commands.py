@@ -14,6 +14,11 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
+    parser.add_argument(
+        "--quarantine",
+        action="store_true",
+        help="with --resume: set a damaged ledger aside, and begin the run anew",
+    )
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     add_cloud_safe_option(parser)
     add_tls_options(parser)

@@ -8,7 +8,7 @@ import random
 import shlex
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from coordinator.config import (
     read_settings,
     to_toml,
 )
-from coordinator.ledger import Ledger
+from coordinator.ledger import CONTENTS, Ledger
 from coordinator.record.observer import ObserverGroup
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
@@ -38,7 +38,8 @@ from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.trace import recording_server
 from coordinator.trace.log import keeping
 from edge_sdk import toml
-from edge_sdk.errors import MissingExtra, StoreError, UsageError
+from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.errors import Damaged, MissingExtra, StoreError, UsageError
 from edge_sdk.methods.registry import method_of
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import TlsFiles
@@ -58,6 +59,7 @@ def command(args: argparse.Namespace) -> int:
         tls=TlsFiles(args.ca, args.cert, args.key),
         cloud_safe=args.cloud_safe,
         resume=args.resume,
+        quarantine=args.quarantine,
         trace=args.trace,
     )
 
@@ -71,6 +73,7 @@ def run_coordinator(
     tls: TlsFiles,
     cloud_safe: bool,
     resume: bool,
+    quarantine: bool,
     trace: bool,
 ) -> int:
     """Serve a federation until it is over; returns the exit code."""
@@ -86,8 +89,8 @@ def run_coordinator(
     transport = MqttTransport(
         broker, f"coordinator-{ready.spec.federation}", tls=tls, fresh=True, manual_ack=True, seed=seed, pace=pace
     )
-    ledger = open_ledger(folder, resume=resume)
     progress = Progress(ready.spec.federation)
+    ledger = open_ledger(folder, resume=resume, quarantine=quarantine, tell=progress.noted)
     begun_s, start_s = time.monotonic(), time.time()
     with keeping(folder, tables, file, wanted=trace, resume=resume) as kept:
         server = recording_server.server(
@@ -164,8 +167,12 @@ def _progress_file(ready: Federation, folder: Path, progress: Progress) -> Progr
     return ProgressFile(folder, about, say=progress.noted)
 
 
-def open_ledger(folder: Path, *, resume: bool) -> Ledger:
-    """The ledger of a run directory.  Raises UsageError if it would overwrite a run, or there is none to resume."""
+def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[[str], None]) -> Ledger:
+    """The ledger of a run directory; with `quarantine` a damaged one is set aside, and an empty one is begun.
+
+    tell: is called with a line about that.  Raises UsageError if it would overwrite a run, or there is none to resume;
+    Damaged if it is not as it was written.
+    """
     path = folder / LEDGER
     if resume and not path.exists():
         raise UsageError(f"{folder}: nothing to resume here (no {LEDGER}); start without --resume")
@@ -175,7 +182,13 @@ def open_ledger(folder: Path, *, resume: bool) -> Ledger:
                 f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder"
             )
         path.unlink()
-    return Ledger(path)
+
+    def found() -> Ledger:
+        if path.exists() and path.stat().st_size == 0:
+            raise Damaged(path, "it is empty", CONTENTS.lost, CONTENTS.remedy)
+        return Ledger(path)
+
+    return opened_or_anew(found, path, quarantine=quarantine, tell=tell)
 
 
 def _has_begun(path: Path) -> bool:

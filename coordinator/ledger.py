@@ -11,28 +11,48 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Sequence
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from edge_sdk.durable import as_store_error, check_application_id, leave_to_parent, open_database, transaction
+from edge_sdk.at_rest.digests import checked_row, with_digest
+from edge_sdk.durable import (
+    Contents,
+    WatchedFile,
+    as_store_error,
+    check_application_id,
+    check_whole,
+    leave_to_parent,
+    open_database,
+    transaction,
+)
+from edge_sdk.errors import Damaged, RemoteProtocolError, StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS devices (id TEXT PRIMARY KEY, number INTEGER NOT NULL UNIQUE, hello BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL, digest BLOB);
+CREATE TABLE IF NOT EXISTS devices (
+    id TEXT PRIMARY KEY, number INTEGER NOT NULL UNIQUE, hello BLOB NOT NULL, digest BLOB);
 CREATE TABLE IF NOT EXISTS uploads (
-    round INTEGER NOT NULL, exchange INTEGER NOT NULL, device TEXT NOT NULL, frame BLOB NOT NULL,
+    round INTEGER NOT NULL, exchange INTEGER NOT NULL, device TEXT NOT NULL, frame BLOB NOT NULL, digest BLOB,
     PRIMARY KEY (round, exchange, device));
 CREATE TABLE IF NOT EXISTS closed (
-    round INTEGER NOT NULL, exchange INTEGER NOT NULL, contributors TEXT NOT NULL, PRIMARY KEY (round, exchange));
-CREATE TABLE IF NOT EXISTS slots (device TEXT PRIMARY KEY, round INTEGER NOT NULL, frame BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS checkpoint (round INTEGER NOT NULL, state BLOB NOT NULL, record TEXT NOT NULL);
+    round INTEGER NOT NULL, exchange INTEGER NOT NULL, contributors TEXT NOT NULL, digest BLOB,
+    PRIMARY KEY (round, exchange));
+CREATE TABLE IF NOT EXISTS slots (device TEXT PRIMARY KEY, round INTEGER NOT NULL, frame BLOB NOT NULL, digest BLOB);
+CREATE TABLE IF NOT EXISTS checkpoint (round INTEGER NOT NULL, state BLOB NOT NULL, record TEXT NOT NULL, digest BLOB);
 """
 
-_INSERT_UPLOAD = "INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?)"
+CONTENTS = Contents(
+    "this run: its state and its uploads since the last round; devices keep their models",
+    "with --resume --quarantine it is set aside and the run begins anew",
+)
+_INSERT_UPLOAD = "INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?, ?)"
+_FILL_SLOT = """
+INSERT OR REPLACE INTO slots SELECT device, round, frame, digest(device, round, frame) FROM uploads
+WHERE round = ? AND exchange = 0 AND device = ?"""
 _PAGE_BYTES = 16384
 """The page size in bytes.  Compared with pages of 4 kB, uploads of 40 kB are durable in half the time, and single ones
 of 2 kB take 0.1 ms longer."""
@@ -74,9 +94,8 @@ class Ledger:
     def __init__(self, path: Path | None, contents: Path | None = None) -> None:
         """Open or create the file; path None: in memory.  contents: start with a copy of this file of `copy_to`."""
         self._path = path
-        self._db = open_database(path, _SCHEMA, page_bytes=_PAGE_BYTES)
-        if path is not None:
-            leave_to_parent(self, self._db)
+        self._db = self._opened()
+        self._file = None if path is None else WatchedFile(path, self._opened)
         self._closing: dict[ExchangeId, str] = {}
         """Contributors, as JSON, of closed exchanges that are written with the next commit."""
         self._numbers: dict[str, int] = {}
@@ -93,19 +112,39 @@ class Ledger:
             for device, number in self._rows("SELECT id, number FROM devices"):
                 self._number(device, int(number))
             self.epoch = int(self._get("epoch") or b"0") + 1
-            with transaction(self._db, path):
+            with self._transaction():
                 self._put("epoch", str(self.epoch).encode())
         except BaseException:
             self._db.close()
             raise
 
+    def _opened(self) -> sqlite3.Connection:
+        found = open_database(self._path, _SCHEMA, page_bytes=_PAGE_BYTES, contents=CONTENTS)
+        if self._path is not None:
+            leave_to_parent(self, found)
+        return found
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Write to a file that is still there.
+
+        One that was deleted is written again first, and StoreError tells of that: what is refused once is tried again.
+        """
+        if self._file is not None:
+            before, self._db = self._db, self._file.mended(self._db)
+            if self._db is not before:
+                raise StoreError(f"{self._path}: was deleted while the coordinator runs, and is written again")
+        with transaction(self._db, self._path):
+            yield
+
     def _fill(self, contents: Path) -> None:
         with (
-            as_store_error(contents),
+            as_store_error(contents, CONTENTS),
             closing(sqlite3.connect(f"{contents.absolute().as_uri()}?mode=ro", uri=True)) as source,
         ):
-            check_application_id(source)
+            check_application_id(source, contents)
             source.backup(self._db)
+            check_whole(self._db, _SCHEMA, contents)
 
     def _held_frames(self) -> dict[tuple[ExchangeId, str], bytes]:
         """The uploads of a ledger in memory, kept outside SQLite, which would copy each of them twice."""
@@ -120,7 +159,7 @@ class Ledger:
         known = self._get("spec")
         if known is None:
             salt = b"" if self._path is None else os.urandom(16)  # a simulation repeats bit for bit
-            with transaction(self._db, self._path):
+            with self._transaction():
                 self._put("spec", spec)
                 self._put("run", hashlib.sha256(salt + spec).digest()[:16])
             return True
@@ -142,8 +181,9 @@ class Ledger:
         if number is None or number in self._taken:
             number = self._next
         number = self._numbers.get(device, number)
-        with transaction(self._db, self._path):
-            self._db.execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?)", (device, number, hello))
+        with self._transaction():
+            row = with_digest(device, number, hello)
+            self._db.execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?, ?)", row)
         self._number(device, number)
         return number
 
@@ -154,7 +194,7 @@ class Ledger:
 
     def forget(self, device: str) -> None:
         """Delete a device: its number is free, and it is unknown.  Its uploads and its slot must be gone already."""
-        with transaction(self._db, self._path):
+        with self._transaction():
             self._db.execute("DELETE FROM devices WHERE id = ?", (device,))
         self._taken.discard(self._numbers.pop(device, -1))
 
@@ -165,13 +205,12 @@ class Ledger:
 
     def keep_orders(self, orders: dict[str, Any]) -> None:
         """Store the orders of operators, durably."""
-        with transaction(self._db, self._path):
+        with self._transaction():
             self._put("orders", json.dumps(orders).encode())
 
     def enrolled(self) -> dict[str, tuple[int, bytes]]:
         """Number and last Hello frame by device."""
-        rows = self._rows("SELECT id, number, hello FROM devices")
-        return {device: (number, hello) for device, number, hello in rows}
+        return {device: (number, hello) for device, number, hello in self._whole("SELECT * FROM devices")}
 
     def has(self, place: ExchangeId, device: str) -> bool:
         """Whether an upload of this device for this exchange is durable."""
@@ -182,10 +221,10 @@ class Ledger:
         fresh = [row for row in rows if not self.has(row.place, row.device)]
         on_disk = fresh if self._path is not None else []
         if on_disk or self._closing:
-            closed = [(place.round, place.exchange, by) for place, by in self._closing.items()]
-            uploads = [(row.place.round, row.place.exchange, row.device, row.frame) for row in on_disk]
-            with transaction(self._db, self._path):
-                self._db.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?)", closed)
+            closed = [with_digest(place.round, place.exchange, by) for place, by in self._closing.items()]
+            uploads = [with_digest(row.place.round, row.place.exchange, row.device, row.frame) for row in on_disk]
+            with self._transaction():
+                self._db.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?, ?)", closed)
                 self._db.executemany(_INSERT_UPLOAD, uploads)
         if self._path is None:
             for row in fresh:
@@ -205,8 +244,8 @@ class Ledger:
 
     def closed(self, round_: int) -> dict[int, tuple[str, ...]]:
         """Contributors by exchange, for the closed exchanges of a round."""
-        rows = self._rows("SELECT exchange, contributors FROM closed WHERE round = ?", round_)
-        return {exchange: tuple(json.loads(text)) for exchange, text in rows}
+        rows = self._whole("SELECT * FROM closed WHERE round = ?", round_)
+        return {exchange: tuple(json.loads(text)) for _, exchange, text in rows}
 
     def contributors(self, place: ExchangeId) -> tuple[str, ...]:
         """The contributors that an exchange closed with, even if they are not written yet."""
@@ -216,8 +255,8 @@ class Ledger:
 
     def slot(self, device: str) -> bytes | None:
         """The frame in a device's slot."""
-        rows = self._rows("SELECT frame FROM slots WHERE device = ?", device)
-        return rows[0][0] if rows else None
+        rows = self._whole("SELECT * FROM slots WHERE device = ?", device)
+        return rows[0][2] if rows else None
 
     def slots_before(self, round_: int) -> tuple[str, ...]:
         """The devices whose slots are of earlier rounds."""
@@ -228,26 +267,27 @@ class Ledger:
         """Frames by device for one exchange."""
         if self._path is None:
             return {device: frame for (there, device), frame in self._frames.items() if there == place}
-        query = "SELECT device, frame FROM uploads WHERE round = ? AND exchange = ?"
-        return dict(self._rows(query, place.round, place.exchange))
+        rows = self._whole("SELECT * FROM uploads WHERE round = ? AND exchange = ?", place.round, place.exchange)
+        return {device: frame for _, _, device, frame in rows}
 
     def upload(self, place: ExchangeId, device: str) -> bytes:
         """The frame of one device for one exchange, which must be there."""
         if self._path is None:
             return self._frames[place, device]
-        query = "SELECT frame FROM uploads WHERE round = ? AND exchange = ? AND device = ?"
-        frame: bytes = self._rows(query, place.round, place.exchange, device)[0][0]
+        query = "SELECT * FROM uploads WHERE round = ? AND exchange = ? AND device = ?"
+        frame: bytes = self._whole(query, place.round, place.exchange, device)[0][3]
         return frame
 
     def checkpoint(self, round_: int, state: bytes, record: dict[str, Any], slots: Slots | None = None) -> None:
         """Begin a round: delete the rows of earlier rounds, except uploads that go into slots."""
         slots = slots or Slots()
-        with transaction(self._db, self._path):
+        with self._transaction():
             self._fill_slots(round_ - 1, slots.filled)
             self._db.execute("DELETE FROM slots WHERE round < ?", (slots.oldest,))
             self._db.executemany("DELETE FROM slots WHERE device = ?", [(device,) for device in slots.dropped])
             self._db.execute("DELETE FROM checkpoint")
-            self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?)", (round_, state, json.dumps(record)))
+            row = with_digest(round_, state, json.dumps(record))
+            self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?, ?)", row)
             self._db.execute("DELETE FROM uploads WHERE round < ?", (round_,))
             self._db.execute("DELETE FROM closed WHERE round < ?", (round_,))
         self._closing = {place: by for place, by in self._closing.items() if place.round >= round_}
@@ -256,16 +296,14 @@ class Ledger:
 
     def _fill_slots(self, round_: int, devices: Sequence[str]) -> None:
         if self._path is not None:
-            fill = "INSERT OR REPLACE INTO slots SELECT device, round, frame FROM uploads"
-            query = f"{fill} WHERE round = ? AND exchange = 0 AND device = ?"
-            self._db.executemany(query, [(round_, device) for device in devices])
+            self._db.executemany(_FILL_SLOT, [(round_, device) for device in devices])
             return
-        frames = [(device, round_, self._frames[ExchangeId(round_, 0), device]) for device in devices]
-        self._db.executemany("INSERT OR REPLACE INTO slots VALUES (?, ?, ?)", frames)
+        rows = [with_digest(device, round_, self._frames[ExchangeId(round_, 0), device]) for device in devices]
+        self._db.executemany("INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?)", rows)
 
     def last_checkpoint(self) -> Checkpoint | None:
         """The checkpoint at the start of the last round; None: there is none yet."""
-        rows = self._rows("SELECT round, state, record FROM checkpoint")
+        rows = self._whole("SELECT * FROM checkpoint")
         return Checkpoint(rows[0][0], rows[0][1], json.loads(rows[0][2])) if rows else None
 
     def copy_to(self, path: Path) -> None:
@@ -275,9 +313,19 @@ class Ledger:
             path.unlink(missing_ok=True)
             with closing(sqlite3.connect(path)) as target:
                 self._db.backup(target)
-                rows = [(at.round, at.exchange, device, frame) for (at, device), frame in self._frames.items()]
+                found = self._frames.items()
+                rows = [with_digest(at.round, at.exchange, device, frame) for (at, device), frame in found]
                 target.executemany(_INSERT_UPLOAD, rows)
                 target.commit()
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Turn errors of decoding what this ledger holds into Damaged: it may be older than its digests."""
+        try:
+            yield
+        except (RemoteProtocolError, KeyError, TypeError, ValueError, AttributeError) as error:
+            found = f"a row does not read: {type(error).__name__}"
+            raise Damaged(self._path, found, CONTENTS.lost, CONTENTS.remedy) from error
 
     def free_bytes(self) -> int | None:
         """Free bytes on the ledger's disk, or in memory; None if the system does not tell."""
@@ -293,12 +341,17 @@ class Ledger:
         self._db.close()
 
     def _get(self, name: str) -> bytes | None:
-        rows = self._rows("SELECT value FROM meta WHERE name = ?", name)
-        return bytes(rows[0][0]) if rows else None
+        rows = self._whole("SELECT * FROM meta WHERE name = ?", name)
+        return bytes(rows[0][1]) if rows else None
+
+    def _whole(self, query: str, *values: object) -> list[Any]:
+        """Return rows that were read with their digests, without these.  Raises Damaged."""
+        with as_store_error(self._path, CONTENTS):
+            return [checked_row(self._path, row) for row in self._rows(query, *values)]
 
     def _rows(self, query: str, *values: object) -> list[Any]:
         with as_store_error(self._path):
             return self._db.execute(query, values).fetchall()
 
     def _put(self, name: str, value: bytes) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", with_digest(name, value))

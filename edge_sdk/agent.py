@@ -18,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 
 from edge_sdk.arrays import Floats
+from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.callbacks import Callbacks
 from edge_sdk.data import LocalData, Raw
 from edge_sdk.device.app_model import OnNewModel, check_on_new_model
@@ -92,6 +93,7 @@ class Agent(Participant):
 
     sends_logs: whether operators of the federation may read the last lines of news and of accuracies, which are those
     that `edge-sdk device` prints.
+    quarantine: whether a damaged file in `state` is set aside, and the device joins anew; else it raises Damaged.
     secret: bytes from which noise is drawn, for simulations, whose noise must repeat; b"": those in `state`.  clock:
     returns the time in seconds.
 
@@ -119,6 +121,7 @@ class Agent(Participant):
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
         secret: bytes = b"",
+        quarantine: bool = False,
         proxy: Model | None = None,
         max_drop: float | None = MAX_DROP,
         on_new_model: OnNewModel = "better",
@@ -159,7 +162,8 @@ class Agent(Participant):
         self.error: Exception | None = None
         """What ended the background thread; None: it is running, or ended without an error."""
         transport = _transport(broker, f"{federation}-{device}", tls, cloud_safe=cloud_safe)
-        self._open_store = _opener(state, federation)
+        early = list[str]()
+        self._open_store = _opener(state, federation, quarantine=quarantine, tell=early.append)
         self._closes_store = isinstance(state, (str, Path))
         store = self._open_store()  # after all checks: what fails later closes it
         try:
@@ -177,6 +181,8 @@ class Agent(Participant):
                 secret=secret,
                 on_new_model=on_new_model if self._closes_store else None,
             )
+            early += self._early_news
+            self._early_news = early
             self._deployment = Deployment(
                 self.bench,
                 _served_folder(state, federation),
@@ -499,11 +505,13 @@ def _check_kinds(model: object, data: object, public: object, proxy: object) -> 
         )
 
 
-def _opener(state: str | Path | Store | None, federation: str) -> Callable[[], Store]:
-    """Return what opens the store, for the first time or again."""
+def _opener(
+    state: str | Path | Store | None, federation: str, *, quarantine: bool, tell: Callable[[str], None]
+) -> Callable[[], Store]:
+    """Return what opens the store, for the first time or again; with `quarantine` a damaged file is set aside."""
     if isinstance(state, (str, Path)):
         path = Path(state) / f"{federation}.db"
-        return lambda: SqliteStore(path)
+        return lambda: opened_or_anew(lambda: SqliteStore(path), path, quarantine=quarantine, tell=tell)
     store = MemoryStore() if state is None else state
     return lambda: store
 

@@ -83,6 +83,7 @@ def command(args: argparse.Namespace) -> int:
         policy=args.policy,
         sends_logs=not args.no_logs,
         on_new_model=args.on_new_model,
+        quarantine=args.quarantine,
     )
     return 0
 
@@ -100,13 +101,16 @@ def run_device(
     policy: Path | None = None,
     sends_logs: bool = True,
     on_new_model: OnNewModel | None = None,
+    quarantine: bool = False,
 ) -> None:
     """Take part until the federation is over, and print what happens line by line.
 
     app: MODULE:FACTORY.  identity: the device's id; None: made of the host's name.  state: the folder for its state;
     None: state/ID.  public: an npz file with the public set, in place of the app's own or of fetching one.  policy: a
     TOML file with the policy, in place of the app's own.  sends_logs: whether an operator may read the last lines that
-    are printed.  on_new_model: in place of the app's own.  Raises Refused, RunFailed, StoreError or UsageError.
+    are printed.  on_new_model: in place of the app's own.  quarantine: whether damaged state is set aside.
+
+    Raises Refused, RunFailed, StoreError or UsageError.
     """
     parse_broker_url(broker)  # a mistake in it is reported before the app is loaded
     name = identity or _host_name()
@@ -132,6 +136,7 @@ def run_device(
         policy=own_policy or parts.policy or Policy(),
         meter=parts.meter,
         on_new_model=on_new_model or parts.on_new_model,
+        quarantine=quarantine,
     )
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))

@@ -40,6 +40,11 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
         help="what becomes of the state if the app brings another model than the one that it began with "
         "(default: the app's choice, or else the better of both on held-out samples)",
     )
+    parser.add_argument(
+        "--quarantine",
+        action="store_true",
+        help="set a damaged state file aside, and join the federation anew",
+    )
     add_cloud_safe_option(parser)
     add_tls_options(parser)
 

@@ -6,26 +6,53 @@ import ctypes
 import os
 import sqlite3
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
-from edge_sdk.errors import StoreError
+from edge_sdk.at_rest.digests import damaged_table, declared, digest_rows, row_digest
+from edge_sdk.at_rest.files import replace_durably
+from edge_sdk.at_rest.write_ahead_log import has_lost_commits
+from edge_sdk.errors import Damaged, StoreError
 
 APPLICATION_ID = 0x4544474B
 """The SQLite application id of this project's files, `EDGK`; databases of other programs are not written to."""
 
 
-def open_database(path: Path | None, schema: str, *, page_bytes: int = 4096) -> sqlite3.Connection:
+_LEAST_BYTES = 512
+"""The smallest page of SQLite."""
+SCHEMA_VERSION = 1
+"""The SQLite user version of a file whose rows have digests; 0: it was made before there were any."""
+
+
+@dataclass(frozen=True, slots=True)
+class Contents:
+    """What a file holds, for the line that tells of its damage."""
+
+    lost: str
+    """What is lost with it."""
+    remedy: str
+    """What its owner can do."""
+
+
+def open_database(
+    path: Path | None, schema: str, *, page_bytes: int = 4096, contents: Contents | None = None
+) -> sqlite3.Connection:
     """Open a database with the only connection to its file, which also keeps a second process away.
 
     path: None: a database in memory.  schema: SQL statements that create missing tables.  page_bytes: the page size of
-    a new file.  Commits use WAL with synchronous=FULL: in 200 simulated power cuts, FULL lost no acknowledged row and
-    NORMAL lost 144.  Raises StoreError.
+    a new file.  contents: what the file holds.  Commits use WAL with synchronous=FULL: in 200 simulated power cuts,
+    FULL lost no acknowledged row and NORMAL lost 144.  The whole file is checked; rows of a file that is older than
+    their digests get them.  Raises StoreError, or Damaged.
     """
-    with as_store_error(path):
+    with as_store_error(path, contents):
         if path is not None:
             path.parent.mkdir(parents=True, exist_ok=True)
+        log = _log_of(path)
+        size = path.stat().st_size if path is not None and path.is_file() else 0
+        if (log and not size) or 0 < size < _LEAST_BYTES:  # SQLite would take it for a new file, and delete the log
+            raise Damaged(path, f"it has {size} bytes")
         connection = sqlite3.connect(
             path or ":memory:",
             isolation_level=None,
@@ -35,16 +62,110 @@ def open_database(path: Path | None, schema: str, *, page_bytes: int = 4096) -> 
         )
         try:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
-            check_application_id(connection)
+            check_application_id(connection, path)
             connection.execute(f"PRAGMA page_size={page_bytes}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
-            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
-            connection.executescript(schema)
-        except sqlite3.Error:
+            connection.create_function("digest", -1, row_digest, deterministic=True)
+            if path is not None and log:
+                _check_log(connection, path, log)
+            check_whole(connection, schema, path)
+        except Damaged:
+            connection.close()
+            if path is not None and log:  # closing deletes it, and with it what shows the damage
+                replace_durably(path.with_name(f"{path.name}-wal"), log)
+            raise
+        except BaseException:
             connection.close()
             raise
     return connection
+
+
+def _log_of(path: Path | None) -> bytes:
+    """Return the write-ahead log that a process has left which was killed; empty: there is none."""
+    log = None if path is None else path.with_name(f"{path.name}-wal")
+    return log.read_bytes() if log is not None and log.exists() else b""
+
+
+def _check_log(connection: sqlite3.Connection, path: Path, log: bytes) -> None:
+    (_, frames, _) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    if has_lost_commits(path, log, max(0, frames)):
+        raise Damaged(path, "its log holds commits that do not read")
+
+
+def check_whole(connection: sqlite3.Connection, schema: str, path: Path | None) -> None:
+    """Check pages, indexes and rows, and create what is missing of the schema.
+
+    Raises Damaged if a row is not as it was written, sqlite3.DatabaseError if rows may be missing.
+    """
+    (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
+    if found != "ok":
+        raise sqlite3.DatabaseError(found.splitlines()[-1])
+    _set_up(connection, schema)
+    if table := damaged_table(connection, schema):
+        raise Damaged(path, f"a row of {table} does not have its digest")
+
+
+def _set_up(connection: sqlite3.Connection, schema: str) -> None:
+    """Create missing tables and digests, all or nothing; writes nothing if all are there."""
+    (version,) = connection.execute("PRAGMA user_version").fetchone()
+    if version not in (0, SCHEMA_VERSION):
+        raise sqlite3.DatabaseError(f"its version is {version}, this edge-sdk knows {SCHEMA_VERSION}")
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        for statement, _ in declared(schema):
+            connection.execute(statement)
+        if version < SCHEMA_VERSION:
+            digest_rows(connection, schema)
+            connection.execute(f"PRAGMA application_id={APPLICATION_ID}")
+            connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+class WatchedFile:
+    """Notices that a database's file was deleted while it is open, and writes it again: the open file has all of it."""
+
+    def __init__(self, path: Path, reopen: Callable[[], sqlite3.Connection]) -> None:
+        """reopen: returns a connection to the file, which is made if it is missing."""
+        self._path, self._reopen = path, reopen
+        self._id = _file_id(path)
+        self._rescued: sqlite3.Connection | None = None
+        """The contents of a deleted file, in memory until they are written again."""
+
+    def mended(self, connection: sqlite3.Connection) -> sqlite3.Connection:
+        """Return the connection, or one to the file that was written again.
+
+        Raises StoreError if that is impossible for now, or if another file has taken its place.
+        """
+        if self._rescued is None:
+            found = _file_id(self._path)
+            if found == self._id:
+                return connection
+            if found is not None:
+                raise StoreError(f"{self._path}: another file is in its place; does another process use the folder?")
+            with as_store_error(self._path):
+                self._rescued = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+                connection.backup(self._rescued)
+            connection.close()  # before the new file exists: closing deletes the journal of the same name
+        again = self._reopen()
+        with as_store_error(self._path):
+            self._rescued.backup(again)
+        self._rescued.close()
+        self._rescued, self._id = None, _file_id(self._path)
+        return again
+
+
+def _file_id(path: Path) -> tuple[int, int] | None:
+    """Return what tells a file from another one of the same name; None: there is no file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 _connection_of: weakref.WeakKeyDictionary[object, sqlite3.Connection] = weakref.WeakKeyDictionary()
@@ -69,17 +190,21 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_keep_connections)
 
 
-def check_application_id(connection: sqlite3.Connection) -> None:
-    """Raise sqlite3.DatabaseError if the file has tables and belongs to another program."""
+def check_application_id(connection: sqlite3.Connection, path: Path | None) -> None:
+    """Raise StoreError if the file has tables and belongs to another program."""
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
     if tables and application_id != APPLICATION_ID:
-        raise sqlite3.DatabaseError("a database of another program")
+        raise StoreError(f"{path}: a database of another program; move it away, or give another folder")
+
+
+_BROKEN = ("user-defined function", "no such column", "no such table", "decode")
+"""Of SQLite's messages, those that a damaged text leads to, in a row or in the description of a table."""
 
 
 @contextmanager
-def as_store_error(path: Path | None) -> Iterator[None]:
-    """Turn errors of the disk and of SQLite into StoreError, with what to do."""
+def as_store_error(path: Path | None, contents: Contents | None = None) -> Iterator[None]:
+    """Turn errors of the disk and of SQLite into StoreError, with what to do; contents: what the file holds."""
     try:
         yield
     except OSError as error:
@@ -88,11 +213,21 @@ def as_store_error(path: Path | None) -> Iterator[None]:
         text = str(error)
         if "locked" in text:
             raise StoreError(f"{path}: another process is using it; give each process its own state folder") from error
+        if any(each in text for each in _BROKEN):
+            raise _damage(path, text, contents) from error
         raise StoreError(f"{path}: {text}; check free space and the folder's rights") from error
     except sqlite3.ProgrammingError as error:
         raise StoreError(f"{path}: is used after it was closed; open it again") from error
     except sqlite3.DatabaseError as error:
-        raise StoreError(f"{path}: {error}; this is not a file of edge-sdk, or it is damaged: move it away") from error
+        raise _damage(path, str(error), contents) from error
+    except Damaged as error:
+        if contents is None:
+            raise
+        raise _damage(path, error.found, contents) from error
+
+
+def _damage(path: Path | None, found: str, contents: Contents | None) -> Damaged:
+    return Damaged(path, found) if contents is None else Damaged(path, found, contents.lost, contents.remedy)
 
 
 @contextmanager

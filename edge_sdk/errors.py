@@ -9,6 +9,7 @@
     ├── Refused                   this device cannot take part; the message says why and what to do
     ├── TransportError            the broker cannot be reached, refused this client, or was lost for too long
     ├── StoreError                the disk is full, unwritable, or holds a file of another program
+    │   └── Damaged               a file is not as it was written; the message says what is lost and what to do
     ├── ModelError                a model does not do what its owner declared (shape, width, layer name)
     │   ├── Unsupported           a model lacks a capability or a loss term that the method needs
     │   └── LearningLost          a round's result is not uploaded, and is undone
@@ -23,6 +24,8 @@ reports; `exit_code` is the exit code of the command line.
 """
 
 from __future__ import annotations
+
+from pathlib import Path
 
 
 class EdgeError(Exception):
@@ -105,6 +108,22 @@ class StoreError(EdgeError):
     """State on the disk cannot be written or read."""
 
     code = "store"
+
+
+class Damaged(StoreError):
+    """A file is not as it was written.
+
+    path: the file.  found: what shows it.  lost: what it held.  remedy: what its owner can do.
+    """
+
+    code = "damaged"
+
+    def __init__(
+        self, path: Path | None, found: str, lost: str = "what it held", remedy: str = "move it away to begin anew"
+    ) -> None:
+        self.short = f"{path}: is damaged ({found}); lost: {lost}"
+        super().__init__(f"{self.short}; {remedy}")
+        self.path, self.found = path, found
 
 
 class ModelError(EdgeError):

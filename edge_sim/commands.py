@@ -31,6 +31,11 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
         help="what devices compute on in memory: shorthand for --set run.engine=ENGINE",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
+    parser.add_argument(
+        "--quarantine",
+        action="store_true",
+        help="with --resume: set damaged state aside; where it is the run's own, the run begins anew",
+    )
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     parser.add_argument("--json", action="store_true", help="print the summary as JSON instead of the table")
 

@@ -35,6 +35,24 @@ def standing(
     Raises UsageError if the ledger belongs to another configuration, StoreError if the disk fails.
     """
     _bind(ledger, spec)
+    with ledger.reading():
+        aggregation, place, answered = _read(ledger, registry, reduction, policy, robust)
+    record = aggregation.record
+    return aggregation, rounds.resumed(
+        policy,
+        place,
+        answered,
+        asked=record.asked,
+        answered=record.answered,
+        gone=orders.gone,
+        stopping=orders.stopping,
+    )
+
+
+def _read(
+    ledger: Ledger, registry: DeviceRegistry, reduction: Reduction, policy: RoundPolicy, robust: RobustTable
+) -> tuple[Aggregation, ExchangeId, frozenset[str]]:
+    """Fill registry and reduction; returns the aggregation, the open exchange, and the devices that answered in it."""
     registry.restore(ledger.enrolled())
     record, round_ = RunRecord(), 0
     checkpoint = ledger.last_checkpoint()
@@ -53,15 +71,7 @@ def standing(
     frames = ledger.uploads(place)
     for device in sorted(frames):
         aggregation.add_stored(frames[device])
-    return aggregation, rounds.resumed(
-        policy,
-        place,
-        frozenset(frames),
-        asked=record.asked,
-        answered=record.answered,
-        gone=orders.gone,
-        stopping=orders.stopping,
-    )
+    return aggregation, place, frozenset(frames)
 
 
 def _bind(ledger: Ledger, spec: FederationSpec) -> None:

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from edge_sdk.durable import as_store_error, leave_to_parent, open_database, transaction
-from edge_sdk.errors import StoreError
+from edge_sdk.at_rest.digests import checked_row, with_digest
+from edge_sdk.durable import Contents, WatchedFile, as_store_error, leave_to_parent, open_database, transaction
 from edge_sdk.methods.job import SECRET_BYTES
 
 
@@ -189,21 +191,19 @@ _PAGE_BYTES = 1024
 _CHECKPOINT_PAGES = 4096
 """The pages that the log holds before they are written into the file: 4 MiB, which a card can spare."""
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL);
-CREATE TABLE IF NOT EXISTS start (round INTEGER NOT NULL, model BLOB NOT NULL, method BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL, digest BLOB);
+CREATE TABLE IF NOT EXISTS start (round INTEGER NOT NULL, model BLOB NOT NULL, method BLOB NOT NULL, digest BLOB);
 CREATE TABLE IF NOT EXISTS done (
     round INTEGER NOT NULL, exchange INTEGER NOT NULL, assign BLOB NOT NULL, upload BLOB NOT NULL,
-    receipted INTEGER NOT NULL DEFAULT 0, PRIMARY KEY (round, exchange));
+    receipted INTEGER NOT NULL DEFAULT 0, digest BLOB, PRIMARY KEY (round, exchange));
 """
-
-
-def _file_id(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another one of the same name; None: there is no file."""
-    try:
-        found = path.stat()
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
+CONTENTS = Contents(
+    "this device's model, and its part in the present run",
+    "--quarantine (of Agent: quarantine=True) sets the file aside and joins anew",
+)
+_PUT = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
+_RECEIPTED = """
+UPDATE done SET receipted = 1, digest = digest(round, exchange, assign, upload, 1) WHERE round = ? AND exchange = ?"""
 
 
 class SqliteStore:
@@ -212,17 +212,15 @@ class SqliteStore:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._db = self._opened()
-        self._file = _file_id(path)
-        self._rescued: sqlite3.Connection | None = None
-        """The contents of a deleted file, in memory until they are written again."""
+        self._file = WatchedFile(path, self._opened)
+        self._mended = ""
         self._receipted: set[tuple[int, int]] = set()
         try:
-            row = self._one("SELECT value FROM meta WHERE name = 'boot_epoch'")
-            self.boot_epoch = (int(row[0]) if row else 0) + 1
+            self.boot_epoch = int(self._get("boot_epoch") or b"0") + 1
             self._put("boot_epoch", str(self.boot_epoch).encode())
-            row = self._one("SELECT value FROM meta WHERE name = 'secret'")
-            self.secret = bytes(row[0]) if row else secrets.token_bytes(SECRET_BYTES)
-            if not row:
+            known = self._get("secret")
+            self.secret = known or secrets.token_bytes(SECRET_BYTES)
+            if known is None:
                 self._put("secret", self.secret)
         except BaseException:
             self._db.close()
@@ -230,8 +228,7 @@ class SqliteStore:
 
     def welcome(self) -> bytes | None:
         """Return the frame of the last Welcome."""
-        row = self._one("SELECT value FROM meta WHERE name = 'welcome'")
-        return bytes(row[0]) if row else None
+        return self._get("welcome")
 
     def save_welcome(self, frame: bytes) -> None:
         """Write the frame durably."""
@@ -239,31 +236,30 @@ class SqliteStore:
 
     def enter_run(self, welcome: bytes, start: RoundStart, origin: bytes = b"") -> None:
         """Write all in one transaction."""
-        with transaction(self._db, self._path):
-            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('welcome', ?), ('origin', ?)", (welcome, origin))
+        with self._transaction():
+            self._db.executemany(_PUT, [with_digest("welcome", welcome), with_digest("origin", origin)])
             self._db.execute("DELETE FROM done")
             self._replace_start(start)
 
     def origin(self) -> bytes:
         """Read the origin."""
-        row = self._one("SELECT value FROM meta WHERE name = 'origin'")
-        return bytes(row[0]) if row else b""
+        return self._get("origin") or b""
 
     def adopt(self, start: RoundStart, origin: bytes) -> None:
         """Write both in one transaction."""
-        with transaction(self._db, self._path):
-            self._db.execute("INSERT OR REPLACE INTO meta VALUES ('origin', ?)", (origin,))
+        with self._transaction():
+            self._db.execute(_PUT, with_digest("origin", origin))
             self._replace_start(start)
 
     def round_start(self) -> RoundStart | None:
         """Return the start that was saved last."""
-        row = self._one("SELECT round, model, method FROM start")
-        data = self._one("SELECT value FROM meta WHERE name = 'data'")
-        return RoundStart(row[0], row[1], row[2], bytes(data[0]) if data else b"") if row else None
+        row = self._one("SELECT * FROM start")
+        return RoundStart(row[0], row[1], row[2], self._get("data") or b"") if row else None
 
     def saved_round(self) -> int | None:
         """Return the round of the saved start."""
-        row = self._one("SELECT round FROM start")
+        with as_store_error(self._path):
+            row = self._db.execute("SELECT round FROM start").fetchone()
         return int(row[0]) if row else None
 
     def begin_round(self, start: RoundStart) -> None:
@@ -271,29 +267,30 @@ class SqliteStore:
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
         """Read the upload's frame."""
-        row = self._one("SELECT upload FROM done WHERE round = ? AND exchange = ?", round_, exchange)
-        return bytes(row[0]) if row else None
+        row = self._one("SELECT * FROM done WHERE round = ? AND exchange = ?", round_, exchange)
+        return row[3] if row else None
 
     def finished(self) -> tuple[FinishedExchange, ...]:
         """Read the exchanges in order."""
-        with as_store_error(self._path):
-            rows = self._db.execute("SELECT * FROM done ORDER BY round, exchange").fetchall()
+        with as_store_error(self._path, CONTENTS):
+            found = self._db.execute("SELECT * FROM done ORDER BY round, exchange").fetchall()
+            rows = [checked_row(self._path, row) for row in found]
         return tuple(FinishedExchange(r, e, a, u, bool(seen) or (r, e) in self._receipted) for r, e, a, u, seen in rows)
 
     def save(self, done: FinishedExchange, start: RoundStart | None = None) -> None:
         """Write the exchange, the start and pending receipts in one transaction."""
-        with transaction(self._db, self._path):
-            self._db.executemany("UPDATE done SET receipted = 1 WHERE round = ? AND exchange = ?", self._receipted)
+        with self._transaction():
+            self._db.executemany(_RECEIPTED, self._receipted)
             if start is not None:
                 self._db.execute("DELETE FROM done")
                 self._replace_start(start)
-            row = (done.round, done.exchange, done.assign, done.upload, done.receipted)
-            self._db.execute("INSERT OR REPLACE INTO done VALUES (?, ?, ?, ?, ?)", row)
+            row = with_digest(done.round, done.exchange, done.assign, done.upload, int(done.receipted))
+            self._db.execute("INSERT OR REPLACE INTO done VALUES (?, ?, ?, ?, ?, ?)", row)
         self._receipted.clear()
 
     def save_start(self, start: RoundStart) -> None:
         """Replace everything by the start, in one transaction."""
-        with transaction(self._db, self._path):
+        with self._transaction():
             self._db.execute("DELETE FROM done")
             self._replace_start(start)
 
@@ -303,29 +300,30 @@ class SqliteStore:
 
     def check(self) -> str:
         """Write the file again if it was deleted.  Raises StoreError if another file has taken its place."""
-        if self._rescued is None:
-            found = _file_id(self._path)
-            if found == self._file:
-                return ""
-            if found is not None:
-                raise StoreError(f"{self._path}: another file is in its place; does another process use the folder?")
-            with as_store_error(self._path):
-                self._rescued = open_database(None, "", page_bytes=_PAGE_BYTES)
-                self._db.backup(self._rescued)
-            self._db.close()  # before the new file exists: closing deletes the journal of the same name
-        self._db = self._opened()
-        with as_store_error(self._path):
-            self._rescued.backup(self._db)
-        self._rescued.close()
-        self._rescued, self._file = None, _file_id(self._path)
-        return f"{self._path} was deleted while this device runs, and is written again; stop the device before that"
+        self._mend()
+        said, self._mended = self._mended, ""
+        return said
+
+    def _mend(self) -> None:
+        before, self._db = self._db, self._file.mended(self._db)
+        if self._db is not before:
+            self._mended = (
+                f"{self._path} was deleted while this device runs, and is written again; stop the device before that"
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        """Write to a file that is still there."""
+        self._mend()
+        with transaction(self._db, self._path):
+            yield
 
     def close(self) -> None:
         """Close the file."""
         self._db.close()
 
     def _opened(self) -> sqlite3.Connection:
-        db = open_database(self._path, _SCHEMA, page_bytes=_PAGE_BYTES)
+        db = open_database(self._path, _SCHEMA, page_bytes=_PAGE_BYTES, contents=CONTENTS)
         leave_to_parent(self, db)
         with as_store_error(self._path):
             # some builds of SQLite overwrite what is deleted with zeros, which is half as much again for a flash card
@@ -335,14 +333,19 @@ class SqliteStore:
 
     def _replace_start(self, start: RoundStart) -> None:
         self._db.execute("DELETE FROM start")
-        self._db.execute("INSERT INTO start VALUES (?, ?, ?)", (start.round, start.model, start.method))
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES ('data', ?)", (start.data,))
+        self._db.execute("INSERT INTO start VALUES (?, ?, ?, ?)", with_digest(start.round, start.model, start.method))
+        self._db.execute(_PUT, with_digest("data", start.data))
 
-    def _one(self, query: str, *values: int) -> tuple[Any, ...] | None:
-        with as_store_error(self._path):
+    def _one(self, query: str, *values: int | str) -> tuple[Any, ...] | None:
+        """Return the only row, without its digest."""
+        with as_store_error(self._path, CONTENTS):
             row: tuple[Any, ...] | None = self._db.execute(query, values).fetchone()
-        return row
+            return None if row is None else checked_row(self._path, row)
+
+    def _get(self, name: str) -> bytes | None:
+        row = self._one("SELECT * FROM meta WHERE name = ?", name)
+        return None if row is None else bytes(row[1])
 
     def _put(self, name: str, value: bytes) -> None:
-        with transaction(self._db, self._path):
-            self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (name, value))
+        with self._transaction():
+            self._db.execute(_PUT, with_digest(name, value))

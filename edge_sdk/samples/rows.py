@@ -8,19 +8,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from edge_sdk.durable import as_store_error, open_database, transaction
+from edge_sdk.at_rest.digests import with_digest
+from edge_sdk.durable import Contents, as_store_error, open_database, transaction
 
 _SCHEMA = """
-CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL, digest BLOB);
 CREATE TABLE IF NOT EXISTS samples (key INTEGER PRIMARY KEY, id TEXT NOT NULL, x BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS labels (
-    key INTEGER NOT NULL, born INTEGER NOT NULL, died INTEGER, y INTEGER NOT NULL, PRIMARY KEY (key, born)
+    key INTEGER NOT NULL, born INTEGER NOT NULL, died INTEGER, y INTEGER NOT NULL, digest BLOB, PRIMARY KEY (key, born)
 ) WITHOUT ROWID;
 """
+CONTENTS = Contents(
+    "samples of this device that no other has", "SampleStore(..., quarantine=True) sets the file aside and begins anew"
+)
 PAGE_BYTES = 4096
 _FRAME_BYTES = PAGE_BYTES + 24
 """One page in the write-ahead log."""
-_BESIDE_BYTES = 160
+_BESIDE_BYTES = 200
 """The most that a sample's id, keys and labels take besides its values."""
 
 
@@ -70,7 +74,7 @@ class RowFile:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._db = open_database(path, _SCHEMA, page_bytes=PAGE_BYTES)
+        self._db = open_database(path, _SCHEMA, page_bytes=PAGE_BYTES, contents=CONTENTS)
         self.commits = 0
         """Transactions of this start; each syncs the disk once, or thrice where it empties the write-ahead log."""
 
@@ -120,10 +124,10 @@ class RowFile:
             for key, (name, x) in new.items():
                 self._db.execute("INSERT OR REPLACE INTO samples VALUES (?, ?, ?)", (key, name, x))
             for key, each in labels.items():
-                rows = [(key, label.born, label.died, label.y) for label in each]
-                self._db.executemany("INSERT INTO labels VALUES (?, ?, ?, ?)", rows)
-            texts = [(name, json.dumps(value)) for name, value in settings.items()]
-            self._db.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?)", texts)
+                rows = [with_digest(key, label.born, label.died, label.y) for label in each]
+                self._db.executemany("INSERT INTO labels VALUES (?, ?, ?, ?, ?)", rows)
+            texts = [with_digest(name, json.dumps(value)) for name, value in settings.items()]
+            self._db.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?, ?)", texts)
         self.commits += 1
 
     def close(self) -> None:

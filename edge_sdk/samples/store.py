@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.samples.form import Form, checked_sample, class_id, sample_id
@@ -70,7 +71,8 @@ class SampleStore:
     seed: of that hash and of the draw.  shape, dtype: those of one sample, uint8 or float32; None: the first sample's.
 
     unsaved: the most changes that a power cut can lose.  save_every_s: changes that come at longer intervals are saved
-    one by one, others together.  `flush` saves at once.  clock: returns the time in seconds.
+    one by one, others together.  `flush` saves at once.  quarantine: whether a damaged file is set aside and a new one
+    begun; else it raises Damaged.  clock: returns the time in seconds.
 
     All methods may be called from any thread.  Raises UsageError for settings other than those the file was made with.
     """
@@ -89,6 +91,7 @@ class SampleStore:
         dtype: str | None = None,
         unsaved: int = 32,
         save_every_s: float = 10.0,
+        quarantine: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         split = checked_split(split)
@@ -114,7 +117,7 @@ class SampleStore:
         self._changes = self._dropped = self._next_key = 0
         self._reservoir = Reservoir(max_samples, seed)
         self._closed = False
-        self._file = RowFile(self.path)
+        self._file = self._opened(quarantine=quarantine)
         try:
             self._file.bound(max_bytes - 2 * self._log_bytes, self._log_bytes)
             known = self._file.settings()
@@ -378,6 +381,11 @@ class SampleStore:
             self._gone[row.key] = None
 
     # -- the file ---------------------------------------------------------------------------------------------------
+
+    def _opened(self, *, quarantine: bool) -> RowFile:
+        if self.path is None:
+            return RowFile(None)
+        return opened_or_anew(lambda: RowFile(self.path), self.path, quarantine=quarantine, tell=log.warning)
 
     def _restore(self) -> None:
         """Read the rows, and drop what has no room under the present settings."""

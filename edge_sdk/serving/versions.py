@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import json
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.at_rest.digests import checked_json, json_with_digest
+from edge_sdk.at_rest.files import replace_durably
+from edge_sdk.errors import Damaged, StoreError, UsageError
 
 KEPT = 3
 """The served model and the two before it."""
 _INDEX = "index.json"
+LOST_INDEX = "the way back to models served earlier"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,11 @@ class Versions:
         self.index = Index()
         if folder is not None and (folder / _INDEX).exists():
             try:
-                self.index = _read((folder / _INDEX).read_text(encoding="utf-8"))
-            except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-                notify(f"{folder / _INDEX}: does not read ({type(error).__name__}); earlier models are forgotten")
+                self.index = _read(folder / _INDEX)
+            except OSError as error:
+                notify(f"{folder / _INDEX}: {error.strerror or error}; earlier models are forgotten")
+            except StoreError as error:
+                notify(str(error))
         learnt_from = hashlib.sha256(origin).hexdigest()
         if self.index.origin != learnt_from:
             self.index = Index(origin=learnt_from)
@@ -92,7 +94,7 @@ class Versions:
         except OSError as error:
             raise StoreError(f"{file}: {error.strerror or error}; another version may still be there") from error
         if hashlib.sha256(found).hexdigest() != version.sha256:
-            raise StoreError(f"{file}: is damaged; another version may still be whole")
+            raise Damaged(file, "its digest differs", "one model that was served", "another version may still be whole")
         return found
 
     def return_to(self, version: Version) -> None:
@@ -123,9 +125,9 @@ class Versions:
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
             for number, state in [*self._states.items()]:
-                _write(self._file(number), state)
+                replace_durably(self._file(number), state)
                 del self._states[number]  # it can be read from now on
-            _write(self._folder / _INDEX, json.dumps(asdict(index)).encode())
+            replace_durably(self._folder / _INDEX, json_with_digest(asdict(index)))
             names = {_INDEX, *(self._file(number).name for number in numbers)}
             for file in self._folder.iterdir():  # older models, and what a power cut left half written
                 if file.name not in names:
@@ -137,24 +139,18 @@ class Versions:
         return (self._folder or Path()) / f"{number}.model"
 
 
-def _read(text: str) -> Index:
-    plain: dict[str, Any] = json.loads(text)
-    versions = tuple(Version(**version) for version in plain["versions"])
-    joining = plain["joining"]
-    figures = None if joining is None else {str(name): float(value) for name, value in joining.items()}
-    return Index(versions, held=bool(plain["held"]), joining=figures, origin=str(plain.get("origin", "")))
-
-
-def _write(file: Path, content: bytes) -> None:
-    """Replace a file as a whole, durably."""
-    new = file.with_suffix(".new")
+def _read(path: Path) -> Index:
+    """Read the index.  Raises OSError, Damaged."""
     try:
-        with new.open("wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
-        new.replace(file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            new.unlink()
-        raise
+        plain: dict[str, Any] = checked_json(path, path.read_bytes(), is_old=_is_old)
+        versions = tuple(Version(**version) for version in plain["versions"])
+        joining = None if plain["joining"] is None else {name: float(x) for name, x in plain["joining"].items()}
+        return Index(versions, bool(plain["held"]), joining, plain.get("origin", ""))
+    except (Damaged, TypeError, ValueError, AttributeError) as error:
+        found = error.found if isinstance(error, Damaged) else "its values do not fit"
+        raise Damaged(path, found, LOST_INDEX, "nothing is to be done") from error
+
+
+def _is_old(plain: Any) -> bool:
+    """Return whether this is an index from before there were digests."""
+    return isinstance(plain, dict) and plain.keys() | {"origin"} == {*Index.__dataclass_fields__}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import time
 from collections.abc import Mapping
@@ -10,14 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.ledger import Ledger
+from edge_sdk.at_rest.digests import checked_json, json_with_digest
+from edge_sdk.at_rest.files import replace_durably, sync_folder
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
-from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.errors import Damaged, StoreError, UsageError
 
 EVERY_S = 30.0
 """Real seconds between two checkpoints."""
 FIRST_S = 3.0
 """Real seconds until the first checkpoint; it is early so that a run that is killed soon can resume, too."""
 _STATE = "world.json"
+LOST = "this run, of which nothing else is kept"
+REMEDY = "with --resume --quarantine the checkpoint is set aside and the run begins anew"
 
 
 class Checkpoints:
@@ -26,6 +29,11 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._last_s = time.monotonic() - EVERY_S + FIRST_S
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the last checkpoint; a power cut between two renames leaves it under its other name."""
+        return self._folder if self._folder.exists() else self._folder.with_name("checkpoint.old")
 
     def due(self) -> bool:
         """Whether it is time for the next one."""
@@ -38,13 +46,15 @@ class Checkpoints:
         try:
             fresh.mkdir(parents=True)
             ledger.copy_to(fresh / "ledger.db")
-            (fresh / _STATE).write_text(json.dumps(state), encoding="utf-8")
+            replace_durably(fresh / _STATE, json_with_digest(state))
             for name, store in stores.items():
                 _copy(store, fresh / f"{name}.db")
+            sync_folder(fresh)
             if self._folder.exists():
                 shutil.rmtree(old, ignore_errors=True)
                 self._folder.replace(old)
             fresh.replace(self._folder)
+            sync_folder(self._folder.parent)
             shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
             raise StoreError(f"{fresh}: {error}; check free space and the folder's rights") from error
@@ -53,29 +63,45 @@ class Checkpoints:
     def load(self) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
         """Read the ledger, the devices' stores and the state of the last checkpoint.
 
-        Raises UsageError where there is none.
+        Raises UsageError where there is none, Damaged where a file of it is not as it was written.
         """
-        folder = self._folder if self._folder.exists() else self._folder.with_name("checkpoint.old")
+        folder = self.folder
         if not (folder / "ledger.db").exists():
             raise UsageError(f"{self._folder.parent}: nothing to resume here; start without --resume")
-        ledger = Ledger(None, folder / "ledger.db")
-        stores: dict[str, Store] = {}
-        for path in sorted(folder.glob("*.db")):
-            if path.stem != "ledger":
-                stores[path.stem] = memory = MemoryStore()
-                disk = SqliteStore(path)
-                _fill(memory, disk)
-                disk.close()
-        missing = sorted(ledger.enrolled().keys() - stores.keys())
-        if missing:
-            raise UsageError(
-                f"{folder}: keeps no state of {missing[0]}: the run was begun over a broker, go on with one (--broker)"
-            )
         try:
-            state: dict[str, Any] = json.loads((folder / _STATE).read_text(encoding="utf-8"))
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{folder / _STATE}: cannot be read ({type(error).__name__}); start anew") from None
-        return ledger, stores, state
+            return _loaded(folder)
+        except Damaged as error:
+            raise Damaged(error.path, error.found, LOST, REMEDY) from error
+
+
+def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
+    for path in folder.glob("*.db"):
+        if path.stat().st_size == 0:
+            raise Damaged(path, "it is empty")
+    ledger = Ledger(None, folder / "ledger.db")
+    stores: dict[str, Store] = {}
+    for path in sorted(folder.glob("*.db")):
+        if path.stem != "ledger":
+            stores[path.stem] = memory = MemoryStore()
+            disk = SqliteStore(path)
+            _fill(memory, disk)
+            disk.close()
+    missing = sorted(ledger.enrolled().keys() - stores.keys())
+    if missing:
+        raise UsageError(
+            f"{folder}: keeps no state of {missing[0]}: the run was begun over a broker, go on with one (--broker)"
+        )
+    path = folder / _STATE
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise Damaged(path, error.strerror or str(error)) from error
+    return ledger, stores, checked_json(path, content, is_old=_is_old)
+
+
+def _is_old(plain: Any) -> bool:
+    """Return whether this is a state from before there were digests."""
+    return isinstance(plain, dict) and {"now_s", "begun_s", "hardware"} <= plain.keys()
 
 
 def _copy(store: Store, path: Path) -> None:

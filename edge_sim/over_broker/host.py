@@ -1,6 +1,6 @@
 """A process that runs several devices, one for each folder; each has its own thread and broker link.
 
-`python -m edge_sim.over_broker.host --broker URL --federation NAME FOLDER...`
+`python -m edge_sim.over_broker.host --broker URL --federation NAME [--quarantine] FOLDER...`
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ def host_devices() -> int:
                 proxy=device.kit.proxy_model(device.public),
                 sends_logs=False,
                 max_drop=None,
+                quarantine=args.quarantine,
             )
             for device, folder in zip(devices, args.folder, strict=True)
         ]
@@ -70,6 +71,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m edge_sim.over_broker.host")
     parser.add_argument("--broker", required=True)
     parser.add_argument("--federation", required=True)
+    parser.add_argument("--quarantine", action="store_true")
     parser.add_argument("folder", type=Path, nargs="+")
     return parser.parse_args()
 

@@ -5,6 +5,7 @@ The coordinator runs in this process.  Devices that need torch share a few proce
 
 from __future__ import annotations
 
+import logging
 import os
 import random
 import subprocess
@@ -28,6 +29,8 @@ from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, wit
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import Fleet
 
+log = logging.getLogger(__name__)
+
 CONNECT_S = 60.0
 """Longest time until the broker answers."""
 STOP_S = 15.0
@@ -44,12 +47,17 @@ def over_broker(
     observer: RunObserver | None,
     *,
     resume: bool,
+    quarantine: bool = False,
     trace: TraceWriter | None = None,
 ) -> tuple[Server, str]:
-    """Run a federation over a broker; return the server and the name of the transport.  Raises RunFailed."""
+    """Run a federation over a broker; return the server and the name of the transport.
+
+    quarantine: whether a damaged ledger and damaged states of devices are set aside.  Raises RunFailed.
+    """
     out.mkdir(parents=True, exist_ok=True)
     with _broker(broker) as (url, label):
-        ledger = open_ledger(out, resume=resume)
+        tell = observer.noted if observer is not None else log.warning
+        ledger = open_ledger(out, resume=resume, quarantine=quarantine, tell=tell)
         federation = fleet.federation
         _check_states(ledger, out, federation.spec.federation)
         name = f"coordinator-{federation.spec.federation}"
@@ -66,7 +74,7 @@ def over_broker(
         )
         shown = without_password(url)
         server.observer.noted(f"broker: {shown}" if label == shown else f"broker: {label} at {shown}")
-        with _hosts(config, fleet, url, out, server.observer.noted) as hosts:
+        with _hosts(config, fleet, url, out, server.observer.noted, quarantine=quarantine) as hosts:
             server.run(check=hosts.check, connect_within_s=CONNECT_S)
             hosts.wait(STOP_S)
     return server, label
@@ -133,7 +141,9 @@ def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 
 
 @contextmanager
-def _hosts(config: Config, fleet: Fleet, url: str, out: Path, tell: Callable[[str], None]) -> Iterator[_Hosts]:
+def _hosts(
+    config: Config, fleet: Fleet, url: str, out: Path, tell: Callable[[str], None], *, quarantine: bool
+) -> Iterator[_Hosts]:
     folders = {device.kit.id: out / "devices" / device.kit.id for device in fleet.devices}
     for device in fleet.devices:
         device.write(folders[device.kit.id])
@@ -147,6 +157,7 @@ def _hosts(config: Config, fleet: Fleet, url: str, out: Path, tell: Callable[[st
     try:
         for group in groups(config, fleet):
             command = [sys.executable, "-m", "edge_sim.over_broker.host", "--broker", without_password(url)]
+            command += ["--quarantine"] if quarantine else []
             command += ["--federation", fleet.federation.spec.federation, *(str(folders[name]) for name in group)]
             with (logs / f"{group[0]}.log").open("wb") as log:
                 processes[group] = start_process(

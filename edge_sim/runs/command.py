@@ -61,6 +61,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
             config,
             broker=args.broker,
             resume=args.resume,
+            quarantine=args.quarantine,
             observer=lambda part: _observer(config, out, part),
             trace=args.trace,
             fleet=fleet,

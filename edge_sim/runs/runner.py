@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
@@ -16,6 +17,8 @@ from coordinator.record.result import Result
 from coordinator.report.run_files import read_run, write_run
 from coordinator.serving import final_prototypes
 from coordinator.trace.log import TraceWriter, keeping
+from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.device.store import Store
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim.clock.checkpoint import Checkpoints
@@ -30,6 +33,10 @@ from edge_sim.runs import garbage_collection, late_start, run_folder, unused_set
 from edge_sim.runs.model_insight import model_insight
 from edge_sim.runs.simulation_result import NOTHING, simulation_result
 
+log = logging.getLogger(__name__)
+
+Kept: TypeAlias = tuple[Ledger, dict[str, Store], dict[str, Any] | None]
+"""The ledger, the stores of devices and the state of a simulation; None: it begins."""
 ObserverFor = Callable[[str], RunObserver | None]
 """An observer for the part of a run with this label."""
 
@@ -40,6 +47,7 @@ def run(
     broker: str = "memory",
     out: str | Path | None = None,
     resume: bool = False,
+    quarantine: bool = False,
     observer: ObserverFor = lambda _label: None,
     trace: bool = False,
 ) -> Result:
@@ -49,6 +57,7 @@ def run(
     bit), `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).
     out: the run directory, needed for anything but memory; nobody else may run in it meanwhile.  trace: keep the
     message log there.  resume: go on with the run in that directory; one that is over is read, and nothing is changed.
+    quarantine: set damaged state aside, and begin the run anew where it is the run's own.
     Raises UsageError, RunFailed, StoreError.
     """
     parsed = _parsed(config)
@@ -58,7 +67,9 @@ def run(
     if resume and run_folder.is_over(folder, parsed):
         return read_run(folder)
     with run_folder.claimed(folder):
-        return run_in(folder, parsed, broker=broker, resume=resume, observer=observer, trace=trace)
+        return run_in(
+            folder, parsed, broker=broker, resume=resume, quarantine=quarantine, observer=observer, trace=trace
+        )
 
 
 def run_in(
@@ -67,6 +78,7 @@ def run_in(
     *,
     broker: str = "memory",
     resume: bool = False,
+    quarantine: bool = False,
     observer: ObserverFor = lambda _label: None,
     trace: bool = False,
     fleet: Fleet | None = None,
@@ -81,7 +93,7 @@ def run_in(
             run_folder.check_new(out)
         fleet = fleet or build_fleet(parsed)
         parsed, _ = choice.resolve_engine(parsed, fleet, out)
-        return _run_in(out, parsed, fleet, broker, resume=resume, observer=observer, trace=trace)
+        return _run_in(out, parsed, fleet, broker, resume=resume, quarantine=quarantine, observer=observer, trace=trace)
 
 
 def _run_in(
@@ -91,6 +103,7 @@ def _run_in(
     broker: str,
     *,
     resume: bool,
+    quarantine: bool,
     observer: ObserverFor,
     trace: bool,
 ) -> Result:
@@ -109,13 +122,17 @@ def _run_in(
     virtual_time = broker == "memory"
     with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
         if virtual_time:
-            virtual, memory = _in_memory(parsed, fleet, out, observer(""), resume=resume, trace=kept)
+            virtual, memory = _in_memory(
+                parsed, fleet, out, observer(""), resume=resume, quarantine=quarantine, trace=kept
+            )
             server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
             seen = model_insight(virtual, fleet.dataset)
         else:
             from edge_sim.over_broker.processes import over_broker  # paho only where there is a broker
 
-            server, label = over_broker(parsed, fleet, broker, folder, observer(""), resume=resume, trace=kept)
+            server, label = over_broker(
+                parsed, fleet, broker, folder, observer(""), resume=resume, quarantine=quarantine, trace=kept
+            )
             virtual_s, spent, seen = 0.0, {}, final_prototypes.final_prototypes(server)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
     found = simulation_result(
@@ -170,11 +187,15 @@ def _in_memory(
     observer: RunObserver | None,
     *,
     resume: bool,
+    quarantine: bool = False,
     trace: TraceWriter | None = None,
 ) -> tuple[VirtualFleet, Mapping[str, float]]:
     """Run the federation in virtual time; return its fleet at the end, and the memory that the run took."""
     checkpoints = Checkpoints(out / "checkpoint") if out else None
-    ledger, stores, state = checkpoints.load() if checkpoints and resume else (Ledger(None), {}, None)
+    tell = observer.noted if observer is not None else log.warning
+    ledger, stores, state = (
+        _kept(checkpoints, quarantine=quarantine, tell=tell) if checkpoints and resume else (Ledger(None), {}, None)
+    )
     if any(device.kit.needs_torch for device in fleet.devices):
         from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
         from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
@@ -202,6 +223,15 @@ def _in_memory(
         virtual.server.close()
     peak_mib = (peak_bytes() + engine.peak_bytes) / MIB
     return virtual, {"peak_mib": peak_mib} if peak_mib else NOTHING
+
+
+def _kept(checkpoints: Checkpoints, *, quarantine: bool, tell: Callable[[str], None]) -> Kept:
+    """Return what the last checkpoint holds; with `quarantine` a damaged one is set aside, and the run begins anew."""
+
+    def load() -> Kept:
+        return checkpoints.load() if checkpoints.folder.exists() else (Ledger(None), {}, None)
+
+    return opened_or_anew(load, checkpoints.folder, quarantine=quarantine, tell=tell)
 
 
 def _parsed(config: Config | Mapping[str, Any] | str | Path) -> Config:

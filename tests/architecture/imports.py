@@ -19,6 +19,7 @@ COORDINATOR_MAY = (
     "public_set",
     "boards",
     "durable",
+    "at_rest",
     "loading",
     "toml",
     "version",

@@ -12,8 +12,15 @@ import setuptools
 from import_graph import import_graph
 from imports import ROOT, sources
 
-ALWAYS = {"edge_sdk.errors", "edge_sdk.arrays", "edge_sdk.version", "edge_sdk.durable", "edge_sdk.toml"}
-"""Single files below all rooms."""
+ALWAYS = {
+    "edge_sdk.errors",
+    "edge_sdk.arrays",
+    "edge_sdk.version",
+    "edge_sdk.durable",
+    "edge_sdk.toml",
+    "edge_sdk.at_rest",
+}
+"""Single files below all rooms, and the room that they use."""
 NEUTRAL = {f"edge_sdk.{room}" for room in ("protocol", "objectives", "reductions", "privacy", "methods")}
 DEVICE = {
     "edge_sdk.data",
@@ -38,6 +45,7 @@ SERVER = {
 }
 SIMULATION = {f"edge_sim.{room}" for room in ("byzantine", "models", "config", "data", "fleet", "engines")}
 MAY_IMPORT: Mapping[str, set[str]] = {
+    "edge_sdk.at_rest": set(),
     "edge_sdk.protocol": set(),
     "edge_sdk.objectives": {"edge_sdk.protocol"},
     "edge_sdk.reductions": {"edge_sdk.protocol"},

@@ -10,15 +10,15 @@ import pytest
 from coordinator.ledger import Ledger, Row
 from edge_sdk.device.store import FinishedExchange, RoundStart, SqliteStore
 from edge_sdk.durable import transaction
-from edge_sdk.errors import StoreError
+from edge_sdk.errors import Damaged, StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 OPENERS = pytest.mark.parametrize("opener", [Ledger, SqliteStore])
 PLACE = ExchangeId(0, 0)
 
 
-def refused(opener, path) -> str:
-    with pytest.raises(StoreError) as caught:
+def refused(opener, path, error=StoreError) -> str:
+    with pytest.raises(error) as caught:
         opener(path)
     message = str(caught.value)
     assert message.startswith(f"{path}: ")
@@ -39,7 +39,7 @@ def test_a_file_has_one_user(opener, tmp_path):
 def test_garbage_is_refused_and_left_alone(opener, tmp_path, garbage):
     path = tmp_path / "state.db"
     path.write_bytes(garbage)
-    assert "damaged: move it away" in refused(opener, path)
+    assert "--quarantine" in refused(opener, path, Damaged)
     assert path.read_bytes() == garbage
 
 

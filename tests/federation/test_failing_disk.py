@@ -318,7 +318,7 @@ def test_an_upload_that_is_added_twice_would_show(
     assert next(harmful(pictures, kind, tmp_path, only="after it was added"), None)
 
 
-SLOT = "SELECT frame FROM slots WHERE device = ?"
+SLOT = "SELECT * FROM slots WHERE device = ?"
 
 
 def test_a_slot_that_does_not_read_holds_the_uploads_behind_it(pictures: Path) -> None:

@@ -1,0 +1,37 @@
+"""Files that are replaced as a whole and survive a power cut."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from pathlib import Path
+
+
+def replace_durably(path: Path, content: bytes) -> None:
+    """Write a whole file at once, durable on return: a power cut leaves the old content or the new one.
+
+    Raises OSError; then the old content is still there.
+    """
+    new = path.with_name(f"{path.name}.new")
+    try:
+        with new.open("wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+        new.replace(path)
+    except OSError:
+        with contextlib.suppress(OSError):
+            new.unlink()
+        raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder durable, where the system can."""
+    if os.name == "nt":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,47 @@
+"""Sets damaged files aside, so that their owner can begin anew and look at them later."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from edge_sdk.at_rest.files import sync_folder
+from edge_sdk.errors import Damaged, StoreError
+
+T = TypeVar("T")
+_BESIDE = ("", "-wal", "-shm", "-journal")
+"""What SQLite adds to a database's name; they are renamed together, so that the database can still be opened."""
+
+
+def set_aside(path: Path) -> Path:
+    """Rename a file or a folder to NAME.damaged-1, or the first number that is free; returns where it is now.
+
+    Raises StoreError.
+    """
+    numbered = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
+    aside = next(each for each in numbered if not each.exists())
+    try:
+        for suffix in _BESIDE:
+            part = path.with_name(path.name + suffix)
+            if part.exists():
+                part.rename(aside.with_name(aside.name + suffix))
+        sync_folder(path.parent)
+    except OSError as error:
+        raise StoreError(f"{path}: cannot be set aside ({error.strerror}); check the folder's rights") from error
+    return aside
+
+
+def opened_or_anew(open_it: Callable[[], T], path: Path, *, quarantine: bool, tell: Callable[[str], None]) -> T:
+    """Open what lies at a path; if it is damaged and `quarantine` is given, set it aside and begin anew.
+
+    tell: is called with one line.  Raises Damaged without `quarantine`.
+    """
+    try:
+        return open_it()
+    except Damaged as damage:
+        if not quarantine:
+            raise
+        tell(f"{damage.short}; it is now {set_aside(path)}")
+        return open_it()
