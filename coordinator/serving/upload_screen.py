@@ -109,15 +109,18 @@ class UploadScreen:
     def close(self, round_: int, found: Mapping[str, float]) -> list[str]:
         """Close the exchange, and hold out who sent what does not count; returns what to note.  found: its outliers."""
         record, notes = self._record, []
+        known = {device for device, until in record.held_out.items() if round_ < until}
         for device, times in found.items():
             record.outlier(device, times)
-            notes.append(remarks.far_larger(round_, device, times))
+            if device not in known:
+                notes.append(remarks.far_larger(round_, device, times))
         for device, wrong in sorted(self._out.items()):
             record.left_out[device] += 1
             if device in found or wrong:
                 record.why_left_out[device] = wrong or remarks.times_the_median(found[device])
                 record.held_out[device] = until = round_ + 1 + self._table.hold_out_rounds
-                notes.append(remarks.held_out(round_, device, record.why_left_out[device], until))
+                if device not in known:  # otherwise the log would say it in every round
+                    notes.append(remarks.held_out(round_, device, record.why_left_out[device], until))
         self._out = {}
         self._norms.clear()
         return notes

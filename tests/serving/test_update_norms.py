@@ -10,6 +10,7 @@ import fleets
 import numpy as np
 import pytest
 
+from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.update_norms import OUTLIER, outliers, update_norm
 from edge_sdk.data import LocalData, Samples
@@ -77,3 +78,16 @@ def test_a_run_holds_it_out_and_says_so(pictures: Path) -> None:
 def test_a_healthy_run_names_nobody(pictures: Path) -> None:
     for method in ("fedavg", "fedmd"):
         assert not fleets.Run(fleets.built(pictures, method)).finished().result.warnings
+
+
+def test_who_stays_hostile_is_noted_once(pictures: Path) -> None:
+    class Notes(RunObserver):
+        said: list[str] = []  # noqa: RUF012  # one test reads it
+
+        def noted(self, message: str) -> None:
+            self.said.append(message.split(":", maxsplit=1)[0])
+
+    tables = fleets.tables(pictures, "fedmd", rounds=5)
+    tables["fleet"] = [{"count": 5, "model": "softmax"}, {"model": "softmax", "byzantine": "influence_attacks:shout"}]
+    fleets.Run(settings.parse(tables, Path("test.toml")), observer=Notes()).finished()
+    assert Notes.said.count("W24") == 1
