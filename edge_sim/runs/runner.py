@@ -110,16 +110,18 @@ def _run_in(
     with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
         if virtual_time:
             virtual, memory = _in_memory(parsed, fleet, out, observer(""), resume=resume, trace=kept)
-            server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
+            server, label, virtual_s, spent = virtual.server, "memory", virtual.virtual_s, virtual.spent
+            resumed = virtual.resumed
             seen = model_insight(virtual, fleet.dataset)
         else:
             from edge_sim.over_broker.processes import over_broker  # paho only where there is a broker
 
             server, label = over_broker(parsed, fleet, broker, folder, observer(""), resume=resume, trace=kept)
             virtual_s, spent, seen = 0.0, {}, final_prototypes.final_prototypes(server)
+            resumed = NOTHING
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
     found = simulation_result(
-        server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent
+        server, fleet, transport=label, time=took, memory=memory, resumed=resumed, standalone=standalone, spent=spent
     )
     left = (
         (*late_start.remark(server, virtual_s), *unused_settings.unused_settings(parsed, virtual_s))
