@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
@@ -79,6 +80,11 @@ def long_steps(pictures: Path, method: str) -> dict[str, Any]:
     return tables
 
 
+@functools.cache
+def uninterrupted(pictures: Path, method: str) -> Result:
+    return run(long_steps(pictures, method))
+
+
 def same_costs(found: Result, whole: Result) -> None:
     """Bytes and operations are those of the whole run; seconds and joules but for the frames that were under way."""
     for name in ("bytes_up", "bytes_down", "flops", "steps"):
@@ -95,14 +101,14 @@ def same_costs(found: Result, whole: Result) -> None:
 
 @pytest.mark.parametrize(
     ("method", "steps"),
-    [*(("fedmd", steps) for steps in (20, 60, 71, 90, 105, 140, 160)), ("fedavg", 60), ("fedproto", 148)],
+    [*(("fedmd", steps) for steps in (20, 60, 71, 105, 140)), ("fedavg", 60)],
 )
 def test_a_resumed_run_costs_what_it_would_without_the_interrupt(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, steps: int
 ) -> None:
     """What it takes to go on is booked apart, and in no other figure."""
     tables, out = long_steps(pictures, method), tmp_path / "run"
-    whole = run(long_steps(pictures, method))
+    whole = uninterrupted(pictures, method)
     interrupted(tables, out, steps, monkeypatch)
     found = run(tables, out=out, resume=True)
     same_costs(found, whole)
@@ -122,5 +128,5 @@ def test_every_interrupt_is_booked(pictures: Path, tmp_path: Path, monkeypatch: 
     interrupted(tables, out, 70, monkeypatch)
     interrupted(tables, out, 90, monkeypatch, resume=True)
     found = run(tables, out=out, resume=True)
-    same_costs(found, run(tables))
+    same_costs(found, uninterrupted(pictures, "fedmd"))
     assert found.resumed["times"] == 2
