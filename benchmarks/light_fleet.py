@@ -1,8 +1,8 @@
 """Many devices in one thread, each with a connection of its own: they say hello, upload made-up logits, and wait.
 
-A light device keeps the rules that make uploads safe: it sends an upload again after four seconds and after each
-reconnect, until the coordinator's receipt is here.  It computes nothing, and it reconnects at once, without the random
-pause of a real device: all together, which is the worst case.
+A light device keeps the rules of a real one: it sends an upload again after each reconnect and after 4, 8 ... 60 s,
+until the coordinator's receipt is here, and says hello again after 1, 2 ... 30 s.  It computes nothing, and it
+reconnects at once, without the random pause of a real device: all together, which is the worst case.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import numpy as np
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
+from edge_sdk.device.session import HELLO_FIRST_S, HELLO_MOST_S, RESEND_FIRST_S, RESEND_MOST_S
 from edge_sdk.methods.fedmd import FedMD
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Limits, Stamp
@@ -24,7 +25,6 @@ from edge_sdk.protocol.knowledge import Payload, PublicLogits
 from edge_sdk.protocol.messages import Assign, FederationSpec, Hello, Message, Receipt, Upload, Welcome
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 
-RESEND_S, HELLO_AGAIN_S = 4.0, 4.0
 LIMITS = Limits(2**22, 2**22)
 Place = tuple[int, int]
 
@@ -39,8 +39,11 @@ class LightDevice:
     welcomed_s: float | None = None
     """When the last Welcome came; None: not since the last connection began."""
     waits: dict[Place, tuple[bytes, float, float]] = field(default_factory=dict)
-    """By exchange: the frame of the upload, when it was sent first, and when last."""
-    said_hello_s: float = 0.0
+    """By exchange: the frame of the upload, when it was sent first, and when to send it again."""
+    resend_wait_s: float = RESEND_FIRST_S
+    hello_due_s: float = 0.0
+    """When to say hello again, unless a Welcome comes."""
+    hello_wait_s: float = HELLO_FIRST_S
     online: bool = False
 
     def connect(self) -> None:
@@ -53,6 +56,7 @@ class LightDevice:
 
     def _greet(self) -> None:
         self.online = True
+        self.hello_wait_s, self.resend_wait_s = HELLO_FIRST_S, RESEND_FIRST_S
         self.client.subscribe(topics.device_subscriptions(self.fleet.federation, self.name)[0], 1)
         self.say_hello()
         for place, (frame, first_s, _) in self.waits.items():
@@ -60,7 +64,8 @@ class LightDevice:
 
     def say_hello(self) -> None:
         """Ask to be let in."""
-        self.said_hello_s = time.monotonic()
+        self.hello_due_s = time.monotonic() + self.hello_wait_s
+        self.hello_wait_s = min(2 * self.hello_wait_s, HELLO_MOST_S)
         self.client.publish(topics.up(self.fleet.federation, self.name, "hello"), self.fleet.hello(self.name), qos=1)
 
     def _take(self, _client: Client, _data: object, message: MQTTMessage) -> None:
@@ -76,18 +81,20 @@ class LightDevice:
     def _answer(self, place: Place, *, closing: bool) -> None:
         if place in self.waits or self.fleet.has(self.name, place):
             return
+        self.resend_wait_s = RESEND_FIRST_S
         self._send(place, self.fleet.upload(self.name, place, closing=closing), time.monotonic())
 
     def _send(self, place: Place, frame: bytes, first_s: float) -> None:
-        self.waits[place] = frame, first_s, time.monotonic()
+        self.waits[place] = frame, first_s, time.monotonic() + self.resend_wait_s
         self.client.publish(topics.up(self.fleet.federation, self.name, "upd"), frame, qos=1)
 
     def tick(self, now_s: float) -> None:
         """Say again what had no answer."""
-        if self.welcomed_s is None and now_s - self.said_hello_s > HELLO_AGAIN_S:
+        if self.welcomed_s is None and now_s > self.hello_due_s:
             self.say_hello()
-        for place, (frame, first_s, last_s) in [*self.waits.items()]:
-            if now_s - last_s > RESEND_S:
+        for place, (frame, first_s, due_s) in [*self.waits.items()]:
+            if now_s > due_s:
+                self.resend_wait_s = min(2 * self.resend_wait_s, RESEND_MOST_S)
                 self._send(place, frame, first_s)
 
 

@@ -124,6 +124,9 @@ def _coordinator(folder: Path, url: str) -> Iterator[subprocess.Popen[bytes]]:
         )
     try:
         yield process
+    except TimeoutError as error:
+        said = (folder / "coordinator.log").read_text(encoding="utf-8", errors="replace")[-1000:]
+        raise TimeoutError(f"{error}; the coordinator's exit code is {process.poll()}; it said last: {said}") from None
     finally:
         process.kill()
         process.wait()

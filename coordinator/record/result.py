@@ -180,6 +180,9 @@ class Result:
     """Times in seconds by name: wall_s, virtual_s, start_s (since 1970)."""
     memory: Mapping[str, float] = field(default_factory=dict)
     """The key peak_mib is the largest resident memory of a simulation in MiB, worker processes included."""
+    resumed: Mapping[str, float] = field(default_factory=dict)
+    """What it cost a simulation to go on after interrupts: times, bytes_up, bytes_down, virtual_s, joules.  Nothing
+    else here includes it.  Empty: there was no interrupt."""
     data: Mapping[str, Any] = field(default_factory=dict)
     """The name and sha256 of the data set, and how its samples are normalised and augmented, if they are."""
     encoding: Mapping[str, str] = field(default_factory=dict)

@@ -286,6 +286,11 @@ class RunRecord:
         """Count a frame to a device."""
         self.bytes_down[device] += frame_bytes
 
+    def sent_again(self, way: str, device: str, frame_bytes: int, knowledge: Mapping[str, Payload]) -> None:
+        """Do not count a frame that a resumed simulation sends once more; way: `up` or `down`."""
+        (self.bytes_up if way == "up" else self.bytes_down)[device] -= frame_bytes
+        self.scalars[way] -= sum(_scalars(payload) for payload in knowledge.values())
+
     def begun(self, now_s: float) -> None:
         """Note that the first exchange since the start or a restart is open."""
         if self.started_s is None:

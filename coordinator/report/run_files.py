@@ -299,6 +299,7 @@ def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: li
         warnings=tuple(whole["warnings"]),
         encoding=whole.get("encoding", {}),  # older runs do not have it
         memory=whole.get("memory", {}),  # older runs do not have it
+        resumed=whole.get("resumed", {}),
         one_model=whole.get("one_model", False),
         models=tuple(whole.get("models", ("personal",))),  # older runs do not have it
         **{

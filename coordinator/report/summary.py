@@ -45,6 +45,7 @@ def summary(result: Result) -> dict[str, Any]:
         "exchange": _exchange(result.history),
         "time": _known(result.time.items()),
         "memory": _known(result.memory.items()),
+        **({"resumed": _known(result.resumed.items())} if result.resumed else {}),
         "transport": result.transport,
         "encoding": dict(result.encoding),
         "updates": {key: result.updates.get(key, 0) for key in VERDICTS},
@@ -60,7 +61,7 @@ def summary(result: Result) -> dict[str, Any]:
 
 def without_times(whole: Mapping[str, Any]) -> dict[str, Any]:
     """The summary without what depends on the clock or the machine: equal for two runs with the same seed."""
-    kept = {key: value for key, value in whole.items() if key not in {"time", "memory", "versions"}}
+    kept = {key: value for key, value in whole.items() if key not in {"time", "memory", "resumed", "versions"}}
     kept["per_device"] = [
         {key: value for key, value in device.items() if key != "waited_s"} for device in kept["per_device"]
     ]

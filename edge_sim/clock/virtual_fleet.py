@@ -30,6 +30,7 @@ from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.clock import LocalClock, VirtualClock
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
 from edge_sim.clock.interrupts import held_back
+from edge_sim.clock.resumption import Resumption, standing
 from edge_sim.clock.scenario_faults import DeviceFaults, schedule_faults
 from edge_sim.clock.whole_fleet import WholeFleet
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, ask, unchanged
@@ -96,6 +97,13 @@ class VirtualFleet:
         for each in self.devices:
             if each.device.kit.id in state["hardware"]:
                 each.hardware.restore(state["hardware"][each.device.kit.id], self.clock.now_s)
+        self.resumption: Resumption | None = None
+        """Watches a resumed run until everybody is back; None: the run was never interrupted."""
+        if "open" in state:
+            self.resumption = Resumption(
+                state["open"], state["resumed"], lambda: self.server, self.devices, self.clock.now_s
+            )
+            self.hub.on_publish = self.resumption.heard
         self._queue.ready()
         self._running = list(self.devices)
         """Devices that are not known to be over."""
@@ -125,7 +133,24 @@ class VirtualFleet:
         now_s = self.clock.now_s
         begun_s = self.server.record.started_s
         hardware = {d.device.kit.id: d.hardware.to_json(now_s) for d in self.devices}
-        return {"now_s": now_s, "begun_s": begun_s, "hardware": hardware, "unclosed": self.server.record.unclosed()}
+        return {
+            "now_s": now_s,
+            "begun_s": begun_s,
+            "hardware": hardware,
+            "unclosed": self.server.record.unclosed(),
+            "open": standing(self.server, self.devices, now_s),
+            "resumed": self.resumed,
+        }
+
+    @property
+    def resumed(self) -> Mapping[str, float]:
+        """What it has cost to go on after interrupts, which is in no other figure; empty: there was none."""
+        return self.resumption.cost if self.resumption is not None else {}
+
+    @property
+    def virtual_s(self) -> float:
+        """Virtual seconds of the run, without those of going on after interrupts."""
+        return self.clock.now_s - self.resumed.get("virtual_s", 0.0)
 
     def run(self) -> None:
         """Run until the run is over.
@@ -151,6 +176,8 @@ class VirtualFleet:
                 self._queue.compute()
             if not self.clock.step():
                 raise RunFailed("the simulated fleet came to a standstill")
+            if self.resumption is not None:
+                self.resumption.look(self.clock.now_s)
             if self.server.over and self.server.rounds.reason:
                 return
             if self._checkpoints is not None and self._checkpoints.due():
@@ -372,12 +399,12 @@ class VirtualDevice:
             return  # the board lost its power at this very moment
         begun = self._computed = agent.begun
         trained, inferred = agent.meter.train - before[0], agent.meter.infer - before[1]
-        self.hardware.stepped(agent.meter.steps - before[2])
         exchange = agent.session.exchange_id
         slow_factor = self.faults.slow_factor(exchange) if self.faults is not None else 1.0
         took_s = self.hardware.compute(
             trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=agent.unsaved_bytes
         )
+        self.hardware.stepped(agent.meter.steps - before[2])
         if self.faults is not None:
             self.faults.computing(exchange, took_s)
         self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun), place)
@@ -387,6 +414,7 @@ class VirtualDevice:
             return  # the board that computed this has lost its power
         if agent.working and agent.begun == begun:  # otherwise a newer Assign came meanwhile
             agent.finish_work(self._own.now_s)
+            self.hardware.stored()
             self._waker.soon()
 
 

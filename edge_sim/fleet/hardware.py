@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 from edge_sdk.boards.profiles import Board, Effort, Link
@@ -57,6 +57,10 @@ class Hardware:
         self._off_s = 0.0
         """Time since which the board is off, where it has no power."""
         self._settled_j = 0.0
+        self._before = _Books()
+        """The totals before the last computation."""
+        self._began_s, self._unfinished = 0.0, False
+        """When the last computation began, and whether its result is not stored yet."""
 
     # -- what happens to it -----------------------------------------------------------------------------------------
 
@@ -73,6 +77,7 @@ class Hardware:
         if self._since_s is None:
             return
         self._abandon(now_s)
+        self._unfinished = False
         self._settle(now_s)
         self._books.on_s += now_s - self._since_s
         self._since_s, self._off_s = None, now_s
@@ -82,12 +87,17 @@ class Hardware:
     ) -> float:
         """Begin a computation, which replaces one that goes on; return the seconds that it and its saving take."""
         self._abandon(now_s)
+        self._before, self._began_s, self._unfinished = replace(self._books), now_s, True
         self._books.flops += int(train.flops + infer.flops)
         took_s = self.throttled_s(self.board.compute_s(train, infer) * slow_factor, now_s)
         took_s += saved_bytes / self.board.disk_bytes_per_s
         self._books.computed_s += took_s
         self._busy_until_s = now_s + took_s
         return took_s
+
+    def stored(self) -> None:
+        """Note that the result of the last computation is stored: nothing of it is computed again."""
+        self._unfinished = False
 
     def stepped(self, steps: int) -> None:
         """Count optimiser steps."""
@@ -114,6 +124,26 @@ class Hardware:
     def spent(self, now_s: float) -> DeviceCost:
         """Return all that the board has spent so far."""
         return DeviceCost(self.busy_s(now_s), self.used_j(now_s), self._books.flops, self._books.steps)
+
+    @property
+    def air_s(self) -> float:
+        """Seconds of sending and receiving so far."""
+        return self._books.air_s
+
+    def unfinished_s(self, now_s: float) -> float:
+        """Seconds since the computation began whose result is not stored yet; 0: there is none."""
+        return now_s - self._began_s if self._unfinished else 0.0
+
+    def set_aside(self, on_s: float, air_s: float) -> float:
+        """Take seconds of idling, and of sending and receiving among them, out of the totals; return their joules.
+
+        The battery has given them all the same.
+        """
+        joules = self.board.idle_w * on_s + self.link.radio_w * air_s
+        self._books.on_s -= on_s
+        self._books.air_s -= air_s
+        self._settled_j -= joules
+        return joules
 
     def busy_s(self, now_s: float) -> float:
         """Seconds of computing so far."""
@@ -154,10 +184,15 @@ class Hardware:
         return now_s + (self._capacity_j - self._books.stored_j) / self._charge_w
 
     def to_json(self, now_s: float) -> dict[str, Any]:
-        """Return the state as plain values, for a checkpoint."""
+        """Return the state as plain values, for a checkpoint.
+
+        A computation that goes on is left out of the totals, because a resumed run computes it again.
+        """
         self._settle(now_s)
         on_s = self._books.on_s + (now_s - self._since_s if self._since_s is not None else 0.0)
-        return {**asdict(self._books), "on_s": on_s, "computed_s": self.busy_s(now_s)}
+        counted = self._before if self._unfinished else self._books
+        whole = {"flops": counted.flops, "steps": counted.steps, "computed_s": counted.computed_s}
+        return {**asdict(self._books), **whole, "on_s": on_s}
 
     def restore(self, plain: dict[str, Any], now_s: float) -> None:
         """Restore what to_json returned, switched off; `now_s` is the time that to_json was given."""

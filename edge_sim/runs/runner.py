@@ -125,7 +125,8 @@ def _run_in(
             virtual, memory = _in_memory(
                 parsed, fleet, out, observer(""), resume=resume, quarantine=quarantine, trace=kept
             )
-            server, label, virtual_s, spent = virtual.server, "memory", virtual.clock.now_s, virtual.spent
+            server, label, virtual_s, spent = virtual.server, "memory", virtual.virtual_s, virtual.spent
+            resumed = virtual.resumed
             seen = model_insight(virtual, fleet.dataset)
         else:
             from edge_sim.over_broker.processes import over_broker  # paho only where there is a broker
@@ -134,9 +135,10 @@ def _run_in(
                 parsed, fleet, broker, folder, observer(""), resume=resume, quarantine=quarantine, trace=kept
             )
             virtual_s, spent, seen = 0.0, {}, final_prototypes.final_prototypes(server)
+            resumed = NOTHING
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
     found = simulation_result(
-        server, fleet, transport=label, time=took, memory=memory, standalone=standalone, spent=spent
+        server, fleet, transport=label, time=took, memory=memory, resumed=resumed, standalone=standalone, spent=spent
     )
     left = (
         (*late_start.remark(server, virtual_s), *unused_settings.unused_settings(parsed, virtual_s))

@@ -28,9 +28,13 @@ def simulation_result(
     time: Mapping[str, float],
     standalone: Result | None = None,
     memory: Mapping[str, float] = NOTHING,
+    resumed: Mapping[str, float] = NOTHING,
     spent: Mapping[str, DeviceCost] = MappingProxyType({}),
 ) -> Result:
-    """Return everything that a report needs.  spent: cost by device id, where it was metered."""
+    """Return everything that a report needs.  spent: cost by device id, where it was metered.
+
+    resumed: what it cost to go on after interrupts.
+    """
     alone = {device.id: device for device in standalone.devices} if standalone else {}
     devices = tuple(
         _device(server, device, alone.get(device.kit.id, NOBODY), spent.get(device.kit.id, DeviceCost()))
@@ -44,6 +48,7 @@ def simulation_result(
         metrics={**known.metrics, **baseline},
         standalone_history=standalone.history if standalone else (),
         memory=memory,
+        resumed=resumed,
         versions={**known.versions, "device": _device_name(fleet.device)},
         data=_data(fleet.dataset),
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
+from typing import Any
 
 import fleets
 import pytest
 
 from coordinator.record.result import Result
+from coordinator.report.run_files import read_run, write_run
 from coordinator.report.summary import summary
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.runs.runner import run
@@ -54,27 +57,76 @@ def test_a_crash_of_the_coordinator_costs_its_outage_and_hides_no_work(pictures:
         assert each.result.points()[-1].time_s == pytest.approx(sum(entry.virtual_s for entry in each.result.history))
 
 
-@pytest.mark.parametrize("steps", [60, 105, 140])
-def test_a_resumed_run_has_the_costs_of_all_its_parts(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
-) -> None:
-    left, step, stopped_s = [steps], VirtualClock.step, [0.0]
+def interrupted(tables: dict[str, Any], out: Path, steps: int, monkeypatch: pytest.MonkeyPatch, **how: bool) -> None:
+    """Begin, or go on with, a run that Ctrl-C ends after so many events."""
+    left, step = [steps], VirtualClock.step
 
     def counted(clock: VirtualClock) -> bool:
         left[0] -= 1
         if not left[0]:
-            stopped_s[0] = clock.now_s
             raise KeyboardInterrupt
         return step(clock)
 
-    whole = run(fleets.tables(pictures))
-    monkeypatch.setattr(VirtualClock, "step", counted)
-    with pytest.raises(KeyboardInterrupt):
-        run(fleets.tables(pictures), out=tmp_path / "run")
-    resumed = run(fleets.tables(pictures), out=tmp_path / "run", resume=True)
-    totals_are_sums(resumed)
-    times = [sum(entry.virtual_s for entry in found.history) for found in (resumed, whole)]
-    assert resumed.time["virtual_s"] - times[0] == pytest.approx(whole.time["virtual_s"] - times[1], rel=0.2)
-    assert all(entry.device_flops > 0 for entry in resumed.history)
-    sent = [sum(entry.bytes_up + entry.bytes_down for entry in found.history) for found in (resumed, whole)]
-    assert sent[0] >= sent[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(VirtualClock, "step", counted)
+        with pytest.raises(KeyboardInterrupt):
+            run(tables, out=out, **how)
+
+
+def long_steps(pictures: Path, method: str) -> dict[str, Any]:
+    """A run in which devices compute for longer than frames travel: one frame more or less changes its time little."""
+    tables = fleets.tables(pictures, method)
+    tables["train"]["local_steps"] = 200
+    return tables
+
+
+@functools.cache
+def uninterrupted(pictures: Path, method: str) -> Result:
+    return run(long_steps(pictures, method))
+
+
+def same_costs(found: Result, whole: Result) -> None:
+    """Bytes and operations are those of the whole run; seconds and joules but for the frames that were under way."""
+    for name in ("bytes_up", "bytes_down", "flops", "steps"):
+        assert [getattr(d, name) for d in found.devices] == [getattr(d, name) for d in whole.devices], name
+    for name in ("bytes_up", "bytes_down", "scalars_up", "scalars_down"):
+        assert sum(getattr(r, name) for r in found.history) == sum(getattr(r, name) for r in whole.history), name
+    for name in ("busy_s", "energy_j"):
+        assert sum(getattr(d, name) for d in found.devices) == pytest.approx(
+            sum(getattr(d, name) for d in whole.devices), rel=0.02
+        )
+    assert found.time["virtual_s"] == pytest.approx(whole.time["virtual_s"], rel=0.02)
+    totals_are_sums(found)
+
+
+@pytest.mark.parametrize(
+    ("method", "steps"),
+    [*(("fedmd", steps) for steps in (20, 60, 71, 105, 140)), ("fedavg", 60)],
+)
+def test_a_resumed_run_costs_what_it_would_without_the_interrupt(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, steps: int
+) -> None:
+    """What it takes to go on is booked apart, and in no other figure."""
+    tables, out = long_steps(pictures, method), tmp_path / "run"
+    whole = uninterrupted(pictures, method)
+    interrupted(tables, out, steps, monkeypatch)
+    found = run(tables, out=out, resume=True)
+    same_costs(found, whole)
+    assert found.resumed["times"] == 1
+    assert found.resumed["virtual_s"] > 0
+    assert found.resumed["joules"] > 0
+    assert (found.resumed["bytes_up"] > 0) == (steps > 20)  # until then nothing had arrived
+    write_run(found, "", out)
+    assert read_run(out).resumed == found.resumed
+    assert not whole.resumed
+    assert summary(found)["resumed"] == found.resumed
+    assert "resumed" not in summary(whole)
+
+
+def test_every_interrupt_is_booked(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tables, out = long_steps(pictures, "fedmd"), tmp_path / "run"
+    interrupted(tables, out, 70, monkeypatch)
+    interrupted(tables, out, 90, monkeypatch, resume=True)
+    found = run(tables, out=out, resume=True)
+    same_costs(found, uninterrupted(pictures, "fedmd"))
+    assert found.resumed["times"] == 2

@@ -128,6 +128,26 @@ def test_it_goes_on_from_a_checkpoint() -> None:
     second.restore(plain, 15.0)
     second.power_on(15.0)
     for now_s in (15.0, 40.0):
-        assert second.used_j(now_s) == pytest.approx(2.0 * now_s + 3.0 * 15)
-        assert second.left_j(now_s) == pytest.approx(3600 - second.used_j(now_s))
-    assert second.spent(40.0).flops == first.spent(40.0).flops
+        assert second.used_j(now_s) == pytest.approx(2.0 * now_s)  # what was not stored is computed again
+        assert second.left_j(now_s) == pytest.approx(3600 - 2.0 * now_s - 3.0 * 15)  # and the battery gave it
+    assert (first.unfinished_s(15.0), second.spent(40.0).flops) == (15.0, 0)
+
+
+def test_what_is_stored_counts_after_a_checkpoint() -> None:
+    first = hardware()
+    first.compute(Effort(flops=500), NOTHING, 0.0)
+    first.stepped(3)
+    first.stored()
+    second = Hardware(BOARD, LINK)
+    second.restore(first.to_json(15.0), 15.0)
+    assert second.spent(15.0) == first.spent(15.0)
+    assert (second.spent(15.0).flops, second.spent(15.0).steps, first.unfinished_s(15.0)) == (500, 3, 0.0)
+
+
+def test_what_is_set_aside_is_in_no_total_and_the_battery_gave_it() -> None:
+    board = hardware(battery_wh=1.0)
+    board.transfer_s(300, up=True)
+    before_j, air_s = board.used_j(20.0), board.air_s
+    assert board.set_aside(4.0, air_s) == 2.0 * 4 + 10.0 * air_s
+    assert board.used_j(20.0) == before_j - 2.0 * 4 - 10.0 * air_s
+    assert board.left_j(20.0) == pytest.approx(3600 - before_j)

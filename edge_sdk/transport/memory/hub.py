@@ -74,6 +74,8 @@ class Hub:
         self._retained: dict[str, bytes] = {}
         self.down = False
         """Whether the broker itself is down."""
+        self.on_publish: Callable[[bytes], None] = lambda _frame: None
+        """Called with each frame that is published."""
         self.fault_counts: Counter[str] = Counter()
         """How often each of the faults has happened."""
 
@@ -98,6 +100,7 @@ class Hub:
             self._retained[topic] = frame
         elif retain:
             self._retained.pop(topic, None)
+        self.on_publish(frame)
         up_s = sender.transfer_s(len(frame), up=True)
         for client in self._subscribers_of(topic):
             if client.online:

@@ -1,0 +1,143 @@
+"""What it costs a simulation to go on after an interrupt, kept apart from what the run costs.
+
+The interrupt is none in virtual time, and yet devices and coordinator meet again as after a power cut: they say hello,
+send again what has no answer, and compute again what was not stored.  All that is booked apart, so that rounds and
+devices have the bytes, seconds and joules of a run that was never interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from coordinator.rounds import RoundPhase
+from coordinator.serving.server import Server
+from edge_sdk.agent import Agent
+from edge_sdk.device.session import SessionPhase
+from edge_sdk.protocol import codec
+from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.messages import Assign, Hello, Message, Receipt, Upload, Welcome
+from edge_sim.fleet.hardware import Hardware
+
+_ANY_SIZE = Limits(2**30, 2**30)
+"""What is read here was sent by our own objects."""
+NOTHING: Mapping[str, float] = {"times": 0, "bytes_up": 0, "bytes_down": 0, "virtual_s": 0.0, "joules": 0.0}
+
+
+class RunningDevice(Protocol):
+    """A device of the simulation."""
+
+    agent: Agent
+    hardware: Hardware
+    powered: bool
+
+
+def standing(server: Server, devices: Sequence[RunningDevice], now_s: float) -> dict[str, Any]:
+    """Return, for a checkpoint, what was sent already of the open exchange, and what will be computed again."""
+    rounds = server.rounds
+    asked = sorted(rounds.invited) if rounds.phase is RoundPhase.COLLECTING else []
+    return {
+        "place": list(rounds.place),
+        "asked": asked,
+        "lost_s": max((device.hardware.unfinished_s(now_s) for device in devices), default=0.0),
+    }
+
+
+class Resumption:
+    """Watches a resumed simulation until everybody is back where the checkpoint left them."""
+
+    def __init__(
+        self,
+        at: Mapping[str, Any],
+        before: Mapping[str, float],
+        server: Callable[[], Server],
+        devices: Sequence[RunningDevice],
+        now_s: float,
+    ) -> None:
+        """at: what `standing` returned.  before: what earlier resumptions of this run have cost."""
+        self.cost = {**NOTHING, **before}
+        """Bytes, virtual seconds and joules of all resumptions."""
+        self.cost["times"] += 1
+        self._server, self._devices = server, devices
+        self._begun_s, self._lost_s = now_s, float(at["lost_s"])
+        self._place = ExchangeId(*at["place"])
+        self._known = frozenset(server().hellos)
+        self._folded = frozenset(server().rounds.folded)
+        self._asked = set(at["asked"])
+        self._seen: set[tuple[object, ...]] = set()
+        """Kind, device and exchange of the frames since the resumption."""
+        self._air_s = [device.hardware.air_s for device in devices]
+        self._from_the_start = server().record.started_s is None
+        """Whether no exchange had been opened: then all is done again, and what came before it is what is lost."""
+        self._all_back_at_s: float | None = None
+
+    # -- frames -----------------------------------------------------------------------------------------------------
+
+    def heard(self, frame: bytes) -> None:
+        """Take a frame that is sent again out of the record's counts."""
+        if self._listened:
+            return
+        message = codec.decode(frame, _ANY_SIZE).message
+        device = getattr(message, "device", "")
+        if not self._repeats(message, device):
+            return
+        way = "up" if isinstance(message, (Hello, Upload)) else "down"
+        self.cost[f"bytes_{way}"] += len(frame)
+        self._server().record.sent_again(way, device, len(frame), message.down if isinstance(message, Assign) else {})
+
+    def _repeats(self, message: Message, device: str) -> bool:
+        if not isinstance(message, (Hello, Welcome, Assign, Upload, Receipt)):
+            return False
+        place = ExchangeId(getattr(message, "round", 0), getattr(message, "exchange", 0))
+        first = (type(message), device, place) not in self._seen
+        self._seen.add((type(message), device, place))
+        if isinstance(message, (Hello, Welcome)):
+            return first and device in self._known
+        if isinstance(message, Assign):
+            return first and device in self._asked and place == self._place
+        if place == self._place:
+            return device in self._folded or not first  # the repeated Assign asks once more for what is on its way
+        return place < self._place
+
+    # -- time -------------------------------------------------------------------------------------------------------
+
+    def look(self, now_s: float) -> None:
+        """End once everybody is back; called after every event."""
+        server = self._server()
+        if self._all_back_at_s is not None or not (server.over or self._all_back(server)):
+            return
+        self._all_back_at_s = now_s
+        took_s = self._begun_s if self._from_the_start else now_s - self._begun_s + self._lost_s
+        self.cost["virtual_s"] += took_s
+        for device, before_s in zip(self._devices, self._air_s, strict=True):
+            if device.powered:
+                air_s = before_s if self._from_the_start else device.hardware.air_s - before_s
+                self.cost["joules"] += device.hardware.set_aside(took_s, air_s)
+        if server.record.started_s is not None and not self._from_the_start:
+            server.record.started_s += took_s
+
+    @property
+    def _listened(self) -> bool:
+        """Whether nothing is sent again any more: everybody is back, and the interrupted round is long over."""
+        return self._all_back_at_s is not None and self._server().rounds.place.round > self._place.round + 1
+
+    def _all_back(self, server: Server) -> bool:
+        rounds = server.rounds
+        if rounds.phase is RoundPhase.GATHERING:
+            return False
+        return all(
+            not device.powered or device.agent.over or self._is_back(device.agent, rounds.place)
+            for device in self._devices
+        )
+
+    def _is_back(self, agent: Agent, place: ExchangeId) -> bool:
+        """Whether a device computes or reports the open exchange, or has nothing to do in it."""
+        state, rounds = agent.session, self._server().rounds
+        if state.phase is SessionPhase.WORKING:
+            return state.exchange_id == place
+        if state.phase is SessionPhase.REPORTING:
+            return state.exchange_id == place and agent.device not in self._folded
+        return state.phase is SessionPhase.IDLE and (
+            agent.device not in rounds.invited or agent.device in rounds.folded
+        )
