@@ -144,13 +144,13 @@ def test_a_broker_that_takes_nothing_from_a_device_is_told_to_the_app(world: Wor
 def test_a_coordinator_that_stopped_before_anybody_joined_leaves_nothing_to_resume(tmp_path: Path) -> None:
     path = tmp_path / "run" / LEDGER
     path.parent.mkdir(parents=True)
-    with closing(open_ledger(tmp_path / "run", resume=False)) as begun:
+    with closing(open_ledger(tmp_path / "run", resume=False, quarantine=False, tell=print)) as begun:
         begun.bind(b"settings")
-    with closing(open_ledger(tmp_path / "run", resume=False)) as again:
+    with closing(open_ledger(tmp_path / "run", resume=False, quarantine=False, tell=print)) as again:
         assert again.bind(b"other settings")
         again.enrol("attic", None, b"hello")
     with pytest.raises(UsageError, match="--resume"):
-        open_ledger(tmp_path / "run", resume=False)
+        open_ledger(tmp_path / "run", resume=False, quarantine=False, tell=print)
 
 
 def test_a_run_that_fails_after_an_outage_names_it(world: World) -> None:
