@@ -262,12 +262,28 @@ def contested(device: str) -> str:
     )
 
 
+MOST_SENDERS = 20
+"""The most senders of refused frames that get a line of their own: those with the most."""
+
+
 def refused_frames(senders: Mapping[str, Mapping[str, int]]) -> list[str]:
     """A line for each sender of frames that broke the protocol; senders: sender -> kind -> count."""
-    return [
-        f"refused frames from {printable(sender)}: " + ", ".join(f"{count} {kind}" for kind, count in kinds.items())
-        for sender, kinds in sorted(senders.items())
+    most = sorted(senders, key=lambda sender: (-sum(senders[sender].values()), sender))
+    left = most[MOST_SENDERS:]
+    lines = [
+        f"refused frames from {printable(name)}: {_by_word(senders[name])}" for name in sorted(most[:MOST_SENDERS])
     ]
+    count = sum(sum(senders[name].values()) for name in left)
+    return lines + [f"refused frames from {len(left)} more senders: {count}"] * bool(left)
+
+
+def refused_by_devices(devices: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """A line for each device that refused frames that came to it; devices: device -> kind -> count."""
+    return [f"{printable(name)} refused frames: {_by_word(kinds)}" for name, kinds in sorted(devices.items())]
+
+
+def _by_word(kinds: Mapping[str, int]) -> str:
+    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
 
 
 def unmeasured(result: Result) -> tuple[str, ...]:

@@ -172,6 +172,8 @@ class Result:
     """Uploads by verdict: accepted, duplicate, stale, refused, withheld."""
     refused_frames: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     """Frames that broke the protocol: sender -> kind -> count."""
+    refused_by_devices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Frames that devices refused, as they tell: device -> kind -> count."""
     refused_devices: tuple[Mapping[str, str], ...] = ()
     """Devices that were refused; each entry has the keys device, reason, message, remedy."""
     warnings: tuple[str, ...] = ()

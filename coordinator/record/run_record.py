@@ -95,6 +95,8 @@ class RunRecord:
     """The completed rounds, without accuracies, which may arrive a round later."""
     updates: Counter[str] = field(default_factory=Counter)
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
+    refused_by_devices: dict[str, Counter[str]] = field(default_factory=dict)
+    """Frames that devices refused, as their uploads tell: device -> word -> count."""
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
     withheld: Counter[str] = field(default_factory=Counter)
     """Uploads that each device withheld because its training diverged or failed."""
@@ -222,6 +224,12 @@ class RunRecord:
             sender = OTHERS
         self.refused_frames.setdefault(sender, Counter())[kind] += count
         return self.refused_frames[sender][kind]
+
+    def device_refused(self, device: str, counts: Mapping[str, int]) -> None:
+        """Count frames that a device refused."""
+        for kind, count in counts.items():
+            word = kind if kind in REFUSAL_WORDS else "knowledge"
+            self.refused_by_devices.setdefault(device, Counter())[word] += count
 
     def refused_device(self, device: str, note: dict[str, str]) -> None:
         """Note a device that was refused; beyond MAX_REFUSED, new names are not kept."""
@@ -376,6 +384,7 @@ class RunRecord:
         names = (
             "updates",
             "refused_frames",
+            "refused_by_devices",
             "refused_devices",
             "left",
             "withheld",
@@ -426,6 +435,9 @@ class RunRecord:
             rounds=[RoundResult(round=i, **books) for i, books in enumerate(plain["rounds"], 1)],
             updates=Counter(plain["updates"]),
             refused_frames={sender: Counter(kinds) for sender, kinds in plain["refused_frames"].items()},
+            refused_by_devices={
+                device: Counter(kinds) for device, kinds in plain.get("refused_by_devices", {}).items()
+            },
             refused_devices=dict(plain["refused_devices"]),
             left=dict(plain["left"]),
             withheld=Counter(plain["withheld"]),

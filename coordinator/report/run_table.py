@@ -84,6 +84,7 @@ def _notes(result: Result) -> list[str]:
         lines.append(f"ended early after {result.rounds_done} of {result.rounds} rounds: {reason}")
     lines += [_refusal(refusal) for refusal in result.refused_devices]
     lines += remarks.refused_frames(result.refused_frames)
+    lines += remarks.refused_by_devices(result.refused_by_devices)
     lines += [f"warning: {printable(warning)}" for warning in result.warnings]
     return lines + [f"note on {', '.join(ids)}: {note}" for note, ids in _device_notes(result.devices).items()]
 

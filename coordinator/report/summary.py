@@ -51,6 +51,11 @@ def summary(result: Result) -> dict[str, Any]:
         "updates": {key: result.updates.get(key, 0) for key in VERDICTS},
         **({"declined": result.declined()} if result.declined() else {}),
         "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(result.refused_frames.items())},
+        **(
+            {"refused_by_devices": {device: dict(kinds) for device, kinds in result.refused_by_devices.items()}}
+            if result.refused_by_devices
+            else {}
+        ),
         "refused_devices": [dict(refusal) for refusal in result.refused_devices],
         "warnings": list(result.warnings),
         "per_device": [_device(device) for device in result.devices],

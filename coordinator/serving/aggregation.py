@@ -58,6 +58,7 @@ class Aggregation:
         record.measured(device, upload.metrics_round, upload.metrics, arrived)
         record.measured(device, upload.personal_round, upload.personal_metrics)
         record.served(device, upload.joining_metrics, upload.not_served)
+        record.device_refused(device, upload.refused_frames)
         record.held(upload.knowledge)
         record.travelled("up", upload.knowledge)
 

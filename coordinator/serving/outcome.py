@@ -81,6 +81,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         history=round_results(server),
         updates={name: record.updates[name] for name in VERDICTS},
         refused_frames={sender: dict(kinds) for sender, kinds in sorted(record.refused_frames.items())},
+        refused_by_devices={device: dict(kinds) for device, kinds in sorted(record.refused_by_devices.items())},
         refused_devices=tuple(record.refused_devices[name] for name in sorted(record.refused_devices)),
         warnings=server.warnings,
         metrics=means(record.metrics, {device.id for device in devices if device.learns}),

@@ -88,10 +88,17 @@ class OngoingExchange:
         self.result, self.withheld, self.measured = (self.learner.state, {}), reason, ExchangeMetrics()
         self.not_served = ""
 
-    def pack(self, select: UploadedKnowledge, uplink: Uplink, notify: Notify, cost: TrainingCost) -> None:
+    def pack(
+        self,
+        select: UploadedKnowledge,
+        uplink: Uplink,
+        notify: Notify,
+        cost: TrainingCost,
+        refused_frames: Mapping[str, int],
+    ) -> None:
         """Make the frame of the upload; the upload is empty if its numbers are not finite or too large to send.
 
-        cost: what training since the last upload has cost.
+        cost: what training since the last upload has cost.  refused_frames: the frames refused since then, by word.
 
         Raises RemoteProtocolError if the knowledge is not what the federation exchanges.
         """
@@ -103,7 +110,7 @@ class OngoingExchange:
             self.withhold(Diverged(str(error)), notify)
             knowledge = {}
         self.done = FinishedExchange(
-            assign.round, assign.exchange, self.frame, uplink.frame(self._upload(knowledge, cost))
+            assign.round, assign.exchange, self.frame, uplink.frame(self._upload(knowledge, cost, refused_frames))
         )
 
     def save(self) -> None:
@@ -122,7 +129,9 @@ class OngoingExchange:
         self.result = (state, {})
         return knowledge
 
-    def _upload(self, knowledge: Mapping[str, Payload], cost: TrainingCost) -> Upload:
+    def _upload(
+        self, knowledge: Mapping[str, Payload], cost: TrainingCost, refused_frames: Mapping[str, int]
+    ) -> Upload:
         """Build the upload; knowledge: after the federation's transforms."""
         assign, us = self.assign, self.learner.membership.welcome
         shared, personal = self._evaluations()
@@ -148,6 +157,7 @@ class OngoingExchange:
             joules_source=cost.joules_source or None,
             temperature_c=cost.temperature_c,
             class_counts=self.learner.counts_to_disclose,
+            refused_frames=refused_frames,
             run=assign.run,
         )
 

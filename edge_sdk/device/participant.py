@@ -110,7 +110,8 @@ class Participant:
         """The limits of incoming frames."""
         transport.accept_up_to(self._limits.frame_bytes)
         self._uplink = Uplink(transport, federation=federation, device=device, boot_epoch=store.boot_epoch)
-        self.refused_frames: Counter[str] = Counter()
+        self.refused_frames, self._refused_told = Counter[str](), Counter[str]()
+        """Frames that this device refused, by word; and those of them that uploads have told of."""
         """Illegal frames, counted by the words that RemoteProtocolError lists."""
         fetch = None
         if self.bench.public is None and fetches_public:
@@ -293,6 +294,12 @@ class Participant:
         elif event.final:
             self._end_refused(Refused("transport", event.reason, "start again when that is repaired"))
 
+    def _refused_since(self) -> dict[str, int]:
+        """The frames refused since the last upload was made, by word."""
+        new = self.refused_frames - self._refused_told
+        self._refused_told = self.refused_frames.copy()
+        return dict(new)
+
     def _count_refused(self, kind: str, line: str) -> None:
         self.refused_frames[kind] += 1
         log.warning("%s: %s", self.device, line)
@@ -375,7 +382,7 @@ class Participant:
             return
         try:
             if work.done is None:
-                work.pack(self.knowledge_to_upload, self._uplink, self.on_news, self.cost())
+                work.pack(self.knowledge_to_upload, self._uplink, self.on_news, self.cost(), self._refused_since())
         except RemoteProtocolError as error:
             self._leave_refused(Refused("method", f"round {work.assign.round}: {error}", "upgrade this device's SDK"))
             return

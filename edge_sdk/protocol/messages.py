@@ -276,6 +276,8 @@ class Upload:
     """The figures of `metrics`, of the device's own model before its first round; empty: not measured."""
     not_served: Line = field(default="", metadata=LATER)
     """Why the device's app does not predict with the model that this round left: it is worse on held-out samples."""
+    refused_frames: Annotated[Mapping[Word, Count], Items()] = field(default_factory=FrozenDict, metadata=LATER)
+    """Frames that the device refused since its last upload, by the word for what was wrong with them."""
     run: Digest | None = field(default=None, metadata=LATER)
     """The id of the run, as in the Assign; None: that had none, or the device is from before this field."""
 

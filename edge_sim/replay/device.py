@@ -191,7 +191,7 @@ def _difference(made: Upload | None, recorded: Upload) -> str:
 
 
 def _computed(upload: Upload) -> Upload:
-    """Leave out what an upload tells of the board, and of the model that its app predicts with."""
+    """Leave out what an upload tells of the board, of the link, and of the model that its app predicts with."""
     return replace(
         upload,
         busy_s=0.0,
@@ -200,6 +200,7 @@ def _computed(upload: Upload) -> Upload:
         temperature_c=None,
         joining_metrics=FrozenDict(),
         not_served="",
+        refused_frames=FrozenDict(),
     )
 
 

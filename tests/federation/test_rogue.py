@@ -274,6 +274,8 @@ def test_to_devices(rogue: Rogue, clean: fleets.Run) -> None:
     rogue.say(codec.encode(poisoned, now), topic=task)
     assert rogue.counted(clean) == {}
     assert rogue.run.devices[0].agent.refused_frames == {"magic": 2, "topic": 2, "knowledge": 5}
+    told = summary(rogue.run.result)["refused_by_devices"]
+    assert told == {"device-00": {"magic": 2, "topic": 2, "knowledge": 5}}
 
 
 def test_a_farewell_of_nobody(rogue: Rogue, clean: fleets.Run) -> None:
