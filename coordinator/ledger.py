@@ -50,8 +50,7 @@ CONTENTS = Contents(
     "with --resume --quarantine it is set aside and the run begins anew",
 )
 _INSERT_UPLOAD = "INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?, ?)"
-_FILL_SLOT = """
-INSERT OR REPLACE INTO slots SELECT device, round, frame, digest(device, round, frame) FROM uploads
+_FILL_SLOT = """INSERT OR REPLACE INTO slots SELECT device, round, frame, digest(device, round, frame) FROM uploads
 WHERE round = ? AND exchange = 0 AND device = ?"""
 _PAGE_BYTES = 16384
 """The page size in bytes.  Compared with pages of 4 kB, uploads of 40 kB are durable in half the time, and single ones

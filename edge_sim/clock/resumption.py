@@ -33,7 +33,7 @@ class RunningDevice(Protocol):
     powered: bool
 
 
-def standing(server: Server, devices: Sequence[RunningDevice], now_s: float) -> dict[str, Any]:
+def resumption_point(server: Server, devices: Sequence[RunningDevice], now_s: float) -> dict[str, Any]:
     """Return, for a checkpoint, what was sent already of the open exchange, and what will be computed again."""
     rounds = server.rounds
     asked = sorted(rounds.invited) if rounds.phase is RoundPhase.COLLECTING else []
@@ -55,7 +55,7 @@ class Resumption:
         devices: Sequence[RunningDevice],
         now_s: float,
     ) -> None:
-        """at: what `standing` returned.  before: what earlier resumptions of this run have cost."""
+        """at: what `resumption_point` returned.  before: what earlier resumptions of this run have cost."""
         self.cost = {**NOTHING, **before}
         """Bytes, virtual seconds and joules of all resumptions."""
         self.cost["times"] += 1

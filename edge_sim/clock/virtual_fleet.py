@@ -30,7 +30,7 @@ from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.clock import LocalClock, VirtualClock
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
 from edge_sim.clock.interrupts import held_back
-from edge_sim.clock.resumption import Resumption, standing
+from edge_sim.clock.resumption import Resumption, resumption_point
 from edge_sim.clock.scenario_faults import DeviceFaults, schedule_faults
 from edge_sim.clock.whole_fleet import WholeFleet
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, ask, unchanged
@@ -138,7 +138,7 @@ class VirtualFleet:
             "begun_s": begun_s,
             "hardware": hardware,
             "unclosed": self.server.record.unclosed(),
-            "open": standing(self.server, self.devices, now_s),
+            "open": resumption_point(self.server, self.devices, now_s),
             "resumed": self.resumed,
         }
 

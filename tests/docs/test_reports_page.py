@@ -15,6 +15,7 @@ from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.compare_files import write_comparison
 from coordinator.report.run_files import ACCURACY_COLUMNS, OWN_TASK, write_run
 from coordinator.report.summary import summary
+from edge_sim.clock import resumption
 from edge_sim.config import settings
 from edge_sim.runs.runner import run
 from edge_sim.studies.axes import SETTINGS
@@ -40,7 +41,7 @@ def result(pictures):
     tables["run"]["standalone"] = True
     found = run(settings.parse(tables, Path("f.toml")))
     joined = dataclasses.replace(found.devices[0], joining={"accuracy": 0.1})  # as a device of a deployment tells
-    return dataclasses.replace(found, devices=(joined, *found.devices[1:]))
+    return dataclasses.replace(found, devices=(joined, *found.devices[1:]), resumed=resumption.NOTHING)
 
 
 def test_every_figure_stands_where_the_page_says(result):
