@@ -69,7 +69,7 @@ def _devices_in(path: Path) -> list[str]:
     return names[1:] if names and names[0].lower() in ("device", "id", "name") else names
 
 
-def revoke_command(args: argparse.Namespace) -> int:
+def lab_revoke_command(args: argparse.Namespace) -> int:
     """Revoke devices."""
     for device in args.devices:
         _say(owner.revoke_device(args.lab, device))
@@ -167,7 +167,7 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "init": init_command,
     "serve": serve_command,
     "claim": claim_command,
-    "revoke": revoke_command,
+    "revoke": lab_revoke_command,
     "restored": restored_command,
 }
 """The function of each action."""
