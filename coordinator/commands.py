@@ -5,12 +5,18 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_tls_options
+from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_tls_options, whole_number
 
 
 def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="FILE.toml")
-    parser.add_argument("--broker", required=True, help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+    parser.add_argument("--broker", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT] (default: that of --lab)")
+    parser.add_argument(
+        "--lab",
+        type=Path,
+        metavar="DIR",
+        help="the folder that edge-sdk lab init made: frames are signed, and unsigned ones refused",
+    )
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
@@ -49,6 +55,45 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON, draw nothing")
 
 
+def _lab_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(metavar="ACTION", required=True)
+    init = actions.add_parser("init", help="make keys, certificates and the broker's settings in a new folder")
+    init.add_argument("lab", type=Path, metavar="DIR")
+    init.add_argument(
+        "--host",
+        action="append",
+        metavar="NAME",
+        help="name or address under which devices reach the broker; may be repeated (default: this host's name)",
+    )
+    init.add_argument("--port", type=whole_number(1, 65535), default=8883, help="default: 8883")
+    init.add_argument("--bind", default="0.0.0.0", metavar="ADDRESS", help="that the broker listens on (default: all)")  # noqa: S104  # devices come from outside, with certificates
+    init.set_defaults(action="init")
+    serve = actions.add_parser("serve", help="run the lab's broker, and the desk that enrols boards, until Ctrl-C")
+    serve.add_argument("lab", type=Path, metavar="DIR")
+    serve.add_argument("--no-broker", action="store_true", help="the desk alone: mosquitto runs as a service")
+    serve.set_defaults(action="serve")
+    claim = actions.add_parser("claim", help="write a claim file for each device, with which it enrols once")
+    claim.add_argument("devices", nargs="*", metavar="DEVICE")
+    claim.add_argument("--csv", type=Path, metavar="FILE", help="device names in the first column")
+    claim.add_argument("--lab", type=Path, default=Path("lab"), metavar="DIR", help="default: lab")
+    claim.add_argument("--out", type=Path, metavar="DIR", help="folder for the claims (default: claims in the lab)")
+    claim.set_defaults(action="claim")
+    revoke = actions.add_parser("revoke", help="take devices out of the lab, at once and for good")
+    revoke.add_argument("devices", nargs="+", metavar="DEVICE")
+    revoke.add_argument("--lab", type=Path, default=Path("lab"), metavar="DIR", help="default: lab")
+    revoke.set_defaults(action="revoke")
+    restored = actions.add_parser("restored", help="go on after the lab's folder came back from a backup")
+    restored.add_argument("lab", type=Path, metavar="DIR")
+    restored.set_defaults(action="restored")
+
+
+LAB = Subcommand(
+    name="lab",
+    help="set up a lab in which every message is signed: TLS, one identity for each device, a locked broker",
+    example="edge-sdk lab init lab --host lab.local\n  edge-sdk lab serve lab\n  edge-sdk lab claim device-01",
+    arguments=_lab_arguments,
+    function="coordinator.lab.command:command",
+)
 COORDINATOR = Subcommand(
     name="coordinator",
     help="serve a federation: join devices, aggregate their knowledge",

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
 
 from coordinator.config import (
@@ -35,6 +36,7 @@ from coordinator.serving import final_prototypes
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.public_set_server import PublicSetServer
+from coordinator.serving.signatures import LabSecurity
 from coordinator.trace import recording_server
 from coordinator.trace.log import keeping
 from edge_sdk import toml
@@ -42,7 +44,7 @@ from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.errors import Damaged, MissingExtra, StoreError, UsageError
 from edge_sdk.methods.registry import method_of
 from edge_sdk.transport.mqtt import pace as pacing
-from edge_sdk.transport.mqtt.tls import TlsFiles
+from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
 
@@ -57,6 +59,7 @@ def command(args: argparse.Namespace) -> int:
         args.overrides,
         args.out,
         tls=TlsFiles(args.ca, args.cert, args.key),
+        lab=args.lab,
         cloud_safe=args.cloud_safe,
         resume=args.resume,
         quarantine=args.quarantine,
@@ -66,19 +69,23 @@ def command(args: argparse.Namespace) -> int:
 
 def run_coordinator(
     file: Path,
-    broker: str,
+    broker: str | None,
     overrides: Sequence[str],
     out: Path | None,
     *,
     tls: TlsFiles,
+    lab: Path | None,
     cloud_safe: bool,
     resume: bool,
     quarantine: bool,
     trace: bool,
 ) -> int:
-    """Serve a federation until it is over; returns the exit code."""
-    parse_broker_url(broker)  # a mistake in it is reported before anything is opened
-    shown = without_password(broker)
+    """Serve a federation until it is over; returns the exit code.
+
+    lab: the folder of a lab, which brings keys, certificates, and the broker if that is None.
+    """
+    reach = _reach(broker, tls, lab, trace=trace)  # a mistake in it is reported before anything is opened
+    shown = without_password(reach.broker)
     toml.check_writer()
     tables = load_toml(file, overrides)  # kept as it is, with the sections that only a simulation reads
     settings = read_settings(tables, file)
@@ -87,7 +94,13 @@ def run_coordinator(
     seed = random.SystemRandom().getrandbits(32)
     pace = pacing.cloud_safe() if cloud_safe else None
     transport = MqttTransport(
-        broker, f"coordinator-{ready.spec.federation}", tls=tls, fresh=True, manual_ack=True, seed=seed, pace=pace
+        reach.broker,
+        f"coordinator-{ready.spec.federation}",
+        tls=reach.tls,
+        fresh=True,
+        manual_ack=True,
+        seed=seed,
+        pace=pace,
     )
     progress = Progress(ready.spec.federation)
     ledger = open_ledger(folder, resume=resume, quarantine=quarantine, tell=progress.noted)
@@ -103,6 +116,7 @@ def run_coordinator(
             roster=ready.roster,
             robust=ready.robust,
             public_server=_public_server(ready, settings, folder),
+            security=reach.security,
             observer=ObserverGroup(progress, _progress_file(ready, folder, progress), EventLog(folder / "log.jsonl")),
         )
         for warning in server.warnings:
@@ -113,8 +127,8 @@ def run_coordinator(
             )
         progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {shown}")
         options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-        options += f" --broker {shown}{_options(tls, cloud_safe=cloud_safe)}{' --trace' * trace} --out {folder}"
-        first = f"{PASSWORD_VARIABLE}=... " if shown != broker else ""
+        options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {folder}"
+        first = f"{PASSWORD_VARIABLE}=... " if shown != reach.broker else ""
         again = f"{first}edge-sdk coordinator {file}{options} --resume"
         try:
             server.run()
@@ -149,10 +163,36 @@ def _public_server(ready: Federation, settings: Settings, folder: Path) -> Publi
     return None if public is None else PublicSetServer(public, folder)
 
 
-def _options(tls: TlsFiles, *, cloud_safe: bool) -> str:
-    given = {"--ca": tls.ca, "--cert": tls.certificate, "--key": tls.key}
-    files = "".join(f" {option} {shlex.quote(str(file))}" for option, file in given.items() if file is not None)
-    return files + " --cloud-safe" * cloud_safe
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """How a coordinator reaches its broker, and the keys of its lab."""
+
+    broker: str
+    tls: TlsFiles
+    security: LabSecurity | None
+    """None: frames are not signed."""
+    options: str
+    """The options that say so, for the line that goes on with the run."""
+
+
+def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) -> Reach:
+    """Find out where the broker is, and open the keys of the lab.  Raises UsageError."""
+    given = {"--lab": lab, "--ca": tls.ca, "--cert": tls.certificate, "--key": tls.key}
+    options = "".join(f" {option} {shlex.quote(str(file))}" for option, file in given.items() if file is not None)
+    options += "" if broker is None else f" --broker {without_password(broker)}"
+    if lab is None:
+        if broker is None:
+            raise UsageError("give --broker URL, or --lab DIR with the folder that edge-sdk lab init made")
+        parse_broker_url(broker)
+        return Reach(broker, tls, None, options)
+    if trace:
+        raise UsageError("--trace: a trace of signed frames cannot be replayed; leave out --trace or --lab")
+    security = LabSecurity(lab)
+    own = security.identity
+    url = own.broker if broker is None else broker
+    if tls == NO_FILES and parse_broker_url(url).tls:
+        tls = TlsFiles(own.authority, own.certificate, own.tls_key)
+    return Reach(url, tls, security, options)
 
 
 def _progress_file(ready: Federation, folder: Path, progress: Progress) -> ProgressFile:

@@ -27,8 +27,11 @@ from edge_sdk.device.exchange import OngoingExchange, RoundReport
 from edge_sdk.device.learner import WorkSlices
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.recent_lines import RecentLines, round_lines
+from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
+from edge_sdk.identity.folder import ABOUT, Identity, open_identity
+from edge_sdk.identity.signatures import Role
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.base import Model, ModelSpec, serving_copy
 from edge_sdk.models.exporting import export
@@ -67,10 +70,12 @@ T = TypeVar("T")
 class Agent(Participant):
     """Takes part in one federation for an app: trains the app's model on its data, and exchanges knowledge.
 
-    federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport.  tls: certificates for an mqtts://
-    address.  cloud_safe: whether to publish no faster than hosted brokers allow.  identity: the id of this device, or
-    a folder whose name is the id.  model: any `edge_sdk.models.base.Model`.  data: the device's own data,
-    or a SampleStore that the app goes on filling: each round trains on what it holds when the round begins.
+    federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport; None: that of the identity.  tls:
+    certificates for an mqtts:// address.  cloud_safe: whether to publish no faster than hosted brokers allow.
+    identity: the id of this device, or a folder whose name is the id; if `edge-sdk enroll` made the folder, frames are
+    signed, those of the coordinator must be, and certificates come from it. model: any `edge_sdk.models.base.Model`.
+    data: the device's own data, or a SampleStore that the app goes on filling: each round trains on what it holds when
+    the round begins.
 
     public: the public set, for methods that need one; None: it is fetched from the coordinator once.  public_cache: a
     folder for fetched sets; None: the folder `public` in `state`, or a temporary one without `state`; with a Store as
@@ -107,7 +112,7 @@ class Agent(Participant):
         self,
         *,
         federation: str,
-        broker: str | Transport,
+        broker: str | Transport | None = None,
         tls: TlsFiles | None = None,
         cloud_safe: bool = False,
         identity: str | Path,
@@ -131,7 +136,8 @@ class Agent(Participant):
         sends_logs: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        device = Path(identity).name
+        own = _enrolled(identity)
+        device = own.name if own else Path(identity).name
         if not DEVICE_ID.fullmatch(device):
             raise UsageError(f"identity {str(identity)!r}: use a-z, 0-9 and -, at most 36 of them")
         if not DEVICE_ID.fullmatch(federation):
@@ -161,6 +167,7 @@ class Agent(Participant):
         self._process = os.getpid()
         self.error: Exception | None = None
         """What ended the background thread; None: it is running, or ended without an error."""
+        broker, tls = _reached_by(own, broker, tls)
         transport = _transport(broker, f"{federation}-{device}", tls, cloud_safe=cloud_safe)
         early = list[str]()
         self._open_store = _opener(state, federation, quarantine=quarantine, tell=early.append)
@@ -180,6 +187,7 @@ class Agent(Participant):
                 share_weights=share_weights,
                 secret=secret,
                 on_new_model=on_new_model if self._closes_store else None,
+                security=DeviceSecurity(own, federation) if own else None,
             )
             early += self._early_news
             self._early_news = early
@@ -483,6 +491,26 @@ class Agent(Participant):
             return POLL_S
         spread_s = self._retry_spread.uniform(0.0, 0.1)  # so that many devices do not send at the same moment
         return min(POLL_S, max(0.0, due_s - self._clock() + spread_s))
+
+
+def _enrolled(identity: str | Path) -> Identity | None:
+    """Open the identity if it is a folder of `edge-sdk enroll`; None: it is an id alone."""
+    folder = Path(identity)
+    return open_identity(folder, Role.DEVICE) if (folder / ABOUT).exists() else None
+
+
+def _reached_by(
+    own: Identity | None, broker: str | Transport | None, tls: TlsFiles | None
+) -> tuple[str | Transport, TlsFiles | None]:
+    """Return the broker and the certificates for it: those that are given, or else the identity's."""
+    if own is None:
+        if broker is None:
+            raise UsageError("broker: give its address, or an identity folder that edge-sdk enroll made")
+        return broker, tls
+    broker = own.broker if broker is None else broker
+    if tls is None and isinstance(broker, str) and broker.startswith("mqtts:"):
+        tls = TlsFiles(own.authority, own.certificate, own.tls_key)
+    return broker, tls
 
 
 def _check_kinds(model: object, data: object, public: object, proxy: object) -> None:

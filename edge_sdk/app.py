@@ -17,6 +17,8 @@ from edge_sdk.device.data_supply import OwnData
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.recent_lines import round_lines
 from edge_sdk.errors import EdgeError, MissingExtra, Refused, UsageError
+from edge_sdk.identity.folder import open_identity
+from edge_sdk.identity.signatures import Role
 from edge_sdk.loading import error_text, load_function, user_place
 from edge_sdk.models.base import Model
 from edge_sdk.plugins import plugin_faults
@@ -24,7 +26,7 @@ from edge_sdk.policy.energy import PowerMeter
 from edge_sdk.policy.policy import Policy, load_policy
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.serving.deployment import MAX_DROP
-from edge_sdk.transport.mqtt.tls import TlsFiles
+from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.url import parse_broker_url
 
 
@@ -74,6 +76,7 @@ def command(args: argparse.Namespace) -> int:
     run_device(
         broker=args.broker,
         tls=TlsFiles(args.ca, args.cert, args.key),
+        keys=args.identity,
         federation=args.federation,
         app=args.app,
         identity=args.id,
@@ -90,12 +93,13 @@ def command(args: argparse.Namespace) -> int:
 
 def run_device(
     *,
-    broker: str,
+    broker: str | None,
     tls: TlsFiles,
     federation: str,
     app: str,
     identity: str | None,
     state: str | None,
+    keys: Path | None = None,
     public: Path | None = None,
     cloud_safe: bool = False,
     policy: Path | None = None,
@@ -105,23 +109,27 @@ def run_device(
 ) -> None:
     """Take part until the federation is over, and print what happens line by line.
 
-    app: MODULE:FACTORY.  identity: the device's id; None: made of the host's name.  state: the folder for its state;
-    None: state/ID.  public: an npz file with the public set, in place of the app's own or of fetching one.  policy: a
-    TOML file with the policy, in place of the app's own.  sends_logs: whether an operator may read the last lines that
-    are printed.  on_new_model: in place of the app's own.  quarantine: whether damaged state is set aside.
+    app: MODULE:FACTORY.  identity: the device's id; None: made of the host's name.  keys: an identity folder instead,
+    which brings the id, certificates, and the broker if that is None.  state: the folder for its state; None: state/ID.
+    public: an npz file with the public set, in place of the app's own or of fetching one.  policy: a TOML file with
+    the policy, in place of the app's own.  sends_logs: whether an operator may read the last lines that are printed.
+    on_new_model: in place of the app's own.  quarantine: whether damaged state is set aside.
 
     Raises Refused, RunFailed, StoreError or UsageError.
     """
-    parse_broker_url(broker)  # a mistake in it is reported before the app is loaded
-    name = identity or _host_name()
+    if broker is None and keys is None:
+        raise UsageError("give --broker URL, or --identity DIR with the folder that edge-sdk enroll made")
+    if broker is not None:
+        parse_broker_url(broker)  # a mistake in it is reported before the app is loaded
+    name = _name(identity, keys)
     given = PublicSet.load(public) if public is not None else None
     own_policy = load_policy(policy) if policy is not None else None
     parts = load_app(app)
     agent = Agent(
         federation=federation,
         broker=broker,
-        tls=tls,
-        identity=name,
+        tls=None if tls == NO_FILES else tls,
+        identity=keys or name,
         state=state or Path("state") / name,
         board=detect(),
         model=parts.model,
@@ -153,6 +161,16 @@ def run_device(
         _say(f"{name}: {refusal}")
         return
     _say(f"{name}: {'the federation is complete' if agent.over else 'stopped; start again to go on from here'}")
+
+
+def _name(identity: str | None, keys: Path | None) -> str:
+    """Return the device's id.  Raises UsageError if the identity folder is of another device than `identity`."""
+    if keys is None:
+        return identity or _host_name()
+    own = open_identity(keys, Role.DEVICE)
+    if identity not in (None, own.name):
+        raise UsageError(f"--id {identity}: {keys} is the identity of {own.name}; give one of the two")
+    return own.name
 
 
 def _print_round(name: str, report: RoundReport) -> None:

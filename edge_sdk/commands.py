@@ -12,7 +12,13 @@ THIS_BOARD = "this-board"
 
 
 def _device_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--broker", required=True, help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+    parser.add_argument("--broker", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT] (default: that of --identity)")
+    parser.add_argument(
+        "--identity",
+        type=Path,
+        metavar="DIR",
+        help="the folder that edge-sdk enroll made: id, keys, certificates and broker (docs/how-to/secure-lab.md)",
+    )
     parser.add_argument("--federation", required=True, help="name of the federation to join")
     parser.add_argument(
         "--app", required=True, metavar="MODULE:FACTORY", help="returns an edge_sdk.App: model and data"
@@ -126,7 +132,13 @@ def _read_device(options: list[str]) -> argparse.Namespace:
 
 
 def _operator_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--broker", required=True, help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
+    parser.add_argument("--broker", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT] (default: that of --identity)")
+    parser.add_argument(
+        "--identity",
+        type=Path,
+        metavar="DIR",
+        help="the folder `operator` of the lab, whose key signs (docs/how-to/secure-lab.md)",
+    )
     parser.add_argument("--federation", required=True, help="name of the running federation")
     parser.add_argument(
         "--timeout", type=float, default=10.0, metavar="SECONDS", help="longest wait for an answer (default: 10)"
@@ -143,6 +155,11 @@ def _devices_arguments(parser: argparse.ArgumentParser) -> None:
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", nargs="?", metavar="DEVICE", help="only this device (default: the whole run)")
     parser.add_argument("--undo", action="store_true", help="take it back: the run goes on, the device may return")
+    _operator_arguments(parser)
+
+
+def _resume_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("device", nargs="?", metavar="DEVICE", help="only this device (default: the whole run)")
     _operator_arguments(parser)
 
 
@@ -163,6 +180,21 @@ def _logs_arguments(parser: argparse.ArgumentParser) -> None:
     _operator_arguments(parser)
 
 
+def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--claim", type=Path, required=True, metavar="FILE", help="that edge-sdk lab claim wrote")
+    parser.add_argument("--identity", type=Path, metavar="DIR", help="folder for the keys (default: the device's id)")
+    parser.add_argument(
+        "--timeout", type=float, default=30.0, metavar="SECONDS", help="longest wait for an answer (default: 30)"
+    )
+
+
+ENROLL = Subcommand(
+    name="enroll",
+    help="enrol this device in a lab with a claim: its keys are made here and never leave it",
+    example="edge-sdk enroll --claim device-07.claim",
+    arguments=_enroll_arguments,
+    function="edge_sdk.tools.enroll:command",
+)
 DEVICE = Subcommand(
     name="device",
     help="take part in a federation with your own model and data",
@@ -211,6 +243,27 @@ DRAIN = Subcommand(
     example="edge-sdk drain device-07 --broker mqtt://lab:1883 --federation cameras",
     arguments=_drain_arguments,
     function="edge_sdk.tools.operator.desk:drain_command",
+)
+PAUSE = Subcommand(
+    name="pause",
+    help="do not invite a device, nor wait for it, until it is resumed; it stays connected",
+    example="edge-sdk pause device-07 --broker mqtt://lab:1883 --federation cameras",
+    arguments=_forget_arguments,
+    function="edge_sdk.tools.operator.desk:pause_command",
+)
+RESUME = Subcommand(
+    name="resume",
+    help="invite a device again that was paused or taken out; without a device: the run does not stop",
+    example="edge-sdk resume device-07 --broker mqtt://lab:1883 --federation cameras",
+    arguments=_resume_arguments,
+    function="edge_sdk.tools.operator.desk:resume_command",
+)
+REVOKE = Subcommand(
+    name="revoke",
+    help="take nothing more from a device of a secure lab; edge-sdk lab revoke also closes the broker for it",
+    example="edge-sdk revoke device-07 --identity lab/operator --federation cameras",
+    arguments=_forget_arguments,
+    function="edge_sdk.tools.operator.desk:revoke_command",
 )
 FORGET = Subcommand(
     name="forget",

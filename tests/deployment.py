@@ -44,10 +44,15 @@ class Deployment:
         pictures: Path,
         broker: str,
         method: str = "fedmd",
+        *,
         tables: dict[str, Any] | None = None,
+        lab: Path | None = None,
         **federation: Any,
     ) -> None:
-        self.folder, self.out, self._broker = folder, folder / "run", broker
+        """lab: the folder of a lab; devices then use the identity folders `folder/DEVICE`, and `broker` is not used."""
+        self.folder, self.out = folder, folder / "run"
+        self._way = ["--broker", broker] if lab is None else ["--lab", str(lab)]
+        self._enrolled = lab is not None
         tables = tables or fleets.tables(pictures, method, devices=3, **federation)
         self.fleet = sim_fleet.build_fleet(settings.parse(tables, Path("test.toml")))
         self.running: dict[str, subprocess.Popen[bytes]] = {}
@@ -70,12 +75,13 @@ class Deployment:
 
     def start_coordinator(self, *options: str, resume: bool = False) -> None:
         """In a process of its own."""
-        arguments = ["coordinator", "federation.toml", "--broker", self._broker, "--out", str(self.out)]
+        arguments = ["coordinator", "federation.toml", *self._way, "--out", str(self.out)]
         self._start("coordinator", [*arguments, *options, *(["--resume"] if resume else [])])
 
     def start_device(self, device: str, *options: str, public: bool = True) -> None:
         """In a process of its own; a second start goes on from its state.  public: whether its app has the set."""
-        own = ["device", "--broker", self._broker, "--federation", "tiny", "--app", "tiny_app:make", "--id", device]
+        way = ["--identity", device] if self._enrolled else [*self._way, "--id", device]
+        own = ["device", *way, "--federation", "tiny", "--app", "tiny_app:make"]
         kit = str(self.folder / "kits" / device)
         self._start(device, [*own, *options], KIT=kit, **({} if public else {"WITHOUT_PUBLIC": "1"}))
 

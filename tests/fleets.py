@@ -107,6 +107,7 @@ class Run(VirtualFleet):
         observer: RunObserver | None = None,
         trace: TraceWriter | None = None,
         state: Mapping[str, Any] | None = None,
+        secured: Path | None = None,
     ) -> None:
         """caches: devices must fetch the public set; serving: whether the coordinator has it for them."""
         self.fleet = fleets.build_fleet(fleet) if isinstance(fleet, Config) else fleet
@@ -124,6 +125,7 @@ class Run(VirtualFleet):
             observer=observer,
             trace=trace,
             state=state,
+            secured=secured,
         )
         self.clock.at(LIMIT_S, self._hung)
 

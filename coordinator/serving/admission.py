@@ -38,6 +38,31 @@ def taken_out(device: str, federation: str) -> RefusalReason:
     )
 
 
+def revoked(device: str) -> RefusalReason:
+    """The refusal of a device whose keys the lab does not take any more."""
+    return RefusalReason(
+        "revoked", f"{device} was revoked", "ask the owner of the lab for a new claim, if it may take part again"
+    )
+
+
+def restored(device: str) -> RefusalReason:
+    """The refusal of a device that counts its starts anew."""
+    return RefusalReason(
+        "restored",
+        f"{device} counts fewer starts than before: its identity folder came back from a backup, or is a copy",
+        "ask the owner of the lab for a new claim, and enrol again",
+    )
+
+
+def unsigned(device: str) -> RefusalReason:
+    """The refusal of a device whose Hello has no valid signature, in a federation that requires one."""
+    return RefusalReason(
+        "signature",
+        f"{device}: this federation takes only frames that are signed with the key that {device} enrolled",
+        "enrol this device (edge-sdk enroll --claim FILE), and start it with --identity",
+    )
+
+
 def learns(hello: Hello, method: Method[Any]) -> bool:
     """Whether this device can train under the method; otherwise it can at most teach."""
     return method.learnt_by(hello.capabilities, hello.terms)

@@ -13,7 +13,7 @@ from coordinator.serving import admission
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Envelope, Limits
+from edge_sdk.protocol.codec import Envelope, Limits, Verify
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, Upload
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
@@ -25,9 +25,12 @@ def limits(spec: FederationSpec, method: Method[Any]) -> Limits:
     return frame_limits(method.every_exchange, expectation(spec))
 
 
-def opened(frame: bytes, sender: str, federation: str, within: Limits) -> Envelope:
-    """Decode a frame that came on a device's topic, and check that it is from that device and for this federation."""
-    envelope = codec.decode(frame, within)
+def opened(frame: bytes, sender: str, federation: str, within: Limits, verify: Verify | None = None) -> Envelope:
+    """Decode a frame that came on a device's topic, and check that it is from that device and for this federation.
+
+    verify: checks its signature before anything is decoded; None: signatures are not required.
+    """
+    envelope = codec.decode(frame, within, verify)
     message = envelope.message
     if message.federation != federation:
         raise RemoteProtocolError("topic", f"for federation {message.federation}")
@@ -38,12 +41,12 @@ def opened(frame: bytes, sender: str, federation: str, within: Limits) -> Envelo
     return envelope
 
 
-def opened_command(frame: bytes, federation: str, within: Limits) -> Envelope:
+def opened_command(frame: bytes, federation: str, within: Limits, verify: Verify | None = None) -> Envelope:
     """Decode a frame that came on the topic of commands, and check that it is an operator's for this federation.
 
-    Signatures are not checked yet: the broker's access rules decide who may publish on that topic.
+    verify: checks its signature; None: the broker's access rules alone decide who may publish on that topic.
     """
-    envelope = codec.decode(frame, within)
+    envelope = codec.decode(frame, within, verify)
     message = envelope.message
     if message.federation != federation:
         raise RemoteProtocolError("topic", f"for federation {message.federation}")

@@ -196,7 +196,9 @@ class CommandHandler:
 
     def _dismiss(self, dismiss: Dismiss, _now_s: float) -> None:
         for device in dismiss.devices:
-            self._sender.refuse(device, admission.taken_out(device, self._spec.federation))
+            hello = self._registry.hellos.get(device)
+            refusal = admission.taken_out(device, self._spec.federation)
+            self._sender.refuse(device, refusal, hello.instance if hello else None)
 
     def _end_run(self, end: EndRun, _now_s: float) -> None:
         self._sender.announce("failed" if end.reason else "finished", end.reason)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from coordinator.serving import admission
@@ -17,9 +17,20 @@ from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
 class DeviceRegistry:
     """The known devices by their ids.  The rules of admission are in admission.py."""
 
-    def __init__(self, spec: FederationSpec, method: Method[Any], roster: tuple[str, ...], *, serving: bool) -> None:
-        """roster: sorted; empty: any device may join.  serving: whether devices can fetch the public set here."""
-        self._spec, self._method, self._roster, self._serving = spec, method, roster, serving
+    def __init__(
+        self,
+        spec: FederationSpec,
+        method: Method[Any],
+        roster: tuple[str, ...],
+        *,
+        serving: bool,
+        run: Callable[[], bytes] | None = None,
+    ) -> None:
+        """roster: sorted; empty: any device may join.  serving: whether devices can fetch the public set here.
+
+        run: returns the run that a Hello must name; None: it need not name any.
+        """
+        self._spec, self._method, self._roster, self._serving, self._run = spec, method, roster, serving, run
         self._listed = frozenset(roster)
         self.hellos: dict[str, Hello] = {}
         """The Hello of each device that takes part."""
@@ -47,6 +58,10 @@ class DeviceRegistry:
     def fetches(self, hello: Hello) -> bool:
         """Whether the device lacks the public set, and will fetch it before it takes part."""
         return admission.fetches(hello, self._spec, self._method)
+
+    def is_unbound(self, hello: Hello) -> bool:
+        """Whether a Hello must name this run, and does not: it may be one that was recorded in an earlier run."""
+        return self._run is not None and hello.run != self._run()
 
     def place_on_roster(self, device: str) -> int | None:
         """The place of a device on the roster, counted from 0; None: it is not on it, or there is no roster."""
@@ -84,7 +99,7 @@ class DeviceRegistry:
                 self.identities.contested_by(hello, envelope.stamp)
                 self.greeted(hello.device, envelope.stamp)
                 self.enter(hello, number)
-                if not (self.fetches(hello) or admission.waits(hello)):
+                if not (self.fetches(hello) or admission.waits(hello) or self.is_unbound(hello)):
                     self.take_in(hello)
 
     # -- who is here ------------------------------------------------------------------------------------------------
@@ -113,6 +128,10 @@ class DeviceRegistry:
     def greeted(self, device: str, stamp: Stamp) -> None:
         """Note that a device sent a Hello, in a frame with this stamp."""
         self._stamps[device] = stamp
+
+    def last_hello(self, device: str) -> Stamp | None:
+        """Return the stamp of a device's last Hello; None: there was none."""
+        return self._stamps.get(device)
 
     def check_news(self, device: str, stamp: Stamp) -> None:
         """Raise RemoteProtocolError if a frame is older than its device's last Hello: it came late, or was replayed."""

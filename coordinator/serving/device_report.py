@@ -115,6 +115,8 @@ class DeviceReport:
     def _doing(self, device: str) -> tuple[str, str]:
         """Return the word for what a device is doing, and why it is not training."""
         state, record = self._state(), self._record
+        if device in self._orders.paused:
+            return "paused", f"an operator paused it; edge-sdk resume {device} invites it again"
         if device in state.members:
             return self._member(device, state)
         if device in self._orders.drained:

@@ -6,13 +6,15 @@ Each check sees only what the ones before it let through:
     2  rate       its sender has not sent more than its share (shares.py)
     3  chunks     a long frame is put together if there is room for its sender's
     4  stranger   its sender takes part, or is on the roster, or the frame is one with which devices come and go
-    5  decode     size, header, checksum and body are legal; the message is from the topic's device
+    5  signature  where the lab was set up: its sender's key signed it
+    6  decode     size, header, checksum and body are legal; the message is from the topic's device
 
 The transport makes the first three, in its own thread, by asking frame_screen.py; `Intake` makes the others, and the
 first one again, for transports that do not ask.
 
 A frame that fails is counted under the word of the check, for the sender that its topic names.  Without access rules
-on the broker, that name is a claim: anybody may publish under it.
+on the broker, that name is a claim: anybody may publish under it.  Where signatures are required, a frame without a
+valid one counts for nobody.
 """
 
 from __future__ import annotations
@@ -20,9 +22,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from coordinator.serving import checks
+from coordinator.serving.signatures import LabSecurity
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
-from edge_sdk.protocol.codec import Envelope, Limits
+from edge_sdk.protocol.codec import Envelope, Limits, Verify
 from edge_sdk.protocol.topics import CONTROL, STATUS, Origin
 from edge_sdk.transport.base import Incoming
 
@@ -40,17 +43,43 @@ def booked_to(topic: str) -> str:
 class Intake:
     """Opens the frames of one federation."""
 
-    def __init__(self, federation: str, within: Limits, known: Callable[[str], bool]) -> None:
-        """within: the sizes of legal frames.  known: whether a device takes part, or is on the roster."""
-        self._federation, self._within, self._known = federation, within, known
+    def __init__(
+        self, federation: str, within: Limits, known: Callable[[str], bool], security: LabSecurity | None = None
+    ) -> None:
+        """within: the sizes of legal frames.  known: whether a device takes part, or is on the roster.
+
+        security: the keys of those who may send; None: signatures are not required.
+        """
+        self._federation, self._within, self._known, self._security = federation, within, known, security
+        self.sender = NOBODY
+        """For whom the last frame counts: its topic's device, or where signatures are required, who proved to be it."""
 
     def opened(self, incoming: Incoming) -> Envelope:
         """Return the message of a frame.  Raises RemoteProtocolError, with the word of the check that it fails."""
+        self.sender = NOBODY if self._security else booked_to(incoming.topic)
         origin = self._origin(incoming.topic)
         self._check_sender(origin)
+        verify = self._verify(origin)
         if origin.kind == CONTROL:
-            return checks.opened_command(incoming.frame, self._federation, self._within)
-        return checks.opened(incoming.frame, origin.device, self._federation, self._within)
+            return checks.opened_command(incoming.frame, self._federation, self._within, verify)
+        return checks.opened(incoming.frame, origin.device, self._federation, self._within, verify)
+
+    def _verify(self, origin: Origin) -> Verify | None:
+        """Return the check of the signature, which takes note of who proved to be the sender; None: none is needed."""
+        security = self._security
+        if security is None:
+            return None
+        if origin.kind == CONTROL:
+            return security.of_operator
+        genuine = security.of_device(origin.device)
+
+        def verify(key: bytes, signed: bytes, signature: bytes) -> bool:
+            proven = genuine(key, signed, signature)
+            if proven:
+                self.sender = origin.device
+            return proven
+
+        return verify
 
     def _origin(self, topic: str) -> Origin:
         origin = topics.origin(topic)

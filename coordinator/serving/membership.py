@@ -18,6 +18,7 @@ from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.seats import Seats
 from coordinator.serving.sender import Sender
+from coordinator.serving.signatures import newer
 from coordinator.serving.versions import version_refusal, version_remark
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Envelope, Stamp
@@ -42,11 +43,14 @@ class MembershipHandler:
         expected: int,
         welcomed: Callable[[], None],
         forgot: Callable[[str], None],
+        signed: bool = False,
     ) -> None:
         """draining: returns the devices that finish their last round.  welcomed: is called after each Welcome.
 
         expected: how many devices this run was made for.  forgot: is called for each device that gave up its place.
+        signed: whether frames are signed, so that stamps are true.
         """
+        self._signed = signed
         self._seats, self._forgot, self._strangers = seats, forgot, LineBudget()
         self._orders, self._draining = orders, draining
         self._registry, self._ledger, self._record = registry, ledger, record
@@ -60,6 +64,8 @@ class MembershipHandler:
         """
         message = envelope.message
         if isinstance(message, Hello):
+            if self._signed:
+                self._check_newest(message, envelope.stamp)
             return self._greet(message, envelope.stamp, frame, now_s, observer)
         if isinstance(message, PublicRequest):
             self._serve(message, frame, now_s, observer)
@@ -81,8 +87,9 @@ class MembershipHandler:
         if not self._registry.known(device):
             refusal = refusal or self._seats.refusal(device)
             if refusal is not None:
-                return self._turn_away(device, refusal, now_s, observer)
-            displaced = self._seats.to_displace() if self._seats.crowded else ""
+                return self._turn_away(device, refusal, now_s, observer, hello.instance)
+            takes_seat = self._seats.crowded and not self._registry.is_unbound(hello)
+            displaced = self._seats.to_displace() if takes_seat else ""
             if displaced is None:
                 self._say(f"{device} waits: too many devices are on probation", now_s, observer)
                 return None  # it will say Hello again
@@ -95,7 +102,7 @@ class MembershipHandler:
             return None
         self._registry.greeted(device, stamp)
         if refusal is not None:
-            return self._turn_away(device, refusal, now_s, observer)
+            return self._turn_away(device, refusal, now_s, observer, hello.instance)
         return self._admit(hello, frame, now_s, observer)
 
     def _refusal(self, hello: Hello) -> RefusalReason | None:
@@ -131,17 +138,41 @@ class MembershipHandler:
             observer.noted(f"{device} fetches the public set")
         elif waits(hello) and device not in self._registry.numbers:
             observer.noted(f"{device} has no labelled samples yet, and takes part once it has some")
-        self._registry.enter(hello, number)
+        unbound = self._registry.is_unbound(hello)
+        if not unbound:
+            self._registry.enter(hello, number)
         self._sender.welcome(
             device, number, self._ledger.run, self._public_server.total_bytes if self._public_server else 0
         )
         self._welcomed()
+        if unbound:
+            return None  # it takes part once its Hello names the run, which the Welcome tells
         if fetching:
             return None  # it takes part once its Hello names the set
         if waits(hello):
             return rounds.Lost(device)  # likewise; if it took part before, nobody waits for it
         self._take_in(hello, now_s, observer)
         return rounds.Joined(device, now_s, instead_of)
+
+    def _check_newest(self, hello: Hello, stamp: Stamp) -> None:
+        """Raise RemoteProtocolError for a signed Hello that is not newer than the device's last one.
+
+        A device whose keys came back from a backup counts its starts anew, and learns that it must enrol again: the
+        Refusal names the instance of this Hello, so that one that was replayed stops nobody.
+        """
+        last = self._registry.last_hello(hello.device)
+        if newer(stamp, last):
+            return
+        if last is not None and stamp.boot_epoch < last.boot_epoch and hello.instance is not None:
+            self._sender.refuse(hello.device, admission.restored(hello.device), hello.instance)
+        raise RemoteProtocolError("replayed", f"a Hello of {hello.device} that is not its newest")
+
+    def revoke(self, device: str, now_s: float, observer: RunObserver) -> rounds.RoundEvent:
+        """Take a device out at once, and tell it; returns the event for the rounds."""
+        hello = self._registry.hellos.get(device)
+        self._sender.refuse(device, admission.revoked(device), hello.instance if hello else None)
+        observer.noted(f"{device} was revoked: nothing of it counts from now on")
+        return rounds.Left(device, now_s)
 
     def _is_intruder(self, hello: Hello, stamp: Stamp, observer: RunObserver) -> bool:
         """Whether another device has this id and came before; then this one is refused, and that one stays."""
@@ -163,12 +194,12 @@ class MembershipHandler:
         self._turn_away(device, refusal, now_s, observer)
 
     def _turn_away(
-        self, device: str, refusal: RefusalReason, now_s: float, observer: RunObserver
+        self, device: str, refusal: RefusalReason, now_s: float, observer: RunObserver, instance: bytes | None = None
     ) -> rounds.DeviceRefused | None:
         known = device in self._record.refused_devices
         note = {"device": device, "reason": refusal.reason, "message": refusal.message, "remedy": refusal.remedy}
         self._record.refused_device(device, note)
-        self._sender.refuse(device, refusal)
+        self._sender.refuse(device, refusal, instance)
         line = f"{refusal.message}; {refusal.remedy}"
         told = line if self._registry.known(device) else self._strangers.line(line, now_s)
         if not known and told is not None:
@@ -214,7 +245,7 @@ class MembershipHandler:
         if not status.declines:
             observer.noted(f"{device} takes part again")
             del reasons[device]
-            return rounds.Willing(device, now_s)
+            return None if device in self._orders.paused else rounds.Willing(device, now_s)
         if reasons.get(device, ("", ""))[0] != status.declines:
             observer.noted(f"{device} declined: {status.why or status.declines}")
         reasons[device] = status.declines, status.why

@@ -1,7 +1,7 @@
 """Answers operators: carries out their commands, and tells them about the devices of the run.
 
-Commands are not signed yet: who may publish on the topic of commands is decided by the broker's access rules.  A
-signature, once there is one, is checked where the server opens the frame, before anything here is called.
+Where the lab was set up, the signature of a command is checked before anything here is called.  Elsewhere the broker's
+access rules decide who may publish on the topic of commands.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from coordinator.serving.device_report import DeviceReport
 from coordinator.serving.orders import Orders
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
+from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import DEVICES_PER_PAGE, Control, ControlAnswer, Inquiry, LogLines, LogRequest
 
@@ -45,8 +46,15 @@ class OperatorDesk:
         sender: Sender,
         state: Callable[[], RoundState],
         noted: Callable[[str], None],
+        run: bytes | None,
+        revokes: Callable[[str], str] | None = None,
     ) -> None:
-        """state: returns the state of the rounds.  noted: takes a line for the owner of the run."""
+        """state: returns the state of the rounds.  noted: takes a line for the owner of the run.
+
+        run: the id that a signed command must name.  revokes: revokes a device's keys, and returns why it cannot; None:
+        there are no keys.
+        """
+        self._run, self._revokes = run, revokes
         self._federation, self._registry, self._record = federation, registry, record
         self._orders, self._report, self._sender = orders, report, sender
         self._state, self._noted = state, noted
@@ -58,14 +66,17 @@ class OperatorDesk:
             "drain": self._drain,
             "resume": self._resume,
             "forget": self._forget,
+            "pause": self._pause,
+            "revoke": self._revoke,
         }
 
     # -- commands -----------------------------------------------------------------------------------------------------
 
-    def carry_out(self, control: Control, now_s: float) -> rounds.RoundEvent | None:
+    def carry_out(self, control: Control, now_s: float, signed: Stamp | None = None) -> rounds.RoundEvent | None:
         """Carry out a command once, and answer it; returns the event for the rounds, if any.
 
-        Raises RemoteProtocolError for a command that nobody waits to see answered.
+        signed: the stamp of its frame, if that is signed.  Raises RemoteProtocolError for a command that nobody waits
+        to see answered, and for a signed one that was recorded earlier; StoreError if the disk fails.
         """
         if control.operator is None or control.request is None:
             raise RemoteProtocolError("knowledge", "a Control without operator and request is not carried out")
@@ -73,6 +84,8 @@ class OperatorDesk:
         if known is not None:
             self._sender.answer(known)
             return None
+        if signed is not None and (control.run != self._run or not self._orders.take_note(signed)):
+            raise RemoteProtocolError("replayed", f"a command {control.operation} of before, or of another run")
         try:
             command = self._commands.get(control.operation)
             done, text, event = command(control.device, now_s) if command else self._unknown(control.operation)
@@ -124,12 +137,38 @@ class OperatorDesk:
         self._orders.stop(wanted=True)
         return True, text, rounds.Drain(now_s)
 
-    def _resume(self, device: str | None, _now_s: float) -> Reply:
+    def _pause(self, device: str | None, now_s: float) -> Reply:
+        if device is None:
+            return (
+                False,
+                "name the device to pause; edge-sdk drain stops the whole run, and --resume goes on with it",
+                None,
+            )
+        fault = self._unknown_device(device)
+        if fault:
+            return False, fault, None
+        self._orders.pause(device, wanted=True)
+        return (
+            True,
+            f"{device} is not waited for, nor invited, until it is resumed",
+            rounds.Declined(device, None, now_s),
+        )
+
+    def _revoke(self, device: str | None, _now_s: float) -> Reply:
+        if device is None:
+            return False, "name the device to revoke", None
+        fault = self._revokes(device) if self._revokes else "frames are not signed here: start it with --lab"
+        return not fault, fault or f"{device} is revoked; edge-sdk lab revoke also closes the broker for it", None
+
+    def _resume(self, device: str | None, now_s: float) -> Reply:
         if device is None:
             if not self._orders.stopping:
                 return True, "the run goes on: it was not to stop", None
             self._orders.stop(wanted=False)
             return True, "the run goes on", rounds.CancelDrain()
+        if device in self._orders.paused:
+            self._orders.pause(device, wanted=False)
+            return True, f"{device} is invited again", rounds.Willing(device, now_s)
         if device not in self._orders.drained:
             fault = self._unknown_device(device)
             return not fault, fault or f"{device} takes part: it was not taken out", None

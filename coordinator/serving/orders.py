@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
 from coordinator.ledger import Ledger
 from coordinator.serving.device_registry import DeviceRegistry
+from edge_sdk.protocol.codec import Stamp
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +20,10 @@ class Standing:
     """Devices to be deleted from the ledger once no upload of theirs is needed any more."""
     stopping: bool = False
     """Whether the run stops at the end of this round."""
+    paused: frozenset[str] = frozenset()
+    """Devices that are not invited until an operator resumes them."""
+    commands: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Start and sequence of the last signed command of each operator's key, in hexadecimal digits."""
 
 
 class Orders:
@@ -27,7 +33,11 @@ class Orders:
         self._ledger = ledger
         plain = ledger.orders()
         self._standing = Standing(
-            frozenset(plain.get("drained", ())), frozenset(plain.get("forgotten", ())), bool(plain.get("stopping"))
+            frozenset(plain.get("drained", ())),
+            frozenset(plain.get("forgotten", ())),
+            bool(plain.get("stopping")),
+            frozenset(plain.get("paused", ())),
+            {key: (int(start), int(sequence)) for key, (start, sequence) in plain.get("commands", {}).items()},
         )
 
     @property
@@ -41,6 +51,11 @@ class Orders:
         return self._standing.forgotten
 
     @property
+    def paused(self) -> frozenset[str]:
+        """Devices that are not invited until an operator resumes them."""
+        return self._standing.paused
+
+    @property
     def stopping(self) -> bool:
         """Whether the run stops at the end of this round."""
         return self._standing.stopping
@@ -50,9 +65,25 @@ class Orders:
         """The devices that nobody waits for after a restart."""
         return self.drained | self.forgotten
 
+    def take_note(self, stamp: Stamp) -> bool:
+        """Take note of a signed command, durably; returns whether it is newer than its operator's last one.
+
+        Raises StoreError.
+        """
+        key, at = stamp.key_id.hex(), (stamp.boot_epoch, stamp.sequence)
+        if at <= self._standing.commands.get(key, (0, 0)):
+            return False
+        self._keep(replace(self._standing, commands={**self._standing.commands, key: at}))
+        return True
+
     def stop(self, *, wanted: bool) -> None:
         """Note that the run stops at the end of this round, or no longer does.  Raises StoreError."""
         self._keep(replace(self._standing, stopping=wanted))
+
+    def pause(self, device: str, *, wanted: bool) -> None:
+        """Note that a device is not invited any more, or is again.  Raises StoreError."""
+        others = self._standing.paused - {device}
+        self._keep(replace(self._standing, paused=others | {device} if wanted else others))
 
     def drain(self, device: str) -> None:
         """Note that a device is taken out.  Raises StoreError."""
@@ -80,5 +111,7 @@ class Orders:
     def _keep(self, standing: Standing) -> None:
         if standing != self._standing:
             plain = {"drained": sorted(standing.drained), "forgotten": sorted(standing.forgotten)}
-            self._ledger.keep_orders({**plain, "stopping": standing.stopping})
+            later = {"paused": sorted(standing.paused), "commands": dict(standing.commands)}
+            given = {name: value for name, value in later.items() if value}
+            self._ledger.keep_orders({**plain, "stopping": standing.stopping, **given})
             self._standing = standing

@@ -29,9 +29,11 @@ def standing(
     *,
     orders: Orders,
     robust: RobustTable,
+    revoked: frozenset[str] = frozenset(),
 ) -> tuple[Aggregation, RoundState]:
     """Fill a new registry and a new reduction from the ledger; returns the aggregation and the state of the rounds.
 
+    revoked: devices that may not take part any more.
     Raises UsageError if the ledger belongs to another configuration, StoreError if the disk fails.
     """
     _bind(ledger, spec)
@@ -44,7 +46,7 @@ def standing(
         answered,
         asked=record.asked,
         answered=record.answered,
-        gone=orders.gone,
+        gone=orders.gone | revoked,
         stopping=orders.stopping,
     )
 

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from coordinator.serving.admission import RefusalReason
 from coordinator.serving.shares import BLOCK_EARNS, EXCHANGE_EARNS
+from edge_sdk.identity.signatures import FrameSigner
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.body import PackedField
 from edge_sdk.protocol.codec import Stamp
@@ -46,12 +47,15 @@ class Sender:
         epoch: Callable[[], int],
         sent: Callable[[str, int], None],
         asks: Callable[[str, int], None],
+        signer: FrameSigner | None = None,
     ) -> None:
         """run: the id that messages carry; None: none.  epoch: returns the epoch of this start.
 
         sent: is called with each frame's device and size in bytes.
         asks: is called when a device is asked for something for the first time, with the most frames of its answer.
+        signer: stamps and signs each frame; None: frames are not signed.
         """
+        self._signer = signer
         self._spec, self._transport, self._epoch, self._sent = spec, transport, epoch, sent
         self._run, self._asks = run, asks
         self._asked: dict[str, ExchangeId] = {}
@@ -174,6 +178,8 @@ class Sender:
         self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame)
 
     def _frame(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> bytes:
+        if self._signer is not None:
+            return codec.encode(message, self._signer.stamp(), self._signer.sign, packed)
         self._sequence += 1
         return codec.encode(message, Stamp(self._epoch(), self._sequence), packed=packed)
 

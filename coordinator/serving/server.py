@@ -21,6 +21,7 @@ from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import NO_WORK, FleetWork
 from coordinator.rounds import (
+    Declined,
     Joined,
     Left,
     Lost,
@@ -35,7 +36,7 @@ from coordinator.rounds import (
     Withheld,
 )
 from coordinator.rounds.queue import RoundQueue
-from coordinator.serving import checks, restart
+from coordinator.serving import admission, checks, restart
 from coordinator.serving.checks import UploadChecks
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.device_registry import DeviceRegistry
@@ -52,9 +53,11 @@ from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.seats import Seats
 from coordinator.serving.sender import Sender
 from coordinator.serving.shares import Shares
+from coordinator.serving.signatures import LabSecurity
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import topics, transforms
+from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, LogLines, Upload
@@ -94,6 +97,7 @@ class Server:
         roster: tuple[str, ...] = (),
         observer: RunObserver | None = None,
         public_server: PublicSetServer | None = None,
+        security: LabSecurity | None = None,
         work: Callable[[], FleetWork] = lambda: NO_WORK,
         clock: Callable[[], float] = time.monotonic,
         begun_s: float | None = None,
@@ -101,7 +105,7 @@ class Server:
     ) -> None:
         """begun_s: when a resumed run opened its first exchange, in seconds of this clock; None: not known.
 
-        robust: what one device may move.
+        security: the keys of the lab; None: frames are not signed, and need not be.  robust: what one device may move.
         """
         self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))
@@ -114,8 +118,15 @@ class Server:
         chain = transforms.chain(spec)
         self._demands = UploadChecks(spec, method)
         self._warnings = RunWarnings(method, spec, policy)
-        self._registry = DeviceRegistry(spec, method, self.roster, serving=public_server is not None)
-        self._intake = Intake(spec.federation, self._limits, self._registry.known)
+        self._registry = DeviceRegistry(
+            spec,
+            method,
+            self.roster,
+            serving=public_server is not None,
+            run=(lambda: ledger.run) if security else None,
+        )
+        self._security = security
+        self._intake = Intake(spec.federation, self._limits, self._registry.known, security)
         self.hellos: Mapping[str, Hello] = self._registry.hellos
         """The Hello of each device that takes part."""
         self.numbers: Mapping[str, int] = self._registry.numbers
@@ -124,11 +135,18 @@ class Server:
         self.reduction.method.combining = Combining.under(robust)
         self._orders = Orders(ledger)
         aggregation, standing = restart.standing(
-            spec, policy, ledger, self._registry, self.reduction, orders=self._orders, robust=robust
+            spec,
+            policy,
+            ledger,
+            self._registry,
+            self.reduction,
+            orders=self._orders,
+            robust=robust,
+            revoked=security.revoked if security else frozenset(),
         )
         self.record = aggregation.record
         self.record.started_s = begun_s
-        self._run = ledger.unique_run
+        self._run = ledger.run if security else ledger.unique_run
         shares = Shares(self._limits.frame_bytes, policy.expected)
         self._screen = FrameScreen(
             federation=spec.federation,
@@ -138,7 +156,13 @@ class Server:
             due=lambda device: device in self.rounds.missing,
         )
         self._sender = Sender(
-            spec, transport, run=self._run, epoch=lambda: ledger.epoch, sent=self._sent, asks=shares.earned
+            spec,
+            transport,
+            run=self._run,
+            epoch=lambda: ledger.epoch,
+            sent=self._sent,
+            asks=shares.earned,
+            signer=security.started(ledger.epoch) if security else None,
         )
         self._commands = CommandHandler(
             spec=spec,
@@ -174,6 +198,7 @@ class Server:
             expected=policy.expected,
             welcomed=self._remind,
             forgot=self._forgot,
+            signed=security is not None,
         )
         self._strangers = LineBudget()
         self._report = DeviceReport(
@@ -193,6 +218,8 @@ class Server:
             sender=self._sender,
             state=lambda: self.rounds,
             noted=self._note,
+            run=self._run,
+            revokes=security.revoke if security else None,
         )
         self._linked, self._link_fault = False, "it does not answer"
         self.transport.screen_with(self._screen)
@@ -221,6 +248,7 @@ class Server:
                 self.flush(self._clock())
                 self.tick(self._clock())
                 self.observer.waited(self.record)
+                self.look_for_revoked(self._clock())
                 reason = check()
                 if reason:
                     self._queue.give_up(reason, self._clock())
@@ -291,6 +319,15 @@ class Server:
         """Do what is due at this time."""
         self._queue.tick(now_s)
 
+    def look_for_revoked(self, now_s: float) -> None:
+        """Take out the devices that the lab has revoked since the last look."""
+        if self._security is None or self._queue.held:
+            return
+        before = self._security.revoked
+        if self._security.look(now_s):
+            for device in sorted((self._security.revoked - before) & self.numbers.keys()):
+                self._queue.feed(self._membership.revoke(device, now_s, self.observer), now_s=now_s)
+
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Handle an event of the transport.  An illegal frame is counted for its sender, and changes nothing else.
 
@@ -317,13 +354,22 @@ class Server:
             try:
                 self._take(event, now_s)
             except RemoteProtocolError as error:
-                self._refuse_frame(sender, error.kind, str(error), now_s)
-                if error.kind == "version" and event.topic == topics.up(self.spec.federation, sender, "hello"):
-                    self._membership.unreadable(sender, str(error), now_s, self.observer)
+                booked = sender if error.kind == "stranger" else self._intake.sender
+                self._refuse_frame(booked, error.kind, str(error), now_s)
+                if event.topic == topics.up(self.spec.federation, sender, "hello"):
+                    self._answer_unopened(sender, error, now_s)
                 event.acknowledge()
             except StoreError as error:
                 self.observer.noted(str(error))
                 event.acknowledge()
+
+    def _answer_unopened(self, sender: str, error: RemoteProtocolError, now_s: float) -> None:
+        """Tell a device why its Hello is not read; one whose frames are signed ignores this: it names no instance."""
+        if error.kind == "version":
+            self._membership.unreadable(sender, str(error), now_s, self.observer)
+        elif error.kind == "signature" and self._security is not None:
+            known = sender in self._security.revoked
+            self._sender.refuse(sender, admission.revoked(sender) if known else admission.unsigned(sender))
 
     def _refuse_frame(self, sender: str, kind: str, reason: str, now_s: float, count: int = 1) -> None:
         """Count refused frames; says it for the first one of a sender and a word, then for the tenth, hundredth ..."""
@@ -373,7 +419,7 @@ class Server:
         envelope = self._intake.opened(incoming)
         message = envelope.message
         if isinstance(message, (Control, Inquiry)):
-            self._take_command(message, now_s)
+            self._take_command(message, envelope.stamp, now_s)
             incoming.acknowledge()
             return
         self._report.saw(booked_to(incoming.topic), now_s)
@@ -391,15 +437,17 @@ class Server:
             self._report.parted(event.device)
         if event is not None:
             self._queue.feed(event, now_s=now_s)
+        if isinstance(event, Joined) and event.device in self._orders.paused:
+            self._queue.feed(Declined(event.device, None, now_s), now_s=now_s)
         incoming.acknowledge()
 
-    def _take_command(self, message: Control | Inquiry, now_s: float) -> None:
+    def _take_command(self, message: Control | Inquiry, stamp: Stamp, now_s: float) -> None:
         """Carry out an operator's command, or answer a question."""
         event = None
         if isinstance(message, Inquiry):
             self._desk.tell(message, now_s)
         else:
-            event = self._desk.carry_out(message, now_s)
+            event = self._desk.carry_out(message, now_s, stamp if self._security else None)
         if event is not None:
             self._queue.feed(event, now_s=now_s)
 
@@ -407,7 +455,7 @@ class Server:
         """Check an upload against what the exchange asks for; then the rounds decide whether it counts."""
         place = ExchangeId(upload.round, upload.exchange)
         hello = self.hellos.get(upload.device)
-        of_another_run = upload.run not in (None, self._run)
+        of_another_run = upload.run != self._run and (upload.run is not None or self._security is not None)
         if of_another_run or upload.device not in self.numbers:
             self._sender.ask_for_hello(upload.device)
         if hello is None:

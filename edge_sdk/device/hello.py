@@ -23,10 +23,12 @@ def hello(
     fetches_public: bool,
     instance: bytes | None,
     sends_logs: bool,
+    run: bytes | None,
 ) -> Hello:
     """Build the Hello of a device with this model and data; it has class counts only if the bench discloses them.
 
     The weights that it declares are those of the proxy, if there is one.  shares_weights: whether it declares any.
+    run: the run that it asks to take part in; None: any.
     """
     model, shared = bench.model.spec, bench.shared
     hidden = frozenset() if shares_weights else frozenset({"weights"})
@@ -55,6 +57,7 @@ def hello(
         instance=instance,
         sends_logs=sends_logs,
         capacity=bench.capacity,
+        run=run,
     )
 
 

@@ -27,13 +27,14 @@ from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
 from edge_sdk.device.learner import Learner, ServeRequest, WorkSlices
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.public_supply import PublicSupply
+from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.errors import LearningLost, Refused, RemoteProtocolError, RunFailed, StoreError, TrainingFailed
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import CONTROL_LIMITS, Stamp
+from edge_sdk.protocol.codec import CONTROL_LIMITS, Envelope, Stamp
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
@@ -90,14 +91,17 @@ class Participant:
         share_weights: bool = False,
         secret: bytes = b"",
         on_new_model: OnNewModel | None = None,
+        security: DeviceSecurity | None = None,
     ) -> None:
         """data: with model and public set.  secret: the bytes from which noise is drawn; b"": the store's.
 
-        on_new_model: None: the model is the one that the state began with.  The other parameters are those of `Agent`.
+        on_new_model: None: the model is the one that the state began with.  security: signs what is sent, and checks
+        what comes; None: neither.  The other parameters are those of `Agent`.
         """
         self.federation, self.device, self.board = federation, device, board
-        self.data, self.bench = data, data.bench
-        self.data.notify = self.on_news
+        self._security, self._told = security, set[str]()
+        """The words of refused frames that the owner was told of, beside the keys."""
+        self.data, self.bench, data.notify = data, data.bench, self.on_news
         self.shares_weights = self.bench.proxy is not None or (
             share_weights and "weights" in self.bench.model.spec.capabilities
         )
@@ -109,10 +113,15 @@ class Participant:
         self._limits = CONTROL_LIMITS
         """The limits of incoming frames."""
         transport.accept_up_to(self._limits.frame_bytes)
-        self._uplink = Uplink(transport, federation=federation, device=device, boot_epoch=store.boot_epoch)
+        self._uplink = Uplink(
+            transport,
+            federation=federation,
+            device=device,
+            boot_epoch=store.boot_epoch,
+            signer=security.started() if security else None,
+        )
         self.refused_frames, self._refused_told = Counter[str](), Counter[str]()
         """Frames that this device refused, by word; and those of them that uploads have told of."""
-        """Illegal frames, counted by the words that RemoteProtocolError lists."""
         fetch = None
         if self.bench.public is None and fetches_public:
             fetch = PublicFetch(public_cache, f"{federation}.{device}", self.refused_frames, max_public_bytes)
@@ -149,7 +158,8 @@ class Participant:
 
     def reopen(self, store: Store) -> None:
         """Begin a new life on a store that may have changed, as a restart of the process would: from what is stored."""
-        self.store, self._uplink.boot_epoch = store, store.boot_epoch
+        self.store = store
+        self._uplink.begin(store.boot_epoch, self._security.started() if self._security else None)
         self.session = session.SessionState()
         self.refusal, self._learner, self._work, self._newest = None, None, None, None
         self._save_again_s, self._fetch_again_s, self._unanswered_hellos = None, None, 0
@@ -402,7 +412,7 @@ class Participant:
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _receive(self, incoming: Incoming, now_s: float) -> None:
-        envelope = codec.decode(incoming.frame, self._limits)
+        envelope = self._opened(incoming.frame)
         message = envelope.message
         if message.federation != self.federation or getattr(message, "device", self.device) != self.device:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} for somebody else")
@@ -417,6 +427,8 @@ class Participant:
                 log.warning("%s: upload %s refused: %s", self.device, (message.round, message.exchange), message.reason)
             self._feed(session.Receipted(ExchangeId(message.round, message.exchange), now_s))
         elif isinstance(message, Refusal):
+            if self._security is not None and (message.instance is None or message.instance != self.instance):
+                return  # of an earlier start of this device, or an answer to a frame that was not its own
             if message.instance not in (None, self.instance):
                 line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"
                 log.warning("%s: %s", self.device, line)
@@ -452,7 +464,22 @@ class Participant:
         """Whether a message is of the run that this device takes part in, and not of before its last Welcome."""
         if self._learner is None:
             return True  # neither has an effect yet
-        return message.run in (None, self.session.run) and stamp.boot_epoch >= self.session.epoch
+        unnamed = message.run is None and self._security is None
+        return (unnamed or message.run == self.session.run) and stamp.boot_epoch >= self.session.epoch
+
+    def _opened(self, frame: bytes) -> Envelope:
+        """Return the message in a frame, after its signature is checked if one is required."""
+        if self._security is None:
+            return codec.decode(frame, self._limits)
+        try:
+            envelope = codec.decode(frame, self._limits, self._security.verify)
+            self._security.check_start(envelope.stamp)
+        except RemoteProtocolError as error:
+            if error.kind in ("signature", "replayed") and error.kind not in self._told:
+                self._told.add(error.kind)
+                self.on_news(f"refused a frame that claims to be the coordinator's: {error}")
+            raise
+        return envelope
 
     def _send_log(self, wanted: LogRequest) -> None:
         lines = self.last_lines()
@@ -562,6 +589,11 @@ class Participant:
 
     # -- joining ----------------------------------------------------------------------------------------------------
 
+    @property
+    def _run(self) -> bytes | None:
+        """The id of the run that this device is in; None: it has not been welcomed yet."""
+        return None if self._learner is None else self._learner.membership.welcome.run
+
     def _hello(self) -> Hello:
         return hello(
             self.bench,
@@ -572,10 +604,11 @@ class Participant:
             fetches_public=self._supply.fetches,
             instance=self.instance,
             sends_logs=self.last_lines() is not None,
+            run=self._run if self._security else None,
         )
 
     def _receive_welcome(self, welcome: Welcome, frame: bytes, now_s: float) -> None:
-        public_before = self.bench.public
+        public_before, run_before = self.bench.public, self._run
         if self._learner is None:
             self._enter_run(welcome, frame)
         elif self._learner.membership.welcome.run != welcome.run:  # with the model as trained so far
@@ -592,11 +625,12 @@ class Participant:
         if refusal is not None:
             self._leave_refused(refusal)
             return
-        if self.session.phase is session.SessionPhase.JOINING:
+        unnamed = self._security is not None and run_before != welcome.run  # the Hello did not name the run
+        if self.session.phase is session.SessionPhase.JOINING and not unnamed:
             self.on_news(f"accepted by the coordinator: {welcome.spec.method}, {welcome.spec.rounds} rounds")
         found = self.bench.public is not public_before  # found on the disk; the Hello has not named it yet
-        self._feed(session.Welcomed(welcome.epoch, now_s, lacks_public_set or found, welcome.run))
-        if found and not lacks_public_set:
+        self._feed(session.Welcomed(welcome.epoch, now_s, lacks_public_set or found or unnamed, welcome.run))
+        if unnamed or (found and not lacks_public_set):
             self._feed(session.Fetched(now_s))
 
     def _join(self, welcome: Welcome) -> Learner:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edge_sdk.identity.signatures import FrameSigner
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, LogLines, PublicRequest, Upload
+from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, LogLines, Message, PublicRequest, Upload
 from edge_sdk.transport.base import Transport, Will
 
 KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye", PublicRequest: "get", LogLines: "log"}
@@ -18,10 +19,17 @@ KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye", PublicRe
 class Uplink:
     """Sends the messages of one device to the coordinator of one federation, from one start of the device on."""
 
-    def __init__(self, transport: Transport, *, federation: str, device: str, boot_epoch: int) -> None:
-        self._transport, self.boot_epoch = transport, boot_epoch
-        self._federation, self._device = federation, device
+    def __init__(
+        self, transport: Transport, *, federation: str, device: str, boot_epoch: int, signer: FrameSigner | None = None
+    ) -> None:
+        """boot_epoch: how often the device has been started.  signer: signs each frame, and counts starts itself."""
+        self._transport, self._federation, self._device = transport, federation, device
         self._sequence = 0
+        self.begin(boot_epoch, signer)
+
+    def begin(self, boot_epoch: int, signer: FrameSigner | None) -> None:
+        """Begin a start of the device."""
+        self._signer, self._boot_epoch = signer, boot_epoch if signer is None else signer.start
 
     def connect(self) -> None:
         """Connect, with a will by which the broker announces that this device has disappeared."""
@@ -30,11 +38,11 @@ class Uplink:
 
     def send(self, message: Hello | Bye | PublicRequest | LogLines) -> None:
         """Send a message that is not kept for sending again."""
-        self._transport.send(self._topic(type(message)), codec.encode(message, self._stamp()))
+        self._transport.send(self._topic(type(message)), self._frame(message))
 
     def frame(self, upload: Upload) -> bytes:
         """Return an upload as a frame, which is stored and may be sent many times."""
-        return codec.encode(upload, self._stamp())
+        return self._frame(upload)
 
     def send_upload(self, frame: bytes) -> None:
         """Send a frame that `frame` made, in this start of the device or an earlier one."""
@@ -65,16 +73,18 @@ class Uplink:
             federation=self._federation,
             device=self._device,
             state=state,
-            boot=self.boot_epoch,
+            boot=self._boot_epoch,
             declines=objection.reason if objection else None,
             why=one_line(objection.text) if objection else "",
             declines_round=objection.round if objection else None,
         )
-        return codec.encode(status, self._stamp())
+        return self._frame(status)
 
     def _topic(self, message: type) -> str:
         return topics.up(self._federation, self._device, KINDS[message])
 
-    def _stamp(self) -> Stamp:
+    def _frame(self, message: Message) -> bytes:
+        if self._signer is not None:
+            return codec.encode(message, self._signer.stamp(), self._signer.sign)
         self._sequence += 1
-        return Stamp(self.boot_epoch, self._sequence)
+        return codec.encode(message, Stamp(self._boot_epoch, self._sequence))

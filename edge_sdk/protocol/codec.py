@@ -41,7 +41,8 @@ _CRC_AT = 12
 
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[bytes, bytes, bytes], bool]
-"""A function of key id, signed bytes and signature that returns whether the signature is valid."""
+"""A function of key id, signed bytes and signature that returns whether the signature is valid.  It may raise
+RemoteProtocolError with a reason of its own."""
 
 _TAGS: dict[type, str] = {cls: schema.tag_of(cls) for cls in get_args(Message)}
 _MESSAGES: dict[str, type] = {tag: cls for cls, tag in _TAGS.items()}
@@ -179,6 +180,8 @@ def _check_layout(frame: bytes) -> None:
 def _signature_valid(verify: Verify, key_id: bytes, signed: bytes, signature: bytes) -> bool:
     try:
         return bool(signature) and verify(key_id, signed, signature)
+    except RemoteProtocolError:
+        raise
     except Exception:  # noqa: BLE001  # signature libraries raise errors for illegal signatures
         return False
 

@@ -190,6 +190,9 @@ class Hello:
     capacity: Count = field(default=0, metadata=LATER)
     """The most samples that the device can come to hold; 0: its data do not change.  Without any samples yet it waits:
     it takes part once its Hello has some."""
+    run: Digest | None = field(default=None, metadata=LATER)
+    """The id of the run that the device asks to take part in, as in its Welcome; None: it knows none.  Where signatures
+    are required, a device is invited only after a Hello that names the run: one recorded in an earlier run does not."""
 
 
 @wire("welcome")
@@ -426,6 +429,8 @@ class Control:
     """The name under which the operator's program listens for the answer; None: the command is not carried out."""
     request: Digest | None = field(default=None, metadata=LATER)
     """The id of this command: a repeated one gets the same answer, and is not carried out again."""
+    run: Digest | None = field(default=None, metadata=LATER)
+    """The id of the run that it is for, as in CoordinatorStatus; required where signatures are."""
 
 
 @wire("inquiry")

@@ -6,6 +6,7 @@ link's profile the time of frames, and the clock jumps from event to event.
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -18,9 +19,10 @@ from coordinator.record.run_record import NO_WORK, FleetWork
 from coordinator.serving.equipment import ready_method
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
+from coordinator.serving.signatures import LabSecurity
 from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter
-from edge_sdk.agent import Agent
+from edge_sdk.agent import INSTANCE_BYTES, Agent
 from edge_sdk.boards.profiles import Effort
 from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.errors import RunFailed
@@ -57,8 +59,12 @@ class VirtualFleet:
         trace: TraceWriter | None = None,
         engine: Engine | None = None,
         wrap_method: MethodWrapper = unchanged,
+        secured: Path | None = None,
     ) -> None:
         """caches: a folder; devices fetch the public set from the coordinator into it.  None: they are given the set.
+
+        secured: a folder with a lab in `lab`, and an identity folder for each device beside it; None: frames are not
+        signed.
 
         state: what `to_json` returned, for a resumed run.  engine: default: ExactEngine.  wrap_method: decides where
         uploads are added up.
@@ -85,12 +91,20 @@ class VirtualFleet:
             wrap_method=wrap_method,
             begun_s=state.get("begun_s"),  # older checkpoints lack these
             unclosed=state.get("unclosed"),
+            lab=secured / "lab" if secured else None,
         )
         stores = stores or {}
         name = fleet.federation.spec.federation
         self.devices = tuple(
             VirtualDevice(
-                device, stores.get(device.kit.id), self.hub, self.clock, name, queue=self._queue, caches=caches
+                device,
+                stores.get(device.kit.id),
+                self.hub,
+                self.clock,
+                name,
+                queue=self._queue,
+                caches=caches,
+                identity=secured / device.kit.id if secured else device.kit.id,
             )
             for device in fleet.devices
         )
@@ -229,9 +243,13 @@ class VirtualCoordinator:
         wrap_method: MethodWrapper = unchanged,
         begun_s: float | None = None,
         unclosed: Mapping[str, Any] | None = None,
+        lab: Path | None = None,
     ) -> None:
-        """begun_s, unclosed: for a resumed run, the time of its first exchange, and counts that no ledger holds."""
-        self._work, self._wrap_method = work, wrap_method
+        """begun_s, unclosed: for a resumed run, the time of its first exchange, and counts that no ledger holds.
+
+        lab: the folder with the keys; None: frames are not signed.
+        """
+        self._work, self._wrap_method, self._lab = work, wrap_method, lab
         self._trace = trace
         self._fleet, self._hub, self._clock, self._observer = fleet, hub, clock, observer
         self._public_server = public_server
@@ -276,6 +294,7 @@ class VirtualCoordinator:
             work=self._work,
             clock=lambda: self._clock.now_s,
             begun_s=begun_s,
+            security=LabSecurity(self._lab) if self._lab else None,
         )
         if unclosed is not None:
             self.server.record.remember(unclosed)
@@ -303,8 +322,10 @@ class VirtualDevice:
         *,
         queue: ComputationQueue,
         caches: Path | None = None,
+        identity: str | Path,
     ) -> None:
-        self._queue = queue
+        """identity: the device's id, or a folder with its keys."""
+        self._queue, self._identity = queue, identity
         self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
         self._hub, self._federation = hub, federation
@@ -351,7 +372,7 @@ class VirtualDevice:
         self.agent: Agent = self._agent_type(
             federation=self._federation,
             broker=self._transport,
-            identity=self.device.kit.id,
+            identity=self._identity,
             model=self.device.kit.model(self.device.public),
             data=self.device.data,
             public=self.device.public if self._cache is None else None,
@@ -365,6 +386,8 @@ class VirtualDevice:
             proxy=self.device.kit.proxy_model(self.device.public),
             clock=lambda: self._own.now_s,
         )
+        if self._identity != self.device.kit.id:  # with keys, a device obeys only a Refusal that names its instance
+            self.agent.instance = secrets.token_bytes(INSTANCE_BYTES)
         self.agent.serve = partial(ask, self.agent.bench)
         self._queue.attach(self.device.kit.number, self.agent.bench)
         self._computed = 0

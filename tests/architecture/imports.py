@@ -14,6 +14,7 @@ BELOW = ("errors", "data", "arrays")
 COORDINATOR_MAY = (
     *NEUTRAL,
     *BELOW,
+    "identity",
     "transport",
     "models",
     "public_set",
@@ -35,6 +36,7 @@ ONLY_IN = {
     "onnx": "onnx_",
     "onnxruntime": "onnx_",
     "paho": "edge_sdk/transport/mqtt/transport.py",
+    "cryptography": "crypto_",
     "ray": "ray_",
 }
 """Package -> the one file, or the beginning of the file names, that may import it."""

@@ -29,6 +29,7 @@ DEVICE = {
     "edge_sdk.public_set",
     "edge_sdk.boards",
     "edge_sdk.transport",
+    "edge_sdk.identity",
 }
 CLIENT = {
     *NEUTRAL,
@@ -56,6 +57,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sdk.samples": {"edge_sdk.data", "edge_sdk.public_set"},
     "edge_sdk.boards": {"edge_sdk.protocol"},
     "edge_sdk.transport": {"edge_sdk.protocol"},
+    "edge_sdk.identity": {"edge_sdk.protocol"},
     "edge_sdk.policy": {"edge_sdk.boards", "edge_sdk.models", "edge_sdk.protocol"},
     "edge_sdk.device": {*NEUTRAL, *DEVICE, "edge_sdk.policy"},
     "edge_sdk.serving": {*NEUTRAL, *DEVICE, "edge_sdk.policy", "edge_sdk.device"},
@@ -63,6 +65,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "coordinator.rounds": {"edge_sdk.protocol", "edge_sdk.reductions"},
     "coordinator.record": {*NEUTRAL},
     "coordinator.broker": set(),
+    "coordinator.lab": {"edge_sdk.protocol", "edge_sdk.identity", "edge_sdk.transport", "coordinator.broker"},
     "coordinator.serving": {
         *NEUTRAL,
         *DEVICE,

@@ -280,3 +280,37 @@ def test_log_lines_that_nobody_asked_for_are_counted(desk: Desk) -> None:
     desk.run.clock.at(4.0, lambda: link.send(topics.up("tiny", OTHER, "log"), codec.encode(lines)))
     assert desk.answers() == []
     assert desk.run.server.record.refused_frames == {OTHER: {"knowledge": 1}}
+
+
+def test_a_paused_device_is_neither_invited_nor_waited_for_until_it_is_resumed(pictures: Path) -> None:
+    desk = Desk(pictures, rounds=6)
+    for each in desk.run.devices:
+        desk.run.slow_down(each.device.kit.id, 3.0)
+    desk.command("pause", OTHER, at_s=4.0)
+    desk.ask("devices", at_s=8.0)
+    desk.command("resume", OTHER, at_s=12.0)
+    paused, told, resumed = desk.answers()
+    assert paused.done
+    assert resumed.done
+    assert [entry.state for entry in told.devices][1] == "paused"
+    assert desk.run.server.rounds.phase is RoundPhase.DONE
+    done = desk.run.server.record.rounds_done
+    assert done[STEADY] == 6
+    assert 2 <= done[OTHER] < 6
+
+
+def test_a_pause_outlives_a_restart_of_the_coordinator(pictures: Path) -> None:
+    desk = Desk(pictures, rounds=5)
+    for each in desk.run.devices:
+        desk.run.slow_down(each.device.kit.id, 3.0)
+    desk.command("pause", OTHER, at_s=4.0)
+    desk.run.power_cut("coordinator", 5.0, 1.0)
+    desk.answers()
+    assert desk.run.server.record.rounds_done[OTHER] < desk.run.server.record.rounds_done[STEADY] == 5
+
+
+def test_a_pause_of_everybody_and_a_revocation_without_keys_are_not_carried_out(desk: Desk) -> None:
+    desk.command("pause")
+    desk.command("revoke", OTHER)
+    desk.command("pause", "nobody")
+    assert [answer.done for answer in desk.answers()] == [False] * 3

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 from edge_sdk.errors import UsageError
+from edge_sdk.identity.folder import open_identity
+from edge_sdk.identity.signatures import Role
 from edge_sdk.protocol.messages import DeviceEntry
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.tools.operator.device_table import device_table
-from edge_sdk.tools.operator.link import EXPIRES_S, OperatorLink, linked
-from edge_sdk.transport.mqtt.tls import TlsFiles
+from edge_sdk.tools.operator.link import EXPIRES_S, OperatorKeys, OperatorLink, linked
+from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
+from edge_sdk.transport.mqtt.url import parse_broker_url
 
 
 def devices_command(args: argparse.Namespace) -> int:
@@ -35,6 +38,27 @@ def drain_command(args: argparse.Namespace) -> int:
     """Stop a run, or take a device out, at the end of the round; or take that back."""
     with _link(args) as link:
         sys.stdout.write(link.command("resume" if args.undo else "drain", _device(args)) + "\n")
+    return 0
+
+
+def pause_command(args: argparse.Namespace) -> int:
+    """Have the coordinator not invite a device until it is resumed."""
+    with _link(args) as link:
+        sys.stdout.write(link.command("pause", _device(args)) + "\n")
+    return 0
+
+
+def resume_command(args: argparse.Namespace) -> int:
+    """Take a pause, a drain or the end of a run back."""
+    with _link(args) as link:
+        sys.stdout.write(link.command("resume", _device(args)) + "\n")
+    return 0
+
+
+def revoke_command(args: argparse.Namespace) -> int:
+    """Have the coordinator take nothing more from a device."""
+    with _link(args) as link:
+        sys.stdout.write(link.command("revoke", _device(args)) + "\n")
     return 0
 
 
@@ -91,6 +115,21 @@ def _link(args: argparse.Namespace) -> AbstractContextManager[OperatorLink]:
     from edge_sdk.transport.mqtt.transport import MqttTransport
 
     operator = f"operator-{secrets.token_hex(6)}"
-    files, seed = TlsFiles(args.ca, args.cert, args.key), secrets.randbits(32)
-    transport = MqttTransport(args.broker, operator, tls=files, clean=True, seed=seed, expires_s=EXPIRES_S)
-    return linked(transport, args.federation, operator, args.timeout)
+    url, files, keys = _reach(args)
+    seed = secrets.randbits(32)
+    transport = MqttTransport(url, operator, tls=files, clean=True, seed=seed, expires_s=EXPIRES_S)
+    return linked(transport, args.federation, operator, args.timeout, keys)
+
+
+def _reach(args: argparse.Namespace) -> tuple[str, TlsFiles, OperatorKeys | None]:
+    """Return the broker, the files for it, and the keys that sign; None: nothing is signed."""
+    files = TlsFiles(args.ca, args.cert, args.key)
+    if args.identity is None:
+        if args.broker is None:
+            raise UsageError("give --broker URL, or --identity DIR with the folder `operator` of the lab")
+        return args.broker, files, None
+    own = open_identity(args.identity, Role.OPERATOR)
+    url = own.broker if args.broker is None else args.broker
+    if files == NO_FILES and parse_broker_url(url).tls:
+        files = TlsFiles(own.authority, own.certificate, own.tls_key)
+    return url, files, OperatorKeys(own.started(), own.coordinator_verifier())

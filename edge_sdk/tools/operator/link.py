@@ -6,10 +6,13 @@ import secrets
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from edge_sdk.errors import RemoteProtocolError, TransportError, UsageError
+from edge_sdk.identity.signatures import FrameSigner
 from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol.codec import Verify
 from edge_sdk.protocol.messages import Control, ControlAnswer, CoordinatorStatus, Inquiry
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
 
@@ -23,6 +26,14 @@ POLL_S = 0.1
 Question: TypeAlias = "Control | Inquiry"
 
 
+@dataclass(frozen=True, slots=True)
+class OperatorKeys:
+    """What an operator of a lab signs with, and the check of the coordinator's signatures."""
+
+    signer: FrameSigner
+    verify: Verify
+
+
 class OperatorLink:
     """Talks to the coordinator of one federation.  `ask` returns its answer, or says why there is none."""
 
@@ -33,9 +44,16 @@ class OperatorLink:
         operator: str,
         *,
         timeout_s: float,
+        keys: OperatorKeys | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """operator: the name under which answers come back.  timeout_s: the longest wait for each answer."""
+        """operator: the name under which answers come back.  timeout_s: the longest wait for each answer.
+
+        keys: sign what is sent, and check what comes; None: neither.
+        """
+        self._keys = keys
+        self._run: bytes | None = None
+        """The run that the coordinator announced last; a signed command names it."""
         self._transport, self._federation, self._operator = transport, federation, operator
         self._timeout_s, self._clock = timeout_s, clock
         self._linked, self._fault = False, "it does not answer"
@@ -73,10 +91,11 @@ class OperatorLink:
 
         Raises UsageError if the coordinator does not carry it out, TransportError if it does not answer in time.
         """
-        frame = codec.encode(question)
+        frame = b""
         end_s, again_s = self._clock() + self._timeout_s, self._clock()
         while self._clock() < end_s:
-            if self._linked and self._clock() >= again_s:
+            if self._linked and self._clock() >= again_s and self._may_send(question):
+                frame = frame or self._frame(question)
                 self._transport.send(topics.control(self._federation), frame)
                 again_s = self._clock() + RESEND_S
             event = self._transport.poll(POLL_S)
@@ -87,6 +106,17 @@ class OperatorLink:
                 return answer
         raise TransportError(self._silence(question))
 
+    def _may_send(self, question: Question) -> bool:
+        """Whether it can be sent: a signed command waits for the run that it must name."""
+        return self._keys is None or self._run is not None or isinstance(question, Inquiry)
+
+    def _frame(self, question: Question) -> bytes:
+        if self._keys is None:
+            return codec.encode(question)
+        if isinstance(question, Control):
+            question = replace(question, run=self._run)
+        return codec.encode(question, self._keys.signer.stamp(), self._keys.signer.sign)
+
     def _answer_in(self, event: TransportEvent) -> ControlAnswer | None:
         """Take an event in; returns the answer in it, if it is one."""
         if isinstance(event, Connected):
@@ -96,12 +126,13 @@ class OperatorLink:
         elif isinstance(event, Incoming):
             event.acknowledge()
             try:
-                message = codec.decode(event.frame).message
+                message = codec.decode(event.frame, verify=self._keys.verify if self._keys else None).message
             except RemoteProtocolError:
                 return None
             if message.federation != self._federation:
                 return None
             if isinstance(message, CoordinatorStatus):
+                self._run = message.run
                 self._status = f"{message.state} ({message.reason})" if message.reason else message.state
             return message if isinstance(message, ControlAnswer) else None
         return None
@@ -122,9 +153,11 @@ class OperatorLink:
 
 
 @contextmanager
-def linked(transport: Transport, federation: str, operator: str, timeout_s: float) -> Iterator[OperatorLink]:
+def linked(
+    transport: Transport, federation: str, operator: str, timeout_s: float, keys: OperatorKeys | None = None
+) -> Iterator[OperatorLink]:
     """Yield a link to the coordinator of a federation, and close it in the end."""
     try:
-        yield OperatorLink(transport, federation, operator, timeout_s=timeout_s)
+        yield OperatorLink(transport, federation, operator, timeout_s=timeout_s, keys=keys)
     finally:
         transport.close()

@@ -1,0 +1,102 @@
+"""The desk that enrols boards: checks a claim and issues the certificate, over the lab's broker.
+
+Each answer follows from the registry, which is durable before the answer is sent.  So a board that asks again gets the
+same answer, and of two boards with one claim the first wins.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from pathlib import Path
+
+from coordinator.lab import owner
+from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.identity.claims import (
+    CLAIMS_ROOT,
+    EnrolmentRequest,
+    pack_enrolment_answer,
+    pack_enrolment_fault,
+    unpack_enrolment_request,
+)
+from edge_sdk.identity.registry import EnrolledDevice, Registry, change_registry, read_registry
+
+log = logging.getLogger(__name__)
+
+SUBSCRIPTION = f"{CLAIMS_ROOT}/+"
+_CLOSED = {
+    "replaced": "the lab has issued a newer claim for {device} since: use that one",
+    "revoked": "the claim for {device} was revoked: ask the owner of the lab for a new one",
+    "used": "the claim for {device} was used already, by other keys: each works once; ask the owner of the lab for a "
+    "new one, and if nobody of yours used it, to revoke {device}",
+}
+
+
+class EnrolmentDesk:
+    """Answers the messages of boards that hold a claim."""
+
+    def __init__(self, lab: Path) -> None:
+        """Raises UsageError if the folder is no lab."""
+        self._lab = lab
+        self._issuer = owner.authority_of(lab)
+        read_registry(lab)
+
+    def answer(self, topic: str, message: bytes) -> tuple[str, bytes, str] | None:
+        """Return the topic and the message to answer with, and a line about it; None: nobody is answered.
+
+        Raises StoreError if the disk fails.
+        """
+        user = topic.removeprefix(f"{CLAIMS_ROOT}/")
+        try:
+            answer, line = change_registry(self._lab, lambda registry: self._enrol(registry, user, message))
+        except RemoteProtocolError as error:
+            log.warning("refused a message on %s: %s", topic, error)
+            return None
+        return f"{CLAIMS_ROOT}/{user}/card", answer, line
+
+    def _enrol(self, registry: Registry, user: str, message: bytes) -> tuple[Registry, tuple[bytes, str]]:
+        """Return the registry after a request, the answer, and a line for the owner.
+
+        Raises RemoteProtocolError for a message that is not from the holder of a claim.
+        """
+        claim = registry.claims.get(user)
+        if claim is None:
+            return registry, (pack_enrolment_fault("the lab knows no such claim"), f"an unknown claim {user[:64]!r}")
+        request = unpack_enrolment_request(claim.secret, message)
+        device, public = claim.device, request.public.hex()
+        enrolled = registry.devices.get(device)
+        if claim.state == "used" and claim.public == public and enrolled is not None and not enrolled.revoked:
+            return registry, (
+                pack_enrolment_answer(claim.secret, enrolled.certificate.encode()),
+                f"{device} asked again",
+            )
+        if claim.state != "open":
+            fault = _CLOSED[claim.state].format(device=device)
+            return registry, (pack_enrolment_fault(fault), f"{device}: a claim that is {claim.state} was shown again")
+        after = self._enrolled(registry, user, request)
+        certificate = after.devices[device].certificate.encode()
+        return after, (pack_enrolment_answer(claim.secret, certificate), f"{device} is enrolled")
+
+    def _enrolled(self, registry: Registry, user: str, request: EnrolmentRequest) -> Registry:
+        """Return the registry with a device enrolled, in place of its earlier keys if it had some."""
+        claim = registry.claims[user]
+        try:
+            certificate = self._issuer.issue_for_request(claim.device, request.signing_request)
+        except ValueError as error:
+            raise RemoteProtocolError("schema", f"signing request: {error}") from None
+        public = request.public.hex()
+        before = registry.devices.get(claim.device)
+        after = dataclasses.replace(
+            registry,
+            claims={**registry.claims, user: dataclasses.replace(claim, state="used", public=public)},
+            devices={
+                **registry.devices,
+                claim.device: EnrolledDevice(public=public, certificate=certificate.decode()),
+            },
+        )
+        if before is None:
+            return after
+        revoked = registry.revoked if before.revoked else [*registry.revoked, before.certificate]
+        after = dataclasses.replace(after, revoked=revoked)
+        owner.write_broker_files(self._lab, after)
+        return after

@@ -1,0 +1,198 @@
+"""What the owner of a lab does: set it up, issue claims, revoke devices, and go on after a backup."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from coordinator.lab import broker_settings
+from coordinator.lab.broker_settings import BROKER_CERTIFICATE, BROKER_KEY, DESK, REVOKED, STAFF
+from edge_sdk.errors import UsageError
+from edge_sdk.identity import key_files
+from edge_sdk.identity.claims import Claim, claim_user, new_claim_secret
+from edge_sdk.identity.folder import (
+    ABOUT,
+    AFTER_BACKUP,
+    AUTHORITY,
+    CERTIFICATE,
+    COORDINATOR_FOLDER,
+    OPERATOR_FOLDER,
+    SIGNING,
+    STARTS,
+    TLS_KEY,
+    IdentityCard,
+    crypto_certificates,
+    crypto_keys,
+    open_identity,
+)
+from edge_sdk.identity.registry import (
+    REGISTRY,
+    IssuedClaim,
+    Registry,
+    change_registry,
+    read_registry,
+    with_closed_claims,
+    with_revoked,
+    write_registry,
+)
+from edge_sdk.identity.signatures import Role
+from edge_sdk.protocol.topics import is_id
+
+SETTINGS, AUTHORITY_KEY, CLAIMS = "lab.json", "ca.key", "claims"
+DEFAULT_PORT = 8883
+LOOPBACK = ("localhost", "127.0.0.1")
+
+
+class Issuer(Protocol):
+    """The authority of a lab: `LabAuthority` in edge_sdk/identity/crypto_certificates.py, which loads late."""
+
+    def issue_for_key(self, name: str, tls_key: bytes, hosts: Sequence[str] = ()) -> bytes:
+        """Return a certificate for a private key that this machine holds."""
+
+    def issue_for_request(self, name: str, request: bytes) -> bytes:
+        """Return a certificate for a signing request."""
+
+    def revocations(self, certificates: Iterable[bytes], number: int) -> bytes:
+        """Return the list of revoked certificates."""
+
+
+def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str) -> None:
+    """Make the folder of a lab.  hosts: the names and addresses of the broker; devices use the first.
+
+    Raises UsageError if the folder holds a lab already.
+    """
+    if (lab / REGISTRY).exists() or (lab / AUTHORITY_KEY).exists():
+        raise UsageError(f"{lab} holds a lab already; name another folder, or claim devices for this one")
+    certificates = crypto_certificates()
+    authority, authority_key = certificates.new_authority(f"edge-sdk lab {hosts[0]}")
+    key_files.write_whole(lab / AUTHORITY, authority)
+    key_files.write_whole(lab / AUTHORITY_KEY, authority_key, key_files.PRIVATE)
+    url = f"mqtts://{_in_url(hosts[0])}:{port}"
+    key_files.write_whole(lab / SETTINGS, json.dumps({"broker": url, "hosts": list(hosts)}).encode() + b"\n")
+    issuer = certificates.LabAuthority(authority, authority_key)
+    broker_key = certificates.new_tls_key()
+    key_files.write_whole(lab / BROKER_KEY, broker_key, key_files.PRIVATE)
+    names = dict.fromkeys((*hosts, *LOOPBACK))
+    key_files.write_whole(lab / BROKER_CERTIFICATE, issuer.issue_for_key("broker", broker_key, [*names]))
+    coordinator = crypto_keys().new_signing_key()
+    for name, key in ((COORDINATOR_FOLDER, coordinator), (OPERATOR_FOLDER, crypto_keys().new_signing_key())):
+        tls_key = certificates.new_tls_key()
+        about = IdentityCard(role=name, name=name, broker=url, coordinator=coordinator.public.hex())
+        certificate = issuer.issue_for_key(name, tls_key)
+        folder = lab / name
+        key_files.write_whole(folder / SIGNING, key.to_pem(), key_files.PRIVATE)
+        key_files.write_whole(folder / TLS_KEY, tls_key, key_files.PRIVATE)
+        key_files.write_whole(folder / CERTIFICATE, certificate)
+        key_files.write_whole(folder / AUTHORITY, authority)
+        key_files.write_whole(folder / ABOUT, about.to_json())
+    desk_key = certificates.new_tls_key()
+    key_files.write_whole(lab / DESK / TLS_KEY, desk_key, key_files.PRIVATE)
+    key_files.write_whole(lab / DESK / CERTIFICATE, issuer.issue_for_key(DESK, desk_key))
+    broker_settings.write_settings(lab, port, bind)
+    operator = open_identity(lab / OPERATOR_FOLDER, Role.OPERATOR)
+    registry = Registry(operators={OPERATOR_FOLDER: operator.key.public.hex()})
+    write_broker_files(lab, registry)
+    write_registry(lab, registry)
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def write_broker_files(lab: Path, registry: Registry) -> None:
+    """Write what the broker must know of the registry: access rules, and the list of revoked certificates."""
+    issuer = authority_of(lab)
+    revoked = [each.encode() for each in registry.revoked]
+    key_files.write_whole(lab / REVOKED, issuer.revocations(revoked, len(revoked) + 1))
+    broker_settings.write_access(lab, registry)
+
+
+def authority_of(lab: Path) -> Issuer:
+    """Return the authority of a lab.  Raises UsageError if its key cannot be read, or by others, too."""
+    certificate = key_files.read_part(lab / AUTHORITY)
+    issuer: Issuer = crypto_certificates().LabAuthority(certificate, key_files.read_secret(lab / AUTHORITY_KEY))
+    return issuer
+
+
+def broker_of(lab: Path) -> str:
+    """Return the URL of the lab's broker.  Raises UsageError if the folder is no lab."""
+    return open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR).broker
+
+
+def check_devices(devices: Sequence[str]) -> None:
+    """Raise UsageError for names that no device can have, and for repeated ones."""
+    for device in devices:
+        if not is_id(device):
+            raise UsageError(f"device {device!r}: use a-z, 0-9 and -, at most 36 of them")
+        if device in STAFF:
+            raise UsageError(f"device {device!r}: this name is kept for the lab itself; take another one")
+    twice = sorted({device for device in devices if devices.count(device) > 1})
+    if twice:
+        raise UsageError(f"device {twice[0]!r} is named twice")
+
+
+def issue_claims(lab: Path, devices: Sequence[str], folder: Path | None = None) -> list[Path]:
+    """Write a claim for each device into a folder; None: the folder `claims` of the lab.  Returns the files.
+
+    A device's earlier claims are replaced, and no longer work.
+    """
+    check_devices(devices)
+    folder = folder or lab / CLAIMS
+    own = open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR)
+    certificates, issuer = crypto_certificates(), authority_of(lab)
+    authority = key_files.read_part(lab / AUTHORITY).decode()
+
+    def add(registry: Registry) -> tuple[Registry, list[Claim]]:
+        claims, made = registry.claims, list[Claim]()
+        for device in devices:
+            number = 1 + sum(each.device == device for each in claims.values())
+            claims = with_closed_claims(claims, device, "replaced")
+            user, secret, tls_key = claim_user(device, number), new_claim_secret(), certificates.new_tls_key()
+            claims[user] = IssuedClaim(device=device, secret=secret)
+            made.append(
+                Claim(
+                    device=device,
+                    user=user,
+                    secret=secret,
+                    broker=own.broker,
+                    authority=authority,
+                    certificate=issuer.issue_for_key(user, tls_key).decode(),
+                    tls_key=tls_key.decode(),
+                    coordinator=own.about.coordinator,
+                    sealing=own.about.sealing,
+                )
+            )
+        after = dataclasses.replace(registry, claims=claims)
+        write_broker_files(lab, after)
+        return after, made
+
+    made = change_registry(lab, add)
+    files = []
+    for claim in made:
+        path = folder / f"{claim.device}.claim"
+        key_files.write_whole(path, claim.to_json(), key_files.PRIVATE)
+        files.append(path)
+    return files
+
+
+def revoke_device(lab: Path, device: str) -> str:
+    """Revoke a device and its open claims; returns a line about it.  Raises UsageError for an unknown device."""
+
+    def revoke(registry: Registry) -> tuple[Registry, str]:
+        after = with_revoked(registry, device)
+        write_broker_files(lab, after)
+        done = "is revoked" if device in after.devices else "was not enrolled; its claim no longer works"
+        return after, f"{device} {done}"
+
+    return change_registry(lab, revoke)
+
+
+def go_on_after_backup(lab: Path) -> None:
+    """Raise the counters of a lab whose folder came back from a backup, beyond any start that was lost with it."""
+    read_registry(lab)
+    for name in (COORDINATOR_FOLDER, OPERATOR_FOLDER):
+        path = lab / name / STARTS
+        key_files.raise_counter(path, key_files.read_counter(path) + AFTER_BACKUP)

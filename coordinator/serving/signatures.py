@@ -1,0 +1,96 @@
+"""Signatures of a federation whose lab was set up: who signs here, and whose signatures are taken.
+
+A frame of a device must be signed with the key that the lab's registry has for the device that its topic names, one of
+an operator with the key of an operator.  This is checked before anything in the frame is decoded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.identity.folder import COORDINATOR_FOLDER, Identity, crypto_keys, open_identity
+from edge_sdk.identity.registry import RegistryReader, change_registry, with_revoked
+from edge_sdk.identity.signatures import FrameSigner, Genuine, Role, signed_text
+from edge_sdk.protocol.codec import Stamp, Verify
+
+LOOK_EVERY_S = 1.0
+"""Seconds between two looks at the registry: a device that is revoked is out after that."""
+
+
+class LabSecurity:
+    """The keys of a lab, as one coordinator uses them."""
+
+    def __init__(self, lab: Path) -> None:
+        """Raises UsageError if the lab's folder is damaged, or open to other users."""
+        self.identity: Identity = open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR)
+        self._lab, self._reader = lab, RegistryReader(lab)
+        self._genuine: Genuine = crypto_keys().is_genuine
+        self._look_again_s = float("-inf")
+        self._read()
+
+    def _read(self) -> None:
+        registry = self._reader.registry
+        self._devices, self._operators = registry.device_keys(), registry.operator_keys()
+        self.revoked = registry.revoked_devices
+        """The devices that may not take part any more."""
+
+    def started(self, epoch: int) -> FrameSigner:
+        """Count a start of the coordinator, durably; returns the signer of its frames.
+
+        epoch: of the ledger, which a run that was begun without these keys may have counted further.
+        """
+        return self.identity.started(least=epoch)
+
+    def look(self, now_s: float) -> bool:
+        """Read the registry again if it is time and it has changed; returns whether it has.
+
+        A registry that does not read changes nothing until it does.
+        """
+        if now_s < self._look_again_s:
+            return False
+        self._look_again_s = now_s + LOOK_EVERY_S
+        try:
+            changed = self._reader.refresh()
+        except UsageError:
+            return False
+        if changed:
+            self._read()
+        return changed
+
+    def revoke(self, device: str) -> str:
+        """Revoke a device in the registry, durably; returns why it cannot be, empty: it is."""
+        try:
+            change_registry(self._lab, lambda registry: (with_revoked(registry, device), None))
+        except UsageError as error:
+            return str(error)
+        self._look_again_s = float("-inf")
+        return ""
+
+    def of_device(self, device: str) -> Verify:
+        """Return the check of a frame that came on a topic of this device."""
+
+        def verify(key: bytes, signed: bytes, signature: bytes) -> bool:
+            owner, public = self._devices.get(key, ("", b""))
+            if device in self.revoked:
+                raise RemoteProtocolError("signature", f"{device} is revoked")
+            if owner != device:
+                known = f"the key of {owner}" if owner else f"the unknown key {key.hex()[:8]}"
+                raise RemoteProtocolError("signature", f"on the topic of {device}, signed with {known}")
+            return self._genuine(public, signed_text(Role.DEVICE, signed), signature)
+
+        return verify
+
+    def of_operator(self, key: bytes, signed: bytes, signature: bytes) -> bool:
+        """Check a frame that came on the topic of commands."""
+        public = self._operators.get(key)
+        if public is None:
+            raise RemoteProtocolError("signature", f"signed with {key.hex()[:8]}, which is no operator's key")
+        return self._genuine(public, signed_text(Role.OPERATOR, signed), signature)
+
+
+def newer(stamp: Stamp, last: Stamp | None) -> bool:
+    """Whether a frame was made after another one with the same key; frames with other keys cannot be compared."""
+    if last is None or last.key_id != stamp.key_id:
+        return True
+    return (stamp.boot_epoch, stamp.sequence) > (last.boot_epoch, last.sequence)

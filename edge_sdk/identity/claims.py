@@ -1,0 +1,147 @@
+"""Claims: the file with which a board enrols once, and the two messages by which it does.
+
+The file holds a secret and a certificate that opens one topic of the broker.  The board sends its public key and a
+signing request, with an HMAC of the secret; the desk answers with the certificate.  What tells of a refusal has no
+HMAC, because it only ends the command.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import secrets
+from base64 import b64decode, b64encode
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.identity import key_files
+from edge_sdk.identity.signatures import PUBLIC_BYTES
+
+FORMAT = 1
+CLAIMS_ROOT = "fl/claim"
+"""A board with a claim publishes on CLAIMS_ROOT/USER, and hears on CLAIMS_ROOT/USER/card."""
+MOST_BYTES = 16 * 1024
+"""A longer message of enrolment is refused unread."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """What a claim file says."""
+
+    device: str
+    user: str
+    """The user name of its certificate."""
+    secret: str
+    """The key of its messages, in hexadecimal digits."""
+    broker: str
+    authority: str
+    """The certificate of the lab's authority, in PEM form."""
+    certificate: str
+    tls_key: str
+    """The private key of the claim's certificate, in PEM form."""
+    coordinator: str
+    """The public key of the coordinator, in hexadecimal digits."""
+    sealing: str = ""
+    version: int = FORMAT
+
+    def to_json(self) -> bytes:
+        """Return the contents of the file."""
+        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+
+
+def claim_user(device: str, number: int) -> str:
+    """Return the user name of a device's claim; a dot is in no device's id, so that no device has such a name."""
+    return f"claim.{device}.{number}"
+
+
+def new_claim_secret() -> str:
+    """Draw the secret of a claim."""
+    return secrets.token_hex(32)
+
+
+def read_claim(path: Path) -> Claim:
+    """Read a claim file.  Raises UsageError, in one line that shows nothing of it, if it is none."""
+    text = key_files.read_part(path)
+    try:
+        claim = Claim(**json.loads(text))
+        whole = claim.version == FORMAT and len(bytes.fromhex(claim.coordinator)) == PUBLIC_BYTES
+        whole = whole and len(bytes.fromhex(claim.secret)) > 0 and all(map(bool, (claim.device, claim.authority)))
+    except (ValueError, TypeError):
+        whole = False
+    if not whole:
+        raise UsageError(f"{path} is no claim, or was damaged on its way; copy it again from the lab's claims folder")
+    return claim
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentRequest:
+    """What a board sends: its public key, and the signing request for its certificate in PEM form."""
+
+    public: bytes
+    signing_request: bytes
+
+
+def pack_enrolment_request(secret: str, request: EnrolmentRequest) -> bytes:
+    """Return the message of a board."""
+    body = json.dumps({"public": request.public.hex(), "request": request.signing_request.decode()}).encode()
+    return _sealed(secret, b"request", body)
+
+
+def unpack_enrolment_request(secret: str, message: bytes) -> EnrolmentRequest:
+    """Return what a board sent.  Raises RemoteProtocolError if it is not from the holder of the secret."""
+    body = _opened(secret, b"request", message)
+    try:
+        plain = json.loads(body)
+        public, request = bytes.fromhex(plain["public"]), str(plain["request"]).encode()
+    except (ValueError, TypeError, KeyError):
+        raise RemoteProtocolError("schema", "a request of enrolment that does not read") from None
+    if len(public) != PUBLIC_BYTES:
+        raise RemoteProtocolError("schema", "a public key of another length")
+    return EnrolmentRequest(public, request)
+
+
+def pack_enrolment_answer(secret: str, certificate: bytes) -> bytes:
+    """Return the answer of the desk: the device's certificate, in PEM form."""
+    return _sealed(secret, b"answer", certificate)
+
+
+def pack_enrolment_fault(line: str) -> bytes:
+    """Return the answer of the desk to a claim that it refuses."""
+    return json.dumps({"fault": line}).encode()
+
+
+def unpack_enrolment_answer(secret: str, message: bytes) -> bytes:
+    """Return the certificate in an answer, in PEM form.
+
+    Raises UsageError with the desk's line if it refuses the claim, RemoteProtocolError if the answer is not genuine.
+    """
+    try:
+        plain = json.loads(message)
+    except ValueError:
+        plain = None
+    if isinstance(plain, dict) and isinstance(plain.get("fault"), str):
+        raise UsageError("".join(c if c.isprintable() else " " for c in plain["fault"])[:512])
+    return _opened(secret, b"answer", message)
+
+
+def _sealed(secret: str, kind: bytes, body: bytes) -> bytes:
+    return json.dumps({"body": b64encode(body).decode(), "mac": _mac(secret, kind, body)}).encode()
+
+
+def _opened(secret: str, kind: bytes, message: bytes) -> bytes:
+    if len(message) > MOST_BYTES:
+        raise RemoteProtocolError("limit", f"a message of {len(message)} bytes")
+    try:
+        plain = json.loads(message)
+        body, mac = b64decode(plain["body"], validate=True), str(plain["mac"])
+    except (ValueError, TypeError, KeyError):
+        raise RemoteProtocolError("schema", "a message of enrolment that does not read") from None
+    if not hmac.compare_digest(mac.encode(), _mac(secret, kind, body).encode()):
+        raise RemoteProtocolError("signature", "not from the holder of this claim")
+    return body
+
+
+def _mac(secret: str, kind: bytes, body: bytes) -> str:
+    return hmac.new(bytes.fromhex(secret), b"edge-sdk claim v1 " + kind + b"\0" + body, hashlib.sha256).hexdigest()

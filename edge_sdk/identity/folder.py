@@ -1,0 +1,154 @@
+"""An identity folder: the keys and certificates of one device, coordinator or operator of a lab.
+
+identity.json   role, name, the broker's address, and the coordinator's public keys
+signing.key     Ed25519, signs frames; only its owner reads it
+tls.key         P-256, of the certificate; only its owner reads it
+tls.pem         the certificate that the broker asks for
+ca.pem          the authority of the lab
+starts          how often the holder has been started
+seen/NAME       the coordinator's highest start that was seen in the federation NAME
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import ModuleType
+
+from edge_sdk.errors import MissingExtra, UsageError
+from edge_sdk.identity import key_files
+from edge_sdk.identity.signatures import PUBLIC_BYTES, FrameSigner, Key, Role, key_id, verifier
+from edge_sdk.protocol.codec import Verify
+
+ABOUT, SIGNING, SEALING = "identity.json", "signing.key", "sealing.key"
+TLS_KEY, CERTIFICATE, AUTHORITY = "tls.key", "tls.pem", "ca.pem"
+STARTS, SEEN = "starts", "seen"
+COORDINATOR_FOLDER, OPERATOR_FOLDER = "coordinator", "operator"
+"""The identity folders in the folder of a lab."""
+FORMAT = 1
+"""The version of identity.json."""
+AFTER_BACKUP = 1 << 20
+"""By how much a counter rises when its folder came back from a backup: more starts than were lost with it."""
+
+
+def crypto_keys() -> ModuleType:
+    """Return the module with the keys.  Raises MissingExtra without pyca/cryptography."""
+    try:
+        from edge_sdk.identity import crypto_keys as module
+    except ImportError:
+        raise MissingExtra("cryptography", "secure", "an identity with keys") from None
+    return module
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IdentityCard:
+    """What identity.json says."""
+
+    role: str
+    name: str
+    broker: str
+    """The broker's URL."""
+    coordinator: str
+    """The public key of the lab's coordinator, in hexadecimal digits."""
+    sealing: str = ""
+    """The public key to which uploads can be encrypted; empty: there is none."""
+    version: int = FORMAT
+
+    def to_json(self) -> bytes:
+        """Return the contents of the file."""
+        return json.dumps(asdict(self), indent=2).encode() + b"\n"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Identity:
+    """A folder whose files were read and checked."""
+
+    folder: Path
+    about: IdentityCard
+    key: Key
+
+    @property
+    def name(self) -> str:
+        """The id of the device, or the user name of a coordinator or an operator."""
+        return self.about.name
+
+    @property
+    def broker(self) -> str:
+        """The broker's URL."""
+        return self.about.broker
+
+    @property
+    def authority(self) -> Path:
+        """The certificate of the lab's authority."""
+        return self.folder / AUTHORITY
+
+    @property
+    def certificate(self) -> Path:
+        """The holder's certificate."""
+        return self.folder / CERTIFICATE
+
+    @property
+    def tls_key(self) -> Path:
+        """The private key of the certificate."""
+        return self.folder / TLS_KEY
+
+    @property
+    def coordinator_key(self) -> bytes:
+        """The public key with which the coordinator signs."""
+        return bytes.fromhex(self.about.coordinator)
+
+    def started(self, least: int = 0) -> FrameSigner:
+        """Count a start, durably and to `least` at least, and return the signer of its frames.  Raises StoreError."""
+        start = key_files.raise_counter(self.folder / STARTS, least)
+        return FrameSigner(self.key, Role(self.about.role), start)
+
+    def coordinator_verifier(self) -> Verify:
+        """Return the check of frames that the lab's coordinator sends."""
+        public = self.coordinator_key
+        return verifier(Role.COORDINATOR, {key_id(public): public}, crypto_keys().is_genuine)
+
+
+def open_identity(folder: Path, role: Role) -> Identity:
+    """Read an identity folder, and check that its parts belong together.
+
+    Raises UsageError, in one line, for what is missing, damaged, of another role, or open to other users.
+    """
+    about = _read_about(folder)
+    if about.role != role.value:
+        raise UsageError(f"{folder} is the identity of a {about.role}, expected one of a {role.value}")
+    keys = crypto_keys()
+    key: Key = keys.read_signing_key(key_files.read_secret(folder / SIGNING), folder / SIGNING)
+    certificate = key_files.read_part(folder / CERTIFICATE)
+    tls_key = key_files.read_secret(folder / TLS_KEY)
+    key_files.read_part(folder / AUTHORITY)
+    fault = crypto_certificates().fault_of(certificate, tls_key, about.name)
+    if fault:
+        raise UsageError(f"{folder / CERTIFICATE} {fault}")
+    return Identity(folder, about, key)
+
+
+def crypto_certificates() -> ModuleType:
+    """Return the module with the certificates.  Raises MissingExtra without pyca/cryptography."""
+    try:
+        from edge_sdk.identity import crypto_certificates as module
+    except ImportError:
+        raise MissingExtra("cryptography", "secure", "a certificate") from None
+    return module
+
+
+def _read_about(folder: Path) -> IdentityCard:
+    path = folder / ABOUT
+    if not path.exists():
+        raise UsageError(
+            f"{folder} is no identity folder: there is no {ABOUT} in it; edge-sdk enroll --claim FILE makes one"
+        )
+    try:
+        plain = json.loads(key_files.read_part(path))
+        about = IdentityCard(**plain)
+        well_formed = len(bytes.fromhex(about.coordinator)) == PUBLIC_BYTES and about.version == FORMAT
+    except (ValueError, TypeError):
+        well_formed = False
+    if not well_formed:
+        raise UsageError(f"{path} is damaged, or of another version of edge-sdk; enrol again")
+    return about

@@ -1,0 +1,97 @@
+"""Files of an identity folder: secrets that only their owner reads, and counters that survive a power cut."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from edge_sdk.durable import as_store_error
+from edge_sdk.errors import UsageError
+
+PRIVATE, PUBLIC = 0o600, 0o644
+LOCK_S = 10.0
+"""The longest wait for another process that changes the same files."""
+
+
+def write_whole(path: Path, content: bytes, mode: int = PUBLIC) -> None:
+    """Write a whole file, durably: after a power cut there is the old file or the new one.  Raises StoreError."""
+    with as_store_error(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.chmod(mode)
+            temporary.replace(path)
+            _sync_folder(path.parent)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def read_secret(path: Path) -> bytes:
+    """Read a file that only its owner may read.  Raises UsageError if others can, or if it cannot be read."""
+    content = read_part(path)
+    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+        raise UsageError(
+            f"{path} can be read by other users of this machine: chmod 600 {path}, and enrol again if one of them may "
+            "have copied it"
+        )
+    return content
+
+
+def read_part(path: Path) -> bytes:
+    """Read a file of an identity folder.  Raises UsageError if it cannot be read."""
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder's files while one of them is changed; a process that dies lets go."""
+    with as_store_error(folder):
+        lock = sqlite3.connect(folder / ".lock", timeout=LOCK_S, isolation_level=None)
+    try:
+        with as_store_error(folder):
+            lock.execute("BEGIN EXCLUSIVE")
+        yield
+    finally:
+        lock.close()
+
+
+def read_counter(path: Path) -> int:
+    """Return the number in a file; 0: there is no file.  Raises UsageError for other contents."""
+    if not path.exists():
+        return 0
+    text = read_part(path)
+    if not text.strip().isdigit():
+        raise UsageError(f"{path} holds no number: it is damaged; enrol again")
+    return int(text)
+
+
+def raise_counter(path: Path, least: int = 0) -> int:
+    """Count up the number in a file by one, to `least` at least, durably; returns it."""
+    with locked(path.parent):
+        number = max(read_counter(path) + 1, least)
+        write_whole(path, f"{number}\n".encode(), PRIVATE)
+    return number

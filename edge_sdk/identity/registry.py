@@ -1,0 +1,153 @@
+"""The registry of a lab, `registry.json`: its devices and their public keys, its operators, and its claims.
+
+Several programs use it at the same time: the commands of the lab and its desk change it, coordinators read it.  Each
+change replaces the whole file, under a lock.  It holds no private key; it holds the secrets of claims, and so only its
+owner reads it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+from edge_sdk.errors import UsageError
+from edge_sdk.identity import key_files
+from edge_sdk.identity.signatures import key_id
+
+REGISTRY = "registry.json"
+FORMAT = 1
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnrolledDevice:
+    """A device with keys of its own."""
+
+    public: str
+    """The public key of its signatures, in hexadecimal digits."""
+    certificate: str
+    """Its certificate in PEM form."""
+    revoked: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedClaim:
+    """A permission to enrol one device once."""
+
+    device: str
+    secret: str
+    """The key of its messages, in hexadecimal digits."""
+    state: str = "open"
+    """open, used, replaced by a newer claim, or revoked."""
+    public: str = ""
+    """The public key that was enrolled with it; empty: none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Registry:
+    """The contents of the file."""
+
+    devices: dict[str, EnrolledDevice] = field(default_factory=dict)
+    claims: dict[str, IssuedClaim] = field(default_factory=dict)
+    """By the user names under which their holders connect with the broker."""
+    operators: dict[str, str] = field(default_factory=dict)
+    """The public key of each operator, in hexadecimal digits."""
+    revoked: list[str] = field(default_factory=list)
+    """The certificates that the broker must refuse, in PEM form."""
+    version: int = FORMAT
+
+    def device_keys(self) -> dict[bytes, tuple[str, bytes]]:
+        """Return device and public key of everybody who is enrolled and not revoked, by key id."""
+        publics = ((name, bytes.fromhex(each.public)) for name, each in self.devices.items() if not each.revoked)
+        return {key_id(public): (name, public) for name, public in publics}
+
+    def operator_keys(self) -> dict[bytes, bytes]:
+        """Return the public keys of operators by key id."""
+        return {key_id(public): public for public in map(bytes.fromhex, self.operators.values())}
+
+    @property
+    def revoked_devices(self) -> frozenset[str]:
+        """The devices that may not take part any more."""
+        return frozenset(name for name, each in self.devices.items() if each.revoked)
+
+
+def with_revoked(registry: Registry, device: str) -> Registry:
+    """Return a registry in which a device and its open claims are revoked.  Raises UsageError for an unknown device."""
+    found = registry.devices.get(device)
+    if found is None and not any(each.device == device for each in registry.claims.values()):
+        known = ", ".join(sorted(registry.devices)[:8]) or "none"
+        raise UsageError(f"no device {device} has a claim or is enrolled; enrolled are {known}")
+    after = replace(registry, claims=with_closed_claims(registry.claims, device, "revoked"))
+    if found is None or found.revoked:
+        return after
+    devices = {**registry.devices, device: replace(found, revoked=True)}
+    return replace(after, devices=devices, revoked=[*registry.revoked, found.certificate])
+
+
+def with_closed_claims(claims: Mapping[str, IssuedClaim], device: str, state: str) -> dict[str, IssuedClaim]:
+    """Return claims in which the open ones of a device have this state."""
+    return {
+        user: replace(each, state=state) if each.device == device and each.state == "open" else each
+        for user, each in claims.items()
+    }
+
+
+def read_registry(lab: Path) -> Registry:
+    """Read the registry of a lab's folder.  Raises UsageError if there is none, or it is damaged or open to others."""
+    path = lab / REGISTRY
+    if not path.exists():
+        raise UsageError(f"{lab} is no lab: there is no {REGISTRY} in it; edge-sdk lab init {lab} makes one")
+    try:
+        return _from_plain(json.loads(key_files.read_secret(path)))
+    except (ValueError, TypeError, KeyError, AttributeError):
+        raise UsageError(f"{path} is damaged, or of another version of edge-sdk: restore it from a backup") from None
+
+
+def _from_plain(plain: dict[str, Any]) -> Registry:
+    if plain["version"] != FORMAT:
+        raise ValueError("version")
+    devices = {name: EnrolledDevice(**each) for name, each in plain["devices"].items()}
+    claims = {name: IssuedClaim(**each) for name, each in plain["claims"].items()}
+    return Registry(devices=devices, claims=claims, operators=dict(plain["operators"]), revoked=list(plain["revoked"]))
+
+
+def write_registry(lab: Path, registry: Registry) -> None:
+    """Replace the registry, durably.  Raises StoreError."""
+    key_files.write_whole(lab / REGISTRY, json.dumps(asdict(registry), indent=1).encode() + b"\n", key_files.PRIVATE)
+
+
+def change_registry(lab: Path, change: Callable[[Registry], tuple[Registry, T]]) -> T:
+    """Change the registry while no other program does; returns what `change` returns beside the new one."""
+    with key_files.locked(lab):
+        before = read_registry(lab)
+        after, result = change(before)
+        if after != before:
+            write_registry(lab, after)
+    return result
+
+
+class RegistryReader:
+    """The registry of a lab as another program may change it."""
+
+    def __init__(self, lab: Path) -> None:
+        self._lab = lab
+        self._mark = self._found()
+        self.registry = read_registry(lab)
+
+    def refresh(self) -> bool:
+        """Read the file again if it was replaced; returns whether it was.  A file that is gone changes nothing."""
+        mark = self._found()
+        if mark is None or mark == self._mark:
+            return False
+        self.registry, self._mark = read_registry(self._lab), mark
+        return True
+
+    def _found(self) -> tuple[int, int, int] | None:
+        try:
+            found = (self._lab / REGISTRY).stat()
+        except OSError:
+            return None
+        return found.st_ino, found.st_mtime_ns, found.st_size

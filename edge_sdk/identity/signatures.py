@@ -1,0 +1,87 @@
+"""Signatures of frames: what is signed, the signer of one start of a program, and checks against known keys.
+
+The text that is signed is a domain, the frame's header, and the SHA-256 digest of its body.  The domain names the role
+of the sender, so that a signature of a device never passes for one of a coordinator or an operator.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Mapping
+from enum import Enum
+from typing import Protocol
+
+from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol.codec import HEADER_BYTES, UNSIGNED, Stamp, Verify
+
+KEY_ID_BYTES = len(UNSIGNED)
+PUBLIC_BYTES = 32
+
+
+class Role(str, Enum):
+    """What the holder of a key may be."""
+
+    DEVICE = "device"
+    COORDINATOR = "coordinator"
+    OPERATOR = "operator"
+
+
+class Key(Protocol):
+    """A private key that signs."""
+
+    public: bytes
+
+    def sign(self, text: bytes) -> bytes:
+        """Return the signature of a text."""
+
+
+class Genuine(Protocol):
+    """Says whether the holder of a public key signed a text."""
+
+    def __call__(self, public: bytes, text: bytes, signature: bytes) -> bool:
+        """Whether the signature is valid."""
+
+
+def key_id(public: bytes) -> bytes:
+    """Return the id of a public key: the first half of its SHA-256 digest."""
+    return hashlib.sha256(public).digest()[:KEY_ID_BYTES]
+
+
+def signed_text(role: Role, signed: bytes) -> bytes:
+    """Return the text that a sender in this role signs.  signed: header and body of the frame."""
+    domain = f"edge-sdk frame v1 {role.value}\0".encode()
+    return domain + signed[:HEADER_BYTES] + hashlib.sha256(memoryview(signed)[HEADER_BYTES:]).digest()
+
+
+class FrameSigner:
+    """Stamps and signs the frames of one program from one start on."""
+
+    def __init__(self, key: Key, role: Role, start: int) -> None:
+        """start: how often the holder of the key has been started: a counter on the disk, not a clock."""
+        self.start, self._key, self._role = start, key, role
+        self.key_id = key_id(key.public)
+        self._sequence = itertools.count(1)
+
+    def stamp(self) -> Stamp:
+        """Return the stamp of the next frame."""
+        return Stamp(self.start, next(self._sequence), self.key_id)
+
+    def sign(self, signed: bytes) -> bytes:
+        """Return the signature of a frame.  signed: its header and body."""
+        return self._key.sign(signed_text(self._role, signed))
+
+
+def verifier(role: Role, publics: Mapping[bytes, bytes], genuine: Genuine) -> Verify:
+    """Return a check of signatures against known keys; publics: the public keys by their ids.
+
+    The check raises RemoteProtocolError for a key that is not known, so that the reason is told.
+    """
+
+    def verify(key: bytes, signed: bytes, signature: bytes) -> bool:
+        public = publics.get(key)
+        if public is None:
+            raise RemoteProtocolError("signature", f"signed with the unknown key {key.hex()[:8]}")
+        return genuine(public, signed_text(role, signed), signature)
+
+    return verify

@@ -1,0 +1,118 @@
+"""A lab for tests: its folder, a mosquitto with its settings, and devices that are enrolled without the network."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from coordinator.lab import owner
+from coordinator.lab.desk import EnrolmentDesk
+from edge_sdk.identity import key_files
+from edge_sdk.identity.claims import (
+    CLAIMS_ROOT,
+    EnrolmentRequest,
+    pack_enrolment_request,
+    read_claim,
+    unpack_enrolment_answer,
+)
+from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
+from edge_sdk.identity.crypto_keys import new_signing_key
+from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SIGNING, TLS_KEY, IdentityCard
+from edge_sdk.transport.mqtt.tls import TlsFiles
+
+PATIENCE_S = 60.0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+def made(folder: Path, port: int = 8883) -> Path:
+    """A lab at localhost."""
+    lab = folder / "lab"
+    owner.make_lab(lab, ["localhost"], port, "127.0.0.1")
+    return lab
+
+
+def enrolled(lab: Path, *devices: str) -> list[Path]:
+    """Identity folders of devices, beside the lab."""
+    desk = EnrolmentDesk(lab)
+    folders = []
+    for path in owner.issue_claims(lab, devices):
+        claim, key, tls_key = read_claim(path), new_signing_key(), new_tls_key()
+        request = pack_enrolment_request(claim.secret, EnrolmentRequest(key.public, new_request(tls_key, claim.device)))
+        found = desk.answer(f"{CLAIMS_ROOT}/{claim.user}", request)
+        assert found is not None
+        folder = lab.parent / claim.device
+        key_files.write_whole(folder / SIGNING, key.to_pem(), key_files.PRIVATE)
+        key_files.write_whole(folder / TLS_KEY, tls_key, key_files.PRIVATE)
+        key_files.write_whole(folder / CERTIFICATE, unpack_enrolment_answer(claim.secret, found[1]))
+        key_files.write_whole(folder / AUTHORITY, claim.authority.encode())
+        about = IdentityCard(role="device", name=claim.device, broker=claim.broker, coordinator=claim.coordinator)
+        key_files.write_whole(folder / ABOUT, about.to_json())
+        folders.append(folder)
+    return folders
+
+
+def files_of(folder: Path) -> TlsFiles:
+    """The certificates in an identity folder."""
+    return TlsFiles(folder / AUTHORITY, folder / CERTIFICATE, folder / TLS_KEY)
+
+
+def edge_sdk(folder: Path, *arguments: str, code: int = 0) -> str:
+    """Run a command in a folder; what it printed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "edge_sdk.cli", *arguments],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@contextmanager
+def serving(folder: Path, *command: str) -> Iterator[Path]:
+    """Run `edge-sdk lab serve ...` in a folder while the `with` block runs; the file with what it prints."""
+    if shutil.which("mosquitto") is None:
+        pytest.skip("mosquitto is not on PATH")
+    log = folder / "serve.log"
+    with log.open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "edge_sdk.cli", *command], cwd=folder, stdout=sink, stderr=sink, env={**os.environ}
+        )
+    try:
+        end_s = time.monotonic() + PATIENCE_S
+        while b"is open" not in log.read_bytes():
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < end_s, log.read_text()
+            time.sleep(0.02)
+        yield log
+    finally:
+        process.send_signal(signal.SIGINT)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(10.0)
+        process.kill()
+
+
+def until(condition: object, what: Sequence[object] = ()) -> None:
+    """Wait for a condition."""
+    end_s = time.monotonic() + PATIENCE_S
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < end_s, what
+        time.sleep(0.02)

@@ -1,0 +1,152 @@
+"""Keys, signatures, counters and identity folders; what is wrong with one is told in a line that shows no key."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import labs
+import pytest
+
+from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.identity import key_files
+from edge_sdk.identity.crypto_keys import is_genuine, new_signing_key, read_signing_key
+from edge_sdk.identity.folder import CERTIFICATE, SIGNING, TLS_KEY, open_identity
+from edge_sdk.identity.seen import SeenStarts
+from edge_sdk.identity.signatures import FrameSigner, Role, key_id, verifier
+from edge_sdk.protocol import codec
+from edge_sdk.protocol.messages import Bye
+
+BYE = Bye(federation="cameras", device="device-07", reason="done")
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return labs.made(tmp_path_factory.mktemp("lab"))
+
+
+@pytest.fixture
+def folder(lab: Path, tmp_path: Path) -> Path:
+    """The identity folder of device-07, to be damaged."""
+    if not (lab.parent / "device-07").exists():
+        labs.enrolled(lab, "device-07", "device-08")
+    return Path(shutil.copytree(lab.parent / "device-07", tmp_path / "device-07"))
+
+
+def test_a_signature_is_of_one_role_and_one_key() -> None:
+    key = new_signing_key()
+    signer = FrameSigner(key, Role.DEVICE, start=3)
+    frame = codec.encode(BYE, signer.stamp(), signer.sign)
+    known = {key_id(key.public): key.public}
+    found = codec.decode(frame, verify=verifier(Role.DEVICE, known, is_genuine))
+    assert (found.message, found.stamp.boot_epoch, found.stamp.sequence) == (BYE, 3, 1)
+    assert codec.decode(codec.encode(BYE, signer.stamp(), signer.sign)).stamp.sequence == 2
+    for role, keys in ((Role.COORDINATOR, known), (Role.OPERATOR, known), (Role.DEVICE, {})):
+        with pytest.raises(RemoteProtocolError) as refused:
+            codec.decode(frame, verify=verifier(role, keys, is_genuine))
+        assert refused.value.kind == "signature"
+
+
+def test_every_bit_of_a_signed_frame_counts() -> None:
+    key = new_signing_key()
+    signer = FrameSigner(key, Role.DEVICE, start=1)
+    frame = codec.encode(BYE, signer.stamp(), signer.sign)
+    verify = verifier(Role.DEVICE, {key_id(key.public): key.public}, is_genuine)
+    for place in range(8 * len(frame)):
+        altered = bytearray(frame)
+        altered[place // 8] ^= 1 << place % 8
+        with pytest.raises(RemoteProtocolError):
+            codec.decode(bytes(altered), verify=verify)
+
+
+def test_an_unsigned_frame_is_as_it_was() -> None:
+    assert codec.encode(BYE)[4:8] == bytes([1, 0, 0, 0])
+    assert codec.encode(BYE)[16:48] == bytes(32)
+
+
+def test_a_key_survives_its_file(tmp_path: Path) -> None:
+    key = new_signing_key()
+    path = tmp_path / "signing.key"
+    key_files.write_whole(path, key.to_pem(), key_files.PRIVATE)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert read_signing_key(key_files.read_secret(path), path).public == key.public
+    assert key.to_pem().decode() not in repr(key)
+
+
+def test_counters_only_rise(tmp_path: Path) -> None:
+    path = tmp_path / "starts"
+    assert [key_files.raise_counter(path) for _ in range(3)] == [1, 2, 3]
+    assert key_files.raise_counter(path, least=10) == 10
+    assert key_files.raise_counter(path, least=5) == 11
+
+
+def test_a_coordinator_from_before_is_refused_also_after_a_restart(tmp_path: Path) -> None:
+    SeenStarts(tmp_path / "seen").check(7)
+    again = SeenStarts(tmp_path / "seen")
+    again.check(7)
+    with pytest.raises(RemoteProtocolError) as refused:
+        again.check(6)
+    assert refused.value.kind == "replayed"
+    assert "edge-sdk lab restored" in str(refused.value)
+
+
+def test_an_identity_opens(folder: Path) -> None:
+    own = open_identity(folder, Role.DEVICE)
+    assert own.name == "device-07"
+    assert [own.started().start, own.started().start] == [1, 2]
+
+
+def damage_other_device(folder: Path, lab: Path) -> None:
+    shutil.copy(lab.parent / "device-08" / CERTIFICATE, folder / CERTIFICATE)
+
+
+def damage_other_key(folder: Path, lab: Path) -> None:
+    shutil.copy(lab.parent / "device-08" / TLS_KEY, folder / TLS_KEY)
+
+
+def damage_signing(folder: Path, _lab: Path) -> None:
+    (folder / SIGNING).write_bytes((folder / SIGNING).read_bytes()[:60])
+
+
+def damage_open_to_others(folder: Path, _lab: Path) -> None:
+    (folder / SIGNING).chmod(0o644)
+
+
+def damage_open_tls(folder: Path, _lab: Path) -> None:
+    (folder / TLS_KEY).chmod(0o640)
+
+
+def damage_about(folder: Path, _lab: Path) -> None:
+    (folder / "identity.json").write_text(json.dumps({"name": "device-07"}))
+
+
+def damage_counter(folder: Path, _lab: Path) -> None:
+    (folder / "starts").write_text("x")
+
+
+@pytest.mark.parametrize(
+    ("damage", "word"),
+    [
+        (damage_other_device, "device-08"),
+        (damage_other_key, "tls.key"),
+        (damage_signing, "signing.key"),
+        (damage_open_to_others, "chmod 600"),
+        (damage_open_tls, "chmod 600"),
+        (damage_about, "identity.json"),
+        (damage_counter, "starts"),
+    ],
+)
+def test_what_is_wrong_with_a_folder_is_one_line(folder: Path, lab: Path, damage: object, word: str) -> None:
+    secret = (folder / SIGNING).read_text().splitlines()[1]
+    damage(folder, lab)  # type: ignore[operator]
+    with pytest.raises(UsageError) as told:
+        open_identity(folder, Role.DEVICE).started()
+    assert word in str(told.value)
+    assert "\n" not in str(told.value)
+    assert secret not in str(told.value)
+
+
+def test_an_identity_has_one_role(lab: Path) -> None:
+    with pytest.raises(UsageError, match="coordinator"):
+        open_identity(lab / "coordinator", Role.DEVICE)

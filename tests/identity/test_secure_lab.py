@@ -1,0 +1,92 @@
+"""A lab as its owner sets it up: the README's commands, real mosquitto with TLS, two devices, and one that is revoked."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import fleets
+import labs
+import pytest
+from deployment import PATIENCE_S, Deployment
+
+pytestmark = [pytest.mark.broker, pytest.mark.processes, pytest.mark.timeout(600)]  # a dozen processes
+
+README = Path(__file__).parents[2] / "README.md"
+
+
+def commands() -> list[list[str]]:
+    """The commands of the README's section, without `edge-sdk`."""
+    section = README.read_text(encoding="utf-8").partition("## A lab that keeps others out")[2].partition("\n## ")[0]
+    block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
+    assert block is not None
+    lines = [shlex.split(line, comments=True) for line in block[1].splitlines()]
+    lines += [shlex.split(found) for found in re.findall(r"`(edge-sdk enroll [^`]*)`", section)]
+    assert all(line[0] == "edge-sdk" for line in lines)
+    return [line[1:] for line in lines]
+
+
+@contextmanager
+def lab_of(folder: Path, pictures: Path, **federation: object) -> Iterator[Deployment]:
+    """A deployment whose lab was set up and whose devices were enrolled by the README's commands."""
+    init, serve, claim, enroll = commands()
+    port = str(labs.free_port())
+    named = ["localhost" if each == "lab.local" else each for each in init]
+    labs.edge_sdk(folder, *named, "--port", port, "--bind", "127.0.0.1")
+    tables = fleets.tables(pictures, "fedmd", devices=2, **federation)
+    with labs.serving(folder, *serve), Deployment(folder, pictures, "", tables=tables, lab=folder / "lab") as run:
+        labs.edge_sdk(folder, *[each for each in claim if not each.startswith("device-")], *run.devices)
+        for device in run.devices:
+            own = [each.replace("device-01", f"lab/claims/{device}") for each in enroll]
+            assert device in labs.edge_sdk(folder, *own)
+        yield run
+
+
+def keys_in(folder: Path) -> list[bytes]:
+    """The private keys and secrets of a lab and its devices, in the forms in which they could show up elsewhere."""
+    pems = [path.read_bytes() for path in folder.rglob("*.key")]
+    lines = [line for pem in pems for line in pem.splitlines() if line and not line.startswith(b"-")]
+    secrets = re.findall(rb'"secret": "([0-9a-f]+)"', (folder / "lab" / "registry.json").read_bytes())
+    assert len(lines) >= 8
+    return [*lines, *secrets, *map(bytes.fromhex, map(bytes.decode, secrets))]
+
+
+def test_from_init_to_a_finished_run(tmp_path: Path, pictures: Path) -> None:
+    with lab_of(tmp_path, pictures, rounds=3) as run:
+        run.start_all()
+        summary = run.finish()
+        first = run.devices[0]
+        claim = f"lab/claims/{first}.claim"
+        said = labs.edge_sdk(tmp_path, "enroll", "--claim", claim, "--identity", "x", code=2)
+    assert summary["completed"] is True
+    assert [each["rounds_done"] for each in summary["per_device"]] == [3, 3]
+    assert summary["refused_frames"] == {}
+    assert "used" in said
+    assert len(said.splitlines()) == 1
+    own = {
+        path for folder in (tmp_path / "lab", *(tmp_path / each for each in run.devices)) for path in folder.rglob("*")
+    }
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and path not in own and path.suffix != ".key"]
+    assert {"serve.log", "coordinator.log", "summary.json"} <= {path.name for path in written}
+    for path in written:
+        content = path.read_bytes()
+        assert not any(key in content for key in keys_in(tmp_path)), path
+
+
+def test_a_revoked_device_is_out_and_the_others_go_on(tmp_path: Path, pictures: Path) -> None:
+    with lab_of(tmp_path, pictures, rounds=500, quorum=1) as run:
+        run.start_all()
+        out, stays = run.devices
+        run.until(lambda: "round 2," in run.said(out), "round 2")
+        operator = ("--identity", "lab/operator", "--federation", "tiny", "--timeout", "60")
+        assert out in labs.edge_sdk(tmp_path, "devices", *operator)
+        labs.edge_sdk(tmp_path, "lab", "revoke", out)
+        assert run.running.pop(out).wait(PATIENCE_S) == 1
+        assert "revoked" in run.said(out)
+        assert "stops" in labs.edge_sdk(tmp_path, "drain", *operator)
+        assert run.running.pop("coordinator").wait(PATIENCE_S) == 0
+        assert run.running[stays].poll() is None
+        assert f"{out} was revoked" in run.said("coordinator")
