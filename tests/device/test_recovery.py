@@ -74,7 +74,9 @@ def test_an_assign_whose_closing_flag_contradicts_its_place_changes_nothing(
     assign = Assign(**{"federation": "tiny", "device": "device-00", "exchange": 0, **wrong})  # type: ignore[arg-type]
     rogue = run.hub.link("rogue")
     rogue.connect([])
-    run.clock.at(5.0, lambda: rogue.send(topics.down("tiny", "device-00", "task"), codec.encode(assign)))
+    run.clock.at(
+        5.0, lambda: rogue.send(topics.down("tiny", "device-00", "task"), codec.encode(assign, codec.Stamp(1, 10_000)))
+    )
     clean.finished()
     run.finished()
     assert run.devices[0].agent.refused_frames == {"knowledge": 1}

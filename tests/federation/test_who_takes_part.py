@@ -187,7 +187,9 @@ def test_a_stranger_that_is_turned_away_counts_against_no_quorum(pictures: Path)
     kit = replace(run.devices[0].device.kit, id="stranger")
     train = Samples(np.zeros((4, fleets.SIDE, fleets.SIDE), np.float32), np.zeros(4, np.int64))
     stranger = replace(run.devices[0].device, kit=kit, data=LocalData(train=train))
-    visitor = VirtualDevice(stranger, None, run.hub, run.clock, "tiny", queue=ComputationQueue(ExactEngine()))
+    visitor = VirtualDevice(
+        stranger, None, run.hub, run.clock, "tiny", queue=ComputationQueue(ExactEngine()), identity=kit.id
+    )
     visitor.agent.connect()
     run.finished()
     assert visitor.agent.refusal.reason == "roster"
