@@ -52,6 +52,7 @@ from edge_sim.fleet.fleet import Fleet
 if importlib.util.find_spec("ray") is None:
     pytest.skip("Ray is not installed: pip install 'edge-sdk[ray]'", allow_module_level=True)
 
+pytestmark = pytest.mark.timeout(600)  # Ray starts a process for each worker: slow on busy cores
 SMALL = {"public_batch": 4, "max_devices": 8, "tau": 2, "distill_batch": 4, "samples_per_class": 2, "steps": 2}
 TABLE = RunTable(engine="ray")
 
