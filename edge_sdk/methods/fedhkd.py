@@ -182,8 +182,7 @@ class FedHKD(Averaging[Params]):
         """Return warnings W1 and W2."""
         params, found = self.params, threshold_warning(self.params, spec.classes)
         if params.noise == "published":
-            told = fedhkd_privacy.published_promise(params.sigma, spec.feature_dim, params.delta, spec.rounds)
-            return (*found, told)
+            return (*found, fedhkd_privacy.published_promise(params.sigma, spec.feature_dim, params.delta, spec.rounds))
         if not params.noise_features:
             return found
         text = fedhkd_privacy.promise(params.mu, params.delta, spec.rounds, shares_weights=params.share_weights)
@@ -299,11 +298,8 @@ def term_kinds(params: Params) -> tuple[type[HeadMatch], type[PrototypePull]]:
 
 
 def passes(count: int, samples: int, nu: float) -> bool:
-    """Return whether a class is at least the share nu of a device's samples; nu is the decimal number as it is written.
-
-    In floating point 0.1 times 30 is above 3.
-    """
-    return count >= Fraction(repr(nu)) * samples
+    """Return whether a class is at least the share nu of a device's samples; nu is the decimal number as written."""
+    return count >= Fraction(repr(nu)) * samples  # in floating point 0.1 times 30 is above 3
 
 
 def threshold_warning(params: Params, classes: int) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -198,8 +199,10 @@ def test_an_exchange_that_was_never_begun_is_replaced_without_computing_the_roun
     server = coordinator(Hub(), devices=1, rounds=5, steps=7)
     address = {"federation": "app", "device": "left"}
 
+    sequence = itertools.count(1)
+
     def hear(message: Message) -> None:
-        agent.handle(Incoming("", codec.encode(message), lambda: None), 0.0)
+        agent.handle(Incoming("", codec.encode(message, codec.Stamp(1, next(sequence))), lambda: None), 0.0)
 
     hear(Welcome(**address, number=0, epoch=1, run=bytes(8), spec=server.spec))
     hear(Assign(**address, round=0, exchange=0))

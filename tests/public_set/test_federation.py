@@ -278,7 +278,7 @@ def test_requests_that_do_not_belong_here_are_counted_against_their_sender(tmp_p
     assert refused["device-00"]["knowledge"] == 2
     assert 15 <= refused["device-01"]["limit"] <= 18
     assert refused["device-03"]["topic"] == 1
-    assert refused["unknown"] == {"knowledge": 1}
+    assert refused["stranger"] == {"stranger": 1}
     assert not [m for m in sent if isinstance(m, PublicBlock) and m.device in ("stranger", "device-03")][17:]
     assert not [m for m in sent if isinstance(m, Bye)]
     assert {each.agent.session.phase for each in run.devices} == {SessionPhase.DONE}
