@@ -1,11 +1,11 @@
-"""Declares the sub-commands of the coordinator: coordinator, broker, methods, report."""
+"""Declares the sub-commands of the coordinator: coordinator, broker, methods, report, page."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_tls_options
+from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_page_option, add_tls_options
 
 
 def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +15,7 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
+    add_page_option(parser)
     add_cloud_safe_option(parser)
     add_tls_options(parser)
 
@@ -44,6 +45,16 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print the summary as JSON, draw nothing")
 
 
+def _page_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="RUN_DIR")
+    parser.add_argument(
+        "--at",
+        default="127.0.0.1:8421",
+        metavar="HOST:PORT",
+        help="where to serve the page (default: 127.0.0.1:8421, this machine alone); any other host asks for a token",
+    )
+
+
 COORDINATOR = Subcommand(
     name="coordinator",
     help="serve a federation: join devices, aggregate their knowledge",
@@ -71,4 +82,11 @@ REPORT = Subcommand(
     example="edge-sdk report runs/demo",
     arguments=_report_arguments,
     function="coordinator.report.command:command",
+)
+PAGE = Subcommand(
+    name="page",
+    help="show a finished run in a browser, or follow one that goes on",
+    example="edge-sdk page runs/demo",
+    arguments=_page_arguments,
+    function="coordinator.page.command:command",
 )

@@ -23,7 +23,11 @@ from coordinator.config import (
     to_toml,
 )
 from coordinator.ledger import Ledger
-from coordinator.record.observer import ObserverGroup
+from coordinator.page.feed import Feed
+from coordinator.page.live import PageObserver
+from coordinator.page.serving import page_feed
+from coordinator.page.values import finished_state
+from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
 from coordinator.report.progress import Progress
@@ -50,16 +54,18 @@ LEDGER = Path("checkpoint") / "ledger.db"
 
 def command(args: argparse.Namespace) -> int:
     """Run `edge-sdk coordinator`; returns the exit code."""
-    return run_coordinator(
-        args.file,
-        args.broker,
-        args.overrides,
-        args.out,
-        tls=TlsFiles(args.ca, args.cert, args.key),
-        cloud_safe=args.cloud_safe,
-        resume=args.resume,
-        trace=args.trace,
-    )
+    with page_feed(args.page) as feed:
+        return run_coordinator(
+            args.file,
+            args.broker,
+            args.overrides,
+            args.out,
+            tls=TlsFiles(args.ca, args.cert, args.key),
+            cloud_safe=args.cloud_safe,
+            resume=args.resume,
+            trace=args.trace,
+            feed=feed,
+        )
 
 
 def run_coordinator(
@@ -72,8 +78,9 @@ def run_coordinator(
     cloud_safe: bool,
     resume: bool,
     trace: bool,
+    feed: Feed | None = None,
 ) -> int:
-    """Serve a federation until it is over; returns the exit code."""
+    """Serve a federation until it is over; returns the exit code.  feed: of the live page; None: there is no page."""
     parse_broker_url(broker)  # a mistake in it is reported before anything is opened
     shown = without_password(broker)
     toml.check_writer()
@@ -100,7 +107,7 @@ def run_coordinator(
             roster=ready.roster,
             robust=ready.robust,
             public_server=_public_server(ready, settings, folder),
-            observer=ObserverGroup(progress, _progress_file(ready, folder, progress), EventLog(folder / "log.jsonl")),
+            observer=_observers(ready, folder, progress, feed),
         )
         for warning in server.warnings:
             progress.noted(warning)
@@ -125,6 +132,8 @@ def run_coordinator(
     result = run_result(server, devices, shown, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
     result = dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))
     write_run(result, to_toml(tables), folder)
+    if feed is not None:
+        feed.publish(finished_state(result, str(folder)))
     show_table(run_table(result), sys.stdout)
     try:
         draw_run(result, folder / "plots")
@@ -152,7 +161,8 @@ def _options(tls: TlsFiles, *, cloud_safe: bool) -> str:
     return files + " --cloud-safe" * cloud_safe
 
 
-def _progress_file(ready: Federation, folder: Path, progress: Progress) -> ProgressFile:
+def _observers(ready: Federation, folder: Path, progress: Progress, feed: Feed | None) -> RunObserver:
+    """Return the observers of a run: its lines, its files, and its page where there is one."""
     spec = ready.spec
     about = About(
         federation=spec.federation,
@@ -161,7 +171,9 @@ def _progress_file(ready: Federation, folder: Path, progress: Progress) -> Progr
         rounds=spec.rounds,
         expected=ready.policy.expected,
     )
-    return ProgressFile(folder, about, say=progress.noted)
+    pages = [] if feed is None else [PageObserver(feed, about, str(folder), virtual=False)]
+    file = ProgressFile(folder, about, say=progress.noted)
+    return ObserverGroup(progress, file, EventLog(folder / "log.jsonl"), *pages)
 
 
 def open_ledger(folder: Path, *, resume: bool) -> Ledger:

@@ -261,6 +261,7 @@ class VirtualCoordinator:
             self.server.handle(event, now_s)
         self.server.flush(now_s)
         self.server.tick(now_s)
+        self.server.observer.waited(self.server.record)
 
 
 class VirtualDevice:
