@@ -13,7 +13,7 @@ from coordinator.page.values import PageState
 
 EVERY_S = 1.0
 """The least seconds between two states that a browser is sent."""
-IDLE_S = 10.0
+IDLE_S = 2.0
 """Seconds between two states that a run publishes while no browser looks."""
 LOOKS_S = 5.0
 """A browser counts as looking for this long after it was last served."""

@@ -148,6 +148,7 @@ class VirtualFleet:
         while not (self.server.over and self._all_over()):
             between_events()
             if self.clock.next_s > self.clock.now_s:
+                self.server.observer.waited(self.server.record)
                 self._queue.compute()
             if not self.clock.step():
                 raise RunFailed("the simulated fleet came to a standstill")
@@ -261,7 +262,6 @@ class VirtualCoordinator:
             self.server.handle(event, now_s)
         self.server.flush(now_s)
         self.server.tick(now_s)
-        self.server.observer.waited(self.server.record)
 
 
 class VirtualDevice:
