@@ -20,7 +20,7 @@ MOST_ADDRESSES = 1024
 """The most addresses whose wrong tokens are counted; beyond it the oldest is forgotten."""
 
 
-class Verdict(IntEnum):
+class PageVerdict(IntEnum):
     """Whether a request is served, as the status of HTTP."""
 
     ALLOWED = 200
@@ -39,17 +39,17 @@ class Guard:
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """By address: the number of wrong tokens, and when the first of them came (s)."""
 
-    def verdict(self, address: str, given: str | None) -> Verdict:
+    def verdict(self, address: str, given: str | None) -> PageVerdict:
         """Judge a request.  Beyond WRONG wrong tokens an address waits, even if it then sends the right one."""
         count, since_s = self._wrong.get(address, (0, self._clock()))
         if self._clock() - since_s >= WINDOW_S:
             count, since_s = 0, self._clock()
         if count >= WRONG:
-            return Verdict.TOO_MANY
+            return PageVerdict.TOO_MANY
         if given is not None and hmac.compare_digest(given.encode(), self._token.encode()):
-            return Verdict.ALLOWED
+            return PageVerdict.ALLOWED
         if given is not None:
             self._wrong[address] = (count + 1, since_s)
             if len(self._wrong) > MOST_ADDRESSES:
                 self._wrong.popitem(last=False)
-        return Verdict.NO_TOKEN
+        return PageVerdict.NO_TOKEN

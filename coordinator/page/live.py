@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordinator.page.feed import EVERY_S, IDLE_S, Feed
-from coordinator.page.values import HistoryRows, PageState, Row, device_row, ledger_values
+from coordinator.page.values import HistoryRows, PageState, PlainRow, device_row, ledger_values
 from coordinator.record.observer import RunObserver, RunView
 from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.result import RoundResult, spread
@@ -108,7 +108,7 @@ class PageObserver(RunObserver):
             "bytes_down": record.bytes_down.total(),
         }
 
-    def _device(self, entry: DeviceEntry, record: RunRecord, now_s: float) -> Row:
+    def _device(self, entry: DeviceEntry, record: RunRecord, now_s: float) -> PlainRow:
         name = entry.device
         return device_row(
             **{key: getattr(entry, key) for key in ("state", "why", "round", "board", "model", "runtime")},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import secrets
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,6 +14,9 @@ from coordinator.page.address import PageAddress, bind, parse_address
 from coordinator.page.feed import Feed
 from coordinator.page.guard import LEAST_TOKEN, TOKEN_VARIABLE, Guard
 from edge_sdk.errors import MissingExtra, UsageError
+
+EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # recognised, not bound
+"""All addresses of this machine."""
 
 
 @contextmanager
@@ -34,9 +38,7 @@ def served(feed: Feed, text: str, say: Callable[[str], None], option: str = "--p
     thread.start()
     say(f"page: {page_url(address, token)}")
     if token is not None:
-        say(
-            "page: whoever has this address sees the run; it travels unencrypted, so use it in a network that you trust"
-        )
+        say("page: whoever has this address sees the run; nothing is encrypted, so use it where you trust the network")
     try:
         yield
     finally:
@@ -76,4 +78,5 @@ def page_token() -> str:
 
 def page_url(address: PageAddress, token: str | None) -> str:
     """Return the address that a user opens."""
-    return f"http://{address.shown_host}:{address.port}/" + (f"?token={token}" if token else "")
+    host = socket.gethostname() if address.host in EVERYWHERE else address.shown_host
+    return f"http://{host}:{address.port}/" + (f"?token={token}" if token else "")

@@ -17,7 +17,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.page.address import PageAddress
 from coordinator.page.feed import EVERY_S, Feed
-from coordinator.page.guard import WINDOW_S, Guard, Verdict
+from coordinator.page.guard import WINDOW_S, Guard, PageVerdict
 
 STATIC = Path(__file__).parent / "static"
 COOKIE = "edge-sdk-page"
@@ -34,8 +34,8 @@ HEADERS = {
 }
 """Sent with everything: the browser loads nothing from elsewhere, and keeps nothing."""
 ANSWERS = {
-    Verdict.NO_TOKEN: "This page needs its token: open the address that the run printed, with ?token=... at its end.\n",
-    Verdict.TOO_MANY: f"Too many wrong tokens from your address; wait {WINDOW_S:.0f} seconds.\n",
+    PageVerdict.NO_TOKEN: "This page needs its token: open the whole address that the run printed, to its end.\n",
+    PageVerdict.TOO_MANY: f"Too many wrong tokens from your address; wait {WINDOW_S:.0f} seconds.\n",
 }
 
 
@@ -129,8 +129,12 @@ class _Door:
         query = dict(parse_qsl(request.url.query))
         given = query.get("token") or _bearer(request) or request.cookies.get(COOKIE)
         verdict = self._guard.verdict(request.client.host if request.client else "", given)
-        if verdict is not Verdict.ALLOWED:
-            wait = {"retry-after": f"{WINDOW_S:.0f}"} if verdict is Verdict.TOO_MANY else {"www-authenticate": "Bearer"}
+        if verdict is not PageVerdict.ALLOWED:
+            wait = (
+                {"retry-after": f"{WINDOW_S:.0f}"}
+                if verdict is PageVerdict.TOO_MANY
+                else {"www-authenticate": "Bearer"}
+            )
             return PlainTextResponse(ANSWERS[verdict], int(verdict), wait)
         if "token" in query:
             return _without_token(request, query)

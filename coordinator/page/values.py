@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 from coordinator.record.metrics import CURVES
 from coordinator.record.result import DeviceResult, Result, RoundResult, spread
 
-Row: TypeAlias = "list[Any]"
+PlainRow: TypeAlias = "list[Any]"
 
 STATE_VERSION = 1
 DEVICE_COLUMNS = (
@@ -71,9 +71,9 @@ class PageState:
 
     head: Mapping[str, Any]
     round: Mapping[str, Any] = field(default_factory=dict)
-    devices: Mapping[str, Row] = field(default_factory=dict)
+    devices: Mapping[str, PlainRow] = field(default_factory=dict)
     """By id."""
-    history: tuple[Row, ...] = ()
+    history: tuple[PlainRow, ...] = ()
     ledger: Mapping[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
@@ -98,18 +98,18 @@ class PageState:
             **{name: getattr(self, name) for name in ("round", "ledger") if getattr(self, name) != getattr(old, name)},
             "devices": [row for name, row in self.devices.items() if old.devices.get(name) != row],
             "gone": [name for name in old.devices if name not in self.devices],
-            "history": {place: row for place, row in lines if place >= known or old.history[place] != row},
+            "history": {place: row for place, row in lines if place >= known or old.history[place] is not row},
         }
 
 
-def device_row(**values: Any) -> Row:
+def device_row(**values: Any) -> PlainRow:
     """Return a row of `devices`; what is not given is None."""
     return [values.get(name) for name in DEVICE_COLUMNS]
 
 
 def round_row(
     entry: RoundResult, *, alone: Mapping[str, float] | None = None, learners: Collection[str] | None = None
-) -> Row:
+) -> PlainRow:
     """Return a row of `history`.
 
     alone: accuracies of the devices alone, by id.  learners: the devices of which means are taken; None: all.
@@ -211,7 +211,7 @@ def finished_state(result: Result, where: str) -> PageState:
     )
 
 
-def _finished_device(device: DeviceResult, refused: Mapping[str, Mapping[str, str]]) -> Row:
+def _finished_device(device: DeviceResult, refused: Mapping[str, Mapping[str, str]]) -> PlainRow:
     note = refused.get(device.id)
     state = "refused" if note else ("done" if device.joined else "never joined")
     why = f"{note['message']}; {note['remedy']}" if note else ""
@@ -261,20 +261,28 @@ def progress_state(found: Mapping[str, Any], where: str) -> PageState:
     return PageState(head=head, devices=devices, ledger=ledger)
 
 
+SETTLED = 64
+"""Rounds after which no device measures a round any more."""
+
+
 class HistoryRows:
-    """The rows of `history` of a run that goes on: a row is made again only where something was measured since."""
+    """The rows of `history` of a run that goes on.
+
+    One of the last SETTLED rows is made again where something was measured since; those before stay as they are.
+    """
 
     def __init__(self) -> None:
-        self._made: list[tuple[tuple[int, ...], Row]] = []
+        self._made: list[tuple[tuple[int, ...], PlainRow]] = []
 
     def rows(
         self, rounds: list[RoundResult], curves: Callable[[str], Mapping[int, Mapping[str, Any]]]
-    ) -> tuple[Row, ...]:
+    ) -> tuple[PlainRow, ...]:
         """Return one row a round; curves: returns by round what was measured, by the name of a curve."""
         if len(rounds) < len(self._made):
             self._made = []
         found: dict[str, Mapping[int, Any]] = {name: curves(name) for name in (*CURVES, "instruments")}
-        for place, entry in enumerate(rounds):
+        begin = max(0, len(self._made) - SETTLED)
+        for place, entry in enumerate(rounds[begin:], begin):
             measured: dict[str, Any] = {name: by_round.get(entry.round, {}) for name, by_round in found.items()}
             size = tuple(len(each) for each in measured.values())
             if place < len(self._made) and self._made[place][0] == size:

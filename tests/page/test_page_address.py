@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 from coordinator.page.address import PageAddress, bind, parse_address
-from coordinator.page.guard import TOKEN_VARIABLE, WINDOW_S, WRONG, Guard, Verdict
+from coordinator.page.guard import TOKEN_VARIABLE, WINDOW_S, WRONG, Guard, PageVerdict
 from coordinator.page.serving import page_token, page_url
 from edge_sdk.errors import UsageError
 
@@ -56,28 +56,28 @@ def test_an_address_of_another_machine_is_refused():
 
 def test_only_the_token_opens_the_page():
     guard = Guard(TOKEN, clock=lambda: 0.0)
-    assert guard.verdict("1.2.3.4", TOKEN) is Verdict.ALLOWED
-    assert guard.verdict("1.2.3.4", None) is Verdict.NO_TOKEN
-    assert guard.verdict("1.2.3.4", TOKEN + "x") is Verdict.NO_TOKEN
-    assert guard.verdict("1.2.3.4", "\u00fc") is Verdict.NO_TOKEN
+    assert guard.verdict("1.2.3.4", TOKEN) is PageVerdict.ALLOWED
+    assert guard.verdict("1.2.3.4", None) is PageVerdict.NO_TOKEN
+    assert guard.verdict("1.2.3.4", TOKEN + "x") is PageVerdict.NO_TOKEN
+    assert guard.verdict("1.2.3.4", "\u00fc") is PageVerdict.NO_TOKEN
 
 
 def test_wrong_tokens_are_limited_by_address_and_forgotten():
     now = [0.0]
     guard = Guard(TOKEN, clock=lambda: now[0])
     for _ in range(WRONG):
-        assert guard.verdict("1.2.3.4", "guess") is Verdict.NO_TOKEN
-    assert guard.verdict("1.2.3.4", TOKEN) is Verdict.TOO_MANY
-    assert guard.verdict("5.6.7.8", TOKEN) is Verdict.ALLOWED
+        assert guard.verdict("1.2.3.4", "guess") is PageVerdict.NO_TOKEN
+    assert guard.verdict("1.2.3.4", TOKEN) is PageVerdict.TOO_MANY
+    assert guard.verdict("5.6.7.8", TOKEN) is PageVerdict.ALLOWED
     now[0] = WINDOW_S
-    assert guard.verdict("1.2.3.4", TOKEN) is Verdict.ALLOWED
+    assert guard.verdict("1.2.3.4", TOKEN) is PageVerdict.ALLOWED
 
 
 def test_requests_without_a_token_are_not_counted():
     guard = Guard(TOKEN, clock=lambda: 0.0)
     for _ in range(2 * WRONG):
         guard.verdict("1.2.3.4", None)
-    assert guard.verdict("1.2.3.4", TOKEN) is Verdict.ALLOWED
+    assert guard.verdict("1.2.3.4", TOKEN) is PageVerdict.ALLOWED
 
 
 def test_a_token_is_drawn_or_taken_from_the_environment(monkeypatch):
@@ -85,7 +85,8 @@ def test_a_token_is_drawn_or_taken_from_the_environment(monkeypatch):
     assert page_token() != page_token()
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     assert page_token() == TOKEN
-    assert page_url(PageAddress("::", 8421), TOKEN) == f"http://[::]:8421/?token={TOKEN}"
+    assert page_url(PageAddress("::1", 8421), TOKEN) == f"http://[::1]:8421/?token={TOKEN}"
+    assert page_url(PageAddress("0.0.0.0", 8421), None) == f"http://{socket.gethostname()}:8421/"
     monkeypatch.setenv(TOKEN_VARIABLE, "short")
     with pytest.raises(UsageError, match=TOKEN_VARIABLE):
         page_token()

@@ -156,9 +156,9 @@ class LearningView {
   show(run) {
     this.run = run;
     const axis = AXES[this.choice.value];
-    const found = run.history.filter((row) => ["mean", "global", "own_task"].some((name) => row[name] !== null));
-    const all = along(run.history, axis);
-    const x = found.map((row) => all[run.history.indexOf(row)]);
+    const measured = (row) => ["mean", "global", "own_task"].some((name) => row[name] !== null);
+    const found = run.history.filter(measured);
+    const x = along(run.history, axis).filter((_, place) => measured(run.history[place]));
     const column = (name) => found.map((row) => row[name]);
     this.nothing.hidden = found.length > 0;
     this.main.element.hidden = !found.some((row) => row.mean !== null);
