@@ -1,11 +1,11 @@
-"""Declares the sub-commands of the coordinator: coordinator, broker, methods, report."""
+"""Declares the sub-commands of the coordinator: coordinator, broker, methods, report, page."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_tls_options, whole_number
+from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_page_option, add_tls_options, whole_number
 
 
 def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,6 +26,7 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --resume: set a damaged ledger aside, and begin the run anew",
     )
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
+    add_page_option(parser)
     add_cloud_safe_option(parser)
     add_tls_options(parser)
 
@@ -94,6 +95,18 @@ LAB = Subcommand(
     arguments=_lab_arguments,
     function="coordinator.lab.command:command",
 )
+
+
+def _page_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="RUN_DIR")
+    parser.add_argument(
+        "--at",
+        default="127.0.0.1:8421",
+        metavar="HOST:PORT",
+        help="where to serve the page (default: 127.0.0.1:8421, this machine alone); any other host asks for a token",
+    )
+
+
 COORDINATOR = Subcommand(
     name="coordinator",
     help="serve a federation: join devices, aggregate their knowledge",
@@ -121,4 +134,11 @@ REPORT = Subcommand(
     example="edge-sdk report runs/demo",
     arguments=_report_arguments,
     function="coordinator.report.command:command",
+)
+PAGE = Subcommand(
+    name="page",
+    help="show a finished run in a browser, or follow one that goes on",
+    example="edge-sdk page runs/demo",
+    arguments=_page_arguments,
+    function="coordinator.page.command:command",
 )

@@ -24,7 +24,11 @@ from coordinator.config import (
     to_toml,
 )
 from coordinator.ledger import CONTENTS, Ledger
-from coordinator.record.observer import ObserverGroup
+from coordinator.page.feed import Feed
+from coordinator.page.live import PageObserver
+from coordinator.page.serving import page_feed
+from coordinator.page.values import finished_state
+from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
 from coordinator.report.progress import Progress
@@ -53,18 +57,20 @@ LEDGER = Path("checkpoint") / "ledger.db"
 
 def command(args: argparse.Namespace) -> int:
     """Run `edge-sdk coordinator`; returns the exit code."""
-    return run_coordinator(
-        args.file,
-        args.broker,
-        args.overrides,
-        args.out,
-        tls=TlsFiles(args.ca, args.cert, args.key),
-        lab=args.lab,
-        cloud_safe=args.cloud_safe,
-        resume=args.resume,
-        quarantine=args.quarantine,
-        trace=args.trace,
-    )
+    with page_feed(args.page) as feed:
+        return run_coordinator(
+            args.file,
+            args.broker,
+            args.overrides,
+            args.out,
+            tls=TlsFiles(args.ca, args.cert, args.key),
+            lab=args.lab,
+            cloud_safe=args.cloud_safe,
+            resume=args.resume,
+            quarantine=args.quarantine,
+            trace=args.trace,
+            feed=feed,
+        )
 
 
 def run_coordinator(
@@ -79,10 +85,12 @@ def run_coordinator(
     resume: bool,
     quarantine: bool,
     trace: bool,
+    feed: Feed | None = None,
 ) -> int:
     """Serve a federation until it is over; returns the exit code.
 
-    lab: the folder of a lab, which brings keys, certificates, and the broker if that is None.
+    lab: the folder of a lab, which brings keys, certificates, and the broker if that is None.  feed: of the live page;
+    None: there is no page.
     """
     reach = _reach(broker, tls, lab, trace=trace)  # a mistake in it is reported before anything is opened
     shown = without_password(reach.broker)
@@ -117,7 +125,7 @@ def run_coordinator(
             robust=ready.robust,
             public_server=_public_server(ready, settings, folder),
             security=reach.security,
-            observer=ObserverGroup(progress, _progress_file(ready, folder, progress), EventLog(folder / "log.jsonl")),
+            observer=_observers(ready, folder, progress, feed),
         )
         for warning in server.warnings:
             progress.noted(warning)
@@ -142,6 +150,8 @@ def run_coordinator(
     result = run_result(server, devices, shown, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
     result = dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))
     write_run(result, to_toml(tables), folder)
+    if feed is not None:
+        feed.publish(finished_state(result, str(folder)))
     show_table(run_table(result), sys.stdout)
     try:
         draw_run(result, folder / "plots")
@@ -195,7 +205,8 @@ def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) 
     return Reach(url, tls, security, options)
 
 
-def _progress_file(ready: Federation, folder: Path, progress: Progress) -> ProgressFile:
+def _observers(ready: Federation, folder: Path, progress: Progress, feed: Feed | None) -> RunObserver:
+    """Return the observers of a run: its lines, its files, and its page where there is one."""
     spec = ready.spec
     about = About(
         federation=spec.federation,
@@ -204,7 +215,9 @@ def _progress_file(ready: Federation, folder: Path, progress: Progress) -> Progr
         rounds=spec.rounds,
         expected=ready.policy.expected,
     )
-    return ProgressFile(folder, about, say=progress.noted)
+    pages = [] if feed is None else [PageObserver(feed, about, str(folder), virtual=False)]
+    file = ProgressFile(folder, about, say=progress.noted)
+    return ObserverGroup(progress, file, EventLog(folder / "log.jsonl"), *pages)
 
 
 def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[[str], None]) -> Ledger:

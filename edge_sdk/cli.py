@@ -57,6 +57,16 @@ def add_cloud_safe_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_page_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option of a command whose run can be seen in a browser."""
+    parser.add_argument(
+        "--page",
+        metavar="HOST:PORT",
+        help="show the run in a browser there while it goes on, such as 127.0.0.1:8421; any host but this machine's "
+        "own asks for a token (docs/how-to/live-page.md)",
+    )
+
+
 def commands() -> list[Subcommand]:
     """Return all registered sub-commands, sorted by name."""
     points = importlib.metadata.entry_points(group="edge_sdk.commands")

@@ -3,14 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Protocol
 
+from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.messages import DeviceEntry
+
+
+class RunView(Protocol):
+    """What a coordinator tells about its run; to be asked by the run's own thread alone."""
+
+    @property
+    def record(self) -> RunRecord:
+        """The record of the run."""
+
+    def now_s(self) -> float:
+        """Return the time on the coordinator's clock, in seconds."""
+
+    def entries(self) -> list[DeviceEntry]:
+        """Return all devices that are known, sorted by id."""
+
+    def exchange(self) -> OpenExchange:
+        """Return the exchange that is open, and what the run is doing."""
 
 
 class RunObserver:
     """Receives the events of a run.  Every method does nothing here: an observer overrides those that it needs."""
+
+    def begun(self, view: RunView) -> None:
+        """A coordinator has started, for the first time or again, and can be asked."""
 
     def joined(self, device: str, count: int, expected: int) -> None:
         """A device was admitted, the `count`-th of `expected`."""
@@ -28,7 +51,7 @@ class RunObserver:
         """Something is worth a line of text, such as a lost broker or a warning."""
 
     def waited(self, record: RunRecord) -> None:
-        """A moment has passed, with or without other events; called in each turn of a deployment's loop."""
+        """A moment has passed, with or without other events; called in each turn of the coordinator's loop."""
 
 
 class ObserverGroup(RunObserver):
@@ -36,6 +59,11 @@ class ObserverGroup(RunObserver):
 
     def __init__(self, *observers: RunObserver) -> None:
         self._observers = observers
+
+    def begun(self, view: RunView) -> None:
+        """Pass it on."""
+        for observer in self._observers:
+            observer.begun(view)
 
     def joined(self, device: str, count: int, expected: int) -> None:
         """Pass it on."""

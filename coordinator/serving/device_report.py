@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPhase, RoundState
 from coordinator.serving.device_registry import DeviceRegistry
@@ -68,16 +69,45 @@ class DeviceReport:
         """Return what the run is doing, in one line."""
         state, spec = self._state(), self._spec
         here = len(state.members - state.away)
-        doing = {
+        place = "closing exchange" if state.closing else f"round {state.place.round + 1} of {spec.rounds}"
+        stops = "; stops at the end of this round" if state.stopping else ""
+        return f"{spec.method}, {place}: {self.doing()}; {here} of {state.policy.expected} devices are here{stops}"
+
+    def doing(self) -> str:
+        """Return what the run is doing in this exchange."""
+        state = self._state()
+        words = {
             RoundPhase.GATHERING: "waiting for devices",
             RoundPhase.COLLECTING: f"{len(state.folded)} of {len(state.invited)} uploads are here",
             RoundPhase.FINISHING: "computing",
         }.get(state.phase, state.phase.value)
         if state.stalled:
-            doing += f", {state.needed} are needed: waiting for devices that decline"
-        place = "closing exchange" if state.closing else f"round {state.place.round + 1} of {spec.rounds}"
-        stops = "; stops at the end of this round" if state.stopping else ""
-        return f"{spec.method}, {place}: {doing}; {here} of {state.policy.expected} devices are here{stops}"
+            words += f", {state.needed} are needed: waiting for devices that decline"
+        return words
+
+    def exchange(self) -> OpenExchange:
+        """Return the exchange that is open."""
+        state = self._state()
+        collecting = state.phase is RoundPhase.COLLECTING
+        return OpenExchange(
+            line=self.run(),
+            doing=self.doing(),
+            phase=state.phase.value,
+            round=min(state.place.round + 1, self._spec.rounds),
+            exchange=state.place.exchange + 1,
+            exchanges=state.policy.exchanges,
+            closing=state.closing,
+            expected=state.policy.expected,
+            here=len(state.members - state.away),
+            invited=len(state.invited),
+            answered=len(state.folded),
+            needed=state.needed,
+            awaited=tuple(sorted(state.missing)) if collecting else (),
+            held=tuple(sorted(((state.declined & state.invited) | state.withheld) - state.folded)),
+            due_s=state.due_s if collecting else None,
+            misses=state.misses,
+            patience=state.policy.patience,
+        )
 
     def entry(self, device: str, now_s: float) -> DeviceEntry:
         """Describe one device."""

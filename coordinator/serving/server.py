@@ -49,6 +49,7 @@ from coordinator.serving.operator_desk import OperatorDesk
 from coordinator.serving.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
+from coordinator.serving.run_view import ServerView
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.seats import Seats
 from coordinator.serving.sender import Sender
@@ -223,6 +224,7 @@ class Server:
         )
         self._linked, self._link_fault = False, "it does not answer"
         self.transport.screen_with(self._screen)
+        self.observer.begun(ServerView(self.record, clock, self._report))
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 

@@ -187,6 +187,7 @@ class VirtualFleet:
         while not (self.server.over and self._all_over()):
             between_events()
             if self.clock.next_s > self.clock.now_s:
+                self.server.observer.waited(self.server.record)
                 self._queue.compute()
             if not self.clock.step():
                 raise RunFailed("the simulated fleet came to a standstill")

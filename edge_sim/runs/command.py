@@ -9,6 +9,10 @@ import sys
 from pathlib import Path
 
 from coordinator.config import to_toml
+from coordinator.page.feed import Feed
+from coordinator.page.live import PageObserver
+from coordinator.page.serving import page_feed
+from coordinator.page.values import finished_state
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
@@ -21,7 +25,7 @@ from coordinator.report.tables import show_table
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines.choice import resolve_engine
-from edge_sim.fleet.fleet import build_fleet
+from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.runs import run_folder
 from edge_sim.runs.run_folder import check_new
 from edge_sim.runs.runner import run_in
@@ -39,11 +43,11 @@ def command(args: argparse.Namespace) -> int:
         if args.json:
             sys.stdout.write((out / "summary.json").read_text(encoding="utf-8"))
         return 0
-    with run_folder.claimed(out):
-        return _simulate_in(out, config, args)
+    with page_feed(args.page) as feed, run_folder.claimed(out):
+        return _simulate_in(out, config, args, feed)
 
 
-def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
+def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed | None) -> int:
     if not args.resume:
         check_new(out)
     if args.broker != "memory" and settings.troubled(config):
@@ -62,7 +66,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
             broker=args.broker,
             resume=args.resume,
             quarantine=args.quarantine,
-            observer=lambda part: _observer(config, out, part),
+            observer=lambda part: _observer(config, out, part, feed, fleet),
             trace=args.trace,
             fleet=fleet,
         )
@@ -70,6 +74,8 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace) -> int:
         sys.stderr.write(f"\ninterrupted; {_how_to_go_on(args, out)}\n")
         raise
     write_run(result, to_toml(config.tables), out)
+    if feed is not None:
+        feed.publish(finished_state(result, str(out)))
     if args.json:
         sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
     else:
@@ -91,8 +97,11 @@ def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
     return f"the state is kept, go on with: {again}"
 
 
-def _observer(config: Config, out: Path, part: str) -> RunObserver:
-    """Return an observer that writes lines to the terminal, and progress.json and log.jsonl to the run directory."""
+def _observer(config: Config, out: Path, part: str, feed: Feed | None, fleet: Fleet | None) -> RunObserver:
+    """Return an observer that writes lines to the terminal, and progress.json and log.jsonl to the run directory.
+
+    feed: of the live page; None: there is no page.  fleet: None over a broker.
+    """
     table = config.federation
     lines = Progress(f"{table.name} {part}".strip())
     about = About(
@@ -104,4 +113,8 @@ def _observer(config: Config, out: Path, part: str) -> RunObserver:
         part=part,
     )
     log = EventLog((out / "standalone" if part else out) / "log.jsonl")
-    return ObserverGroup(lines, ProgressFile(out, about, say=lines.noted), log)
+    pages = []
+    if feed is not None:
+        links = {device.kit.id: device.kit.link for device in fleet.devices} if fleet else {}
+        pages = [PageObserver(feed, about, str(out), virtual=fleet is not None, links=links)]
+    return ObserverGroup(lines, ProgressFile(out, about, say=lines.noted), log, *pages)

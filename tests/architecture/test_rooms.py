@@ -73,6 +73,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     },
     "coordinator.trace": {*NEUTRAL, *DEVICE, "coordinator.rounds", "coordinator.ledger", "coordinator.serving"},
     "coordinator.report": {*NEUTRAL, "coordinator.record"},
+    "coordinator.page": {*NEUTRAL, "coordinator.record", "coordinator.report"},
     "edge_sim.models": CLIENT,
     "edge_sim.config": {*CLIENT, "coordinator.config", "edge_sim.byzantine", "edge_sim.models"},
     "edge_sim.data": {*CLIENT, "edge_sim.config", "edge_sim.models"},
@@ -81,7 +82,12 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sim.clock": {*CLIENT, *SERVER, *SIMULATION},
     "edge_sim.over_broker": {*CLIENT, *SERVER, *SIMULATION},
     "edge_sim.replay": {*CLIENT, *SERVER, *SIMULATION},
-    "edge_sim.runs": {*CLIENT, *SERVER, *SIMULATION, "coordinator.report", "edge_sim.clock", "edge_sim.over_broker"},
+    "edge_sim.runs": {
+        *CLIENT,
+        *SERVER,
+        *SIMULATION,
+        *("coordinator.report", "coordinator.page", "edge_sim.clock", "edge_sim.over_broker"),
+    },
     "edge_sim.lab": {*CLIENT, *SERVER, *SIMULATION, "edge_sim.runs"},
     "edge_sim.studies": {
         *CLIENT,

@@ -1,0 +1,106 @@
+"""CPU seconds that the live page costs a run with 100 or 1,000 devices, once a second as a browser looks.
+
+    python benchmarks/page_cost.py --devices 100
+
+A simulated federation runs for some rounds; then each state that the page would be sent is made, compared with the one
+before and encoded, again and again.  The page does that at most once a second, so the CPU seconds of one state are its
+share of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+
+from coordinator.page.feed import Feed
+from coordinator.page.live import PageObserver
+from coordinator.record.observer import ObserverGroup, RunObserver, RunView
+from coordinator.record.result import RoundResult
+from coordinator.record.run_record import RunRecord
+from coordinator.report.progress_file import About
+from edge_sim import run
+
+TABLES: dict[str, Any] = {
+    "federation": {"name": "cost", "method": "fedavg", "rounds": 3, "seed": 0},
+    "train": {"local_steps": 1, "evaluate_every": 1},
+    "partition": {"kind": "iid"},
+    "run": {"standalone": "off"},
+}
+
+
+class Kept(RunObserver):
+    """Measures after each round."""
+
+    def __init__(self, devices: int, times: int) -> None:
+        about = About(federation="cost", method="fedavg", seed=0, rounds=3, expected=devices)
+        self._ticks_s = 0.0
+        self._feed = Feed(clock=lambda: 0.0)
+        self.page = PageObserver(self._feed, about, "", virtual=True, clock=self._tick)
+        self.view: RunView | None = None
+        self._times = times
+        self.run_s: list[float] = []
+        self.page_s: list[float] = []
+        self.bytes: list[int] = []
+
+    def _tick(self) -> float:
+        self._ticks_s += 10.0
+        return self._ticks_s
+
+    def begun(self, view: RunView) -> None:
+        """Keep the view."""
+        self.page.begun(view)
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """Make states, and encode them."""
+        del result, of
+        number = None
+        for _ in range(self._times):
+            begun_s = time.process_time()
+            self.page.waited(record)
+            made_s = time.process_time()
+            found = self._feed.newer_than(number)
+            done_s = time.process_time()
+            if found is None:
+                raise SystemExit("no state was published")
+            number = found.number
+            self.run_s.append(made_s - begun_s)
+            self.page_s.append(done_s - made_s)
+            self.bytes.append(len(found.text))
+
+
+def tables(devices: int, folder: Path) -> dict[str, Any]:
+    """Return the settings of a run with this many devices, each with ten samples of noise."""
+    rng, path = np.random.default_rng(0), folder / "noise.npz"
+    arrays: dict[str, Any] = {}
+    for part, count in (("train", 10 * devices), ("test", 200)):
+        arrays[f"x_{part}"] = rng.normal(size=(count, 4, 4)).astype(np.float32)
+        arrays[f"y_{part}"] = np.arange(count) % 10
+    np.savez(path, **arrays)
+    return TABLES | {
+        "federation": TABLES["federation"] | {"devices": devices},
+        "data": {"source": "npz", "path": str(path)},
+        "fleet": [{"count": devices, "model": "softmax", "board": "rpi4"}],
+    }
+
+
+def main() -> None:
+    """Measure, and print one line for each thread."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--devices", type=int, default=100)
+    parser.add_argument("--times", type=int, default=10)
+    args = parser.parse_args()
+    kept = Kept(args.devices, args.times)
+    with TemporaryDirectory() as folder:
+        run(tables(args.devices, Path(folder)), observer=lambda _label: ObserverGroup(kept))
+    for name, found in (("the run's thread", kept.run_s), ("the page's thread", kept.page_s)):
+        print(f"{name}: {1000 * sorted(found)[len(found) // 2]:.1f} ms of CPU a state, {1000 * max(found):.1f} at most")
+    print(f"{sorted(kept.bytes)[len(kept.bytes) // 2]} bytes a state to each browser")
+
+
+if __name__ == "__main__":
+    main()

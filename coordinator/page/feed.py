@@ -1,0 +1,102 @@
+"""Hands states of the page from the run's thread to the page's, and encodes them once for all browsers."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coordinator.page.values import PageState
+
+EVERY_S = 1.0
+"""The least seconds between two states that a browser is sent."""
+IDLE_S = 2.0
+"""Seconds between two states that a run publishes while no browser looks."""
+LOOKS_S = 5.0
+"""A browser counts as looking for this long after it was last served."""
+EMPTY = PageState(head={"state": "starting", "text": "the run starts", "clock": "none", "now_s": 0.0})
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """Text of an event for a browser, and the number of the state that the browser then shows."""
+
+    number: int
+    event: str
+    text: str
+
+
+class Feed:
+    """The newest state.  `publish` is called by the run's thread; all other methods by the page's alone.
+
+    Publishing is one assignment: the run never waits for the page.
+    """
+
+    def __init__(self, state: PageState = EMPTY, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._newest = state
+        self._looked_s = -LOOKS_S
+        self._shown, self._number = state, 1
+        self._whole: Encoded | None = None
+        self._change: Encoded | None = None
+
+    # -- the run's thread ---------------------------------------------------------------------------------------------
+
+    @property
+    def watched(self) -> bool:
+        """Whether a browser looks."""
+        return self._clock() - self._looked_s < LOOKS_S
+
+    def publish(self, state: PageState) -> None:
+        """Make a state the newest one."""
+        self._newest = state
+
+    def end(self, state: str, text: str) -> None:
+        """Publish that the run is over, with everything else as it was."""
+        self._newest = replace(self._newest, head={**self._newest.head, "state": state, "text": text})
+
+    # -- the page's thread --------------------------------------------------------------------------------------------
+
+    def newer_than(self, number: int | None) -> Encoded | None:
+        """Return what a browser that shows the state of this number lacks; None: it shows the newest.
+
+        A browser that shows none, or that missed one, gets everything.
+        """
+        self._looked_s = self._clock()
+        self._take()
+        if number == self._number:
+            return None
+        if self._change is not None and number == self._number - 1:
+            return self._change
+        if self._whole is None:
+            self._whole = Encoded(self._number, "state", _json(self._shown.plain()))
+        return self._whole
+
+    def _take(self) -> None:
+        newest = self._newest
+        if newest is self._shown:
+            return
+        change = newest.since(self._shown)
+        self._shown, self._number = newest, self._number + 1
+        self._whole, self._change = None, Encoded(self._number, "change", _json(change))
+
+
+def _json(value: Any) -> str:
+    """Compact JSON on one line; NaN and infinity, which JSON lacks, become null."""
+    try:
+        return json.dumps(value, separators=(",", ":"), allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(value), separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(each) for name, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(each) for each in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

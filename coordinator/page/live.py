@@ -1,0 +1,124 @@
+"""The page of a run in this process: an observer that publishes what the coordinator tells, now and then."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from coordinator.page.feed import EVERY_S, IDLE_S, Feed
+from coordinator.page.values import HistoryRows, PageState, PlainRow, device_row, ledger_values
+from coordinator.record.observer import RunObserver, RunView
+from coordinator.record.open_exchange import OpenExchange
+from coordinator.record.result import RoundResult, spread
+from coordinator.record.run_record import RunRecord
+from coordinator.report.progress_file import About
+from edge_sdk.protocol.messages import DeviceEntry
+
+MOST_AWAITED = 200
+"""The most devices that are awaited and listed one by one."""
+STATES = {"gathering": "waiting", "collecting": "running", "finishing": "computing", "done": "finished"}
+"""The word of the page for the phase of a run, where it is another."""
+
+
+class PageObserver(RunObserver):
+    """Publishes the state of a run: at most once in EVERY_S while a browser looks, else once in IDLE_S.
+
+    It is called by the run's thread, and asks the coordinator there, so that nothing is read while it changes.
+    """
+
+    def __init__(
+        self,
+        feed: Feed,
+        about: About,
+        where: str,
+        *,
+        virtual: bool,
+        links: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """virtual: whether the coordinator's clock is that of a simulation.  links: by device, where they are known."""
+        self._feed, self._about, self._where, self._clock = feed, about, where, clock
+        self._time, self._links = "virtual" if virtual else "wall", links or {}
+        self._view: RunView | None = None
+        self._history = HistoryRows()
+        self._told_s = -IDLE_S
+
+    def begun(self, view: RunView) -> None:
+        """Ask this coordinator from now on."""
+        self._view = view
+
+    def joined(self, device: str, count: int, expected: int) -> None:  # noqa: ARG002  # of RunObserver
+        """Publish, if it is time."""
+        self._tell()
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
+        """Publish, if it is time; the last round in any case."""
+        self._tell(now=result.round == of)
+
+    def waited(self, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
+        """Publish, if it is time."""
+        self._tell()
+
+    def _tell(self, *, now: bool = False) -> None:
+        passed_s = self._clock() - self._told_s
+        if self._view is None or not (now or passed_s >= (EVERY_S if self._feed.watched else IDLE_S)):
+            return
+        self._told_s = self._clock()
+        self._feed.publish(self._state(self._view))
+
+    def _state(self, view: RunView) -> PageState:
+        record, exchange, now_s = view.record, view.exchange(), view.now_s()
+        return PageState(
+            head=self._head(record, exchange, now_s),
+            round={
+                **dataclasses.asdict(exchange),
+                "awaited": exchange.awaited[:MOST_AWAITED],
+                "awaited_count": len(exchange.awaited),
+                "held": exchange.held[:MOST_AWAITED],
+            },
+            devices={each.device: self._device(each, record, now_s) for each in view.entries()},
+            history=self._history.rows(record.rounds, lambda name: getattr(record, name)),
+            ledger=ledger_values(
+                bytes_up=record.bytes_up.total(),
+                bytes_down=record.bytes_down.total(),
+                updates=record.updates,
+                refused_frames=record.refused_frames,
+                refused_devices=record.refused_devices.values(),
+            ),
+        )
+
+    def _head(self, record: RunRecord, exchange: OpenExchange, now_s: float) -> dict[str, Any]:
+        about = self._about
+        measured, found = record.newest_accuracies()
+        return {
+            "state": STATES.get(exchange.phase, exchange.phase),
+            "text": exchange.line,
+            **{name: getattr(about, name) for name in ("federation", "method", "seed", "part", "rounds")},
+            "where": self._where,
+            "clock": self._time,
+            "now_s": round(now_s, 3),
+            "round": len(record.rounds),
+            "here": exchange.here,
+            "expected": exchange.expected,
+            "accuracy": spread([*found.values()]).get("mean"),
+            "accuracy_round": measured,
+            "bytes_up": record.bytes_up.total(),
+            "bytes_down": record.bytes_down.total(),
+        }
+
+    def _device(self, entry: DeviceEntry, record: RunRecord, now_s: float) -> PlainRow:
+        name = entry.device
+        return device_row(
+            **{key: getattr(entry, key) for key in ("state", "why", "round", "board", "model", "runtime")},
+            **{key: entry.figures.get(key) for key in ("accuracy", "temperature_c", "busy_s", "energy_j")},
+            id=name,
+            version=entry.sdk,
+            link=self._links.get(name),
+            **{"global": record.metrics.get(name, {}).get("global_accuracy")},
+            seen_s=None if entry.seen_s is None else round(now_s - entry.seen_s, 1),
+            bytes_up=record.bytes_up[name],
+            bytes_down=record.bytes_down[name],
+            waited_s=record.waiting.total_s[name] or None,
+        )

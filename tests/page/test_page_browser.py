@@ -1,0 +1,129 @@
+"""The page in a browser: a device appears, fails and comes back; keys alone; nothing leaves this machine.
+
+Needs Debian's chromium, which Playwright drives; nothing is downloaded.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import synthetic
+from page_parts import a_state
+
+from coordinator.page.feed import Feed
+from coordinator.page.serving import served
+from coordinator.page.values import device_row, finished_state
+
+sync_api = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("uvicorn")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+AXE = Path(__file__).parent / "axe" / "axe.min.js"
+VIEWS = ("fleet", "round", "learning", "ledger", "device/device-0")
+WAIT_MS = 20_000
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH (apt install chromium)"),
+]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[sync_api.Browser]:
+    with sync_api.sync_playwright() as play:
+        found = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield found
+        found.close()
+
+
+@pytest.fixture
+def opened(browser):
+    """A function that serves a feed and opens its page; at the end nothing has gone wrong on it."""
+    faults, addresses, open_ = [], [], []
+
+    def open_page(feed: Feed, **context):
+        said = []
+        server = served(feed, "127.0.0.1:0", said.append)
+        server.__enter__()
+        page = browser.new_context(**context).new_page()
+        open_.append((page, server))
+        page.on("console", lambda message: faults.append(message.text) if message.type == "error" else None)
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("request", lambda request: addresses.append(request.url))
+        page.goto(said[0].removeprefix("page: "))
+        sync_api.expect(page.locator("#link")).to_have_text("Connected.", timeout=WAIT_MS)
+        return page
+
+    yield open_page
+    for page, server in open_:
+        page.context.close()
+        server.__exit__(None, None, None)
+    assert faults == []
+    assert [each for each in addresses if not each.startswith(("http://127.0.0.1:", "data:"))] == []
+
+
+def with_device(state, **values):
+    row = device_row(why="", bytes_up=1, bytes_down=1, **values)
+    return replace(state, devices={**state.devices, values["id"]: row})
+
+
+def test_a_device_appears_fails_and_comes_back(opened):
+    feed = Feed(a_state())
+    page = opened(feed)
+    row = page.get_by_role("row", name="device-9")
+    sync_api.expect(row).to_have_count(0)
+    for word in ("training", "absent", "training"):
+        feed.publish(with_device(feed._newest, id="device-9", state=word))
+        sync_api.expect(row.locator(".state")).to_have_text(word, timeout=WAIT_MS)
+
+
+def test_rows_are_updated_in_place(opened):
+    feed = Feed(a_state(tuple(f"device-{place}" for place in range(1000))))
+    page = opened(feed)
+    row = page.get_by_role("row", name="device-7 ", exact=False).first
+    page.evaluate("document.querySelectorAll('tbody tr').forEach((row, place) => { row.dataset.place = place; })")
+    feed.publish(with_device(feed._newest, id="device-7", state="absent"))
+    sync_api.expect(row.locator(".state")).to_have_text("absent", timeout=WAIT_MS)
+    assert page.locator("tbody tr:not([data-place])").count() == 0
+    assert page.locator("tbody tr").count() == 1000
+
+
+def test_a_walk_by_keys_alone(opened):
+    page = opened(Feed(finished_state(synthetic.result(), "runs/demo")))
+    reached = []
+    for _ in range(40):
+        page.keyboard.press("Tab")
+        reached.append(page.evaluate("document.activeElement.textContent.trim().slice(0, 40)"))
+    assert {"Skip to the figures", "Fleet", "Round", "Learning", "Ledger", "Accuracy", "device-0"} <= set(reached)
+    page.get_by_role("link", name="Learning").focus()
+    page.keyboard.press("Enter")
+    sync_api.expect(page.get_by_role("heading", name="Learning", exact=True)).to_be_focused(timeout=WAIT_MS)
+    page.get_by_role("link", name="Fleet").focus()
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Accuracy").focus()
+    page.keyboard.press("Enter")
+    sync_api.expect(page.get_by_role("columnheader", name="Accuracy")).to_have_attribute("aria-sort", "ascending")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing_serious_and_nothing_is_wider_than_the_screen(opened, scheme, width):
+    feed = Feed(finished_state(synthetic.result(), "runs/demo"))
+    page = opened(feed, color_scheme=scheme, viewport={"width": width, "height": 900}, bypass_csp=True)
+    page.add_script_tag(path=AXE)
+    for view in VIEWS:
+        page.evaluate("view => { location.hash = view; }", view)
+        sync_api.expect(page.locator("main h2")).to_have_text(view.removeprefix("device/"), ignore_case=True)
+        found = page.evaluate("axe.run().then(found => found.violations.map(each => [each.impact, each.id]))")
+        assert [each for each in found if each[0] in ("serious", "critical")] == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+
+def test_plots_are_drawn(opened):
+    page = opened(Feed(finished_state(synthetic.result(), "runs/demo")))
+    page.get_by_role("link", name="Learning").click()
+    sync_api.expect(page.locator("canvas").first).to_be_visible(timeout=WAIT_MS)
