@@ -40,6 +40,25 @@ def test_a_file_and_its_log_are_renamed_together(tmp_path: Path) -> None:
     assert names == {f"lab.db.damaged-{n}{suffix}": f"{n}{suffix}" for n in (1, 2) for suffix in ("", "-wal")}
 
 
+def test_a_log_that_was_set_aside_alone_is_kept(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / "lab.db-wal").write_text(str(number))
+        set_aside(tmp_path / "lab.db")
+    assert {each.read_text() for each in tmp_path.iterdir()} == {"1", "2"}
+
+
+def test_a_ledger_whose_log_alone_is_left_can_be_set_aside(tmp_path: Path) -> None:
+    (tmp_path / LEDGER).parent.mkdir()
+    log = tmp_path / f"{LEDGER}-wal"
+    log.write_bytes(bytes(5000))
+    for resume in (True, False):
+        with pytest.raises(Damaged):
+            open_ledger(tmp_path, resume=resume, quarantine=False, tell=print)
+    with closing(open_ledger(tmp_path, resume=True, quarantine=True, tell=str)) as ledger:
+        assert ledger.enrolled() == {}
+    assert [each.read_bytes() for each in tmp_path.rglob("*damaged*")] == [bytes(5000)]
+
+
 def test_a_damaged_ledger_is_set_aside_and_the_run_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / LEDGER
     fill_ledger(path)
@@ -144,12 +163,17 @@ def test_a_file_is_synced_before_its_name_and_its_name_after(tmp_path: Path, mon
 # -- deleted while it is open -----------------------------------------------------------------------------------------
 
 
-def test_a_deleted_ledger_is_noticed_at_the_next_commit_and_written_again(tmp_path: Path) -> None:
+DELETED = pytest.mark.parametrize("pattern", ["*", "*.db"], ids=["all files", "all but the log"])
+
+
+@DELETED
+def test_a_deleted_ledger_is_noticed_at_the_next_commit_and_written_again(tmp_path: Path, pattern: str) -> None:
     path = tmp_path / "run" / "ledger.db"
     fill_ledger(path)
     ledger = Ledger(path)
     before = ledger.enrolled()
-    for file in path.parent.iterdir():
+    ledger.keep_orders({"drained": ["b"]})
+    for file in path.parent.glob(pattern):
         file.unlink()
     row = Row(ExchangeId(1, 1), "a", b"frame")
     with pytest.raises(StoreError, match="deleted"):
@@ -158,14 +182,16 @@ def test_a_deleted_ledger_is_noticed_at_the_next_commit_and_written_again(tmp_pa
     ledger.close()
     with closing(Ledger(path)) as again:
         assert again.enrolled() == before
+        assert again.orders() == {"drained": ["b"]}
         assert again.uploads(row.place) == {"a": b"frame"}
 
 
-def test_a_deleted_state_is_noticed_by_whatever_is_written_next(tmp_path: Path) -> None:
+@DELETED
+def test_a_deleted_state_is_noticed_by_whatever_is_written_next(tmp_path: Path, pattern: str) -> None:
     path = tmp_path / "state" / "lab.db"
     fill_store(path)
     store = SqliteStore(path)
-    for file in path.parent.iterdir():
+    for file in path.parent.glob(pattern):
         file.unlink()
     store.save_welcome(b"newer")
     assert "deleted" in store.check()
