@@ -10,7 +10,7 @@ import dataclasses
 import logging
 from pathlib import Path
 
-from coordinator.lab import owner
+from coordinator.lab import broker_settings, owner
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.identity.claims import (
     CLAIMS_ROOT,
@@ -30,6 +30,7 @@ _CLOSED = {
     "used": "the claim for {device} was used already, by other keys: each works once; ask the owner of the lab for a "
     "new one, and if nobody of yours used it, to revoke {device}",
 }
+_DIFFERS = "the secret in this claim is not the one that the lab issued: copy the file again"
 
 
 class EnrolmentDesk:
@@ -62,8 +63,14 @@ class EnrolmentDesk:
         claim = registry.claims.get(user)
         if claim is None:
             return registry, (pack_enrolment_fault("the lab knows no such claim"), f"an unknown claim {user[:64]!r}")
-        request = unpack_enrolment_request(claim.secret, message)
-        device, public = claim.device, request.public.hex()
+        device = claim.device
+        try:
+            request = unpack_enrolment_request(claim.secret, message)
+        except RemoteProtocolError as error:
+            if error.kind != "signature":
+                raise
+            return registry, (pack_enrolment_fault(_DIFFERS), f"{device}: a claim with a wrong secret was shown")
+        public = request.public.hex()
         enrolled = registry.devices.get(device)
         if claim.state == "used" and claim.public == public and enrolled is not None and not enrolled.revoked:
             return registry, (
@@ -73,12 +80,16 @@ class EnrolmentDesk:
         if claim.state != "open":
             fault = _CLOSED[claim.state].format(device=device)
             return registry, (pack_enrolment_fault(fault), f"{device}: a claim that is {claim.state} was shown again")
-        after = self._enrolled(registry, user, request)
+        after, besides = self._enrolled(registry, user, request)
         certificate = after.devices[device].certificate.encode()
-        return after, (pack_enrolment_answer(claim.secret, certificate), f"{device} is enrolled")
+        return after, (pack_enrolment_answer(claim.secret, certificate), f"{device} is enrolled{besides}")
 
-    def _enrolled(self, registry: Registry, user: str, request: EnrolmentRequest) -> Registry:
-        """Return the registry with a device enrolled, in place of its earlier keys if it had some."""
+    def _enrolled(self, registry: Registry, user: str, request: EnrolmentRequest) -> tuple[Registry, str]:
+        """Return the registry with a device enrolled, and what the owner must do besides; empty: nothing.
+
+        Earlier keys of the device are replaced.  The broker then reads its rules again before the board has its answer,
+        or it would refuse a device that was revoked before.
+        """
         claim = registry.claims[user]
         try:
             certificate = self._issuer.issue_for_request(claim.device, request.signing_request)
@@ -95,8 +106,10 @@ class EnrolmentDesk:
             },
         )
         if before is None:
-            return after
+            return after, ""
         revoked = registry.revoked if before.revoked else [*registry.revoked, before.certificate]
         after = dataclasses.replace(after, revoked=revoked)
         owner.write_broker_files(self._lab, after)
-        return after
+        if broker_settings.reload_broker(self._lab):
+            return after, ""
+        return after, "; the broker is not running here: let it read its settings again (kill -HUP its process)"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import ipaddress
 import json
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol
@@ -43,6 +45,10 @@ from edge_sdk.protocol.topics import is_id
 
 SETTINGS, AUTHORITY_KEY, CLAIMS = "lab.json", "ca.key", "claims"
 DEFAULT_PORT = 8883
+_LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+_HOST = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+$){_LABEL}")
+"""A name of a host; one whose last part is a number would be taken for an address."""
+_MOST_HOST = 253
 LOOPBACK = ("localhost", "127.0.0.1")
 
 
@@ -62,10 +68,16 @@ class Issuer(Protocol):
 def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str) -> None:
     """Make the folder of a lab.  hosts: the names and addresses of the broker; devices use the first.
 
-    Raises UsageError if the folder holds a lab already.
+    Raises UsageError for a name that no host can have, and if the folder holds a lab already.
     """
-    if (lab / REGISTRY).exists() or (lab / AUTHORITY_KEY).exists():
+    check_hosts([*hosts, bind])
+    if (lab / REGISTRY).exists():
         raise UsageError(f"{lab} holds a lab already; name another folder, or claim devices for this one")
+    if (lab / AUTHORITY_KEY).exists():
+        raise UsageError(
+            f"{lab} holds a part of a lab: there is no {REGISTRY} in it; restore that from a backup, or remove the "
+            "folder if the lab was never finished"
+        )
     certificates = crypto_certificates()
     authority, authority_key = certificates.new_authority(f"edge-sdk lab {hosts[0]}")
     key_files.write_whole(lab / AUTHORITY, authority)
@@ -96,6 +108,24 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str) -> None:
     registry = Registry(operators={OPERATOR_FOLDER: operator.key.public.hex()})
     write_broker_files(lab, registry)
     write_registry(lab, registry)
+
+
+def check_hosts(hosts: Sequence[str]) -> None:
+    """Raise UsageError for what is neither a name that a host can have nor an address."""
+    for host in hosts:
+        if not (_is_address(host) or (len(host) <= _MOST_HOST and _HOST.fullmatch(host))):
+            raise UsageError(
+                f"host {host!r} is neither a name nor an address: write it alone, such as lab.local or 192.0.2.7, "
+                "without mqtts:// and without a port"
+            )
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
 
 
 def _in_url(host: str) -> str:

@@ -18,6 +18,7 @@ from pathlib import Path
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.signatures import PUBLIC_BYTES
+from edge_sdk.protocol.topics import is_id
 
 FORMAT = 1
 CLAIMS_ROOT = "fl/claim"
@@ -66,8 +67,11 @@ def read_claim(path: Path) -> Claim:
     text = key_files.read_part(path)
     try:
         claim = Claim(**json.loads(text))
-        whole = claim.version == FORMAT and len(bytes.fromhex(claim.coordinator)) == PUBLIC_BYTES
-        whole = whole and len(bytes.fromhex(claim.secret)) > 0 and all(map(bool, (claim.device, claim.authority)))
+        texts = [value for name, value in asdict(claim).items() if name != "version"]
+        whole = claim.version == FORMAT and all(isinstance(each, str) for each in texts)
+        whole = whole and len(bytes.fromhex(claim.coordinator)) == PUBLIC_BYTES and bool(bytes.fromhex(claim.secret))
+        whole = whole and is_id(claim.device) and claim.user.startswith(f"claim.{claim.device}.")
+        whole = whole and all((claim.broker, claim.authority, claim.certificate, claim.tls_key))
     except (ValueError, TypeError):
         whole = False
     if not whole:

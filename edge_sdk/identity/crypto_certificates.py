@@ -20,6 +20,8 @@ from edge_sdk.errors import UsageError
 FIRST = datetime(1970, 1, 1, tzinfo=timezone.utc)
 LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
+MOST_NAME = 64
+"""The longest common name in a certificate, in characters."""
 PEM = serialization.Encoding.PEM
 
 
@@ -124,9 +126,13 @@ class LabAuthority:
 
 
 def new_authority(name: str) -> tuple[bytes, bytes]:
-    """Make an authority; returns its certificate and its key, in PEM form."""
+    """Make an authority; returns its certificate and its key, in PEM form.
+
+    name: shown by other tools; shortened to what a certificate has room for.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _blank(name, _named(name), key.public_key())
+    shown = name[:MOST_NAME]
+    builder = _blank(shown, _named(shown), key.public_key())
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs=True), critical=True)
     return builder.sign(key, hashes.SHA256()).public_bytes(PEM), _pem_of(key)

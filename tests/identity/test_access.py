@@ -202,3 +202,45 @@ def test_a_claim_opens_one_topic_and_a_revoked_device_none(tmp_path: Path) -> No
         opened.callback(again.close)
         labs.until(lambda: again.lost)
         assert again.up is False
+
+
+@pytest.mark.parametrize("revoked", [False, True])
+def test_a_device_that_enrols_again_may_publish_and_its_former_keys_may_not(tmp_path: Path, revoked: bool) -> None:
+    port = labs.free_port()
+    lab = labs.made(tmp_path, port)
+    (device,) = labs.enrolled(lab, "device-01")
+    former = shutil.copytree(device, tmp_path / "former")
+    if revoked:
+        owner.revoke_device(lab, "device-01")
+    with mosquitto(lab, port), contextlib.ExitStack() as opened:
+        coordinator = Client(lab / "coordinator", port, "coordinator", mqtt.MQTTv5)
+        opened.callback(coordinator.close)
+        labs.until(lambda: coordinator.up)
+        coordinator.client.subscribe("fl/v1/#", 1)
+        labs.until(lambda: coordinator.granted)
+        labs.enrolled(lab, "device-01")
+        board = Client(device, port, "x", mqtt.MQTTv5)
+        opened.callback(board.close)
+        labs.until(lambda: board.up)
+        board.client.publish(f"fl/v1/f/up/{topics.shard('device-01')}/device-01/hello", b"again", 1)
+        labs.until(lambda: board.refused)
+        assert board.refused == [False]
+        with pytest.raises(ssl.SSLError):
+            refused_at_once(former, port)
+        labs.until(lambda: coordinator.heard)
+        assert [payload for _, payload in coordinator.heard] == [b"again"]
+
+
+def refused_at_once(folder: Path, port: int) -> None:
+    """Connect with the certificate of an identity folder, and read what the broker says about it.
+
+    With TLS 1.3 a client learns only then that its certificate is refused.
+    """
+    files = labs.files_of(folder)
+    context = ssl.create_default_context(cafile=str(files.ca))
+    context.load_cert_chain(str(files.certificate), str(files.key))
+    with (
+        socket.create_connection(("localhost", port), timeout=labs.PATIENCE_S) as plain,
+        context.wrap_socket(plain, server_hostname="localhost") as link,
+    ):
+        link.recv(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from dataclasses import replace
 from pathlib import Path
 
 import labs
@@ -18,13 +19,14 @@ from edge_sdk.identity.claims import (
     CLAIMS_ROOT,
     Claim,
     EnrolmentRequest,
+    new_claim_secret,
     pack_enrolment_request,
     read_claim,
     unpack_enrolment_answer,
 )
 from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
 from edge_sdk.identity.crypto_keys import new_signing_key
-from edge_sdk.identity.registry import read_registry
+from edge_sdk.identity.registry import REGISTRY, read_registry
 
 
 @pytest.fixture
@@ -151,19 +153,59 @@ def test_thirty_devices_from_a_table(lab: Path, tmp_path: Path, capsys: pytest.C
         ["claim", "--csv", "missing.csv"],
         ["revoke", "nobody"],
         ["init", "LAB"],
+        *(
+            ["init", "NEW", "--host", host]
+            for host in ("", "a b", "mqtts://lab", "lab:8883", "999.1.1.1", "lab\u00f6r", "a" * 64)
+        ),
+        ["init", "NEW", "--host", "lab", "--bind", "a b"],
     ],
 )
 def test_mistakes_of_the_owner_are_one_line(
     lab: Path, arguments: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    own = [str(lab) if each == "LAB" else each for each in arguments]
+    own = [{"LAB": str(lab), "NEW": str(lab.parent / "new")}.get(each, each) for each in arguments]
     assert main(["lab", *own, *(["--lab", str(lab)] if own[0] != "init" else [])]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (lab.parent / "new").exists()
+
+
+def test_a_long_name_of_a_host_and_a_lab_that_was_never_finished(tmp_path: Path) -> None:
+    host = ".".join(["a" * 40] * 3)
+    owner.make_lab(tmp_path / "lab", [host], 8883, "::1")
+    assert host in owner.broker_of(tmp_path / "lab")
+    (tmp_path / "lab" / REGISTRY).unlink()
+    with pytest.raises(UsageError, match=REGISTRY):
+        owner.make_lab(tmp_path / "lab", ["lab"], 8883, "::1")
 
 
 def test_a_folder_that_is_no_lab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["lab", "claim", "a", "--lab", str(tmp_path)]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("part", "value"),
+    [("device", "../x"), ("device", "device-02"), ("user", 7), ("broker", 5), ("broker", ""), ("tls_key", None)],
+)
+def test_a_claim_whose_parts_do_not_fit_makes_nothing(
+    lab: Path, tmp_path: Path, part: str, value: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = owner.issue_claims(lab, ["device-01"])[0]
+    path.write_text(json.dumps({**json.loads(path.read_text()), part: value}))
+    assert main(["enroll", "--claim", str(path), "--identity", str(tmp_path / "x")]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_a_claim_with_a_wrong_secret_is_told_so(lab: Path) -> None:
+    desk, claim = EnrolmentDesk(lab), claimed(lab)
+    wrong = replace(claim, secret=new_claim_secret())
+    board = Board(wrong)
+    answer = board.asks(desk)
+    assert isinstance(answer, str)
+    assert "secret" in answer
+    assert read_registry(lab).devices == {}
+    assert isinstance(Board(claim).asks(desk), bytes)
 
 
 @pytest.mark.parametrize("damage", ["cut", "letter", "nothing", "else"])
