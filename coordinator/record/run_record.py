@@ -371,8 +371,8 @@ class RunRecord:
 
     def last_accuracy(self, device: str) -> float | None:
         """The accuracy of a device's newest evaluation."""
-        rounds = [r for r, found in self.accuracy.items() if device in found]
-        return self.accuracy[max(rounds)][device] if rounds else None
+        newest_first = sorted(self.accuracy, reverse=True)
+        return next((self.accuracy[r][device] for r in newest_first if device in self.accuracy[r]), None)
 
     def newest_accuracies(self) -> tuple[int, dict[str, float]]:
         """The last round that any device measured, and its accuracies by device; (0, {}) if there is none."""

@@ -175,7 +175,7 @@ class DeviceReport:
             return "withheld", self._record.why_withheld.get(device, "")
         if state.phase is RoundPhase.GATHERING:
             return "waiting", "the run waits for more devices"
-        if state.phase is RoundPhase.COLLECTING and device in state.missing:
+        if state.phase is RoundPhase.COLLECTING and device in state.invited and device not in state.folded:
             return "training", ""
         if device in state.folded:
             return "waiting", "its upload is here; others are awaited"
