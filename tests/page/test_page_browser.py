@@ -66,9 +66,9 @@ def opened(browser):
     assert [each for each in addresses if not each.startswith(("http://127.0.0.1:", "data:"))] == []
 
 
-def with_device(state, **values):
+def with_device(newest, **values):
     row = device_row(why="", bytes_up=1, bytes_down=1, **values)
-    return replace(state, devices={**state.devices, values["id"]: row})
+    return replace(newest, devices={**newest.devices, values["id"]: row})
 
 
 def test_a_device_appears_fails_and_comes_back(opened):
