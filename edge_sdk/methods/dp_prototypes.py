@@ -22,7 +22,7 @@ import numpy as np
 
 from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range
-from edge_sdk.methods.requests import Evaluate, ReleaseSums, Released, WriteHead
+from edge_sdk.methods.requests import Evaluate, Released, ReleaseSums, WriteHead
 from edge_sdk.privacy.release import FROZEN, Assumptions, Guarantee, head_of, means_of, merged, promised
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import MAX_MAGNITUDE, ClassRows

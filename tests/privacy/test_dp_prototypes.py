@@ -21,7 +21,7 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.dp_prototypes import DPPrototypes, Params
 from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import ReleaseSums, Released
+from edge_sdk.methods.requests import Released, ReleaseSums
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.privacy.noise import KeyedStream
 from edge_sdk.privacy.release import (
