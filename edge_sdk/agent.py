@@ -22,6 +22,8 @@ from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.callbacks import Callbacks
 from edge_sdk.data import LocalData, Raw
 from edge_sdk.device.app_model import OnNewModel, check_on_new_model
+from edge_sdk.device.budget import NAME as LEDGER_NAME
+from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.data_supply import DataSupply, OwnData
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
 from edge_sdk.device.learner import WorkSlices
@@ -44,6 +46,7 @@ from edge_sdk.policy.policy import Policy
 from edge_sdk.policy.priority import limit_threads, lower_priority
 from edge_sdk.policy.sensors import Sensors
 from edge_sdk.policy.start import training_gate
+from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
@@ -83,9 +86,10 @@ class Agent(Participant):
 
     state: a folder for what must survive a power cut, or any Store; None: it is kept in memory.  board: the name of
     the device's board, for reports.  disclose_classes: whether the coordinator may know the number of samples of each
-    class.  share_weights: whether all weights of the model may leave the device, for methods that average them.
-    proxy: a second model, for methods that train one beside the device's own; its weights are shared, and those of the
-    own model then never are.
+    class.  privacy: the most that may ever be told of one training record; the ledger of it is `privacy.db` in `state`,
+    and the device takes part only in methods that release sums with noise.  share_weights: whether all weights of the
+    model may leave the device, for methods that average them.  proxy: a second model, for methods that train one beside
+    the device's own; its weights are shared, and those of the own model then never are.
 
     max_drop: a new model is not served if its accuracy on the device's own held-out samples is lower by more than this
     fraction, and by more than chance explains; None: every new model is served.
@@ -122,6 +126,7 @@ class Agent(Participant):
         state: str | Path | Store | None = None,
         board: str = "",
         disclose_classes: bool = False,
+        privacy: Guarantee | None = None,
         public_cache: str | Path | None = None,
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
@@ -146,9 +151,10 @@ class Agent(Participant):
         check_on_new_model(on_new_model)
         if not isinstance(policy, Policy | None):
             raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
-        supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy)
+        ledger = BudgetLedger(_budget_file(state), privacy) if privacy is not None else None
+        supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy, budget=ledger)
         self._clock = clock
-        self._recent, self._sends_logs = RecentLines(), sends_logs
+        self._recent, self._sends_logs = RecentLines(), sends_logs and privacy is None
         self._callbacks = Callbacks(device)
         self._stopping, self._awake = threading.Event(), threading.Event()
         self._awake.set()
@@ -545,6 +551,10 @@ def _opener(
         return lambda: opened_or_anew(lambda: SqliteStore(path), path, quarantine=quarantine, tell=tell)
     store = MemoryStore() if state is None else state
     return lambda: store
+
+
+def _budget_file(state: str | Path | Store | None) -> Path | None:
+    return Path(state) / LEDGER_NAME if isinstance(state, (str, Path)) else None
 
 
 def _served_folder(state: str | Path | Store | None, federation: str) -> Path | None:

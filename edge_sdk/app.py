@@ -24,6 +24,7 @@ from edge_sdk.models.base import Model
 from edge_sdk.plugins import plugin_faults
 from edge_sdk.policy.energy import PowerMeter
 from edge_sdk.policy.policy import Policy, load_policy
+from edge_sdk.privacy.release import Guarantee
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.serving.deployment import MAX_DROP
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
@@ -40,6 +41,9 @@ class App:
     """The public set; None: it is fetched from the coordinator if the method needs one."""
     disclose_classes: bool = False
     """Whether the coordinator may know how many samples of each class this device holds."""
+    privacy: Guarantee | None = None
+    """The most that may ever be told of one training record of this device, over all federations.  With it the device
+    takes part only in methods that release sums with noise, and tells no numbers of samples."""
     share_weights: bool = False
     """Whether all weights of the model may leave this device, for the methods that average them."""
     max_drop: float | None = MAX_DROP
@@ -139,6 +143,7 @@ def run_device(
         cloud_safe=cloud_safe,
         sends_logs=sends_logs,
         share_weights=parts.share_weights,
+        privacy=parts.privacy,
         proxy=parts.proxy,
         max_drop=parts.max_drop,
         policy=own_policy or parts.policy or Policy(),

@@ -197,6 +197,9 @@ class Result:
     """The models that were measured."""
     reason: str = ""
     """Why the run ended early; empty if it did not."""
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+    """What was promised about one training record, in methods that release sums with noise: mode, promise, and where it
+    holds for all devices epsilon, delta, unit and neighbours.  Empty: other methods promise nothing."""
     insight: Insight | None = field(default=None, compare=False)
     """Arrays about the models at the end, for plots."""
 

@@ -58,6 +58,7 @@ def summary(result: Result) -> dict[str, Any]:
         ),
         "refused_devices": [dict(refusal) for refusal in result.refused_devices],
         "warnings": list(result.warnings),
+        **({"privacy": dict(result.privacy)} if result.privacy else {}),
         "per_device": [_device(device) for device in result.devices],
         "data": dict(result.data),
         "versions": dict(result.versions),

@@ -160,6 +160,7 @@ def refusal(
         or _encodings(hello, spec, method)
         or _layout(hello, agreed, method)
         or _body(hello, method)
+        or _privacy(hello, method)
     )
 
 
@@ -254,6 +255,18 @@ def _layout(hello: Hello, agreed: Hello | None, method: Method[Any]) -> RefusalR
         f"{(agreed.layout or b'').hex()[:8]} (that of {agreed.device}, which came first): {method.name} averages "
         "weights one by one",
         remedy,
+    )
+
+
+def _privacy(hello: Hello, method: Method[Any]) -> RefusalReason | None:
+    objection = method.objection(hello)
+    if not objection:
+        return None
+    return RefusalReason(
+        "privacy",
+        f"{hello.device}: {objection}",
+        "give the device a frozen extractor that was made without its data, and a budget: App(privacy=Guarantee(8, "
+        '1e-5)); or let the run do without a guarantee: method.without_guarantee = "tell"',
     )
 
 

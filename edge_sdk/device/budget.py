@@ -21,9 +21,13 @@ _SCHEMA = """
 CREATE TABLE IF NOT EXISTS budget (epsilon REAL NOT NULL, delta REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS releases (
     data BLOB PRIMARY KEY, mu REAL NOT NULL, classes INTEGER NOT NULL, sums BLOB NOT NULL);
+CREATE TABLE IF NOT EXISTS life (epoch INTEGER NOT NULL, inode INTEGER NOT NULL);
 """
+NAME = "privacy.db"
+"""The file of the ledger in a device's state folder, which all federations of the device share."""
 _ROUNDING = 1e-9
 """The share by which the sum of squares may exceed the budget, for it is added up in floating point."""
+_SPENT = "count the budget of this data as spent, or remove the file and begin with data that was never released"
 
 
 class BudgetLedger:
@@ -44,6 +48,34 @@ class BudgetLedger:
                 f"{path}: the budget of this data is epsilon = {known[0]:g} at delta = {known[1]:g}, not "
                 f"{budget.epsilon:g} at {budget.delta:g}: what was released under it cannot be called back"
             )
+        self.epoch = self._begun()
+        """How often the file was opened and how much was released, counted together: a backup has a smaller one."""
+
+    def _begun(self) -> int:
+        """Count one opening, and return the epoch.  Raises UsageError for a copy of a ledger."""
+        inode = self._path.stat().st_ino if self._path is not None else 0
+        with as_store_error(self._path):
+            known = self._db.execute("SELECT epoch, inode FROM life").fetchone()
+        if known is not None and known[1] != inode:
+            self._db.close()
+            raise UsageError(
+                f"{self._path}: this budget ledger is a copy, which does not know what left under the first: {_SPENT}"
+            )
+        with transaction(self._db, self._path):
+            if known is None:
+                self._db.execute("INSERT INTO life VALUES (0, ?)", (inode,))
+            return self._counted()
+
+    def _counted(self) -> int:
+        """Add one to the epoch, within a transaction, and return it."""
+        self._db.execute("UPDATE life SET epoch = epoch + 1")
+        (epoch,) = self._db.execute("SELECT epoch FROM life").fetchone()
+        return int(epoch)
+
+    def check_since(self, seen: int) -> None:
+        """Raise UsageError if the ledger's epoch is before one that its device has seen: it came from a backup."""
+        if self._path is not None and self.epoch < seen:
+            raise UsageError(f"{self._path}: this budget ledger is older than its device's state, a backup: {_SPENT}")
 
     @property
     def spent(self) -> float:
@@ -84,7 +116,13 @@ class BudgetLedger:
         with transaction(self._db, self._path):
             row = (data, cost.mu, len(sums), sums.tobytes())
             self._db.execute("INSERT INTO releases VALUES (?, ?, ?, ?)", row)
+            epoch = self._counted()
+        self.epoch = epoch
         return sums
+
+    def before(self, data: bytes) -> Doubles | None:
+        """Return the noised sums of a version of the data that was released before; None: it was not."""
+        return self._row(data)
 
     def _row(self, data: bytes) -> Doubles | None:
         with as_store_error(self._path):

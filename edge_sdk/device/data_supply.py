@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from edge_sdk.data import LocalData
+from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Model
@@ -23,7 +24,14 @@ class DataSupply:
     """The device's own data.  A round begins with a snapshot of them, which is named, so that a restart finds it."""
 
     def __init__(
-        self, model: Model, data: OwnData, public: PublicSet | None, *, discloses_classes: bool, proxy: Model | None
+        self,
+        model: Model,
+        data: OwnData,
+        public: PublicSet | None,
+        *,
+        discloses_classes: bool,
+        proxy: Model | None,
+        budget: BudgetLedger | None = None,
     ) -> None:
         self._store = data if isinstance(data, SampleStore) else None
         self._now: Snapshot | None = None
@@ -38,7 +46,8 @@ class DataSupply:
                 raise UsageError(f"data: the store has {data.classes} classes, the model {model.spec.classes}")
             self._now = data.take_snapshot()
             given, capacity = self._now.data, data.capacity
-        self.bench = Workbench(model, given, public, discloses_classes=discloses_classes, capacity=capacity)
+        discloses = discloses_classes and budget is None
+        self.bench = Workbench(model, given, public, discloses_classes=discloses, capacity=capacity, budget=budget)
         if proxy is not None:
             self.bench.add_proxy(proxy)
         self._waited = self.waits

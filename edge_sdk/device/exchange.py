@@ -135,13 +135,15 @@ class OngoingExchange:
         """Build the upload; knowledge: after the federation's transforms."""
         assign, us = self.assign, self.learner.membership.welcome
         shared, personal = self._evaluations()
+        if self.learner.tells_no_counts:  # nor how long it took, nor how good a model was that it trained itself
+            cost, self.joining = TrainingCost(), {}
         return Upload(
             federation=us.federation,
             device=us.device,
             round=assign.round,
             exchange=assign.exchange,
             closing=assign.closing,
-            samples=self.learner.samples,
+            samples=0 if self.learner.tells_no_counts else self.learner.samples,
             metrics=shared.metrics,
             metrics_round=shared.rounds_done,
             personal_metrics=personal.metrics,
@@ -150,7 +152,7 @@ class OngoingExchange:
             withheld_cause=Diverged.code if assign.closing or self.withheld is None else self.withheld.code,
             instruments=self.measured.instruments,
             joining_metrics=self.joining,
-            not_served=one_line(self.not_served),
+            not_served="" if self.learner.tells_no_counts else one_line(self.not_served),
             knowledge=knowledge,
             busy_s=cost.busy_s,
             energy_j=cost.energy_j,

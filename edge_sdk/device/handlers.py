@@ -8,18 +8,21 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from edge_sdk.arrays import Floats, Ints
+from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.device import divergence
 from edge_sdk.device.evaluation import personalised_accuracies
 from edge_sdk.device.meter import Meter
+from edge_sdk.device.private_release import keyed_noise, version_of
 from edge_sdk.device.term_shares import term_shares
 from edge_sdk.device.workbench import Workbench, add_by_class, slices
+from edge_sdk.errors import UsageError
 from edge_sdk.methods import requests
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.cosine_head import scaled
 from edge_sdk.objectives import Coupling, CrossEntropy, Seen, at_step, bounded, softmax
+from edge_sdk.privacy.release import FROZEN, Assumptions, contributions, promised, sums_by_class
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.low_rank import LowRank, as_matrix, factorised, joined
 
@@ -168,6 +171,42 @@ def serve_hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job)
     )
 
 
+@serves(requests.ReleaseSums)
+def serve_release(bench: Workbench, request: requests.ReleaseSums, job: Job) -> Serving[requests.Released]:
+    """Sum in one pass in inference mode; what is released is in the budget ledger before it is answered."""
+    ledger, cost = bench.budget, request.cost
+    private = ledger is not None
+    assumed = Assumptions(
+        frozen_extractor=FROZEN in bench.model.spec.inert_terms,
+        noised_counts=private,
+        figures_withheld=private,
+        once_per_data=private,
+    )
+    if request.insists and (cost is None or assumed != Assumptions(frozen_extractor=True)):
+        raise UsageError(f"privacy: {promised(assumed, cost)}")
+    found = []
+    for part in slices(len(bench.samples)):
+        found.append(bench.features(bench.samples[part]))
+        yield
+    features = np.concatenate(found)  # (n, d)
+    version = version_of(features, bench.labels, request.clip)
+
+    def make() -> Doubles:
+        sums = sums_by_class(contributions(features, request.clip), bench.labels, bench.model.spec.classes)
+        return keyed_noise(sums, cost, job.secret, version)
+
+    if ledger is None or cost is None:
+        return requests.Released(make(), version, 0)
+    ledger.check_since(request.epoch)
+    try:
+        return requests.Released(ledger.released(version, cost, make), version, ledger.epoch)
+    except UsageError:
+        earlier = ledger.before(request.version)
+        if earlier is None:
+            raise
+        return requests.Released(earlier, request.version, ledger.epoch)
+
+
 @serves(requests.HeadGradients)
 def serve_head_gradients(bench: Workbench, request: requests.HeadGradients, _job: Job) -> Serving[ClassRows]:
     """Sum (softmax(W h + b) - onehot(y)) (h, 1) of each class in f8, and divide once."""
@@ -277,7 +316,10 @@ def serve_set_scale(bench: Workbench, request: requests.SetScale, _job: Job) -> 
 @serves(requests.Evaluate)
 def serve_evaluate(bench: Workbench, request: requests.Evaluate, _job: Job) -> Serving[Mapping[str, float]]:
     """Return the metrics by name."""
-    return {**(yield from _on_test_set(bench, request)), **(yield from _on_held_out(bench))}
+    measured = yield from _on_test_set(bench, request)
+    if not request.of_own_classes:
+        return {name: value for name, value in measured.items() if name == "accuracy"}
+    return {**measured, **(yield from _on_held_out(bench))}
 
 
 def _on_test_set(bench: Workbench, request: requests.Evaluate) -> Serving[Mapping[str, float]]:

@@ -27,11 +27,14 @@ def hello(
 ) -> Hello:
     """Build the Hello of a device with this model and data; it has class counts only if the bench discloses them.
 
+    With a privacy budget it tells no numbers of samples.
+
     The weights that it declares are those of the proxy, if there is one.  shares_weights: whether it declares any.
     run: the run that it asks to take part in; None: any.
     """
     model, shared = bench.model.spec, bench.shared
     hidden = frozenset() if shares_weights else frozenset({"weights"})
+    tells, waits = bench.budget is None, not len(bench.samples)
     return Hello(
         federation=federation,
         device=device,
@@ -40,7 +43,7 @@ def hello(
         terms=tuple(sorted(bench.terms)),
         classes=model.classes,
         feature_dim=model.feature_dim,
-        samples=len(bench.data.train),
+        samples=len(bench.data.train) if tells else 0,
         class_counts=disclosed_counts(bench),
         public_sha256=bench.public.spec.sha256 if bench.public else None,
         model=model.name,
@@ -53,10 +56,10 @@ def hello(
         weight_count=shared.parameters if shares_weights else 0,
         layout=shared.layout if shares_weights else None,
         batch_norm=shared.batch_norm,
-        test_samples=len(bench.data.local_test or ()),
+        test_samples=len(bench.data.local_test or ()) if tells else 0,
         instance=instance,
         sends_logs=sends_logs,
-        capacity=bench.capacity,
+        capacity=bench.capacity if tells or waits else 0,
         run=run,
     )
 

@@ -65,6 +65,11 @@ class Learner:
         return len(self._bench.data.train)
 
     @property
+    def tells_no_counts(self) -> bool:
+        """Whether numbers of samples leave this device with noise alone, because its owner gave a privacy budget."""
+        return self._bench.budget is not None
+
+    @property
     def counts_to_disclose(self) -> tuple[int, ...]:
         """What an upload tells of the classes: the counts of now, if they change and the Hello disclosed them."""
         return disclosed_counts(self._bench) if self.supply.changes else ()

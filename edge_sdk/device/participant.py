@@ -634,7 +634,7 @@ class Participant:
             self._end_refused(Refused("changed", message, "remove this device's state folder to join it again"))
             return
         lacks_public_set = self._supply.missing is not None
-        refusal = self._supply.check_size(welcome.public_bytes)
+        refusal = self._beyond_budget() or self._supply.check_size(welcome.public_bytes)
         if refusal is not None:
             self._leave_refused(refusal)
             return
@@ -645,6 +645,20 @@ class Participant:
         self._feed(session.Welcomed(welcome.epoch, now_s, lacks_public_set or found or unnamed, welcome.run))
         if unnamed or (found and not lacks_public_set):
             self._feed(session.Fetched(now_s))
+
+    def _beyond_budget(self) -> Refused | None:
+        """Return why this device leaves a federation that would tell more of its records than its owner allows."""
+        if self.bench.budget is None or self._learner is None:
+            return None
+        method, most = self._learner.membership.method, self.bench.budget.budget
+        if not method.releases or method.guarantee is None:
+            what = f"{method.name} gives no formal guarantee here"
+        elif method.guarantee.mu > most.mu:
+            what = f"a release costs epsilon = {method.guarantee.epsilon:g} at delta = {method.guarantee.delta:g}"
+        else:
+            return None
+        told = f"this device's privacy budget is epsilon = {most.epsilon:g} at delta = {most.delta:g}, and {what}"
+        return Refused("privacy", told, "join a federation of dp_prototypes with a smaller method.epsilon")
 
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""

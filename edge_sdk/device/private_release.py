@@ -6,16 +6,15 @@ import hashlib
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
-from edge_sdk.arrays import Doubles
+from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.data import Samples
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Model
-from edge_sdk.privacy.release import Assumptions, Guarantee, contributions, noised, promised, sums_by_class
-
-FROZEN = "prototype-pull"
-"""The term that would train an extractor: a model in which it moves nothing has a frozen one."""
+from edge_sdk.privacy.noise import KeyedStream, discrete_gaussian
+from edge_sdk.privacy.release import FROZEN, Assumptions, Guarantee, contributions, noised, promised, sums_by_class
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -46,12 +45,22 @@ def release(model: Model, samples: Samples, clip: float, cost: Guarantee, ledger
         added = contributions(features, clip)
         return noised(sums_by_class(added, labels, spec.classes), cost)
 
-    sums = ledger.released(_version(features, labels, clip), cost, make)
+    sums = ledger.released(version_of(features, labels, clip), cost, make)
     line = promised(Assumptions(frozen_extractor=True), Guarantee(ledger.spent_epsilon, ledger.budget.delta))
     return Release(sums, line)
 
 
-def _version(features: np.ndarray, labels: np.ndarray, clip: float) -> bytes:
+def keyed_noise(sums: NDArray[np.int64], cost: Guarantee | None, secret: bytes, version: bytes) -> Doubles:
+    """Return sums (k, d + 1) in steps of the grid with noise that follows from the device's secret.
+
+    cost: None: without noise.  version: names the data.  The same data under the same cost get the same bytes, also
+    where a ledger was lost; others get other noise.
+    """
+    stream = KeyedStream(secret, version + repr(cost).encode())
+    return noised(sums, cost, lambda variance: discrete_gaussian(variance, stream.below))
+
+
+def version_of(features: Floats, labels: Ints, clip: float) -> bytes:
     """Return 32 bytes that name the data as they are released: features, which tell of the extractor, and labels."""
     rows = features.astype("<f4")
     parts = (repr((rows.shape, clip)).encode(), rows.tobytes(), labels.astype("<i8").tobytes())

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import LocalData, Raw, augment_draws
+from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.meter import Meter
 from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.job import Job
@@ -53,6 +54,9 @@ class Workbench:
     """Whether metrics may disclose how many samples of each class there are."""
     capacity: int = 0
     """The most training samples that there can come to be; 0: the data do not change."""
+    budget: BudgetLedger | None = None
+    """What its owner allows to be told of one training record; then numbers of samples leave with noise alone.  None:
+    the owner gave no budget."""
     beside: Workbench | None = None
     """The workbench of the device's own model, if this one is that of the proxy beside it."""
 

@@ -26,9 +26,10 @@ from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate, Fit, MeasuredModel, ModelRole, Private, Request
 from edge_sdk.objectives import CrossEntropy, Objective, Optim
 from edge_sdk.objectives.optim import Part
+from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicFeatures, PublicLogits, Slot, Weights
-from edge_sdk.protocol.messages import FederationSpec, Scalar
+from edge_sdk.protocol.messages import FederationSpec, Hello, Scalar
 from edge_sdk.protocol.public_batch import batch_digest
 from edge_sdk.protocol.schema import tag_of, wire
 from edge_sdk.protocol.toml_table import NO_KEYS, read_table, to_table
@@ -205,6 +206,9 @@ class Method(Generic[P]):
     holders_wanted: int = 0
     """The number of holders that a class should have in a round; with fewer its row follows the last few devices
     (W3).  1: one holder is enough; 0: no class rows travel."""
+    releases: bool = False
+    """Whether what a device sends of its records is a release under its privacy budget; a device whose owner gave one
+    takes part in no other method."""
     shares_weights: bool = False
     same_layout: bool = True
     """Whether all models must have one layout, if weights are shared; otherwise each layout is averaged separately."""
@@ -287,6 +291,19 @@ class Method(Generic[P]):
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
         """Return the warnings that the operator should read before such a run."""
         return ()
+
+    @property
+    def guarantee(self) -> Guarantee | None:
+        """What a release promises about one training record, in a method that `releases`; None: nothing."""
+        return None
+
+    def objection(self, hello: Hello) -> str:
+        """Return why a device may not take part because no guarantee would hold for it, or ""."""
+        return ""
+
+    def promise(self, hellos: Iterable[Hello]) -> Mapping[str, Scalar]:
+        """Return what a run with these devices promises about their training records; empty: it says nothing."""
+        return {}
 
     def population(self, class_counts: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
         """Return further warnings, given the samples of each class on the devices that disclose them."""

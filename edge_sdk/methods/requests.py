@@ -13,9 +13,10 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from edge_sdk.arrays import Floats, Ints
+from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.objectives import Coupling, Objective, Optim
 from edge_sdk.objectives.optim import Part
+from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.knowledge import ClassRows
 
 REQUESTS = "edge_sdk.requests"
@@ -136,6 +137,34 @@ class ClassMeans(Request):
 
     computes: ClassVar[bool] = True
     rows: Literal["features", "probabilities"] = "features"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReleaseSums(Request):
+    """Answered with a Released: the sums of all private samples by class, with noise, once for each version of them.
+
+    version, epoch: what the last answer said.  They serve where the budget is spent, and to notice an old ledger.
+    """
+
+    clip: float
+    """The L2 norm to which features are shortened."""
+    cost: Guarantee | None
+    """What a release takes of the device's budget; None: there is no noise."""
+    insists: bool
+    """Whether to raise UsageError where the guarantee does not hold."""
+    version: bytes = b""
+    epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Released:
+    """The answer to ReleaseSums."""
+
+    sums: Doubles  # (k, d + 1), as edge_sdk.privacy.release.merged takes them
+    version: bytes
+    """Names the data that they are of."""
+    epoch: int
+    """The budget ledger's, once they were in it; 0: there is no ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,3 +291,6 @@ class Evaluate(Request):
     prototypes: ClassRows | None = None
     model: MeasuredModel = "personal"
     """Which model that is."""
+    of_own_classes: bool = True
+    """Whether figures may depend on which classes this device holds, and on the part of its data that is held out;
+    if not, there is only `accuracy`."""

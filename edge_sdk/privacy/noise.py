@@ -6,6 +6,7 @@ Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020, algorit
 
 from __future__ import annotations
 
+import hashlib
 import math
 import secrets
 from collections.abc import Callable
@@ -13,6 +14,40 @@ from typing import TypeAlias
 
 Below: TypeAlias = Callable[[int], int]
 """Returns a uniform whole number from 0 up to its argument, without it."""
+_DOMAIN = b"edge-sdk release 1"
+_SECRET_BYTES = 32
+_BLOCK_BYTES = 512
+
+
+class KeyedStream:
+    """Uniform whole numbers that follow from a secret and from what they are for; without the secret nobody knows them.
+
+    The same secret and use give the same numbers, so that a release that is made again has the same noise.
+    """
+
+    def __init__(self, secret: bytes, use: bytes) -> None:
+        """secret: at least 32 bytes.  use: names what the numbers are for, such as a digest of the data.
+
+        Raises ValueError for a shorter secret.
+        """
+        if len(secret) < _SECRET_BYTES:
+            raise ValueError(f"noise needs a secret of {_SECRET_BYTES} bytes, found {len(secret)}")
+        self._key, self._block, self._left = hashlib.sha256(_DOMAIN + secret + use).digest(), 0, b""
+
+    def below(self, most: int) -> int:
+        """Return a uniform whole number from 0 up to `most`, without it."""
+        bits = (most - 1).bit_length()
+        while True:
+            drawn = int.from_bytes(self._take(-(-bits // 8)), "little") & ((1 << bits) - 1)
+            if drawn < most:
+                return drawn
+
+    def _take(self, count: int) -> bytes:
+        while len(self._left) < count:
+            key = self._key + self._block.to_bytes(8, "little")
+            self._left, self._block = self._left + hashlib.shake_256(key).digest(_BLOCK_BYTES), self._block + 1
+        taken, self._left = self._left[:count], self._left[count:]
+        return taken
 
 
 def discrete_gaussian(variance: int, below: Below = secrets.randbelow) -> int:

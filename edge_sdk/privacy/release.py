@@ -9,7 +9,7 @@ classes are always released, whether the device holds them or not.  Neighbours d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -22,6 +22,8 @@ from edge_sdk.privacy.noise import discrete_gaussian
 
 SHARES = (math.sqrt(0.9), math.sqrt(0.1))
 """a, c: the L2 norms that a record adds at most with its feature and its one sample."""
+FROZEN = "prototype-pull"
+"""The loss term that would train an extractor: a model in which it moves nothing has a frozen one."""
 GRID = 2**20
 """Steps of the grid in 1: rounding loses less than a millionth of a record's share."""
 Draw: TypeAlias = Callable[[int], int]
@@ -62,12 +64,45 @@ def sums_by_class(added: NDArray[np.int64], labels: Ints, classes: int) -> NDArr
     return sums
 
 
-def noised(sums: NDArray[np.int64], guarantee: Guarantee, draw: Draw = discrete_gaussian) -> Doubles:
-    """Return sums (k, d + 1) in steps of the grid with noise, in units of SHARES."""
+def noised(sums: NDArray[np.int64], guarantee: Guarantee | None, draw: Draw = discrete_gaussian) -> Doubles:
+    """Return sums (k, d + 1) in steps of the grid with noise, in units of SHARES; guarantee: None: without noise."""
+    if guarantee is None:
+        bare: Doubles = sums / GRID
+        return bare
     variance = math.ceil((GRID / guarantee.mu) ** 2)
     noise = np.array([draw(variance) for _ in range(sums.size)], np.int64).reshape(sums.shape)
     found: Doubles = (sums + noise) / GRID
     return found
+
+
+def merged(parts: Iterable[tuple[Ints, Doubles]], classes: int, most_samples: float) -> Doubles:
+    """Return the sum of several devices' sums, in units of SHARES: (k, d + 1); any order gives the same bits.
+
+    parts: classes (m,) and sums (m, d + 1), which are brought back to the grid, so that whole numbers are added up.
+    most_samples: what one device can hold of a class; larger sums are cut to that.
+    """
+    total: NDArray[np.int64] | None = None
+    for ids, sums in parts:
+        steps = np.rint(sums.clip(-most_samples, most_samples) * GRID).astype(np.int64)
+        if total is None:
+            total = np.zeros((classes, sums.shape[1]), np.int64)
+        total[ids] += steps
+    if total is None:
+        raise ValueError("no sums")
+    found: Doubles = total / GRID
+    return found
+
+
+def head_of(classes: Ints, means: Doubles, count: int, never: float) -> Doubles:
+    """Return the last layer (k, d + 1), bias last, whose largest logit is that of the nearest mean.
+
+    classes: (m,); means: (m, d).  f m - |m|^2 / 2 is largest where |f - m| is smallest.  never: the bias of the other
+    classes, so low that none of them is predicted.
+    """
+    rows = np.zeros((count, means.shape[1] + 1))
+    rows[:, -1] = never
+    rows[classes] = np.hstack([means, -(means**2).sum(axis=1, keepdims=True) / 2])
+    return rows
 
 
 def means_of(sums: Doubles, clip: float, least: float) -> tuple[Ints, Doubles, Doubles]:

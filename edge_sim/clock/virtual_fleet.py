@@ -381,6 +381,7 @@ class VirtualDevice:
             state=store or MemoryStore(),
             board=self.device.kit.board_name,
             disclose_classes=True,
+            privacy=self.device.kit.budget,
             sends_logs=False,
             share_weights=True,
             secret=self.device.kit.secret,

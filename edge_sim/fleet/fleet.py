@@ -22,6 +22,7 @@ from edge_sdk.data import Augment, LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Model
+from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config import model_rules
@@ -65,6 +66,13 @@ class Kit:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     """What scaled samples are brought to unit scale with, in each channel; empty: they are not."""
+    privacy: tuple[float, ...] = ()
+    """epsilon and delta of the device's privacy budget; empty: it has none."""
+
+    @property
+    def budget(self) -> Guarantee | None:
+        """The device's privacy budget; None: it has none."""
+        return Guarantee(*self.privacy) if self.privacy else None
 
     @property
     def needs_torch(self) -> bool:
@@ -298,14 +306,18 @@ class _Wanted:
     head: HeadKind
     proxy: str
     """The family of the proxy beside each device's own model; empty: the method needs none."""
+    privacy: tuple[float, ...]
+    """epsilon and delta of each device's privacy budget: one release; empty: the method promises nothing."""
 
 
 def _wanted(spec: FederationSpec) -> _Wanted:
-    needs = method_of(spec).needs
+    method = method_of(spec)
+    needs, guarantee = method.needs, method.guarantee
     proxy = str(spec.params.get("proxy", "")) if "proxy" in needs else ""
     if proxy:
         _check_proxy(proxy)
-    return _Wanted("cosine" if "cosine-head" in needs else "linear", proxy)
+    privacy = (guarantee.epsilon, guarantee.delta) if guarantee is not None else ()
+    return _Wanted("cosine" if "cosine-head" in needs else "linear", proxy, privacy)
 
 
 def _check_proxy(family: str) -> None:
@@ -341,6 +353,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         proxy_seed=int(np.random.default_rng([config.federation.seed, 9, start]).integers(2**31)),
         mean=dataset.scaling.mean,
         std=dataset.scaling.std,
+        privacy=wanted.privacy,
     )
 
 

@@ -220,6 +220,7 @@ class BoardRun:
             state=self._folder(),
             board=device.kit.board_name,
             disclose_classes=True,
+            privacy=device.kit.budget,
             share_weights=True,
             secret=device.kit.secret,
             proxy=device.kit.proxy_model(device.public),

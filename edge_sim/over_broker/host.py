@@ -42,6 +42,7 @@ def host_devices() -> int:
                 state=folder,
                 board=device.kit.board_name,
                 disclose_classes=True,
+                privacy=device.kit.budget,
                 share_weights=True,
                 secret=device.kit.secret,
                 proxy=device.kit.proxy_model(device.public),

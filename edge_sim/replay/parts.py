@@ -77,6 +77,7 @@ def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
             public=device.public,
             state=store,
             disclose_classes=True,
+            privacy=kit.budget,
             sends_logs=False,
             share_weights=True,
             secret=kit.secret,
@@ -95,6 +96,7 @@ def _real(app: App, federation: str, device: str) -> Make:
         data=app.data,
         public=app.public,
         disclose_classes=app.disclose_classes,
+        privacy=app.privacy,
         share_weights=app.share_weights,
         proxy=app.proxy,
     )

@@ -49,6 +49,7 @@ SMALL = {
     "features_per_class": 2,
     "match_steps": 2,
     "retrain_epochs": 2,
+    "min_samples": 5,
 }
 """Parameters that keep every registered method quick here."""
 NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh", "fedkf")
@@ -257,6 +258,7 @@ TRAINED: dict[str, tuple[Part, ...]] = {
     "fedrep": ("body",),
     "fedbabu": ("body",),
     "fednh": ("body",),
+    "dp_prototypes": (),  # nothing is trained
 }
 """The passes of training over the round's mini-batches, by the part that each trains; of other methods one over all."""
 NOTHING_BESIDE: dict[str, dict[str, Any]] = {"fedkf": {"gamma": 0.0}, "fedalign": {"mu": 0.0}}
@@ -350,6 +352,7 @@ BYTES: dict[str, tuple[int, int]] = {
     "fedkd": (S.r * (S.p + 3), S.r * (S.p + 3)),  # the most: less where changes have a low rank; 3 for a shape
     "fml": (S.r * S.p, S.r * S.p),
     "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
+    "dp_prototypes": (S.r * S.k * (S.d + 1 + ROW), S.r * S.k * (S.d + ROW)),
 }
 
 

@@ -14,6 +14,7 @@ from edge_sdk.protocol import storage
 
 AVERAGED = ("weights", "rounds", "slots")
 COORDINATOR = {
+    "dp_prototypes": ("prototypes",),
     "local": (),
     "fd": ("targets", "everybody", "rounds", "answered"),
     "fedal": ("discriminator", "moments", "steps", "mean_u", "seen", "feedback"),
@@ -35,6 +36,7 @@ COORDINATOR = {
 }
 """Of all others: AVERAGED."""
 DEVICE = {
+    "dp_prototypes": ("version", "epoch"),
     "fedal": ("local_rounds", "snapshot"),
     "fedmd_lf": ("local_rounds", "snapshot"),
     "feddf_al": ("local_rounds", "snapshot"),

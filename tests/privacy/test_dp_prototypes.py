@@ -1,0 +1,257 @@
+"""Mode A over a federation: what leaves, what devices predict from it, what is promised, and who is refused."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import fleets
+import numpy as np
+import pytest
+from laws import spec_of
+
+from coordinator.report.summary import summary
+from edge_sdk.data import LocalData, Samples
+from edge_sdk.device.budget import BudgetLedger
+from edge_sdk.device.workbench import Workbench
+from edge_sdk.errors import UsageError
+from edge_sdk.methods.dp_prototypes import DPPrototypes, Params
+from edge_sdk.methods.job import Job
+from edge_sdk.methods.requests import Released, ReleaseSums
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.privacy.noise import KeyedStream
+from edge_sdk.privacy.release import (
+    GRID,
+    SHARES,
+    Guarantee,
+    contributions,
+    head_of,
+    means_of,
+    merged,
+    noised,
+    sums_by_class,
+)
+from edge_sdk.protocol.messages import Assign, Hello, Upload
+from edge_sim.config import settings
+
+BUDGET = Guarantee(8.0, 1e-5)
+CLASSES, SIDE = 3, 4
+
+
+# -- worked numbers -------------------------------------------------------------------------------------------------
+
+
+def test_the_worked_number_of_the_page() -> None:
+    features = np.array([[2.0, 0.0], [0.0, 1.0], [0.0, 4.0]])
+    sums = noised(sums_by_class(contributions(features, 2.0), np.zeros(3, int), 2), None)
+    assert sums[0] == pytest.approx([SHARES[0], 1.5 * SHARES[0], 3 * SHARES[1]], abs=1e-5)
+    classes, means, counts = means_of(sums, 2.0, 2)
+    assert (classes.tolist(), counts.tolist()) == ([0], [pytest.approx(3, abs=1e-4)])
+    assert means[0] == pytest.approx([2 / 3, 1], abs=1e-4)
+    head = head_of(classes, means, 2, -1e6)
+    assert head[0] == pytest.approx([2 / 3, 1, -0.7222], abs=1e-4)
+    assert head[1].tolist() == [0, 0, -1e6]
+
+
+def test_the_largest_logit_is_that_of_the_nearest_prototype() -> None:
+    rng = np.random.default_rng(2)
+    means, x = rng.normal(size=(5, 8)), rng.normal(size=(200, 8))
+    head = head_of(np.arange(5), means, 5, -1e6)
+    nearest = np.linalg.norm(x[:, None] - means, axis=2).argmin(axis=1)
+    assert np.array_equal((x @ head[:, :-1].T + head[:, -1]).argmax(axis=1), nearest)
+
+
+def test_sums_add_up_to_the_same_bits_in_any_order_and_one_device_moves_them_by_a_bound() -> None:
+    rng = np.random.default_rng(3)
+    parts = [(np.arange(2), rng.normal(size=(2, 3)) * 10.0**size) for size in (-6, 0, 3, 5)]
+    found = {merged(order, 2, 1e6).tobytes() for order in itertools.permutations(parts)}
+    assert len(found) == 1
+    liar = (np.arange(2), np.full((2, 3), 1e6))
+    assert np.abs(merged([*parts, liar], 2, 100.0) - merged(parts, 2, 100.0)).max() == 100.0
+
+
+def test_numbers_of_a_secret_are_uniform_repeat_and_differ_by_use() -> None:
+    streams = [KeyedStream(bytes(32), use) for use in (b"a", b"a", b"b")]
+    drawn = [[stream.below(7) for _ in range(7000)] for stream in streams]
+    assert drawn[0] == drawn[1] != drawn[2]
+    counts = np.bincount(drawn[0], minlength=7)
+    assert ((counts - 1000) ** 2 / 1000).sum() < 22.5  # chi-square, 6 degrees, one in a thousand
+    with pytest.raises(ValueError, match="secret"):
+        KeyedStream(b"short", b"")
+
+
+# -- on a device ----------------------------------------------------------------------------------------------------
+
+
+def bench(ledger: BudgetLedger | None, count: int = 60) -> Workbench:
+    rng = np.random.default_rng(0)
+    y = np.arange(count) % CLASSES
+    x = (np.eye(CLASSES)[y] @ rng.normal(size=(CLASSES, SIDE * SIDE))).reshape(-1, SIDE, SIDE).astype(np.float32)
+    model = NumpyModel(CLASSES, (1, SIDE, SIDE), seed=0)
+    return Workbench(model, LocalData(train=Samples(x, y)), budget=ledger)
+
+
+def released(at: Workbench, cost: Guarantee | None = BUDGET, secret: int = 1, **more: Any) -> Released:
+    job = Job(
+        spec=spec_of(DPPrototypes),
+        number=0,
+        round=0,
+        exchange=0,
+        closing=False,
+        samples=len(at.data.train),
+        learns=True,
+        secret=bytes([secret]) * 32,
+    )
+    answers: list[Released] = []
+
+    def work() -> Iterator[None]:
+        answers.append((yield from at.serve(ReleaseSums(**{"clip": 4.0, "cost": cost, "insists": True, **more}), job)))
+
+    list(work())
+    return answers[0]
+
+
+def test_the_same_data_leave_as_the_same_bytes_also_where_the_ledger_was_lost(tmp_path: Path) -> None:
+    ledger = BudgetLedger(tmp_path / "a.db", BUDGET)
+    first, again = (released(bench(ledger)).sums.tobytes() for _ in range(2))
+    assert first == again == released(bench(BudgetLedger(None, BUDGET))).sums.tobytes()
+    assert ledger.releases == 1
+    assert released(bench(BudgetLedger(None, BUDGET)), secret=2).sums.tobytes() != first
+
+
+def test_beyond_the_budget_the_earlier_sums_leave_again() -> None:
+    ledger = BudgetLedger(None, BUDGET)
+    first = released(bench(ledger))
+    second = released(bench(ledger, 90), version=first.version, epoch=first.epoch)
+    assert second.version == first.version
+    assert second.sums.tobytes() == first.sums.tobytes()
+    with pytest.raises(UsageError, match="budget"):
+        released(bench(ledger, 90))
+
+
+def test_without_a_budget_nothing_is_released_where_a_guarantee_is_wanted() -> None:
+    for ledger, cost in ((None, BUDGET), (BudgetLedger(None, BUDGET), None)):
+        with pytest.raises(UsageError, match="no formal guarantee") as caught:
+            released(bench(ledger), cost)
+        assert "epsilon" not in str(caught.value)
+    bare = released(bench(None), None, insists=False).sums
+    assert bare[:, -1] / SHARES[1] == pytest.approx([20] * CLASSES, abs=20 / GRID * 10)
+
+
+# -- V4: a ledger that was copied or restored -----------------------------------------------------------------------
+
+
+def test_a_copied_ledger_is_refused(tmp_path: Path) -> None:
+    first, copy = tmp_path / "a" / "privacy.db", tmp_path / "b.db"
+    BudgetLedger(first, BUDGET).close()
+    shutil.copy(first, copy)
+    with pytest.raises(UsageError, match="copy") as caught:
+        BudgetLedger(copy, BUDGET)
+    assert "\n" not in str(caught.value)
+    BudgetLedger(first.rename(tmp_path / "moved.db"), BUDGET).close()
+
+
+def test_a_ledger_that_was_restored_in_place_is_noticed_by_its_epoch(tmp_path: Path) -> None:
+    path, backup = tmp_path / "privacy.db", tmp_path / "backup"
+    BudgetLedger(path, BUDGET).close()
+    backup.write_bytes(path.read_bytes())
+    ledger = BudgetLedger(path, BUDGET)
+    epoch = released(bench(ledger)).epoch
+    ledger.close()
+    path.write_bytes(backup.read_bytes())  # the same file, with what it held before
+    with pytest.raises(UsageError, match="backup"):
+        released(bench(BudgetLedger(path, BUDGET), 90), epoch=epoch)
+
+
+# -- over a federation ----------------------------------------------------------------------------------------------
+
+
+def tables(pictures: Path, **method: Any) -> dict[str, Any]:
+    found = fleets.tables(pictures, "dp_prototypes", devices=4)
+    found["method"] = {"min_samples": 5, **method}
+    found["partition"] = {"kind": "iid"}
+    return found
+
+
+def run_of(found: dict[str, Any]) -> fleets.Run:
+    return fleets.Run(settings.parse(found, Path("test.toml")))
+
+
+def test_a_run_predicts_from_prototypes_and_says_what_it_promises(pictures: Path) -> None:
+    run = run_of(tables(pictures))
+    sent = run.tap()
+    run.finished()
+    whole = summary(run.result)
+    assert whole["privacy"].items() >= {"mode": "A", "epsilon": 8.0, "delta": 1e-5, "unit": "training record"}.items()
+    assert any(line.startswith("W25") and "epsilon = 8 " in line for line in whole["warnings"])
+    assert run.result.metrics.keys() <= {"accuracy_mean"}
+    assert whole["accuracy"]["mean"] > 0.6
+    ups = [each for each in sent if isinstance(each, Upload) and each.knowledge and each.device == "device-00"]
+    rows = {each.knowledge["sums"].rows.tobytes() for each in ups}  # type: ignore[attr-defined]
+    assert (len(ups), len(rows)) == (3, 1)
+
+
+def test_no_number_of_samples_leaves_but_in_the_sums(pictures: Path) -> None:
+    """V5: Hello and uploads of a device with a budget are the same whatever it holds."""
+    run = run_of(tables(pictures))
+    sent = run.tap()
+    run.finished()
+    hellos = [each for each in sent if isinstance(each, Hello)]
+    assert hellos
+    for each in hellos:
+        assert (each.samples, each.class_counts, each.capacity, each.test_samples) == (0, (), 0, 0)
+    ups = [each for each in sent if isinstance(each, Upload)]
+    for each in ups:
+        assert (each.samples, each.class_counts, each.busy_s, each.energy_j) == (0, (), 0.0, 0.0)
+        assert each.metrics.keys() <= {"accuracy"}
+        assert (each.personal_metrics, each.joining_metrics, each.instruments) == ({}, {}, {})
+        assert all((payload.counts == 1).all() for payload in each.knowledge.values())  # type: ignore[attr-defined]
+
+
+def test_without_noise_a_run_promises_nothing(pictures: Path) -> None:
+    whole = summary(run_of(tables(pictures, epsilon=0.0, without_guarantee="tell")).finished().result)
+    assert whole["privacy"]["mode"] == "C"
+    assert "epsilon" not in whole["privacy"]
+    assert "epsilon" not in " ".join([whole["privacy"]["promise"], *whole["warnings"]])
+    assert whole["accuracy"]["mean"] > 0.6
+
+
+def test_a_class_with_too_few_samples_is_held_back(pictures: Path) -> None:
+    run = run_of(tables(pictures, min_samples=10**4))
+    sent = run.tap()
+    run.finished()
+    assert [each.down for each in sent if isinstance(each, Assign) and each.down] == []
+
+
+GOOD = Hello(
+    federation="tiny", device="d", sdk="1", capabilities=(), terms=(), classes=3, feature_dim=16, samples=0,
+    class_counts=(), public_sha256=None, inert_terms=("prototype-pull",),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("wrong", [{"inert_terms": ()}, {"samples": 60}, {"class_counts": (1, 2, 3)}, {"capacity": 9}])
+def test_a_device_whose_guarantee_fails_is_refused_or_told(wrong: dict[str, Any]) -> None:
+    """V3: and no epsilon is printed."""
+    hello, refusing = dataclasses.replace(GOOD, **wrong), DPPrototypes()
+    assert refusing.objection(GOOD) == ""
+    assert refusing.objection(hello).startswith("no formal guarantee")
+    telling = DPPrototypes(Params(without_guarantee="tell"))
+    assert telling.objection(hello) == ""
+    told = telling.promise([GOOD, hello])
+    assert told["mode"] == "C"
+    assert "epsilon" not in f"{told} {telling.warnings(spec_of(DPPrototypes))} {refusing.objection(hello)}"
+    assert telling.promise([GOOD])["epsilon"] == 8.0
+
+
+def test_a_device_with_a_budget_leaves_what_would_tell_more(pictures: Path) -> None:
+    for method in ("fedavg", "dp_prototypes"):
+        found = fleets.tables(pictures, method, devices=2)
+        run = run_of(found)
+        for each in run.devices:
+            each.agent.bench.budget = BudgetLedger(None, Guarantee(1.0, 1e-5))
+        run.finished()
+        assert {each.agent.refusal.reason for each in run.devices if each.agent.refusal} == {"privacy"}
