@@ -151,6 +151,11 @@ class WatchedFile:
                 self._rescued = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
                 connection.backup(self._rescued)
             connection.close()  # before the new file exists: closing deletes the journal of the same name
+        if _file_id(self._path) is None:
+            with as_store_error(
+                self._path
+            ):  # closing left it if only the database was deleted; alone it looks like damage
+                self._path.with_name(f"{self._path.name}-wal").unlink(missing_ok=True)
         again = self._reopen()
         with as_store_error(self._path):
             self._rescued.backup(again)

@@ -144,12 +144,17 @@ def test_a_file_is_synced_before_its_name_and_its_name_after(tmp_path: Path, mon
 # -- deleted while it is open -----------------------------------------------------------------------------------------
 
 
-def test_a_deleted_ledger_is_noticed_at_the_next_commit_and_written_again(tmp_path: Path) -> None:
+DELETED = pytest.mark.parametrize("pattern", ["*", "*.db"], ids=["all files", "all but the log"])
+
+
+@DELETED
+def test_a_deleted_ledger_is_noticed_at_the_next_commit_and_written_again(tmp_path: Path, pattern: str) -> None:
     path = tmp_path / "run" / "ledger.db"
     fill_ledger(path)
     ledger = Ledger(path)
     before = ledger.enrolled()
-    for file in path.parent.iterdir():
+    ledger.keep_orders({"drained": ["b"]})
+    for file in path.parent.glob(pattern):
         file.unlink()
     row = Row(ExchangeId(1, 1), "a", b"frame")
     with pytest.raises(StoreError, match="deleted"):
@@ -158,14 +163,16 @@ def test_a_deleted_ledger_is_noticed_at_the_next_commit_and_written_again(tmp_pa
     ledger.close()
     with closing(Ledger(path)) as again:
         assert again.enrolled() == before
+        assert again.orders() == {"drained": ["b"]}
         assert again.uploads(row.place) == {"a": b"frame"}
 
 
-def test_a_deleted_state_is_noticed_by_whatever_is_written_next(tmp_path: Path) -> None:
+@DELETED
+def test_a_deleted_state_is_noticed_by_whatever_is_written_next(tmp_path: Path, pattern: str) -> None:
     path = tmp_path / "state" / "lab.db"
     fill_store(path)
     store = SqliteStore(path)
-    for file in path.parent.iterdir():
+    for file in path.parent.glob(pattern):
         file.unlink()
     store.save_welcome(b"newer")
     assert "deleted" in store.check()
