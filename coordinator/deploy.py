@@ -214,7 +214,8 @@ def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[
     Damaged if it is not as it was written.
     """
     path = folder / LEDGER
-    if resume and not path.exists():
+    log = path.with_name(f"{path.name}-wal")
+    if resume and not path.exists() and not log.exists():
         raise UsageError(f"{folder}: nothing to resume here (no {LEDGER}); start without --resume")
     if not resume and path.exists():
         if _has_begun(path):

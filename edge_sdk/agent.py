@@ -199,6 +199,9 @@ class Agent(Participant):
                 origin=self.model_origin,
                 clock=clock,
             )
+            if self._deployment.fault:  # told once the app can have asked to be told
+                log.warning("%s: %s", self.device, self._deployment.fault)
+                self._early_news.append(self._deployment.fault)
         except BaseException:
             if self._closes_store:
                 store.close()

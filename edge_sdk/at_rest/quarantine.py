@@ -21,7 +21,9 @@ def set_aside(path: Path) -> Path:
     Raises StoreError.
     """
     numbered = (path.with_name(f"{path.name}.damaged-{number}") for number in itertools.count(1))
-    aside = next(each for each in numbered if not each.exists())
+    aside = next(
+        each for each in numbered if not any(each.with_name(each.name + suffix).exists() for suffix in _BESIDE)
+    )
     try:
         for suffix in _BESIDE:
             part = path.with_name(path.name + suffix)

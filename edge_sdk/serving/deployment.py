@@ -77,6 +77,11 @@ class Deployment:
         self._pause_s, self._pause_ends_s = 0.0, -math.inf
 
     @property
+    def fault(self) -> str:
+        """Why models that were served before are forgotten, in one line; empty: they are not."""
+        return self._versions.fault
+
+    @property
     def joining(self) -> Mapping[str, float]:
         """The figures of the model before it joined, by the names of the metrics; empty: not measured."""
         return self._versions.index.joining or {}

@@ -57,13 +57,15 @@ class Versions:
         self._folder, self._notify = folder, notify
         self._states: dict[int, bytes] = {}
         self.index = Index()
+        self.fault = ""
+        """Why the index of earlier models did not read, in one line; empty: it did, or there was none."""
         if folder is not None and (folder / _INDEX).exists():
             try:
                 self.index = _read(folder / _INDEX)
             except OSError as error:
-                notify(f"{folder / _INDEX}: {error.strerror or error}; earlier models are forgotten")
+                self.fault = f"{folder / _INDEX}: {error.strerror or error}; earlier models are forgotten"
             except StoreError as error:
-                notify(str(error))
+                self.fault = str(error)
         learnt_from = hashlib.sha256(origin).hexdigest()
         if self.index.origin != learnt_from:
             self.index = Index(origin=learnt_from)

@@ -102,10 +102,9 @@ def fill_served(path: Path) -> None:
 
 
 def read_served(path: Path) -> Any:
-    said: list[str] = []
-    versions = Versions(path.parent, said.append, b"app")
-    if said:
-        raise Damaged(path, said[0])
+    versions = Versions(path.parent, str, b"app")
+    if versions.fault:
+        raise Damaged(path, versions.fault)
     return versions.index, [versions.state(each) for each in versions.index.versions]
 
 

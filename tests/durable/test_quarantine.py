@@ -40,6 +40,25 @@ def test_a_file_and_its_log_are_renamed_together(tmp_path: Path) -> None:
     assert names == {f"lab.db.damaged-{n}{suffix}": f"{n}{suffix}" for n in (1, 2) for suffix in ("", "-wal")}
 
 
+def test_a_log_that_was_set_aside_alone_is_kept(tmp_path: Path) -> None:
+    for number in (1, 2):
+        (tmp_path / "lab.db-wal").write_text(str(number))
+        set_aside(tmp_path / "lab.db")
+    assert {each.read_text() for each in tmp_path.iterdir()} == {"1", "2"}
+
+
+def test_a_ledger_whose_log_alone_is_left_can_be_set_aside(tmp_path: Path) -> None:
+    (tmp_path / LEDGER).parent.mkdir()
+    log = tmp_path / f"{LEDGER}-wal"
+    log.write_bytes(bytes(5000))
+    for resume in (True, False):
+        with pytest.raises(Damaged):
+            open_ledger(tmp_path, resume=resume, quarantine=False, tell=print)
+    with closing(open_ledger(tmp_path, resume=True, quarantine=True, tell=str)) as ledger:
+        assert ledger.enrolled() == {}
+    assert [each.read_bytes() for each in tmp_path.rglob("*damaged*")] == [bytes(5000)]
+
+
 def test_a_damaged_ledger_is_set_aside_and_the_run_begins_anew(tmp_path: Path) -> None:
     path = tmp_path / LEDGER
     fill_ledger(path)

@@ -207,6 +207,17 @@ def test_an_index_that_does_not_read_is_forgotten(tmp_path: Path, text: str, cap
     agent.store.close()
 
 
+def test_an_app_is_told_of_an_index_that_does_not_read(tmp_path: Path) -> None:
+    hub, news = Hub(), list[str]()
+    (tmp_path / "digits.served").mkdir()
+    (tmp_path / "digits.served" / "index.json").write_text("{")
+    agent = device(hub, tmp_path)
+    agent.on_link(news.append)
+    threading.Thread(target=federation(hub, "local", 1).run, daemon=True).start()
+    agent.run()
+    assert len([line for line in news if "index.json" in line]) == 1
+
+
 def test_only_three_versions_are_kept(tmp_path: Path) -> None:
     run_rounds(Hub(), tmp_path, rounds=6)
     assert sorted(file.stem for file in (tmp_path / "digits.served").glob("*.model")) == ["4", "5", "6"]
