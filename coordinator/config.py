@@ -273,7 +273,7 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
         feature_dim=table.feature_dim,
         encoding=settings.encoding,
     )
-    _check_robust(settings.robust, method, public, file)
+    _check_robust(settings.robust, method, public, known_classes, file)
     unfit = unfit_encoding(spec, method.every_exchange)
     if unfit:
         raise UsageError(f"{file}: {unfit}")
@@ -294,15 +294,23 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
     return Federation(spec, policy, tuple(sorted(table.roster)), settings.robust)
 
 
-def _check_robust(table: RobustTable, method: Method[Any], public: PublicSetSpec | None, file: Path) -> None:
+def _check_robust(
+    table: RobustTable, method: Method[Any], public: PublicSetSpec | None, classes: int, file: Path
+) -> None:
     """Raise UsageError for a way to combine uploads that the method has no use for, or that lacks its labels."""
     wanted = {"rows": table.rows != "mean", "logits": table.logits != "mean", "min_group": table.min_group > 1}
     for key, asked in wanted.items():
         if asked and ("rows" if key == "min_group" else key) not in method.robust:
             why = f"{method.name} leaves no choice of how {'logits' if key == 'logits' else 'class rows'} are combined"
             raise UsageError(f"{file}: robust.{key}: {why}; leave it out")
-    if (table.logits == "root-gate") != bool(table.labels):
-        raise UsageError(f'{file}: robust.labels: belongs to logits = "root-gate", and that to it')
+    if table.logits == "root-gate" and not any(label >= 0 for label in table.labels):
+        raise UsageError(f'{file}: robust.labels: robust.logits = "root-gate" needs the labels of some public samples')
+    if table.labels and table.logits != "root-gate":
+        raise UsageError(f'{file}: robust.labels: is used only with robust.logits = "root-gate"; leave it out')
+    if table.labels and max(table.labels) >= classes:
+        raise UsageError(
+            f"{file}: robust.labels: expected classes from 0 to {classes - 1}, or -1, found {max(table.labels)}"
+        )
     if public is not None and len(table.labels) > public.count:
         found = len(table.labels)
         raise UsageError(

@@ -32,7 +32,8 @@ from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
 from coordinator.report.progress import Progress
-from coordinator.report.progress_file import About, ProgressFile
+from coordinator.report.progress_file import NAME as PROGRESS
+from coordinator.report.progress_file import About, ProgressFile, read_running
 from coordinator.report.run_files import write_run
 from coordinator.report.run_table import run_table
 from coordinator.report.tables import show_table
@@ -133,6 +134,9 @@ def run_coordinator(
             progress.noted(
                 f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
             )
+            lost = "" if quarantine else lost_rounds(folder, server.rounds.place.round)
+            if lost:
+                progress.noted(lost)
         progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {shown}")
         options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
         options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {folder}"
@@ -243,6 +247,23 @@ def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[
         return Ledger(path)
 
     return opened_or_anew(found, path, quarantine=quarantine, tell=tell)
+
+
+def lost_rounds(folder: Path, done: int) -> str:
+    """Say in one line that a ledger knows of fewer rounds than the progress file beside it; empty: it does not.
+
+    done: the rounds that the ledger knows.  The file is written at a round's end, so one round more shows nothing.
+    """
+    try:
+        told = read_running(folder).get("round", 0)
+    except UsageError:  # it is only read by people, and the next round replaces it
+        return ""
+    if not isinstance(told, int) or told <= done + 1:
+        return ""
+    return (
+        f"{folder / LEDGER}: knows {done} rounds, {folder / PROGRESS} tells of {told}; lost: the rounds between; "
+        "if its -wal file was deleted or an old copy put back, stop, put back the newest files, and resume again"
+    )
 
 
 def _has_begun(path: Path) -> bool:

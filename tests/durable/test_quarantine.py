@@ -12,7 +12,7 @@ import fleets
 import pytest
 from test_damage import ROOM, fill_ledger, fill_samples, fill_store
 
-from coordinator.deploy import LEDGER, open_ledger
+from coordinator.deploy import LEDGER, lost_rounds, open_ledger
 from coordinator.ledger import Ledger, Row
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.quarantine import set_aside
@@ -83,6 +83,16 @@ def test_an_empty_ledger_is_no_run_to_resume(tmp_path: Path) -> None:
     (tmp_path / LEDGER).unlink()
     with pytest.raises(UsageError):
         open_ledger(tmp_path, resume=True, quarantine=True, tell=print)
+
+
+@pytest.mark.parametrize(
+    ("text", "lost"), [('{"version": 1, "round": 9}', True), ('{"version": 1, "round": 5}', False), ("{", False)]
+)
+def test_a_ledger_that_knows_fewer_rounds_than_the_progress_file_is_told(tmp_path: Path, text: str, lost: bool) -> None:
+    (tmp_path / "progress.json").write_text(text)
+    said = lost_rounds(tmp_path, 4)
+    assert all(str(tmp_path / name) in said for name in (LEDGER, "progress.json")) if lost else not said
+    assert "\n" not in said
 
 
 def test_damaged_samples_are_set_aside(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -80,6 +80,8 @@ def test_logits_of_any_size_weigh_as_one_opinion(by: str) -> None:
         ("fedmd", {"min_group": 2}, "robust.min_group"),
         ("fedavg", {"logits": "geometric-median"}, "robust.logits"),
         ("fedmd", {"logits": "root-gate"}, "robust.labels"),
+        ("fedmd", {"logits": "root-gate", "labels": [-1, -1]}, "robust.labels"),
+        ("fedmd", {"logits": "root-gate", "labels": [1, 10]}, "robust.labels"),
         ("fedmd", {"labels": [1]}, "robust.labels"),
         ("fedmd", {"logits": "root-gate", "labels": [1] * 41}, "robust.labels"),
         ("fedmd", {"logits": "median"}, "robust.logits"),
