@@ -79,6 +79,7 @@ class CommandHandler:
         self._record = aggregation.record
         self._withholding: dict[str, str] = {}
         """The devices whose last upload was withheld, and why."""
+        self._told_of_rounds_lost = False
         self._told_of_teachers = False
         self.unwritten: list[Persist] = []
         """Uploads that share the next commit."""
@@ -113,9 +114,21 @@ class CommandHandler:
             verdict, reason = "accepted", ""  # so that the device does not send it again
         elif verdict != "accepted":
             self._record.refused_frame(device, word)
+            self._tell_of_rounds_lost(device, place)
         else:
             self._withholding.pop(device, None)
         self._sender.receipt(device, place, verdict, reason)
+
+    def _tell_of_rounds_lost(self, device: str, place: ExchangeId) -> None:
+        """Say once that a device is ahead: it then answers nothing, and the run ends for want of uploads."""
+        own = self._state().place
+        if place.round > own.round and not self._told_of_rounds_lost:
+            self._told_of_rounds_lost = True
+            self._observer().noted(
+                f"{device} sends an upload of round {place.round + 1}, and this run is at round {own.round + 1}: if "
+                "the run folder came back from an older backup, restore a newer one, or begin a new run; devices do no "
+                "round twice"
+            )
 
     def _invite(self, invite: Invite, now_s: float) -> Broken | None:
         members = self._state().members

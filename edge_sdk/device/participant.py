@@ -76,6 +76,8 @@ class Participant:
 
     _ended_run: tuple[bytes | None, int] | None = None
     """Run and epoch of the last status about the end of a run that this device was not part of."""
+    _newest_stamp = (0, 0)
+    """Boot epoch and sequence of the newest Assign since this start; zeros: none came."""
 
     def __init__(
         self,
@@ -423,6 +425,7 @@ class Participant:
         elif isinstance(message, Assign | Receipt) and not self._is_of_this_run(message, envelope.stamp):
             raise RemoteProtocolError("replayed", f"of another run or an earlier start: {type(message).__name__}")
         elif isinstance(message, Assign):
+            self._tell_of_going_back(message, envelope.stamp)
             self._receive_assign(message, frame, now_s)
         elif isinstance(message, Receipt):
             if message.verdict == "refused":
@@ -498,6 +501,18 @@ class Participant:
         lines = self.last_lines()
         if lines is not None:
             self._uplink.send_log(wanted.request, tuple(lines)[-wanted.lines :])
+
+    def _tell_of_going_back(self, assign: Assign, stamp: Stamp) -> None:
+        """Tell the owner once if the coordinator has lost rounds: a later frame of it assigns an earlier round."""
+        own, came, before = self.session.exchange_id.round, (stamp.boot_epoch, stamp.sequence), self._newest_stamp
+        self._newest_stamp = max(came, before)
+        if (0, 0) < before < came and assign.round < own and "went-back" not in self._told:
+            self._told.add("went-back")
+            self.on_news(
+                f"the coordinator assigns round {assign.round + 1}, and this device has begun round {own + 1}: its run "
+                "folder came back from an older backup; this device does no round twice, and waits: begin a new run, "
+                "or restore a newer folder"
+            )
 
     def _receive_assign(self, assign: Assign, frame: bytes, now_s: float) -> None:
         if self._learner is None:

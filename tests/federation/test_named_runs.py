@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from one_world import ROUNDS, STATUS, World
 
 from coordinator.deploy import LEDGER, open_ledger
+from coordinator.record.observer import RunObserver
 from coordinator.rounds import RoundPhase
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload
 from edge_sdk.transport.base import Connected, Disconnected, SendRefused
 
@@ -164,3 +167,42 @@ def test_a_run_that_fails_after_an_outage_names_it(world: World) -> None:
         world.now_s += 1000.0
         world.server.tick(world.now_s)
     assert "no link to its broker for 25 s" in world.server.rounds.reason
+
+
+@pytest.mark.parametrize(("newer", "lines"), [(0, 0), (1, 1)])
+def test_a_coordinator_whose_rounds_went_back_is_told_once(world: World, newer: int, lines: int) -> None:
+    agent = world.device()
+    said: list[str] = []
+    agent.on_news = said.append  # type: ignore[method-assign]  # what an app does in a class of its own
+    world.until(lambda: any(isinstance(message, Assign) for _, message in world.sent), computing=False)
+    topic, first = world.last(Assign)
+    world.until(lambda: agent.session.exchange_id.round == 1, computing=True)
+    earlier = codec.decode(first)
+    assert isinstance(earlier.message, Assign)
+    for _ in range(2):  # a copy of the first frame, or one that the coordinator made after the last
+        stamp = earlier.stamp
+        world.publish(
+            topic, codec.encode(earlier.message, Stamp(stamp.boot_epoch, stamp.sequence + newer * 1000, stamp.key_id))
+        )
+        world.turn(computing=False)
+    assert sum("older backup" in line for line in said) == lines
+
+
+def test_an_upload_of_a_round_that_this_run_has_not_reached_is_told_once(tmp_path: Path) -> None:
+    class Notes(RunObserver):
+        said = list[str]()
+
+        def noted(self, message: str) -> None:
+            self.said.append(message)
+
+    world = World(tmp_path, observer=Notes())
+    world.device()
+    world.until(lambda: any(isinstance(message, Upload) for _, message in world.sent))
+    topic, first = world.last(Upload)
+    upload = codec.decode(first)
+    assert isinstance(upload.message, Upload)
+    for number in (1, 2):
+        ahead = replace(upload.message, round=ROUNDS + number)
+        world.publish(topic, codec.encode(ahead, Stamp(upload.stamp.boot_epoch, upload.stamp.sequence + number)))
+        world.turn(hearing=False, computing=False)
+    assert sum("older backup" in line for line in Notes.said) == 1
