@@ -67,6 +67,11 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     )
     init.add_argument("--port", type=whole_number(1, 65535), default=8883, help="default: 8883")
     init.add_argument("--bind", default="0.0.0.0", metavar="ADDRESS", help="that the broker listens on (default: all)")  # noqa: S104  # devices come from outside, with certificates
+    init.add_argument(
+        "--encrypt",
+        action="store_true",
+        help="encrypt what devices and coordinators send each other, so that the broker cannot read it",
+    )
     init.set_defaults(action="init")
     serve = actions.add_parser("serve", help="run the lab's broker, and the desk that enrols boards, until Ctrl-C")
     serve.add_argument("lab", type=Path, metavar="DIR")

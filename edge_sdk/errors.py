@@ -66,7 +66,7 @@ class LocalProtocolError(ProtocolError):
 REFUSAL_WORDS = frozenset(
     {
         *("limit", "magic", "version", "length", "checksum", "signature", "msgpack", "schema", "tensor", "nonfinite"),
-        *("topic", "rate", "stranger", "replayed", "knowledge", "chunk", "busy", "incomplete"),
+        *("encryption", "topic", "rate", "stranger", "replayed", "knowledge", "chunk", "busy", "incomplete"),
         *("duplicate", "stale", "refused"),
     }
 )

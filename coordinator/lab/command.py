@@ -35,8 +35,9 @@ def command(args: argparse.Namespace) -> int:
 def init_command(args: argparse.Namespace) -> int:
     """Make the folder of a lab."""
     hosts = args.host or [socket.gethostname()]
-    owner.make_lab(args.lab, hosts, args.port, args.bind)
-    _say(f"{args.lab}: a lab at mqtts://{hosts[0]}:{args.port}, for {', '.join(hosts)}")
+    owner.make_lab(args.lab, hosts, args.port, args.bind, encrypts=args.encrypt)
+    how = "; frames are encrypted between devices and coordinator" if args.encrypt else ""
+    _say(f"{args.lab}: a lab at mqtts://{hosts[0]}:{args.port}, for {', '.join(hosts)}{how}")
     advice = broker_settings.version_advice()
     if advice:
         _say(f"note: {advice}")

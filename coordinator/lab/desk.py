@@ -19,7 +19,9 @@ from edge_sdk.identity.claims import (
     pack_enrolment_fault,
     unpack_enrolment_request,
 )
+from edge_sdk.identity.folder import COORDINATOR_FOLDER, crypto_sealing, open_identity
 from edge_sdk.identity.registry import EnrolledDevice, Registry, change_registry, read_registry
+from edge_sdk.identity.signatures import Role
 
 log = logging.getLogger(__name__)
 
@@ -39,6 +41,7 @@ class EnrolmentDesk:
         """Raises UsageError if the folder is no lab."""
         self._lab = lab
         self._issuer = owner.authority_of(lab)
+        self._encrypts = bool(open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR).about.sealing)
         read_registry(lab)
 
     def answer(self, topic: str, message: bytes) -> tuple[str, bytes, str] | None:
@@ -73,9 +76,22 @@ class EnrolmentDesk:
         if claim.state != "open":
             fault = _CLOSED[claim.state].format(device=device)
             return registry, (pack_enrolment_fault(fault), f"{device}: a claim that is {claim.state} was shown again")
+        fault = self._sealing_fault(request)
+        if fault:
+            return registry, (pack_enrolment_fault(fault), f"{device}: {fault}")
         after = self._enrolled(registry, user, request)
         certificate = after.devices[device].certificate.encode()
         return after, (pack_enrolment_answer(claim.secret, certificate), f"{device} is enrolled")
+
+    def _sealing_fault(self, request: EnrolmentRequest) -> str:
+        """Return why a device cannot take part in what this lab encrypts; empty: it can."""
+        if not self._encrypts:
+            return ""
+        if not request.sealing:
+            return (
+                "this lab encrypts, and the board sent no key for that: upgrade its edge-sdk, and use the claim again"
+            )
+        return "" if crypto_sealing().is_public(request.sealing) else "the board's key for encryption is none"
 
     def _enrolled(self, registry: Registry, user: str, request: EnrolmentRequest) -> Registry:
         """Return the registry with a device enrolled, in place of its earlier keys if it had some."""
@@ -91,7 +107,9 @@ class EnrolmentDesk:
             claims={**registry.claims, user: dataclasses.replace(claim, state="used", public=public)},
             devices={
                 **registry.devices,
-                claim.device: EnrolledDevice(public=public, certificate=certificate.decode()),
+                claim.device: EnrolledDevice(
+                    public=public, certificate=certificate.decode(), sealing=request.sealing.hex()
+                ),
             },
         )
         if before is None:

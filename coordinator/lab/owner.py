@@ -20,12 +20,14 @@ from edge_sdk.identity.folder import (
     CERTIFICATE,
     COORDINATOR_FOLDER,
     OPERATOR_FOLDER,
+    SEALING,
     SIGNING,
     STARTS,
     TLS_KEY,
     IdentityCard,
     crypto_certificates,
     crypto_keys,
+    crypto_sealing,
     open_identity,
 )
 from edge_sdk.identity.registry import (
@@ -59,8 +61,10 @@ class Issuer(Protocol):
         """Return the list of revoked certificates."""
 
 
-def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str) -> None:
+def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts: bool = False) -> None:
     """Make the folder of a lab.  hosts: the names and addresses of the broker; devices use the first.
+
+    encrypts: whether the frames between devices and coordinators are encrypted.
 
     Raises UsageError if the folder holds a lab already.
     """
@@ -81,6 +85,8 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str) -> None:
     for name, key in ((COORDINATOR_FOLDER, coordinator), (OPERATOR_FOLDER, crypto_keys().new_signing_key())):
         tls_key = certificates.new_tls_key()
         about = IdentityCard(role=name, name=name, broker=url, coordinator=coordinator.public.hex())
+        if encrypts and name == COORDINATOR_FOLDER:
+            about = dataclasses.replace(about, sealing=_new_sealing_key(lab / name))
         certificate = issuer.issue_for_key(name, tls_key)
         folder = lab / name
         key_files.write_whole(folder / SIGNING, key.to_pem(), key_files.PRIVATE)
@@ -96,6 +102,14 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str) -> None:
     registry = Registry(operators={OPERATOR_FOLDER: operator.key.public.hex()})
     write_broker_files(lab, registry)
     write_registry(lab, registry)
+
+
+def _new_sealing_key(folder: Path) -> str:
+    """Make the coordinator's key for encryption; returns its public key, in hexadecimal digits."""
+    key = crypto_sealing().new_exchange_key()
+    key_files.write_whole(folder / SEALING, key.to_pem(), key_files.PRIVATE)
+    public: bytes = key.public
+    return public.hex()
 
 
 def _in_url(host: str) -> str:

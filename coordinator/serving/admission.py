@@ -10,6 +10,9 @@ from edge_sdk.methods.base import Method
 from edge_sdk.protocol import transforms
 from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello, Upload
 
+ENCRYPTION = "encryption"
+"""The reason of a refusal that is sent plain, because device and coordinator have no common key."""
+
 
 @dataclass(frozen=True, slots=True)
 class RefusalReason:
@@ -60,6 +63,25 @@ def unsigned(device: str) -> RefusalReason:
         "signature",
         f"{device}: this federation takes only frames that are signed with the key that {device} enrolled",
         "enrol this device (edge-sdk enroll --claim FILE), and start it with --identity",
+    )
+
+
+def unencrypted(device: str) -> RefusalReason:
+    """The refusal of a device that sends plain frames, in a lab that encrypts."""
+    return RefusalReason(
+        ENCRYPTION,
+        f"{device}: this lab encrypts what devices send, and this Hello is not encrypted",
+        "enrol this device with a new claim (edge-sdk lab claim, edge-sdk enroll), after an upgrade of its edge-sdk if "
+        "that is older than the lab's",
+    )
+
+
+def encrypted(device: str) -> RefusalReason:
+    """The refusal of a device that sends encrypted frames, where the coordinator cannot open them."""
+    return RefusalReason(
+        ENCRYPTION,
+        f"{device}: its frames are encrypted, and the coordinator cannot open them",
+        "enrol this device in the coordinator's lab with a new claim, or start the coordinator with the device's lab",
     )
 
 

@@ -48,6 +48,8 @@ class Arrived:
 
     upload: Upload
     incoming: Incoming
+    frame: bytes
+    """In the form in which it is kept: not encrypted."""
 
 
 class CommandHandler:

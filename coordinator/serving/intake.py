@@ -7,7 +7,8 @@ Each check sees only what the ones before it let through:
     3  chunks     a long frame is put together if there is room for its sender's
     4  stranger   its sender takes part, or is on the roster, or the frame is one with which devices come and go
     5  signature  where the lab was set up: its sender's key signed it
-    6  decode     size, header, checksum and body are legal; the message is from the topic's device
+    6  encryption where the lab encrypts: it was encrypted for this coordinator by the topic's device
+    7  decode     size, header, checksum and body are legal; the message is from the topic's device
 
 The transport makes the first three, in its own thread, by asking frame_screen.py; `Intake` makes the others, and the
 first one again, for transports that do not ask.
@@ -20,11 +21,12 @@ valid one counts for nobody.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from coordinator.serving import checks
 from coordinator.serving.signatures import LabSecurity
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol import topics
+from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Envelope, Limits, Verify
 from edge_sdk.protocol.topics import CONTROL, STATUS, Origin
 from edge_sdk.transport.base import Incoming
@@ -38,6 +40,17 @@ FROM_STRANGERS = frozenset({"hello", "bye", STATUS, CONTROL})
 def booked_to(topic: str) -> str:
     """Return the sender for which a frame on this topic is counted."""
     return topics.sender(topic) or NOBODY
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """A frame that passed the checks."""
+
+    envelope: Envelope
+    frame: bytes
+    """In the form in which it is kept: not encrypted."""
+    plain: bool = False
+    """Whether it was sent plain in a lab that encrypts."""
 
 
 class Intake:
@@ -54,15 +67,30 @@ class Intake:
         self.sender = NOBODY
         """For whom the last frame counts: its topic's device, or where signatures are required, who proved to be it."""
 
-    def opened(self, incoming: Incoming) -> Envelope:
-        """Return the message of a frame.  Raises RemoteProtocolError, with the word of the check that it fails."""
+    def opened(self, incoming: Incoming) -> Opened:
+        """Return the message of a frame.  Raises RemoteProtocolError, with the word of the check that it fails.
+
+        In a lab that encrypts, a plain Hello is opened, so that its sender can be answered.
+        """
         self.sender = NOBODY if self._security else booked_to(incoming.topic)
         origin = self._origin(incoming.topic)
         self._check_sender(origin)
         verify = self._verify(origin)
+        frame = incoming.frame
         if origin.kind == CONTROL:
-            return checks.opened_command(incoming.frame, self._federation, self._within, verify)
-        return checks.opened(incoming.frame, origin.device, self._federation, self._within, verify)
+            return Opened(checks.opened_command(frame, self._federation, self._within, verify), frame)
+        plain = False
+        if origin.kind != STATUS and self._security is not None and self._security.encrypts and verify is not None:
+            plain = origin.kind == "hello" and not codec.is_sealed(frame)
+            if not plain:
+                frame, verify = self._unsealed(frame, origin.device, verify), None
+        return Opened(checks.opened(frame, origin.device, self._federation, self._within, verify), frame, plain)
+
+    def _unsealed(self, frame: bytes, device: str, verify: Verify) -> bytes:
+        sealing = self._security.sealing(self._federation, device) if self._security else None
+        if sealing is None:
+            raise RemoteProtocolError("encryption", f"{device} has enrolled no key for encryption: enrol it again")
+        return sealing.opened(frame, self._within, verify)
 
     def _verify(self, origin: Origin) -> Verify | None:
         """Return the check of the signature, which takes note of who proved to be the sender; None: none is needed."""

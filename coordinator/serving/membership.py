@@ -57,8 +57,12 @@ class MembershipHandler:
         self._sender, self._public_server, self._warnings = sender, public_server, warnings
         self._expected, self._welcomed = expected, welcomed
 
-    def take(self, envelope: Envelope, frame: bytes, now_s: float, observer: RunObserver) -> rounds.RoundEvent | None:
+    def take(
+        self, envelope: Envelope, frame: bytes, came_bytes: int, now_s: float, observer: RunObserver
+    ) -> rounds.RoundEvent | None:
         """Handle a decoded message that is no upload; returns the event for the rounds, or None if there is none.
+
+        frame: in the form in which it is kept.  came_bytes: its size as it came.
 
         Raises RemoteProtocolError for a message that the coordinator does not accept, StoreError if the disk fails.
         """
@@ -66,9 +70,9 @@ class MembershipHandler:
         if isinstance(message, Hello):
             if self._signed:
                 self._check_newest(message, envelope.stamp)
-            return self._greet(message, envelope.stamp, frame, now_s, observer)
+            return self._greet(message, envelope.stamp, frame, now_s, observer, came_bytes=came_bytes)
         if isinstance(message, PublicRequest):
-            self._serve(message, frame, now_s, observer)
+            self._serve(message, came_bytes, now_s, observer)
             return None
         if isinstance(message, Bye):
             self._registry.check_news(message.device, envelope.stamp)
@@ -80,7 +84,7 @@ class MembershipHandler:
         raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for the coordinator")
 
     def _greet(
-        self, hello: Hello, stamp: Stamp, frame: bytes, now_s: float, observer: RunObserver
+        self, hello: Hello, stamp: Stamp, frame: bytes, now_s: float, observer: RunObserver, *, came_bytes: int
     ) -> rounds.RoundEvent | None:
         """Answer a Hello.  Of a stranger that may not join, only the refusal is kept."""
         device, refusal = hello.device, self._refusal(hello)
@@ -97,13 +101,13 @@ class MembershipHandler:
                 self._displace(displaced)
             self._registry.greeted(device, stamp)
             self._registry.identities.contested_by(hello, stamp)
-            return self._admit(hello, frame, now_s, observer, displaced)
+            return self._admit(hello, frame, now_s, observer, came_bytes=came_bytes, instead_of=displaced)
         if self._is_intruder(hello, stamp, observer):
             return None
         self._registry.greeted(device, stamp)
         if refusal is not None:
             return self._turn_away(device, refusal, now_s, observer, hello.instance)
-        return self._admit(hello, frame, now_s, observer)
+        return self._admit(hello, frame, now_s, observer, came_bytes=came_bytes)
 
     def _refusal(self, hello: Hello) -> RefusalReason | None:
         device = hello.device
@@ -125,14 +129,14 @@ class MembershipHandler:
             observer.noted(told)
 
     def _admit(
-        self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver, instead_of: str = ""
+        self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver, *, came_bytes: int, instead_of: str = ""
     ) -> rounds.RoundEvent | None:
         """Welcome a device.  instead_of: a device that gave up its place; empty: none."""
         device = hello.device
         if device in self._orders.forgotten:
             self._orders.let_in(device)
         number = self._ledger.enrol(device, self._registry.place_on_roster(device), frame)
-        self._record.admitted(device, len(frame))
+        self._record.admitted(device, came_bytes)
         fetching = self._registry.fetches(hello)
         if fetching and device not in self._registry.numbers:
             observer.noted(f"{device} fetches the public set")
@@ -188,6 +192,10 @@ class MembershipHandler:
         self._sender.refuse(device, admission.identity_taken(device), hello.instance)
         return True
 
+    def refuse_plain(self, hello: Hello, now_s: float, observer: RunObserver) -> rounds.DeviceRefused | None:
+        """Refuse a device that sends plain frames, in a lab that encrypts."""
+        return self._turn_away(hello.device, admission.unencrypted(hello.device), now_s, observer, hello.instance)
+
     def unreadable(self, device: str, reason: str, now_s: float, observer: RunObserver) -> None:
         """Refuse a device whose Hello has a frame version that is not ours; it learns from the answer which one is."""
         refusal = RefusalReason("version", f"{device}: {reason}", "upgrade the older side")
@@ -221,13 +229,13 @@ class MembershipHandler:
         if remark := version_remark(hello):
             observer.noted(remark)
 
-    def _serve(self, request: PublicRequest, frame: bytes, now_s: float, observer: RunObserver) -> None:
+    def _serve(self, request: PublicRequest, came_bytes: int, now_s: float, observer: RunObserver) -> None:
         if request.device not in self._registry.numbers:
             self._sender.ask_for_hello(request.device)
             raise RemoteProtocolError("knowledge", f"{request.device} has not joined")
         if self._public_server is None:
             raise RemoteProtocolError("knowledge", "no public set is served here")
-        self._record.bytes_up[request.device] += len(frame)
+        self._record.bytes_up[request.device] += came_bytes
         try:
             for block in self._public_server.blocks(request, now_s):
                 self._sender.send(request.device, block)

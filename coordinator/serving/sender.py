@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from coordinator.serving.admission import RefusalReason
+from coordinator.serving.admission import ENCRYPTION, RefusalReason
 from coordinator.serving.shares import BLOCK_EARNS, EXCHANGE_EARNS
+from edge_sdk.identity.sealing import Sealing
 from edge_sdk.identity.signatures import FrameSigner
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.body import PackedField
@@ -30,6 +32,8 @@ from edge_sdk.protocol.messages import (
 from edge_sdk.transport.base import Transport, Will
 from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 
+log = logging.getLogger(__name__)
+
 DeviceMessage: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock | LogRequest"
 
 _KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub", LogRequest: "log"}
@@ -48,20 +52,23 @@ class Sender:
         sent: Callable[[str, int], None],
         asks: Callable[[str, int], None],
         signer: FrameSigner | None = None,
+        sealing: Callable[[str], Sealing | None] | None = None,
     ) -> None:
         """run: the id that messages carry; None: none.  epoch: returns the epoch of this start.
 
         sent: is called with each frame's device and size in bytes.
         asks: is called when a device is asked for something for the first time, with the most frames of its answer.
         signer: stamps and signs each frame; None: frames are not signed.
+        sealing: returns what encrypts frames to a device; None: nothing is encrypted.
         """
+        self._sealing = sealing
         self._signer = signer
         self._spec, self._transport, self._epoch, self._sent = spec, transport, epoch, sent
         self._run, self._asks = run, asks
         self._asked: dict[str, ExchangeId] = {}
         """The last exchange that each device was asked for."""
         self._sequence = 0
-        self._long: dict[str, tuple[ExchangeId, bytes]] = {}
+        self._long: dict[str, tuple[ExchangeId, Sealing | None, bytes]] = {}
         """Assigns that travel in chunks, by device: sent again with the same bytes, a transfer continues."""
 
     def connect(self) -> None:
@@ -86,7 +93,7 @@ class Sender:
         """Send a message to a device."""
         if isinstance(message, PublicBlock):
             self._asks(device, BLOCK_EARNS)
-        self._hand(device, type(message), self._frame(message))
+        self._hand(device, type(message), self._frame_to(device, message))
 
     def answer(self, answer: ControlAnswer) -> None:
         """Answer an operator.  The frame counts in no device's bytes."""
@@ -134,12 +141,12 @@ class Sender:
             reason=reason,
             run=self._run,
         )
-        self._hand(device, Receipt, self._frame(receipt))
+        self._hand(device, Receipt, self._frame_to(device, receipt))
 
     def repeat(self, device: str, at: ExchangeId) -> bool:
         """Send the Assign of this exchange again if it travels in chunks; returns whether it was sent."""
-        then, frame = self._long.get(device, (None, b""))
-        if then != at:
+        then, sealing, frame = self._long.get(device, (None, None, b""))
+        if then != at or sealing is not self._sealing_to(device):
             return False
         self._hand(device, Assign, frame)
         return True
@@ -161,10 +168,10 @@ class Sender:
         if self._asked.get(device) != at:
             self._asked[device] = at
             self._asks(device, EXCHANGE_EARNS)
-        frame = self._frame(assign, {"common": common})
+        frame = self._frame_to(device, assign, {"common": common})
         self._long.pop(device, None)
-        if len(frame) > CHUNK_BYTES:
-            self._long[device] = at, frame
+        if frame is not None and len(frame) > CHUNK_BYTES:
+            self._long[device] = at, self._sealing_to(device), frame
         self._hand(device, Assign, frame)
 
     def packed_common(self, common: Mapping[str, Payload], at: ExchangeId, anybody: str) -> PackedField:
@@ -173,9 +180,31 @@ class Sender:
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
         return codec.pack_field(assign, "common")
 
-    def _hand(self, device: str, kind: type, frame: bytes) -> None:
+    def _hand(self, device: str, kind: type, frame: bytes | None) -> None:
+        if frame is None:
+            log.warning("%s is sent no %s: the lab encrypts, and it has no key for that", device, kind.__name__)
+            return
         self._sent(device, len(frame))
         self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame)
+
+    def _sealing_to(self, device: str) -> Sealing | None:
+        return None if self._sealing is None else self._sealing(device)
+
+    def _frame_to(
+        self, device: str, message: DeviceMessage, packed: Mapping[str, PackedField] = MappingProxyType({})
+    ) -> bytes | None:
+        """Return the frame of a message to one device, encrypted where the lab encrypts; None: it has no key for that.
+
+        A Refusal is plain if the device has no key, and if it says just that.
+        """
+        if self._sealing is None or self._signer is None:
+            return self._frame(message, packed)
+        sealing = self._sealing_to(device)
+        if isinstance(message, Refusal) and (sealing is None or message.reason == ENCRYPTION):
+            return self._frame(message)
+        if sealing is None:
+            return None
+        return sealing.sealed(codec.encode(message, packed=packed), self._signer)
 
     def _frame(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> bytes:
         if self._signer is not None:

@@ -14,6 +14,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, cast
 
 from coordinator.ledger import Ledger, Row
@@ -55,6 +56,7 @@ from coordinator.serving.sender import Sender
 from coordinator.serving.shares import Shares
 from coordinator.serving.signatures import LabSecurity
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
+from edge_sdk.identity.sealing import sealed_limits
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import topics, transforms
 from edge_sdk.protocol.codec import Stamp
@@ -114,7 +116,8 @@ class Server:
         """Serves the public set to devices that lack it; None: they must bring it."""
         self._clock = clock
         self._limits = checks.limits(spec, method)
-        self.transport.accept_up_to(self._limits.frame_bytes)
+        carried = sealed_limits(self._limits) if security and security.encrypts else self._limits
+        self.transport.accept_up_to(carried.frame_bytes)
         chain = transforms.chain(spec)
         self._demands = UploadChecks(spec, method)
         self._warnings = RunWarnings(method, spec, policy)
@@ -147,10 +150,10 @@ class Server:
         self.record = aggregation.record
         self.record.started_s = begun_s
         self._run = ledger.run if security else ledger.unique_run
-        shares = Shares(self._limits.frame_bytes, policy.expected)
+        shares = Shares(carried.frame_bytes, policy.expected)
         self._screen = FrameScreen(
             federation=spec.federation,
-            frame_bytes=self._limits.frame_bytes,
+            frame_bytes=carried.frame_bytes,
             shares=shares,
             known=self._registry.known,
             due=lambda device: device in self.rounds.missing,
@@ -163,6 +166,7 @@ class Server:
             sent=self._sent,
             asks=shares.earned,
             signer=security.started(ledger.epoch) if security else None,
+            sealing=partial(security.sealing, spec.federation) if security and security.encrypts else None,
         )
         self._commands = CommandHandler(
             spec=spec,
@@ -370,6 +374,8 @@ class Server:
         elif error.kind == "signature" and self._security is not None:
             known = sender in self._security.revoked
             self._sender.refuse(sender, admission.revoked(sender) if known else admission.unsigned(sender))
+        elif error.kind == "encryption" and self._security is not None:
+            self._sender.refuse(sender, admission.encrypted(sender))
 
     def _refuse_frame(self, sender: str, kind: str, reason: str, now_s: float, count: int = 1) -> None:
         """Count refused frames; says it for the first one of a sender and a word, then for the tenth, hundredth ..."""
@@ -403,7 +409,7 @@ class Server:
         arrived = [cast("Arrived", each.upload) for each in group]
         durable: list[RoundEvent] = []
         try:
-            frames = [each.incoming.frame for each in arrived]
+            frames = [each.frame for each in arrived]
             self.ledger.commit(Row(p.place, p.device, frame) for p, frame in zip(group, frames, strict=True))
             durable += [Persisted(each.device, each.place, each.upload, now_s) for each in group]
         except StoreError as error:
@@ -416,21 +422,25 @@ class Server:
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _take(self, incoming: Incoming, now_s: float) -> None:
-        envelope = self._intake.opened(incoming)
-        message = envelope.message
+        opened = self._intake.opened(incoming)
+        envelope, message = opened.envelope, opened.envelope.message
         if isinstance(message, (Control, Inquiry)):
             self._take_command(message, envelope.stamp, now_s)
             incoming.acknowledge()
             return
         self._report.saw(booked_to(incoming.topic), now_s)
         if isinstance(message, Upload):
-            self._take_upload(message, incoming, now_s)
+            self._take_upload(message, incoming, opened.frame, now_s)
             return
         if isinstance(message, LogLines):
             self._desk.relay(message)
             incoming.acknowledge()
             return
-        event = self._membership.take(envelope, incoming.frame, now_s, self.observer)
+        event: RoundEvent | None
+        if opened.plain and isinstance(message, Hello):
+            event = self._membership.refuse_plain(message, now_s, self.observer)
+        else:
+            event = self._membership.take(envelope, opened.frame, len(incoming.frame), now_s, self.observer)
         if isinstance(event, Joined):
             self._report.joined(event.device, now_s)
         elif isinstance(event, (Left, Lost)):
@@ -451,8 +461,11 @@ class Server:
         if event is not None:
             self._queue.feed(event, now_s=now_s)
 
-    def _take_upload(self, upload: Upload, incoming: Incoming, now_s: float) -> None:
-        """Check an upload against what the exchange asks for; then the rounds decide whether it counts."""
+    def _take_upload(self, upload: Upload, incoming: Incoming, frame: bytes, now_s: float) -> None:
+        """Check an upload against what the exchange asks for; then the rounds decide whether it counts.
+
+        frame: in the form in which it is kept.
+        """
         place = ExchangeId(upload.round, upload.exchange)
         hello = self.hellos.get(upload.device)
         of_another_run = upload.run != self._run and (upload.run is not None or self._security is not None)
@@ -478,7 +491,7 @@ class Server:
             except RemoteProtocolError as error:
                 self._commands.answer(SendReceipt(upload.device, place, "refused", one_line(str(error))))
                 raise
-        arrived = Arrived(upload, incoming)
+        arrived = Arrived(upload, incoming, frame)
         self._queue.feed(Received(upload.device, place, arrived), now_s=now_s)
         if not any(each.upload is arrived for each in self.unwritten[-1:]):
             incoming.acknowledge()

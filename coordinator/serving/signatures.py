@@ -1,4 +1,4 @@
-"""Signatures of a federation whose lab was set up: who signs here, and whose signatures are taken.
+"""Signatures and encryption of a federation whose lab was set up: who signs here, and whose frames are taken.
 
 A frame of a device must be signed with the key that the lab's registry has for the device that its topic names, one of
 an operator with the key of an operator.  This is checked before anything in the frame is decoded.
@@ -11,6 +11,7 @@ from pathlib import Path
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.identity.folder import COORDINATOR_FOLDER, Identity, crypto_keys, open_identity
 from edge_sdk.identity.registry import RegistryReader, change_registry, with_revoked
+from edge_sdk.identity.sealing import Sealing
 from edge_sdk.identity.signatures import FrameSigner, Genuine, Role, signed_text
 from edge_sdk.protocol.codec import Stamp, Verify
 
@@ -27,13 +28,30 @@ class LabSecurity:
         self._lab, self._reader = lab, RegistryReader(lab)
         self._genuine: Genuine = crypto_keys().is_genuine
         self._look_again_s = float("-inf")
+        self._sealings: dict[tuple[str, str], Sealing] = {}
+        """By federation and device."""
         self._read()
 
     def _read(self) -> None:
         registry = self._reader.registry
         self._devices, self._operators = registry.device_keys(), registry.operator_keys()
+        self._sealing_keys = registry.sealing_keys()
         self.revoked = registry.revoked_devices
         """The devices that may not take part any more."""
+
+    @property
+    def encrypts(self) -> bool:
+        """Whether what devices and coordinator send each other must be encrypted."""
+        return self.identity.exchange_key is not None
+
+    def sealing(self, federation: str, device: str) -> Sealing | None:
+        """Return what encrypts the frames to and from a device; None: the lab does not encrypt, or it has no key."""
+        peer, found = self._sealing_keys.get(device, b""), self._sealings.get((federation, device))
+        if found is None or found.peer != peer:
+            found = self.identity.sealing(peer, federation, device)
+            if found is not None:
+                self._sealings[federation, device] = found
+        return found
 
     def started(self, epoch: int) -> FrameSigner:
         """Count a start of the coordinator, durably; returns the signer of its frames.

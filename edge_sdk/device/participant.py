@@ -31,10 +31,11 @@ from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.errors import LearningLost, Refused, RemoteProtocolError, RunFailed, StoreError, TrainingFailed
+from edge_sdk.identity.sealing import sealed_limits
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import CONTROL_LIMITS, Envelope, Stamp
+from edge_sdk.protocol.codec import CONTROL_LIMITS, Envelope, Limits, Stamp
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
@@ -99,6 +100,7 @@ class Participant:
         what comes; None: neither.  The other parameters are those of `Agent`.
         """
         self.federation, self.device, self.board = federation, device, board
+        self.transport, self.store = transport, store
         self._security, self._told = security, set[str]()
         """The words of refused frames that the owner was told of, beside the keys."""
         self.data, self.bench, data.notify = data, data.bench, self.on_news
@@ -109,16 +111,16 @@ class Participant:
         self._secret = secret or store.secret
         self.serve: ServeRequest = self.bench.serve
         """Carries out requests.  A simulator that does this for many devices at once replaces it."""
-        self.transport, self.store = transport, store
         self._limits = CONTROL_LIMITS
-        """The limits of incoming frames."""
-        transport.accept_up_to(self._limits.frame_bytes)
+        """The limits of incoming frames, once they are opened."""
+        self._accept_up_to(CONTROL_LIMITS)
         self._uplink = Uplink(
             transport,
             federation=federation,
             device=device,
             boot_epoch=store.boot_epoch,
             signer=security.started() if security else None,
+            sealing=security.sealing if security else None,
         )
         self.refused_frames, self._refused_told = Counter[str](), Counter[str]()
         """Frames that this device refused, by word; and those of them that uploads have told of."""
@@ -412,23 +414,26 @@ class Participant:
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _receive(self, incoming: Incoming, now_s: float) -> None:
-        envelope = self._opened(incoming.frame)
+        envelope, frame = self._opened(incoming.frame)
         message = envelope.message
         if message.federation != self.federation or getattr(message, "device", self.device) != self.device:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} for somebody else")
         if isinstance(message, Welcome):
-            self._receive_welcome(message, incoming.frame, now_s)
+            self._receive_welcome(message, frame, now_s)
         elif isinstance(message, Assign | Receipt) and not self._is_of_this_run(message, envelope.stamp):
             raise RemoteProtocolError("replayed", f"of another run or an earlier start: {type(message).__name__}")
         elif isinstance(message, Assign):
-            self._receive_assign(message, incoming.frame, now_s)
+            self._receive_assign(message, frame, now_s)
         elif isinstance(message, Receipt):
             if message.verdict == "refused":
                 log.warning("%s: upload %s refused: %s", self.device, (message.round, message.exchange), message.reason)
             self._feed(session.Receipted(ExchangeId(message.round, message.exchange), now_s))
         elif isinstance(message, Refusal):
             if self._security is not None and (message.instance is None or message.instance != self.instance):
-                return  # of an earlier start of this device, or an answer to a frame that was not its own
+                # of an earlier start of this device, or an answer to a frame that was not its own, or was not read
+                if message.reason == "encryption":
+                    self._tell_once("encryption", f"{message.message}; {message.remedy}")
+                return
             if message.instance not in (None, self.instance):
                 line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"
                 log.warning("%s: %s", self.device, line)
@@ -467,19 +472,27 @@ class Participant:
         unnamed = message.run is None and self._security is None
         return (unnamed or message.run == self.session.run) and stamp.boot_epoch >= self.session.epoch
 
-    def _opened(self, frame: bytes) -> Envelope:
-        """Return the message in a frame, after its signature is checked if one is required."""
+    def _opened(self, frame: bytes) -> tuple[Envelope, bytes]:
+        """Return the message in a frame, and the frame as it is kept, after what the identity requires is checked."""
         if self._security is None:
-            return codec.decode(frame, self._limits)
+            return codec.decode(frame, self._limits), frame
         try:
-            envelope = codec.decode(frame, self._limits, self._security.verify)
-            self._security.check_start(envelope.stamp)
+            return self._security.opened(frame, self._limits)
         except RemoteProtocolError as error:
-            if error.kind in ("signature", "replayed") and error.kind not in self._told:
-                self._told.add(error.kind)
-                self.on_news(f"refused a frame that claims to be the coordinator's: {error}")
+            if error.kind in ("signature", "replayed", "encryption"):
+                self._tell_once(error.kind, f"refused a frame that claims to be the coordinator's: {error}")
             raise
-        return envelope
+
+    def _tell_once(self, word: str, line: str) -> None:
+        if word not in self._told:
+            self._told.add(word)
+            self.on_news(line)
+
+    def _accept_up_to(self, limits: Limits) -> None:
+        """Take frames of this size from now on."""
+        self._limits = limits
+        sealed = self._security is not None and self._security.sealing is not None
+        self.transport.accept_up_to((sealed_limits(limits) if sealed else limits).frame_bytes)
 
     def _send_log(self, wanted: LogRequest) -> None:
         lines = self.last_lines()
@@ -636,8 +649,7 @@ class Participant:
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""
         joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights)
-        self._limits = joined.limits
-        self.transport.accept_up_to(self._limits.frame_bytes)
+        self._accept_up_to(joined.limits)
         self._learner = learner = Learner(joined, self.data, secret=self._secret)
         self._supply.require(joined.public)
         return learner

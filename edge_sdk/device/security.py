@@ -1,11 +1,14 @@
-"""Signs the frames of a device, and checks those of its coordinator, with the keys of an identity folder."""
+"""Signs and encrypts the frames of a device, and checks those of its coordinator, with the keys of its identity."""
 
 from __future__ import annotations
 
+from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.identity.folder import SEEN, Identity
 from edge_sdk.identity.seen import SeenStarts
 from edge_sdk.identity.signatures import FrameSigner
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol import codec
+from edge_sdk.protocol.codec import Envelope, Limits, Stamp
+from edge_sdk.protocol.messages import CoordinatorStatus, Refusal
 
 
 class DeviceSecurity:
@@ -13,17 +16,39 @@ class DeviceSecurity:
 
     def __init__(self, identity: Identity, federation: str) -> None:
         self._identity = identity
-        self.verify = identity.coordinator_verifier()
-        """Checks the signature of a frame that comes."""
+        self._verify = identity.coordinator_verifier()
+        self.sealing = identity.sealing(bytes.fromhex(identity.about.sealing), federation, identity.name)
+        """Encrypts and opens frames; None: the lab does not encrypt."""
         self._seen = SeenStarts(identity.folder / SEEN / federation)
 
     def started(self) -> FrameSigner:
         """Count a start of the device, durably; returns the signer of its frames.  Raises StoreError."""
         return self._identity.started()
 
-    def check_start(self, stamp: Stamp) -> None:
-        """Take note of the coordinator's start, durably.
+    def opened(self, frame: bytes, limits: Limits) -> tuple[Envelope, bytes]:
+        """Return the message in a frame of the coordinator, and the frame in the form in which it is kept.
 
-        Raises RemoteProtocolError for a frame of an earlier start than one that was seen, StoreError if the disk fails.
+        Its start is noted, durably.  Raises RemoteProtocolError for a frame that is not the coordinator's, is of an
+        earlier start than one that was seen, or is plain where it must be encrypted; StoreError if the disk fails.
         """
+        if self.sealing is None or not codec.is_sealed(frame):
+            envelope = codec.decode(frame, limits, self._verify)
+            self._check_plain(envelope)
+        else:
+            frame = self.sealing.opened(frame, limits, self._verify)
+            envelope = codec.decode(frame, limits)
+        self._check_start(envelope.stamp)
+        return envelope, frame
+
+    def _check_plain(self, envelope: Envelope) -> None:
+        """Refuse a plain frame in a lab that encrypts; what tells why there is no common key is plain there, too."""
+        if self.sealing is not None and not isinstance(envelope.message, (CoordinatorStatus, Refusal)):
+            kind = type(envelope.message).__name__
+            raise RemoteProtocolError(
+                "encryption",
+                f"a plain {kind}, and this identity encrypts: start the coordinator with the lab of its claim, "
+                "or enrol this device in the coordinator's lab",
+            )
+
+    def _check_start(self, stamp: Stamp) -> None:
         self._seen.check(stamp.boot_epoch)

@@ -1,9 +1,14 @@
-"""Sends a device's messages: each as a frame with the next stamp, on the topic of its kind."""
+"""Sends a device's messages: each as a frame with the next stamp, on the topic of its kind.
+
+Where the lab encrypts, an upload is kept plain and encrypted when it is sent; all else on the device's own topics is
+encrypted at once.  A status stays plain: everybody who may hear it needs it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edge_sdk.identity.sealing import Sealing
 from edge_sdk.identity.signatures import FrameSigner
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import codec, topics
@@ -20,15 +25,29 @@ class Uplink:
     """Sends the messages of one device to the coordinator of one federation, from one start of the device on."""
 
     def __init__(
-        self, transport: Transport, *, federation: str, device: str, boot_epoch: int, signer: FrameSigner | None = None
+        self,
+        transport: Transport,
+        *,
+        federation: str,
+        device: str,
+        boot_epoch: int,
+        signer: FrameSigner | None = None,
+        sealing: Sealing | None = None,
     ) -> None:
-        """boot_epoch: how often the device has been started.  signer: signs each frame, and counts starts itself."""
+        """boot_epoch: how often the device has been started.  signer: signs each frame, and counts starts itself.
+
+        sealing: encrypts what is for the coordinator alone; None: nothing is encrypted.
+        """
+        self._sealing = sealing
         self._transport, self._federation, self._device = transport, federation, device
         self._sequence = 0
+        self._sealed_upload = b"", b""
+        """The upload that was sent last: its frame, and how it was sent; the same bytes continue a transfer."""
         self.begin(boot_epoch, signer)
 
     def begin(self, boot_epoch: int, signer: FrameSigner | None) -> None:
         """Begin a start of the device."""
+        self._sealed_upload = b"", b""
         self._signer, self._boot_epoch = signer, boot_epoch if signer is None else signer.start
 
     def connect(self) -> None:
@@ -38,15 +57,19 @@ class Uplink:
 
     def send(self, message: Hello | Bye | PublicRequest | LogLines) -> None:
         """Send a message that is not kept for sending again."""
-        self._transport.send(self._topic(type(message)), self._frame(message))
+        self._transport.send(self._topic(type(message)), self._sealed(self._frame(message)))
 
     def frame(self, upload: Upload) -> bytes:
         """Return an upload as a frame, which is stored and may be sent many times."""
-        return self._frame(upload)
+        return codec.encode(upload) if self._sealing is not None else self._frame(upload)
 
     def send_upload(self, frame: bytes) -> None:
         """Send a frame that `frame` made, in this start of the device or an earlier one."""
-        self._transport.send(self._topic(Upload), frame)
+        plain, sealed = self._sealed_upload
+        if plain != frame:
+            sealed = self._sealed(frame)
+            self._sealed_upload = frame, sealed
+        self._transport.send(self._topic(Upload), sealed)
 
     def say_bye(self, reason: str) -> None:
         """Tell the coordinator that this device will not come back."""
@@ -82,6 +105,12 @@ class Uplink:
 
     def _topic(self, message: type) -> str:
         return topics.up(self._federation, self._device, KINDS[message])
+
+    def _sealed(self, frame: bytes) -> bytes:
+        """Return a frame as it is sent to the coordinator alone."""
+        if self._sealing is None or self._signer is None:
+            return frame
+        return self._sealing.sealed(frame, self._signer)
 
     def _frame(self, message: Message) -> bytes:
         if self._signer is not None:

@@ -44,6 +44,7 @@ class Claim:
     coordinator: str
     """The public key of the coordinator, in hexadecimal digits."""
     sealing: str = ""
+    """The public key with which the coordinator agrees on keys for encryption; empty: the lab does not encrypt."""
     version: int = FORMAT
 
     def to_json(self) -> bytes:
@@ -81,12 +82,16 @@ class EnrolmentRequest:
 
     public: bytes
     signing_request: bytes
+    sealing: bytes = b""
+    """The public key for encryption; empty: it has none."""
 
 
 def pack_enrolment_request(secret: str, request: EnrolmentRequest) -> bytes:
     """Return the message of a board."""
-    body = json.dumps({"public": request.public.hex(), "request": request.signing_request.decode()}).encode()
-    return _sealed(secret, b"request", body)
+    body = {"public": request.public.hex(), "request": request.signing_request.decode()}
+    if request.sealing:
+        body["sealing"] = request.sealing.hex()
+    return _sealed(secret, b"request", json.dumps(body).encode())
 
 
 def unpack_enrolment_request(secret: str, message: bytes) -> EnrolmentRequest:
@@ -95,11 +100,12 @@ def unpack_enrolment_request(secret: str, message: bytes) -> EnrolmentRequest:
     try:
         plain = json.loads(body)
         public, request = bytes.fromhex(plain["public"]), str(plain["request"]).encode()
-    except (ValueError, TypeError, KeyError):
+        sealing = bytes.fromhex(plain.get("sealing", ""))
+    except (ValueError, TypeError, KeyError, AttributeError):
         raise RemoteProtocolError("schema", "a request of enrolment that does not read") from None
-    if len(public) != PUBLIC_BYTES:
+    if len(public) != PUBLIC_BYTES or len(sealing) not in (0, PUBLIC_BYTES):
         raise RemoteProtocolError("schema", "a public key of another length")
-    return EnrolmentRequest(public, request)
+    return EnrolmentRequest(public, request, sealing)
 
 
 def pack_enrolment_answer(secret: str, certificate: bytes) -> bytes:

@@ -2,6 +2,7 @@
 
 identity.json   role, name, the broker's address, and the coordinator's public keys
 signing.key     Ed25519, signs frames; only its owner reads it
+sealing.key     X25519, encrypts frames; only in labs that encrypt; only its owner reads it
 tls.key         P-256, of the certificate; only its owner reads it
 tls.pem         the certificate that the broker asks for
 ca.pem          the authority of the lab
@@ -18,6 +19,7 @@ from types import ModuleType
 
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.identity import key_files
+from edge_sdk.identity.sealing import ExchangeKey, Sealing
 from edge_sdk.identity.signatures import PUBLIC_BYTES, FrameSigner, Key, Role, key_id, verifier
 from edge_sdk.protocol.codec import Verify
 
@@ -52,7 +54,7 @@ class IdentityCard:
     coordinator: str
     """The public key of the lab's coordinator, in hexadecimal digits."""
     sealing: str = ""
-    """The public key to which uploads can be encrypted; empty: there is none."""
+    """The public key with which the coordinator agrees on keys for encryption; empty: the lab does not encrypt."""
     version: int = FORMAT
 
     def to_json(self) -> bytes:
@@ -67,6 +69,20 @@ class Identity:
     folder: Path
     about: IdentityCard
     key: Key
+    exchange_key: ExchangeKey | None = None
+    """Agrees on keys for encryption; None: the lab does not encrypt."""
+
+    def sealing(self, peer: bytes, federation: str, device: str) -> Sealing | None:
+        """Return what encrypts the frames between a device and its coordinator, of which the holder is one.
+
+        peer: the other one's public key.  None: the lab does not encrypt, or the other one has no key for it.
+        """
+        if self.exchange_key is None or not peer:
+            return None
+        try:
+            return Sealing(self.exchange_key, peer, federation=federation, device=device, role=Role(self.about.role))
+        except ValueError:
+            return None
 
     @property
     def name(self) -> str:
@@ -125,7 +141,30 @@ def open_identity(folder: Path, role: Role) -> Identity:
     fault = crypto_certificates().fault_of(certificate, tls_key, about.name)
     if fault:
         raise UsageError(f"{folder / CERTIFICATE} {fault}")
-    return Identity(folder, about, key)
+    return Identity(folder, about, key, _exchange_key(folder, about))
+
+
+def _exchange_key(folder: Path, about: IdentityCard) -> ExchangeKey | None:
+    """Return the key with which the holder agrees on others; None: the lab does not encrypt, or it is an operator's."""
+    if not about.sealing:
+        return None
+    path, sealing = folder / SEALING, crypto_sealing()
+    if not path.exists():
+        raise UsageError(f"{path} is missing, and the lab encrypts: restore it from a backup, or enrol again")
+    key: ExchangeKey = sealing.read_exchange_key(key_files.read_secret(path), path)
+    public = bytes.fromhex(about.sealing)
+    if not sealing.is_public(public) or (about.role == Role.COORDINATOR.value and key.public != public):
+        raise UsageError(f"{path} does not belong to {folder / ABOUT}: restore both from one backup, or enrol again")
+    return key
+
+
+def crypto_sealing() -> ModuleType:
+    """Return the module with the keys for encryption.  Raises MissingExtra without pyca/cryptography."""
+    try:
+        from edge_sdk.identity import crypto_sealing as module
+    except ImportError:
+        raise MissingExtra("cryptography", "secure", "encryption") from None
+    return module
 
 
 def crypto_certificates() -> ModuleType:
@@ -147,6 +186,7 @@ def _read_about(folder: Path) -> IdentityCard:
         plain = json.loads(key_files.read_part(path))
         about = IdentityCard(**plain)
         well_formed = len(bytes.fromhex(about.coordinator)) == PUBLIC_BYTES and about.version == FORMAT
+        well_formed = well_formed and len(bytes.fromhex(about.sealing)) in (0, PUBLIC_BYTES)
     except (ValueError, TypeError):
         well_formed = False
     if not well_formed:

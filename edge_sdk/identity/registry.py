@@ -30,6 +30,8 @@ class EnrolledDevice:
     """The public key of its signatures, in hexadecimal digits."""
     certificate: str
     """Its certificate in PEM form."""
+    sealing: str = ""
+    """The public key with which it agrees on keys for encryption, in hexadecimal digits; empty: it has none."""
     revoked: bool = False
 
 
@@ -63,6 +65,10 @@ class Registry:
         """Return device and public key of everybody who is enrolled and not revoked, by key id."""
         publics = ((name, bytes.fromhex(each.public)) for name, each in self.devices.items() if not each.revoked)
         return {key_id(public): (name, public) for name, public in publics}
+
+    def sealing_keys(self) -> dict[str, bytes]:
+        """Return the public key for encryption of each device that has one; also of revoked ones, which are told so."""
+        return {name: bytes.fromhex(each.sealing) for name, each in self.devices.items() if each.sealing}
 
     def operator_keys(self) -> dict[bytes, bytes]:
         """Return the public keys of operators by key id."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import secrets
 from collections.abc import Mapping
 from enum import Enum
 from typing import Protocol
@@ -17,6 +18,7 @@ from edge_sdk.protocol.codec import HEADER_BYTES, UNSIGNED, Stamp, Verify
 
 KEY_ID_BYTES = len(UNSIGNED)
 PUBLIC_BYTES = 32
+SALT_BYTES = 16
 
 
 class Role(str, Enum):
@@ -62,6 +64,8 @@ class FrameSigner:
         self.start, self._key, self._role = start, key, role
         self.key_id = key_id(key.public)
         self._sequence = itertools.count(1)
+        self.salt = secrets.token_bytes(SALT_BYTES)
+        """Random bytes of this start, part of the keys with which its frames are encrypted."""
 
     def stamp(self) -> Stamp:
         """Return the stamp of the next frame."""

@@ -2,7 +2,7 @@
 
     offset  bytes  field
     0       4      magic "EDGK"
-    4       1      version of the frame layout (1)
+    4       1      version: 1; 2: the body is encrypted
     5       1      flags; bit 0: a 64-byte signature stands between header and body
     6       2      reserved, zero
     8       4      length of the body in bytes
@@ -32,12 +32,14 @@ from edge_sdk.protocol.scan import scan
 
 MAGIC = b"EDGK"
 VERSION = 1
+SEALED_VERSION = 2
+"""The version of frames whose body is encrypted; the layout of their header is the same."""
 HEADER = struct.Struct("<4sBBHII16sQQ")
 HEADER_BYTES = HEADER.size
 SIGNATURE_BYTES = 64
 UNSIGNED = bytes(16)
 _SIGNED = 1
-_CRC_AT = 12
+_FLAGS_AT, _CRC_AT = 5, 12
 
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[bytes, bytes, bytes], bool]
@@ -101,14 +103,48 @@ def encode(
     plain.update(packed)
     pieces = body.pack([_TAGS[type(message)], plain])
     parts = list(body.joined_parts(pieces))
-    header = _header(sum(map(len, parts)), stamp, _SIGNED if sign else 0)
-    header = header[:_CRC_AT] + _checksum(header, *pieces).to_bytes(4, "little") + header[_CRC_AT + 4 :]
+    header = _with_checksum(_header(sum(map(len, parts)), stamp, _SIGNED if sign else 0), *pieces)
     if sign is None:
         return b"".join((header, *parts))
-    signature = sign(b"".join((header, *parts)))
-    if len(signature) != SIGNATURE_BYTES:
-        raise LocalProtocolError(f"a signature has {SIGNATURE_BYTES} bytes, this one {len(signature)}")
-    return b"".join((header, signature, *parts))
+    return b"".join((header, _signature(sign, header, *parts), *parts))
+
+
+def seal_frame(
+    frame: bytes,
+    stamp: Stamp,
+    sign: Sign,
+    sealed_bytes: Callable[[int], int],
+    encrypt: Callable[[bytes, memoryview], bytes],
+) -> bytes:
+    """Return a signed frame that holds the encrypted body of another one.
+
+    sealed_bytes: returns how long a body of so many bytes is once it is encrypted.  encrypt: takes the new header, with
+    zeros in place of its checksum, and the body.
+    """
+    body_at = HEADER_BYTES + (SIGNATURE_BYTES if frame[_FLAGS_AT] & _SIGNED else 0)
+    packed = memoryview(frame)[body_at:]
+    header = _header(sealed_bytes(len(packed)), stamp, _SIGNED, SEALED_VERSION)
+    sealed = encrypt(header, packed)
+    header = _with_checksum(header, sealed)
+    return b"".join((header, _signature(sign, header, sealed), sealed))
+
+
+def unseal_frame(
+    frame: bytes, limits: Limits, verify: Verify, decrypt: Callable[[bytes, memoryview, Stamp], memoryview]
+) -> bytes:
+    """Return the plain, unsigned frame with the body and the stamp of an encrypted one.
+
+    limits: of encrypted frames.  decrypt: takes the header with zeros in place of its checksum, the encrypted body, and
+    the stamp.  Raises RemoteProtocolError if the frame is illegal.
+    """
+    stamp, sealed = open_frame(frame, limits, verify, SEALED_VERSION)
+    packed = decrypt(_without_checksum(frame[:HEADER_BYTES]), sealed, stamp)
+    return b"".join((_with_checksum(_header(len(packed), stamp, 0), packed), packed))
+
+
+def is_sealed(frame: bytes) -> bool:
+    """Whether bytes begin as an encrypted frame does."""
+    return frame.startswith(MAGIC) and frame[len(MAGIC) : len(MAGIC) + 1] == bytes([SEALED_VERSION])
 
 
 def pack_field(message: Message, field: str) -> PackedField:
@@ -116,12 +152,29 @@ def pack_field(message: Message, field: str) -> PackedField:
     return body.pack_value(schema.to_plain(message)[field])
 
 
-def _header(length: int, stamp: Stamp, flags: int) -> bytes:
+def _signature(sign: Sign, *parts: bytes | memoryview) -> bytes:
+    signature = sign(b"".join(parts))
+    if len(signature) != SIGNATURE_BYTES:
+        raise LocalProtocolError(f"a signature has {SIGNATURE_BYTES} bytes, this one {len(signature)}")
+    return signature
+
+
+def _with_checksum(header: bytes, *pieces: Piece) -> bytes:
+    """Return a header with the checksum of it and these pieces of the body in place of zeros."""
+    return header[:_CRC_AT] + _checksum(header, *pieces).to_bytes(4, "little") + header[_CRC_AT + 4 :]
+
+
+def _without_checksum(header: bytes) -> bytes:
+    """Return a header with zeros in place of its checksum."""
+    return header[:_CRC_AT] + bytes(4) + header[_CRC_AT + 4 :]
+
+
+def _header(length: int, stamp: Stamp, flags: int, version: int = VERSION) -> bytes:
     """Return the header with zeros in place of the checksum."""
     if len(stamp.key_id) != len(UNSIGNED):
         raise LocalProtocolError(f"a key id has {len(UNSIGNED)} bytes, this one {len(stamp.key_id)}")
     try:
-        return HEADER.pack(MAGIC, VERSION, flags, 0, length, 0, stamp.key_id, stamp.boot_epoch, stamp.sequence)
+        return HEADER.pack(MAGIC, version, flags, 0, length, 0, stamp.key_id, stamp.boot_epoch, stamp.sequence)
     except struct.error as error:
         raise LocalProtocolError(f"frame header: {error}") from None
 
@@ -141,14 +194,16 @@ def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None 
         raise RemoteProtocolError("msgpack", f"{len(frame)} bytes do not decode: {type(error).__name__}") from None
 
 
-def open_frame(frame: bytes, limits: Limits, verify: Verify | None = None) -> tuple[Stamp, memoryview]:
+def open_frame(
+    frame: bytes, limits: Limits, verify: Verify | None = None, version: int = VERSION
+) -> tuple[Stamp, memoryview]:
     """Check header, checksum and signature of a frame; returns its stamp, and its body without a copy, not decoded.
 
     Raises RemoteProtocolError if the frame is illegal.
     """
     if len(frame) > limits.frame_bytes:
         raise RemoteProtocolError("limit", f"frame of {len(frame)} bytes, at most {limits.frame_bytes} are legal here")
-    _check_layout(frame)
+    _check_layout(frame, version)
     if len(frame) < HEADER_BYTES:
         raise RemoteProtocolError("length", f"frame of {len(frame)} bytes, its header alone has {HEADER_BYTES}")
     _, _, flags, reserved, length, checksum, key_id, boot_epoch, sequence = HEADER.unpack_from(frame)
@@ -158,7 +213,7 @@ def open_frame(frame: bytes, limits: Limits, verify: Verify | None = None) -> tu
     if len(frame) != start + length:
         raise RemoteProtocolError("length", f"frame of {len(frame)} bytes, its header announces {start + length}")
     header, packed = frame[:HEADER_BYTES], memoryview(frame)[start:]
-    if checksum != _checksum(header[:_CRC_AT] + bytes(4) + header[_CRC_AT + 4 :], packed):
+    if checksum != _checksum(_without_checksum(header), packed):
         raise RemoteProtocolError("checksum", "checksum does not match: the frame was damaged on its way")
     if verify is not None and not _signature_valid(
         verify, key_id, b"".join((header, packed)), frame[HEADER_BYTES:start]
@@ -167,12 +222,15 @@ def open_frame(frame: bytes, limits: Limits, verify: Verify | None = None) -> tu
     return Stamp(boot_epoch, sequence, key_id), packed
 
 
-def _check_layout(frame: bytes) -> None:
+def _check_layout(frame: bytes, wanted: int) -> None:
     """Check magic and version, the only parts of the header that later versions keep in their place."""
     if not frame.startswith(MAGIC) or len(frame) == len(MAGIC):
         raise RemoteProtocolError("magic", "not an edge-sdk frame")
     version = frame[len(MAGIC)]
-    if version != VERSION:
+    if {version, wanted} == {VERSION, SEALED_VERSION}:
+        how = "encrypted, and there is no key here to open it" if wanted == VERSION else "not encrypted"
+        raise RemoteProtocolError("encryption", f"the frame is {how}")
+    if version != wanted:
         older = "this side" if version > VERSION else "the sender"
         raise RemoteProtocolError("version", f"frame version {version}, this side speaks {VERSION}: upgrade {older}")
 

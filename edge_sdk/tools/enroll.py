@@ -24,11 +24,13 @@ from edge_sdk.identity.folder import (
     ABOUT,
     AUTHORITY,
     CERTIFICATE,
+    SEALING,
     SIGNING,
     TLS_KEY,
     IdentityCard,
     crypto_certificates,
     crypto_keys,
+    crypto_sealing,
 )
 from edge_sdk.identity.signatures import Key, Role
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
@@ -46,7 +48,8 @@ def command(args: argparse.Namespace) -> int:
     if (folder / ABOUT).exists():
         raise UsageError(f"{folder} is an identity already; name another folder with --identity, or remove this one")
     key, tls_key = _own_keys(folder)
-    request = EnrolmentRequest(key.public, crypto_certificates().new_request(tls_key, claim.device))
+    sealing = _own_sealing_key(folder) if claim.sealing else b""
+    request = EnrolmentRequest(key.public, crypto_certificates().new_request(tls_key, claim.device), sealing)
     with _connected(claim, folder, args.claim) as transport:
         certificate = _ask(transport, claim, pack_enrolment_request(claim.secret, request), args.timeout)
     fault = crypto_certificates().fault_of(certificate, tls_key, claim.device)
@@ -78,6 +81,15 @@ def _own_keys(folder: Path) -> tuple[Key, bytes]:
         key_files.write_whole(folder / TLS_KEY, crypto_certificates().new_tls_key(), key_files.PRIVATE)
     key: Key = keys.read_signing_key(key_files.read_secret(folder / SIGNING), folder / SIGNING)
     return key, key_files.read_secret(folder / TLS_KEY)
+
+
+def _own_sealing_key(folder: Path) -> bytes:
+    """Return the public key for encryption; its private one is made if it is not there."""
+    sealing = crypto_sealing()
+    if not (folder / SEALING).exists():
+        key_files.write_whole(folder / SEALING, sealing.new_exchange_key().to_pem(), key_files.PRIVATE)
+    public: bytes = sealing.read_exchange_key(key_files.read_secret(folder / SEALING), folder / SEALING).public
+    return public
 
 
 @contextmanager

@@ -27,7 +27,8 @@ from edge_sdk.identity.claims import (
 )
 from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
 from edge_sdk.identity.crypto_keys import new_signing_key
-from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SIGNING, TLS_KEY, IdentityCard
+from edge_sdk.identity.crypto_sealing import new_exchange_key
+from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SEALING, SIGNING, TLS_KEY, IdentityCard
 from edge_sdk.transport.mqtt.tls import TlsFiles
 
 PATIENCE_S = 60.0
@@ -40,10 +41,10 @@ def free_port() -> int:
     return port
 
 
-def made(folder: Path, port: int = 8883) -> Path:
+def made(folder: Path, port: int = 8883, *, encrypts: bool = False) -> Path:
     """A lab at localhost."""
     lab = folder / "lab"
-    owner.make_lab(lab, ["localhost"], port, "127.0.0.1")
+    owner.make_lab(lab, ["localhost"], port, "127.0.0.1", encrypts=encrypts)
     return lab
 
 
@@ -53,7 +54,10 @@ def enrolled(lab: Path, *devices: str) -> list[Path]:
     folders = []
     for path in owner.issue_claims(lab, devices):
         claim, key, tls_key = read_claim(path), new_signing_key(), new_tls_key()
-        request = pack_enrolment_request(claim.secret, EnrolmentRequest(key.public, new_request(tls_key, claim.device)))
+        exchange_key = new_exchange_key() if claim.sealing else None
+        sealing = exchange_key.public if exchange_key else b""
+        wanted = EnrolmentRequest(key.public, new_request(tls_key, claim.device), sealing)
+        request = pack_enrolment_request(claim.secret, wanted)
         found = desk.answer(f"{CLAIMS_ROOT}/{claim.user}", request)
         assert found is not None
         folder = lab.parent / claim.device
@@ -61,7 +65,15 @@ def enrolled(lab: Path, *devices: str) -> list[Path]:
         key_files.write_whole(folder / TLS_KEY, tls_key, key_files.PRIVATE)
         key_files.write_whole(folder / CERTIFICATE, unpack_enrolment_answer(claim.secret, found[1]))
         key_files.write_whole(folder / AUTHORITY, claim.authority.encode())
-        about = IdentityCard(role="device", name=claim.device, broker=claim.broker, coordinator=claim.coordinator)
+        if exchange_key:
+            key_files.write_whole(folder / SEALING, exchange_key.to_pem(), key_files.PRIVATE)
+        about = IdentityCard(
+            role="device",
+            name=claim.device,
+            broker=claim.broker,
+            coordinator=claim.coordinator,
+            sealing=claim.sealing,
+        )
         key_files.write_whole(folder / ABOUT, about.to_json())
         folders.append(folder)
     return folders

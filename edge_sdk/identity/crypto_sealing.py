@@ -1,0 +1,78 @@
+"""X25519 keys, and encryption with ChaCha20-Poly1305 under what two of them agree on.  Needs pyca/cryptography."""
+
+from __future__ import annotations
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from edge_sdk.errors import UsageError
+
+KEY_BYTES = 32
+
+
+class AgreedSecret:
+    """The secret that two X25519 keys agree on.  Its text form never shows it."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def encrypt(self, salt: bytes, context: bytes, nonce: bytes, text: bytes, header: bytes) -> bytes:
+        """Return a text encrypted with the key for this salt and context, and its tag; header: is protected, too."""
+        return self._cipher(salt, context).encrypt(nonce, text, header)
+
+    def decrypt(self, salt: bytes, context: bytes, nonce: bytes, sealed: memoryview, header: bytes) -> bytes | None:
+        """Return the text; None: it was not encrypted with this key, or has been changed."""
+        try:
+            return self._cipher(salt, context).decrypt(nonce, sealed, header)
+        except (InvalidTag, ValueError):
+            return None
+
+    def _cipher(self, salt: bytes, context: bytes) -> ChaCha20Poly1305:
+        return ChaCha20Poly1305(HKDF(hashes.SHA256(), KEY_BYTES, salt, context).derive(self._secret))
+
+
+class X25519Key:
+    """A private key.  Its text form never shows the key."""
+
+    def __init__(self, key: X25519PrivateKey) -> None:
+        self._key = key
+        self.public: bytes = key.public_key().public_bytes_raw()
+        """The public key, 32 bytes."""
+
+    def agreed(self, peer: bytes) -> AgreedSecret:
+        """Return the agreement with the holder of another key.  Raises ValueError for what is no public key."""
+        return AgreedSecret(self._key.exchange(X25519PublicKey.from_public_bytes(peer)))
+
+    def to_pem(self) -> bytes:
+        """Return the private key as PKCS #8 in PEM form, for a file that only its owner reads."""
+        return self._key.private_bytes(
+            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+        )
+
+
+def new_exchange_key() -> X25519Key:
+    """Draw a key from the system's randomness."""
+    return X25519Key(X25519PrivateKey.generate())
+
+
+def read_exchange_key(pem: bytes, path: object) -> X25519Key:
+    """Read a key in PEM form.  Raises UsageError, which names the file `path` and shows nothing of its contents."""
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (ValueError, TypeError):
+        raise UsageError(f"{path} holds no private key in PEM form, or is damaged; enrol again") from None
+    if not isinstance(key, X25519PrivateKey):
+        raise UsageError(f"{path} holds a key of another kind, expected X25519; enrol again")
+    return X25519Key(key)
+
+
+def is_public(public: bytes) -> bool:
+    """Whether these bytes are a public key with which a secret can be agreed on."""
+    try:
+        new_exchange_key().agreed(public)
+    except ValueError:
+        return False
+    return True
