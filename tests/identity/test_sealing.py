@@ -286,7 +286,9 @@ def test_a_coordinator_that_does_not_encrypt_is_told_of(tmp_path: Path, pictures
     said: list[str] = []
     agent = next(each.agent for each in run.devices if each.device.kit.id == first)
     agent.on_news = said.append  # type: ignore[method-assign]  # as an app hears it
-    run.connect()
+    run.server.connect()
+    for each in run.devices:
+        each.connect()
     while run.clock.next_s < 5.0:
         run.clock.step()
     assert run.server.record.refused_frames[first]["encryption"] >= 1
