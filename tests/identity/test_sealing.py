@@ -291,5 +291,5 @@ def test_a_coordinator_that_does_not_encrypt_is_told_of(tmp_path: Path, pictures
         each.connect()
     while run.clock.next_s < 5.0:
         run.clock.step()
-    assert run.server.record.refused_frames[first]["encryption"] >= 1
+    assert run.server.record.refused_frames["unknown"]["encryption"] >= 1
     assert sum("encrypted" in line for line in said) == 1

@@ -76,7 +76,7 @@ def test_legal_frames_are_opened() -> None:
         topics.control(FED): Control(federation=FED, operation="drain"),
     }
     for topic, message in legal.items():
-        assert intake().opened(Incoming(topic, codec.encode(message))).message == message
+        assert intake().opened(Incoming(topic, codec.encode(message))).envelope.message == message
 
 
 def test_a_frame_is_counted_for_whom_its_topic_names() -> None:
