@@ -195,8 +195,7 @@ class Agent(Participant):
                 on_new_model=on_new_model if self._closes_store else None,
                 security=DeviceSecurity(own, federation) if own else None,
             )
-            early += self._early_news
-            self._early_news = early
+            self._early_news = [*early, *self._early_news]
             self._deployment = Deployment(
                 self.bench,
                 _served_folder(state, federation),

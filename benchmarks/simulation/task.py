@@ -20,9 +20,11 @@ from typing import Any
 from nets import FEATURES, FLEETS
 
 ROUNDS = 11
-"""Number of rounds; the last one is not timed, because devices evaluate their models in it."""
+"""Number of rounds; the last one is not timed, because devices always evaluate their models in it."""
 RATE = 0.05
 BATCH = 32
+EVERY = int(os.environ.get("EDGE_EVERY", str(10**6)))
+"""Rounds between two evaluations; by default there is none in the timed rounds."""
 DEVICE = os.environ.get("EDGE_DEVICE", "cpu")
 """The torch device of the nets: cpu or cuda:N."""
 
@@ -63,7 +65,7 @@ def tables(method: str, fleet: str, devices: int, *, npz: str = "", engine: str 
             "learning_rate": RATE,
             "batch_size": BATCH,
             "local_epochs": 1,
-            "evaluate_every": 10**6,
+            "evaluate_every": EVERY,
         },
         "data": data,
         "partition": partition,

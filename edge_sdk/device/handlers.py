@@ -8,9 +8,9 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from edge_sdk.arrays import Doubles, Floats, Ints
+from edge_sdk.arrays import Doubles, Floats
 from edge_sdk.device import divergence
-from edge_sdk.device.evaluation import personalised_accuracies
+from edge_sdk.device.evaluation import NearestPrototype, personalised_accuracies
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.private_release import keyed_noise, version_of
 from edge_sdk.device.term_shares import term_shares
@@ -327,18 +327,22 @@ def _on_test_set(bench: Workbench, request: requests.Evaluate) -> Serving[Mappin
         return {}
     truth = bench.data.test.y
     held = np.isin(truth, bench.labels)  # (t,)
+    nearest_of = NearestPrototype(request.prototypes, bench.labels) if request.prototypes is not None else None
     predicted, nearest = np.empty((2, len(truth)), np.int64)
     for part in slices(len(truth)):
-        predicted[part] = bench.logits(bench.test[part]).argmax(axis=1)
-        if request.prototypes is not None:
-            nearest[part] = _nearest(bench, request.prototypes, bench.test[part])
+        if nearest_of is None:
+            logits = bench.logits(bench.test[part])
+        else:
+            logits, features = bench.outputs(bench.test[part])
+            nearest[part] = nearest_of(features)
+        predicted[part] = logits.argmax(axis=1)
         yield
     metrics = {"accuracy": float(np.mean(predicted == truth))}
     if len(bench.by_class[0]) > 1 and (truth != truth[0]).any() and (predicted == predicted[0]).all():
         metrics["constant_prediction"] = 1.0
     if held.any():
         metrics["local_accuracy"] = float(np.mean((predicted == truth)[held]))
-        if request.prototypes is not None:
+        if nearest_of is not None:
             metrics["prototype_accuracy"] = float(np.mean((nearest == truth)[held]))
     if bench.discloses_classes:
         counts = np.bincount(bench.labels.astype(np.intp), minlength=bench.model.spec.classes)  # (k,)
@@ -356,15 +360,3 @@ def _on_held_out(bench: Workbench) -> Serving[Mapping[str, float]]:
             yield
         metrics[name] = right / len(labels)
     return metrics
-
-
-def _nearest(bench: Workbench, prototypes: ClassRows, x: Floats) -> Ints:
-    """Return each sample's nearest prototype among the classes of this device; -1 without one: (n,)."""
-    own = np.isin(prototypes.classes, bench.labels)  # (m,)
-    if not own.any():
-        return np.full(len(x), -1)
-    rows = prototypes.rows[own].astype(np.float64)  # (m, d)
-    # |f - c|^2 minus |f|^2, which is the same for all c
-    gaps = (rows**2).sum(axis=1) - 2 * bench.features(x) @ rows.T  # (n, m)
-    out: Ints = prototypes.classes[own][gaps.argmin(axis=1)].astype(np.int64)
-    return out

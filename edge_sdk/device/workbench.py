@@ -20,7 +20,7 @@ from edge_sdk.device.meter import Meter
 from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import REQUESTS, Handler, Private, Request, Source
-from edge_sdk.models.base import Model, ModelSpec
+from edge_sdk.models.base import Model, ModelSpec, outputs
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.schema import one_line
@@ -233,6 +233,15 @@ class Workbench:
         """Return the model's features for samples from `source`, and count them: (n, c, h, w) -> (n, d)."""
         self.count_inference(len(x))
         return self.model.features(x)
+
+    def outputs(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return the model's logits and features for samples from `source` in one pass: (n, c, h, w) -> (n, k), (n, d).
+
+        It is metered as two passes, one for each.
+        """
+        self.count_inference(len(x))
+        self.count_inference(len(x))
+        return outputs(self.model, x)
 
     def count_inference(self, samples: int) -> None:
         """Count one inference batch of this number of samples."""

@@ -137,6 +137,12 @@ class Model(Protocol):
         """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model."""
 
 
+def outputs(model: Model, x: Floats) -> tuple[Floats, Floats]:
+    """Return logits (n, k) and features (n, d) of samples: in one pass, if the model has a method `outputs` for it."""
+    own: Callable[[Floats], tuple[Floats, Floats]] | None = getattr(model, "outputs", None)
+    return own(x) if own is not None else (model.logits(x), model.features(x))
+
+
 class Served(Protocol):
     """A model that predicts and is never trained: several threads may ask it at the same time."""
 

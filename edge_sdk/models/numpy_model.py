@@ -73,7 +73,12 @@ class HeadModel(ABC):
 
     def logits(self, x: Floats) -> Floats:
         """Return the logits before softmax: (n, c, h, w) -> (n, k)."""
-        return self.head(self.features(x))
+        return self.outputs(x)[0]
+
+    def outputs(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return logits (n, k) and features (n, d) in one pass."""
+        f = self.features(x)
+        return self.head(f), f
 
     def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
         """Take one optimiser step of the head per row of `batches.indices`; the body has at most a scale to train.

@@ -42,7 +42,7 @@ from edge_sdk.models.torch_export import net_bytes
 from edge_sdk.models.torch_forms import Forms, Host, Pass
 from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
-from edge_sdk.models.torch_served import ServedNet, infer
+from edge_sdk.models.torch_served import ServedNet, infer, infer_all
 from edge_sdk.models.torch_width import last_switch
 
 
@@ -150,6 +150,20 @@ class TorchModel:
             raise lacks(self.spec, "features")
         check_samples(self.spec.name, x, self._input_shape)
         return self._infer(lambda batch: tap(batch)[1], x)
+
+    def outputs(self, x: Floats) -> tuple[Floats, Floats]:
+        """Return logits (n, k) and features (n, d) in one pass, equal to the bit to `logits` and `features`.
+
+        Raises as both of them do.
+        """
+        tap = self._anatomy.tap
+        if tap is None:
+            raise lacks(self.spec, "features")
+        check_samples(self.spec.name, x, self._input_shape)
+        self._switch(train=False)
+        logits, features = infer_all(tap, x, self._device)
+        check_width(self.spec.name, logits.shape, len(x), self.spec.classes)
+        return logits, features
 
     def onnx_bytes(self, x: Floats) -> bytes:
         """Return the net as an .onnx file: input `samples` (n, c, h, w), output `logits` (n, k).

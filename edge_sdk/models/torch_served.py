@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -62,8 +62,12 @@ class ServedNet:
 
 def infer(function: Callable[[Tensor], Tensor], x: Floats, device: torch.device) -> Floats:
     """Apply a function to samples (n, ...) in chunks, in inference mode; the result shares no memory with x."""
+    return infer_all(lambda batch: (function(batch),), x, device)[0]
+
+
+def infer_all(function: Callable[[Tensor], Sequence[Tensor]], x: Floats, device: torch.device) -> list[Floats]:
+    """Apply a function with several results, as `infer` does."""
     with torch.inference_mode():
         starts = range(0, max(len(x), 1), _CHUNK)  # one empty pass for no samples
         parts = [function(to_tensor(x[i : i + _CHUNK], device)) for i in starts]
-        out: Floats = torch.cat(parts).cpu().numpy()
-    return out
+        return [torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True)]

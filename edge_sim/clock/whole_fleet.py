@@ -17,9 +17,7 @@ from coordinator.record.observer import RunObserver
 from coordinator.serving import admission
 from coordinator.serving.server import Server
 from edge_sdk.agent import Agent
-from edge_sdk.arrays import Floats
 from edge_sdk.device.meter import Meter
-from edge_sdk.device.workbench import Workbench
 from edge_sdk.methods.base import Method, OnDevice
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.registry import method_of
@@ -27,6 +25,7 @@ from edge_sdk.methods.requests import Evaluate, MeasuredModel
 from edge_sdk.protocol import transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FederationSpec
+from edge_sim.engines.same_models import KnownLogits
 
 
 class WholeFleet(RunObserver):
@@ -74,7 +73,7 @@ class WholeFleet(RunObserver):
         state: the coordinator's after the round; told: the models that asked devices measure themselves.
         """
         server = self._server()
-        method, shared, seen = method_of(server.spec), _Shared(), self._figures(rounds)
+        method, shared, seen = method_of(server.spec), KnownLogits(), self._figures(rounds)
         chain = transforms.chain(server.spec)
         for number, agent in self._devices():
             name, hello = agent.device, server.hellos.get(agent.device)
@@ -123,24 +122,10 @@ def _told(method: Method[Any], *, closing: bool) -> Collection[MeasuredModel]:
     return found | {"personal"} if method.personal_after == "arrival" else found
 
 
-class _Shared:
-    """Logits of shared models on shared samples, so that equal models are asked once."""
-
-    def __init__(self) -> None:
-        self._known: dict[tuple[bytes, int, int], Floats] = {}
-
-    def logits(self, state: bytes, x: Floats, compute: Callable[[Floats], Floats]) -> Floats:
-        """Return the logits of samples (n, c, h, w), which stay where they are in memory, under a model's state."""
-        key = state, x.__array_interface__["data"][0], len(x)
-        if key not in self._known:
-            self._known[key] = compute(x)
-        return self._known[key]
-
-
 class _Measuring:
     """Measures models on one device, with its data, without a trace on its model or its meter."""
 
-    def __init__(self, agent: Agent, spec: FederationSpec, number: int, rounds: int, shared: _Shared) -> None:
+    def __init__(self, agent: Agent, spec: FederationSpec, number: int, rounds: int, shared: KnownLogits) -> None:
         self.agent, self._shared = agent, shared
         self._method = method_of(spec)
         self._bench = copy.copy(agent.bench)
@@ -198,18 +183,10 @@ class _Measuring:
     def _served(self, request: Any) -> Any:
         bench = self._bench.of(request)
         if isinstance(request, Evaluate):
-            bench = _sharing(bench, self._shared)
+            bench = self._shared.sharing(bench, hashlib.sha256(bench.model.state_bytes()).digest())
         steps = bench.serve(request, self._job)
         try:
             while True:
                 next(steps)
         except StopIteration as stop:
             return stop.value
-
-
-def _sharing(bench: Workbench, shared: _Shared) -> Workbench:
-    """Return a workbench that asks its model only for logits that no equal model has given."""
-    found = copy.copy(bench)
-    state = hashlib.sha256(bench.model.state_bytes()).digest()
-    found.logits = lambda x: shared.logits(state, x, bench.model.logits)  # type: ignore[method-assign]  # of this copy
-    return found

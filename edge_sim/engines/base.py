@@ -18,6 +18,7 @@ from edge_sdk.methods.base import Method
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
+from edge_sim.engines.same_models import KnownLogits
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -102,13 +103,15 @@ class ExactEngine(BatchEngine):
 
     def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
         """Implement BatchEngine."""
-        return [serve_alone(each) for each in asked]
+        known = KnownLogits()
+        return [serve_alone(each, known) for each in asked]
 
 
-def serve_alone(asked: DeviceRequest) -> DeviceAnswer:
-    """Compute one request with the device's own workbench."""
-    steps = asked.bench.serve(asked.request, asked.job)
+def serve_alone(asked: DeviceRequest, known: KnownLogits | None = None) -> DeviceAnswer:
+    """Compute one request with the device's own workbench; known: what other requests of this batch computed."""
     try:
+        bench = asked.bench if known is None else known.bench(asked.bench, asked.request)
+        steps = bench.serve(asked.request, asked.job)
         while True:
             next(steps)
     except StopIteration as stop:

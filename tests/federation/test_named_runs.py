@@ -190,7 +190,8 @@ def test_a_coordinator_whose_rounds_went_back_is_told_once(world: World, newer: 
 
 def test_an_upload_of_a_round_that_this_run_has_not_reached_is_told_once(tmp_path: Path) -> None:
     class Notes(RunObserver):
-        said = list[str]()
+        def __init__(self) -> None:
+            self.said: list[str] = []
 
         def noted(self, message: str) -> None:
             self.said.append(message)

@@ -546,3 +546,17 @@ def test_a_net_that_does_not_flatten_is_told_to():
     model = TorchModel(nn.Linear(8, 3), classes=3)
     with pytest.raises(ModelError, match=r"must flatten .*nn\.Flatten"):
         model.logits(np.zeros((1, 1, 1, 8), np.float32))
+
+
+@pytest.mark.parametrize("features", [None, "0"])
+def test_one_pass_gives_the_bits_of_logits_and_of_features(features: str | None) -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Flatten(), nn.Linear(12, 8), nn.ReLU(), nn.Linear(8, 3))
+    model = TorchModel(net, 3, input_shape=(1, 3, 4), features=features)
+    x = np.random.default_rng(0).normal(size=(300, 1, 3, 4)).astype(np.float32)
+    passes: list[int] = []
+    net.register_forward_hook(lambda _net, args, _out: passes.append(len(args[0])))
+    logits, found = model.outputs(x)
+    assert sum(passes) == len(x)
+    np.testing.assert_array_equal(logits, model.logits(x))
+    np.testing.assert_array_equal(found, model.features(x))

@@ -1,6 +1,6 @@
 """The engine `cohort`: equal requests of devices with equal nets are computed as one stack.
 
-Fits, class means and logits are stacked; all other requests are computed one by one.
+Fits, class means and logits are stacked; evaluations are computed on threads, all other requests one by one.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ from edge_sdk.arrays import Floats
 from edge_sdk.device import divergence
 from edge_sdk.device.workbench import Workbench, slices
 from edge_sdk.errors import Diverged
-from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Private
+from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit, Logits, Private
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.checks import check_fit
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Optim, softmax
 from edge_sim.engines.base import BatchEngine, DeviceAnswer, DeviceRequest, serve_alone
+from edge_sim.engines.same_models import KnownLogits
 from edge_sim.engines.stack.torch_dense_stack import DenseStacking
 from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
 from edge_sim.engines.stack.torch_stack import PRIVATE, ApplyGradient, Stack, Stacking
@@ -36,9 +37,9 @@ _Serve = Callable[[Stacking, Sequence[DeviceRequest]], list[DeviceAnswer]]
 
 
 class CohortEngine(BatchEngine):
-    """Computes stacks in this process, each of them on one thread of a pool, and all other requests one by one.
+    """Computes stacks and evaluations in this process, each on one thread of a pool, and all other requests one by one.
 
-    As a stack stays on one thread, results do not depend on the number of threads.
+    As each of them stays on one thread, results do not depend on the number of threads.
     """
 
     def __init__(
@@ -77,8 +78,8 @@ class CohortEngine(BatchEngine):
         stacks = [chosen for members in groups.values() for chosen in self._chunks(members, asked)]
         with short_switch_interval():
             found = self._each([[asked[at] for at in chosen] for chosen in stacks])
-            for at in alone:
-                answers[at] = serve_alone(asked[at])
+            for at, answer in zip(alone, self._alone([asked[at] for at in alone]), strict=True):
+                answers[at] = answer
             for chosen, own in zip(stacks, found, strict=True):
                 for at, answer in zip(chosen, own, strict=True):
                     answers[at] = answer
@@ -88,6 +89,20 @@ class CohortEngine(BatchEngine):
         """Compute each stack, and yield the answers in order; with a pool of threads several at a time."""
         together = partial(_stacked, self._stacking)
         return self._pool.map(together, stacks) if self._pool and len(stacks) > 1 else map(together, stacks)
+
+    def _alone(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
+        """Compute requests that do not stack; with a pool of threads, evaluations of torch nets several at a time.
+
+        A whole test set gives one net's products enough to do, so a stack of them would be no faster.
+        """
+        known = KnownLogits()
+        tasks = [
+            self._pool.submit(serve_alone, each, known) if self._pool and _measures_net(each) else None
+            for each in asked
+        ]
+        return [
+            serve_alone(each, known) if task is None else task.result() for each, task in zip(asked, tasks, strict=True)
+        ]
 
     def close(self) -> None:
         """Implement Engine."""
@@ -137,6 +152,11 @@ class CohortEngine(BatchEngine):
 
         ordered, most = sorted(members, key=order), self._stacking.max_devices
         return [ordered[at : at + most] for at in range(0, len(ordered), most)]
+
+
+def _measures_net(asked: DeviceRequest) -> bool:
+    """Whether a request only passes samples through a torch net, which lets other threads compute meanwhile."""
+    return isinstance(asked.request, Evaluate) and isinstance(asked.bench.model, TorchModel)
 
 
 def _steps_taken(model: object, request: Fit) -> bytes:
