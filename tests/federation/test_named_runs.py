@@ -196,7 +196,8 @@ def test_an_upload_of_a_round_that_this_run_has_not_reached_is_told_once(tmp_pat
         def noted(self, message: str) -> None:
             self.said.append(message)
 
-    world = World(tmp_path, observer=Notes())
+    notes = Notes()
+    world = World(tmp_path, observer=notes)
     world.device()
     world.until(lambda: any(isinstance(message, Upload) for _, message in world.sent))
     topic, first = world.last(Upload)
@@ -206,4 +207,4 @@ def test_an_upload_of_a_round_that_this_run_has_not_reached_is_told_once(tmp_pat
         ahead = replace(upload.message, round=ROUNDS + number)
         world.publish(topic, codec.encode(ahead, Stamp(upload.stamp.boot_epoch, upload.stamp.sequence + number)))
         world.turn(hearing=False, computing=False)
-    assert sum("older backup" in line for line in Notes.said) == 1
+    assert sum("older backup" in line for line in notes.said) == 1
