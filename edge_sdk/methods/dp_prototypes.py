@@ -129,6 +129,10 @@ class DPPrototypes(Method[Params]):
             rows = head_of(classes, means, count, -MAX_MAGNITUDE)
             yield WriteHead(np.arange(count), rows.astype(np.float32))
 
+    def train(self, device: OnDevice[Any]) -> Stage[None]:
+        """Train nothing: the extractor is fixed, and the last layer holds the prototypes."""
+        yield from ()
+
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
         """Measure the prototypes, once there are some: a head that was trained here would tell of its records."""
         if device.received(ClassRows, "prototypes") is not None:

@@ -24,7 +24,7 @@ class Notes(list[str]):
     def joined(self, *_: object) -> None:
         """Of no interest."""
 
-    turned_away = round_done = opened = joined
+    begun = turned_away = round_done = opened = waited = joined
 
     def noted(self, message: str) -> None:
         self.append(message)

@@ -129,7 +129,7 @@ def test_another_major_version_is_refused_with_the_remedy(
 def test_a_device_that_speaks_no_version_of_the_protocol_that_we_do(pictures: Path) -> None:
     run = fleets.Run(fleets.config(pictures, devices=3, quorum=1))
     later = bytearray(codec.encode(Hello(federation="tiny", device=OLD, classes=fleets.CLASSES)))
-    later[4] = 2  # the version of the frame
+    later[4] = 3  # the version of the frame
     link = run.hub.link("later")
     link.connect([topics.down("tiny", OLD, "join")])
     run.server.connect()

@@ -290,8 +290,8 @@ BUGS = (
     PlantedBug(
         "a frame's checksum is not looked at",
         "edge_sdk/protocol/codec.py",
-        "    if checksum != _checksum(header",
-        "    if False and checksum != _checksum(header",
+        "    if checksum != _checksum(",
+        "    if False and checksum != _checksum(",
         "tests/protocol/test_codec.py::test_every_byte_of_a_frame_is_protected",
         "S1",
     ),
