@@ -196,6 +196,15 @@ def left_out(counts: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ..
     )
 
 
+def capped(devices: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
+    """Warning W26: the devices that claimed more samples than they are believed to have, and what they weighed as."""
+    return tuple(
+        f"W26: {device} claimed {claimed:,} samples, far more than the others, and weighed as {weighs:,}: look at it; "
+        "if the claim is true, set robust.count_factor = 0"
+        for device, (claimed, weighs) in sorted(devices.items())
+    )
+
+
 def held_out(round_: int, device: str, why: str, until: int) -> str:
     """Warning W24 when it happens; round_, until: the round, from 0, and the one in which the device counts again."""
     return f"W24: round {round_ + 1}: the upload of {device} does not count: {why}; held out up to round {until}"

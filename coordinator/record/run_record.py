@@ -136,6 +136,8 @@ class RunRecord:
     """By device: the round, from 0, in which it counts again."""
     why_left_out: dict[str, str] = field(default_factory=dict)
     """By device: why it was held out last."""
+    capped: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By device that claimed more samples than it is believed to have: what it claimed last, and what it weighed as."""
     count_cap: tuple[int, int] | None = None
     """The most samples that a device is believed to have in this round, 0: any number, and what those that claim more
     weigh with; None: no round has opened yet."""
@@ -402,6 +404,7 @@ class RunRecord:
             "left_out",
             "held_out",
             "why_left_out",
+            "capped",
             "count_cap",
             "slot_caps",
             "bytes_up",
@@ -455,6 +458,7 @@ class RunRecord:
             left_out=Counter(plain.get("left_out", {})),
             held_out=dict(plain.get("held_out", {})),
             why_left_out=dict(plain.get("why_left_out", {})),
+            capped={device: (claimed, weighs) for device, (claimed, weighs) in plain.get("capped", {}).items()},
             count_cap=plain.get("count_cap") and tuple(plain["count_cap"]),
             slot_caps=dict(plain.get("slot_caps", {})),
             bytes_up=Counter(plain["bytes_up"]),

@@ -35,9 +35,14 @@ class UploadScreen:
     # -- counts -----------------------------------------------------------------------------------------------------
 
     def fix_cap(self) -> None:
-        """Fix the cap of the round that opens."""
-        registry = self._registry
-        self._record.count_cap = count_cap(self._table, [registry.samples[device] for device in registry.numbers])
+        """Fix the cap of the round that opens, and note who claims more."""
+        claimed = {device: self._registry.samples[device] for device in self._registry.numbers}
+        cap = count_cap(self._table, claimed.values())
+        self._record.count_cap = cap
+        for device, samples in claimed.items():
+            weighs = cap.of(samples)
+            if samples and weighs is not None:
+                self._record.capped[device] = (samples, weighs)
 
     def most(self, device: str) -> int | None:
         """The most samples that a device weighs with in this round; None: as many as it sends."""

@@ -36,6 +36,8 @@ def attacked(
 def test_a_device_that_claims_all_samples_does_not_decide_the_mean(pictures: Path) -> None:
     lied = attacked(pictures, "fedavg").finished()
     assert mean_of_the_honest(lied) > 0.7
+    (warned,) = [line for line in lied.result.warnings if line.startswith("W26")]
+    assert LIAR in warned
     believed = attacked(pictures, "fedavg", robust={"count_factor": 0}).finished()
     assert mean_of_the_honest(believed) < 0.2
 

@@ -23,7 +23,7 @@ from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
 from edge_sdk.identity.crypto_keys import is_genuine, new_signing_key
 from edge_sdk.identity.crypto_sealing import X25519Key, new_exchange_key
 from edge_sdk.identity.folder import ABOUT, SEALING, open_identity
-from edge_sdk.identity.sealing import Sealing, padded_bytes
+from edge_sdk.identity.sealing import TAG_BYTES, Sealing, padded_bytes
 from edge_sdk.identity.signatures import FrameSigner, Key, Role, key_id, verifier
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import CONTROL_LIMITS, HEADER_BYTES, SIGNATURE_BYTES
@@ -117,7 +117,7 @@ def test_a_message_that_is_sent_twice_is_encrypted_anew(ends: Ends) -> None:
     first, second = ends.device.sealed(PLAIN, signer), ends.device.sealed(PLAIN, signer)
     assert codec.open_frame(second, CONTROL_LIMITS, version=codec.SEALED_VERSION)[0].sequence == 2
     copied = ends.device.sealed(PLAIN, ends.signer())  # the same start and sequence, by a copy of the folder
-    bodies = [frame[HEADER_BYTES + SIGNATURE_BYTES + 16 :] for frame in (first, second, copied)]
+    bodies = [frame[HEADER_BYTES + SIGNATURE_BYTES + 16 : -TAG_BYTES] for frame in (first, second, copied)]
     assert len(set(bodies)) == 3
 
 
