@@ -196,7 +196,7 @@ def left_out(counts: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ..
     )
 
 
-def capped(devices: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
+def claimed_too_much(devices: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
     """Warning W26: the devices that claimed more samples than they are believed to have, and what they weighed as."""
     return tuple(
         f"W26: {device} claimed {claimed:,} samples, far more than the others, and weighed as {weighs:,}: look at it; "

@@ -36,7 +36,7 @@ class RunWarnings:
             *remarks.not_served(record.not_served, record.why_not_served),
             *remarks.far_off(record.outliers, record.left_out),
             *remarks.left_out(record.left_out, record.why_left_out),
-            *remarks.capped(record.capped),
+            *remarks.claimed_too_much(record.capped),
             *remarks.without_effect(method, self._spec, record.instruments),
             *remarks.laggards(record.laggards() if method.lock_step and everybody else ()),
         )

@@ -15,7 +15,7 @@ from coordinator.record.run_record import RunRecord
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.update_norms import UpdateNorms
 from edge_sdk.methods.base import Registered
-from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.reductions.influence import CountCap, RobustTable, beyond, capped, count_cap
 
@@ -29,6 +29,9 @@ class UploadScreen:
         self._out: dict[str, str] = {}
         """The devices whose upload of the open exchange does not count, with what is wrong with its values, if it is
         that."""
+        self._logits: set[str] = set()
+        """The devices that sent logits alone in the open exchange.  A trained model's are honestly far larger than
+        those of models that have just begun, so their size is told (W17), and nobody is held out for it."""
         self._most: dict[str, int] = {}
         """The caps that cut an upload of the open round, by device."""
 
@@ -87,6 +90,8 @@ class UploadScreen:
         """Whether an upload counts, as far as it alone tells; sent: what every device was sent in the exchange."""
         device, wrong = upload.device, beyond(upload.knowledge, self._table)
         self._norms.add(device, upload.knowledge, sent)
+        if all(isinstance(payload, (PublicLogits, LogitGradients)) for payload in upload.knowledge.values()):
+            self._logits.add(device)
         if not wrong and upload.round >= self._record.held_out.get(device, 0):
             return True
         self._out[device] = wrong
@@ -105,7 +110,9 @@ class UploadScreen:
 
     def to_leave_out(self, found: Mapping[str, float]) -> list[str]:
         """The outliers among these whose uploads still count, and should not."""
-        return [device for device in found if device not in self._out] if self._table.hold_out_rounds else []
+        if not self._table.hold_out_rounds:
+            return []
+        return [device for device in found if device not in self._out and device not in self._logits]
 
     def leave_out(self, devices: Collection[str]) -> None:
         """Note that the uploads of these outliers are out of the aggregate."""
@@ -127,5 +134,6 @@ class UploadScreen:
                 if device not in known:  # otherwise the log would say it in every round
                     notes.append(remarks.held_out(round_, device, record.why_left_out[device], until))
         self._out = {}
+        self._logits.clear()
         self._norms.clear()
         return notes
