@@ -19,9 +19,9 @@ from edge_sdk.errors import UsageError
 from edge_sdk.methods import requests
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Source, serves
-from edge_sdk.models.base import Batches, FitReport
+from edge_sdk.models.base import Batches, FitReport, fits_at_once
 from edge_sdk.models.cosine_head import scaled
-from edge_sdk.objectives import Coupling, CrossEntropy, Seen, at_step, bounded, softmax
+from edge_sdk.objectives import Coupling, CrossEntropy, Seen, at_step, at_steps, bounded, softmax
 from edge_sdk.privacy.release import FROZEN, Assumptions, contributions, promised, sums_by_class
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.low_rank import LowRank, as_matrix, factorised, joined
@@ -35,27 +35,37 @@ Serving: TypeAlias = Generator[None, None, _T]
 
 @serves(requests.Fit)
 def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitReport]:
-    """Take one step between two pauses; each step has its own seed."""
-    indices = request.source.indices
+    """Take one step between two pauses, each with its own seed; or several, if the model fits several at once."""
+    source, done = request.source, 0
+    steps, size = source.indices.shape
     report = FitReport(steps=0, loss=0.0)
-    for step in range(len(indices)):
-        batches = batches_of_step(bench, request.source, job, step)
-        report = bench.model.fit(batches, at_step(request.objective, step), request.optim, request.part)
-        bench.meter.trained(bench.model.spec, indices.shape[1], request.part, report.extra_flops)
-        divergence.check_loss(report, step)
+    at_once = fits_at_once(bench.model, request.objective, stochastic=isinstance(source, requests.Private))
+    while done < steps:
+        chosen = slice(done, min(steps, done + (bench.pace.steps if at_once else 1)))
+        batches = batches_of_steps(bench, source, job, chosen)
+        with bench.pace.timed(chosen.stop - done):
+            report = bench.model.fit(batches, at_steps(request.objective, chosen), request.optim, request.part)
+        bench.meter.trained(bench.model.spec, size, request.part, report.extra_flops, report.steps)
+        done += report.steps
+        divergence.check_loss(report, done - 1)
         yield
     divergence.check_weights_finite(bench.model)
-    return FitReport(steps=len(indices), loss=report.loss, instruments=report.instruments)
+    return FitReport(steps=steps, loss=report.loss, instruments=report.instruments)
 
 
 def batches_of_step(bench: Workbench, source: Source, job: Job, step: int) -> Batches:
     """Return the mini-batch of one step of a fit, with the step's seed."""
-    inputs, labels, index = bench.batch(source, step, job)
-    rng = np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, step])
+    return batches_of_steps(bench, source, job, slice(step, step + 1))
+
+
+def batches_of_steps(bench: Workbench, source: Source, job: Job, steps: slice) -> Batches:
+    """Return the mini-batches of some steps of a fit, with the seed of the first."""
+    inputs, labels, indices = bench.batches(source, steps, job)
+    rng = np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, steps.start])
     return Batches(
         inputs=inputs,
         labels=labels,
-        indices=index[None],
+        indices=indices,
         stochastic=isinstance(source, requests.Private),
         seed=int(rng.integers(2**31)),
     )

@@ -37,13 +37,13 @@ class Meter:
     steps: int = 0
     """Optimiser steps, on private and on public samples."""
 
-    def trained(self, spec: ModelSpec, samples: int, part: Part, extra_flops: int = 0) -> None:
-        """Count one optimiser step on a batch; extra_flops: what the objective computed besides."""
-        flops, moved_bytes, calls = (TRAIN_PASSES[part] * int(each) for each in forward(spec, samples))
+    def trained(self, spec: ModelSpec, samples: int, part: Part, extra_flops: int = 0, steps: int = 1) -> None:
+        """Count optimiser steps on batches of one size; extra_flops: what the objective computed besides in them."""
+        flops, moved_bytes, calls = (steps * TRAIN_PASSES[part] * int(each) for each in forward(spec, samples))
         self.train_flops += flops + extra_flops
         self.train_bytes += moved_bytes
         self.train_calls += calls
-        self.steps += 1
+        self.steps += steps
 
     def inferred(self, spec: ModelSpec, samples: int) -> None:
         """Count one forward pass of a batch."""

@@ -17,6 +17,7 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import LocalData, Raw, augment_draws
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.meter import Meter
+from edge_sdk.device.pace import Pace
 from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import REQUESTS, Handler, Private, Request, Source
@@ -64,6 +65,8 @@ class Workbench:
         """Preprocess all data once: the arrays stay the same objects, so extractors can cache their features."""
         self.proxy: Workbench | None = None
         """The workbench of the proxy beside the device's own model, on the same data; None: there is none."""
+        self.pace = Pace()
+        """How many steps of a fit are computed between two pauses."""
         self.preprocessed: dict[int, Floats] = {}
         """The samples after preprocessing, by the identity of the raw array, which `data` or `public` keeps."""
         self._public = self._preprocess(self.public.samples) if self.public else None  # (m, c, h, w)
@@ -252,13 +255,22 @@ class Workbench:
 
         Private samples are changed as the device's data says; they are the same for every request of a round.
         """
+        inputs, labels, (index,) = self.batches(source, slice(step, step + 1), job)
+        return inputs, labels, index
+
+    def batches(self, source: Source, steps: slice, job: Job) -> tuple[Floats, Ints | None, Ints]:
+        """Return the mini-batches of some steps, as `batch` does: which samples are in them is (steps, b)."""
         inputs, labels, private = self.source(source)
-        index, augment = source.indices[step], self.data.augment
+        indices, augment = source.indices[steps], self.data.augment
         if not private or augment is None:
-            return inputs, labels, index
-        black = self.model.spec.preprocess.black(inputs.shape[1])
-        x = augment(inputs[index], black, augment_draws(job.spec.seed, job.number, job.round, step))
-        return x, None if labels is None else labels[index], np.arange(len(index))
+            return inputs, labels, indices
+        black, spec = self.model.spec.preprocess.black(inputs.shape[1]), job.spec
+        parts = [
+            augment(inputs[index], black, augment_draws(spec.seed, job.number, job.round, step))
+            for step, index in enumerate(indices, steps.start)
+        ]
+        taken = None if labels is None else labels[indices.ravel()]
+        return np.concatenate(parts), taken, np.arange(indices.size).reshape(indices.shape)
 
     def source(self, source: Source) -> tuple[Floats, Ints | None, bool]:
         """Return samples (n, c, h, w), labels (n,) if any, and whether they are private.  Raises UsageError."""

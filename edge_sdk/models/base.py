@@ -74,6 +74,7 @@ class FitReport:
     """The result of a fit."""
 
     steps: int
+    """The number of steps that were taken."""
     loss: float
     """The loss of the last step, before the step."""
     extra_flops: int = 0
@@ -113,7 +114,10 @@ class Model(Protocol):
         """Return logits = head(features(x)): (n, d) -> (n, k)."""
 
     def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
-        """Take one optimiser step per row of `batches.indices`; other parts keep their values and moments."""
+        """Take one optimiser step per row of `batches.indices`; other parts keep their values and moments.
+
+        A model may have a method `fits_at_once(objective, *, stochastic)`, too, which the function of that name asks.
+        """
 
     def head_rows(self) -> Floats:
         """Return the last layer's weights with the bias as last column, 0 in a layer without one: (k, d + 1)."""
@@ -141,6 +145,16 @@ def outputs(model: Model, x: Floats) -> tuple[Floats, Floats]:
     """Return logits (n, k) and features (n, d) of samples: in one pass, if the model has a method `outputs` for it."""
     own: Callable[[Floats], tuple[Floats, Floats]] | None = getattr(model, "outputs", None)
     return own(x) if own is not None else (model.logits(x), model.features(x))
+
+
+def fits_at_once(model: Model, objective: Objective, *, stochastic: bool) -> bool:
+    """Return whether a fit of several steps is as one fit for each: no step uses `Batches.seed`, and none follows a
+    step whose loss is not finite.
+
+    stochastic: that of the batches.  A model says so in a method of this name; one without it is given single steps.
+    """
+    own: Callable[..., bool] | None = getattr(model, "fits_at_once", None)
+    return own is not None and own(objective, stochastic=stochastic)
 
 
 class Served(Protocol):

@@ -18,6 +18,20 @@ def to_tensor(values: Floats, device: torch.device) -> Tensor:
     return torch.from_numpy(np.require(values, np.float32, ["C", "W"])).to(device)
 
 
+class _Writable:
+    """An array as one that may be written to, which torch requires of every view, also of one that is only read."""
+
+    def __init__(self, values: NDArray[Any]) -> None:
+        self._values = values
+        self.__array_interface__ = {**values.__array_interface__, "data": (values.__array_interface__["data"][0], False)}
+
+
+def shared(values: NDArray[Any]) -> Tensor:
+    """Return the values as a tensor on the CPU that is only read: a view, unless the array is not in C order."""
+    values = np.ascontiguousarray(values)
+    return torch.from_numpy(values if values.flags.writeable else np.asarray(_Writable(values)))
+
+
 def array_of(tensor: Tensor) -> NDArray[Any]:
     """Return the tensor's values; on the CPU as a view."""
     values: NDArray[Any] = tensor.detach().cpu().numpy()

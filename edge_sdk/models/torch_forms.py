@@ -118,6 +118,10 @@ class Forms:
 
         return losses[0] if len(losses) == 1 else total
 
+    def traceable(self, objective: Objective) -> bool:
+        """Return whether torch computes all of the objective: no numpy, and nothing that a form keeps between fits."""
+        return all(term.on != "own" and _form(type(term)) is not None for term in objective)
+
     def _loss(self, term: Term, batches: Batches) -> Loss:
         if term.on == "own":
             return self._of(term).loss(term, batches)

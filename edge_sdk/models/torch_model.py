@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -36,13 +37,24 @@ from torch import Tensor, nn
 
 from edge_sdk.models.cosine_head import check_head
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey
-from edge_sdk.models.torch_arrays import Views, array_of, overwrite, to_tensor
+from edge_sdk.models.torch_arrays import Views, array_of, overwrite, shared, to_tensor
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
-from edge_sdk.models.torch_forms import Forms, Host, Pass
+from edge_sdk.models.torch_fit import Steps
+from edge_sdk.models.torch_forms import Forms, Host
 from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.models.torch_served import ServedNet, infer, infer_all
+from edge_sdk.models.torch_traced import (
+    TRACES,
+    Architecture,
+    Checked,
+    Fit,
+    objective_key,
+    optim_key,
+    tensors_in,
+    when,
+)
 from edge_sdk.models.torch_width import last_switch
 
 
@@ -98,6 +110,8 @@ class TorchModel:
         """The optimiser of the last fit; None: the next fit makes a new one."""
         self._views = Views()
         self._forms = Forms(Host(net, self._anatomy, self._device, input_shape))
+        self._frozen = [p for p in net.parameters() if not p.requires_grad]
+        self._architecture, self._checked = Architecture(net, features, input_shape), Checked()
         self.spec = ModelSpec(
             name=name,
             runtime="torch",
@@ -186,25 +200,63 @@ class TorchModel:
         """
         check_fit(self.spec, batches, objective)
         check_samples(self.spec.name, batches.inputs, self._input_shape)
-        optimiser, trained = self._optimiser_for(optim), self._trained(part)
-        loss_of = self._forms.loss(objective, batches)
-        tap = self._anatomy.tap if on_features(objective) else None
-        loss = torch.zeros(())
-        with self._randomness(batches):
-            for step, index in enumerate(batches.indices):
-                self._switch(train=batches.stochastic)
-                x = to_tensor(batches.inputs[index], self._device)
-                logits, features = tap(x) if tap else (self._net(x), None)
-                check_width(self.spec.name, tuple(logits.shape), len(index), self.spec.classes)
-                labels = self._labels(batches.labels, index)
-                loss = loss_of(Pass(logits, features, labels, self._anatomy.head, self.trained), step)
-                optimiser.step(_gradients(loss, self.trained, trained))
-        extra_flops = self._forms.extra_flops(objective, *batches.indices.shape)
+        steps = self._steps(batches, objective, self._optimiser_for(optim), self._trained(part))
+        fit = self._traceable(steps, objective, stochastic=batches.stochastic)
+        losses = None if fit is None else TRACES.fitted(fit, self._checked)
+        if losses is None:
+            losses = steps.take(range(len(batches.indices)))
         return FitReport(
-            steps=len(batches.indices),
-            loss=loss.item(),
-            extra_flops=extra_flops,
+            steps=len(losses),
+            loss=losses[-1] if losses else 0.0,
+            extra_flops=self._forms.extra_flops(objective, len(losses), batches.indices.shape[1]),
             instruments=self._forms.instruments(objective),
+        )
+
+    def fits_at_once(self, objective: Objective, *, stochastic: bool) -> bool:
+        """Return whether one fit of several steps is as one fit for each: whether no step uses `Batches.seed`."""
+        draws = self._draws if self._checked.draws is None else self._checked.draws
+        return not (stochastic and draws) and all(term.on != "own" for term in objective)
+
+    def _steps(
+        self, batches: Batches, objective: Objective, optimiser: TorchOptimiser, trained: Sequence[bool]
+    ) -> Steps:
+        """Return the steps of a fit, none of which is taken yet."""
+        tap = self._anatomy.tap if on_features(objective) else None
+        return Steps(
+            name=self.spec.name,
+            classes=self.spec.classes,
+            answer=tap or self._net,
+            on_features=tap is not None,
+            head=self._anatomy.head,
+            parameters=self.trained,
+            trained=trained,
+            inputs=shared(np.asarray(batches.inputs, np.float32)),
+            labels=None if batches.labels is None else shared(np.asarray(batches.labels, np.int64)),
+            indices=shared(np.asarray(batches.indices, np.int64)),
+            device=self._device,
+            loss=self._forms.loss(objective, batches),
+            optimiser=optimiser,
+            switch=partial(self._switch, train=batches.stochastic),
+            seeded=partial(self._randomness, batches),
+        )
+
+    def _traceable(self, steps: Steps, objective: Objective, *, stochastic: bool) -> Fit | None:
+        """Return what a trace must know of a fit; None: this one is computed as always."""
+        objectives, here = objective_key(objective), self._device.type == "cpu" and steps.indices.numel() > 0
+        if when() == "off" or objectives is None or not here or not self._forms.traceable(objective):
+            return None
+        key = (
+            self._architecture.key(),
+            *(stochastic, steps.labels is None, tuple(steps.inputs.shape[1:]), tuple(steps.trained)),
+            *(objectives, optim_key(steps.optimiser.optim)),
+        )
+        others = [*self._frozen, *(self._net.buffers() if self._has_buffers else ())]
+        return Fit(
+            key=key,
+            net=self._net,
+            steps=steps,
+            others=others,
+            knowledge=tensors_in(steps.loss),
         )
 
     def head_rows(self) -> Floats:
@@ -329,9 +381,6 @@ class TorchModel:
         head = self._linear_head()
         return {id(head.weight), id(head.bias)}
 
-    def _labels(self, labels: Ints | None, index: Ints) -> Tensor | None:
-        return None if labels is None else torch.tensor(labels[index], dtype=torch.int64, device=self._device)
-
     def _linear_head(self) -> nn.Linear:
         if self._anatomy.head is None:
             raise lacks(self.spec, "head-rows")
@@ -349,13 +398,6 @@ class TorchModel:
             **(optimiser.arrays() if optimiser else {}),
             **forms.arrays(),
         }
-
-
-def _gradients(loss: Tensor, parameters: Sequence[Tensor], trained: Sequence[bool]) -> list[Tensor | None]:
-    """Return the gradients of trained parameters; None for others, and for those that the loss does not depend on."""
-    wanted = [p for p, trains in zip(parameters, trained, strict=True) if trains]
-    found = iter(torch.autograd.grad(loss, wanted, allow_unused=True) if wanted and loss.requires_grad else ())
-    return [next(found, None) if trains else None for trains in trained]
 
 
 def _check_types(net: nn.Module, name: str) -> None:

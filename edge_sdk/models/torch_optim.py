@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_sdk.models.optim import CLIP_EPSILON, EPSILON, adam_scales, moment_count, pack_optim
+from edge_sdk.models.torch_steps import adam_step, clipped, momentum_step, sgd_step, with_decay
 from edge_sdk.objectives import Optim
 
 Moments: TypeAlias = list[list[Tensor]]
@@ -55,57 +56,44 @@ class TorchOptimiser:
     @torch.no_grad()
     def step(self, gradients: Gradients) -> None:
         """Change the parameters in place; a parameter without a gradient keeps its value and its moments."""
-        self.steps += [gradient is not None for gradient in gradients]
-        if self.optim.clip_norm:
-            gradients = self._clipped(gradients)
-        if self.optim.weight_decay:
-            gradients = self._with_decay(gradients)
-        if self.optim.kind == "adam":
-            self._adam(gradients)
+        stepping = [at for at, gradient in enumerate(gradients) if gradient is not None]
+        if not stepping:
+            return
+        self.count(stepping)
+        optim, values, moments = self.optim, *self.stepped(stepping)
+        found = [gradient for gradient in gradients if gradient is not None]
+        if optim.clip_norm:
+            found = self._clipped_alone(found) if self._stacked else clipped(found, optim.clip_norm, CLIP_EPSILON)
+        if optim.weight_decay:
+            found = with_decay(found, values, self.decaying(stepping), optim.weight_decay)
+        if optim.kind == "adam":
+            scales = [adam_scales(optim, int(self.steps[at])) for at in stepping]
+            rates, roots = [rate for rate, _ in scales], [root for _, root in scales]
+            adam_step(values, found, *moments, [optim.beta1, optim.beta2], EPSILON, rates, roots)
+        elif moments:
+            momentum_step(values, found, *moments, optim.momentum, optim.learning_rate)
         else:
-            self._sgd(gradients)
+            sgd_step(values, found, optim.learning_rate)
 
-    def _clipped(self, gradients: Gradients) -> Gradients:
-        """Shorten the gradient over all parameters to the norm that is allowed."""
-        squares = [self._square(each) for each in gradients if each is not None]  # () or (c,) each
-        if not squares:
-            return gradients
+    def count(self, stepping: Sequence[int], steps: int = 1) -> None:
+        """Count steps of the parameters at these places."""
+        self.steps[stepping] += steps
+
+    def stepped(self, stepping: Sequence[int]) -> tuple[list[Tensor], Moments]:
+        """Return the parameters at these places, and their moments."""
+        values = [self._parameters[at] for at in stepping]
+        return values, [[kind[at] for at in stepping] for kind in self.moments]
+
+    def decaying(self, stepping: Sequence[int]) -> list[bool]:
+        """Return which of the parameters at these places weight decay is for."""
+        return [self._decayed[at] for at in stepping]
+
+    def _clipped_alone(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Shorten the gradient of each model of a stack to the norm that is allowed: (c, ...) each."""
+        squares = [each.square().reshape(len(each), -1).sum(dim=1) for each in gradients]  # (c,) each
         norm = torch.stack(squares).sum(dim=0).sqrt()
         share = (self.optim.clip_norm / (norm + CLIP_EPSILON)).clamp(max=1)
-        return [
-            each if each is None else each * share.reshape(share.shape + (1,) * (each.dim() - share.dim()))
-            for each in gradients
-        ]
-
-    def _square(self, gradient: Tensor) -> Tensor:
-        squares = gradient.square()
-        return squares.reshape(len(squares), -1).sum(dim=1) if self._stacked else squares.sum()
-
-    def _with_decay(self, gradients: Gradients) -> Gradients:
-        return [
-            each.add(value, alpha=self.optim.weight_decay) if each is not None and decays else each
-            for each, value, decays in zip(gradients, self._parameters, self._decayed, strict=True)
-        ]
-
-    def _adam(self, gradients: Gradients) -> None:
-        beta1, beta2 = self.optim.beta1, self.optim.beta2
-        for steps, value, gradient, first, second in zip(
-            self.steps.tolist(), self._parameters, gradients, *self.moments, strict=True
-        ):
-            if gradient is not None:
-                rate, root = adam_scales(self.optim, steps)
-                first.lerp_(gradient, 1 - beta1)
-                second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
-                value.addcdiv_(first, second.sqrt().div_(root).add_(EPSILON), value=-rate)
-
-    def _sgd(self, gradients: Gradients) -> None:
-        velocities = self.moments[0] if self.moments else gradients
-        for value, gradient, velocity in zip(self._parameters, gradients, velocities, strict=True):
-            if gradient is None or velocity is None:
-                continue
-            if self.moments:
-                velocity.mul_(self.optim.momentum).add_(gradient)
-            value.add_(velocity, alpha=-self.optim.learning_rate)
+        return [each * share.reshape(share.shape + (1,) * (each.dim() - share.dim())) for each in gradients]
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return everything that a restart needs."""

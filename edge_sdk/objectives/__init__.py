@@ -35,6 +35,7 @@ from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
 from edge_sdk.objectives.whole import (
     Objective,
     at_step,
+    at_steps,
     feature_gradient,
     logit_gradient,
     objective_loss,
@@ -78,6 +79,7 @@ __all__ = [
     "Shapes",
     "Term",
     "at_step",
+    "at_steps",
     "bounded",
     "feature_gradient",
     "form_of",

@@ -48,4 +48,9 @@ def on_features(objective: Sequence[Term]) -> bool:
 
 def at_step(objective: Objective, step: int) -> Objective:
     """Return the objective for one step alone: each term's knowledge of that step becomes its step 0."""
-    return tuple(term.at(slice(step, step + 1)) for term in objective)
+    return at_steps(objective, slice(step, step + 1))
+
+
+def at_steps(objective: Objective, steps: slice) -> Objective:
+    """Return the objective for some steps: each term's knowledge of the first of them becomes its step 0."""
+    return tuple(term.at(steps) for term in objective)

@@ -1,0 +1,26 @@
+"""How much is computed between two pauses, in which a device looks for news, heat and an owner who wants it to stop."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+BETWEEN_PAUSES_S = 0.05
+"""Seconds of training between two pauses, unless a single step takes longer."""
+
+
+class Pace:
+    """Measures the steps of fits, and tells how many make up the time between two pauses."""
+
+    def __init__(self) -> None:
+        self.steps = 1
+        """How many steps to take before the next pause; results do not depend on it."""
+
+    @contextmanager
+    def timed(self, steps: int) -> Iterator[None]:
+        """Measure what is computed inside: this number of steps."""
+        begun_s = time.perf_counter()
+        yield
+        each_s = (time.perf_counter() - begun_s) / steps
+        self.steps = max(1, int(BETWEEN_PAUSES_S / max(each_s, 1e-9)))

@@ -1,0 +1,72 @@
+"""The steps of one fit of a torch net, computed by torch's autograd: what every faster way must equal to the bit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from edge_sdk.models.checks import check_width
+from edge_sdk.models.torch_anatomy import Tap
+from edge_sdk.models.torch_forms import Loss, Pass
+from edge_sdk.models.torch_optim import TorchOptimiser
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Steps:
+    """The steps of one fit."""
+
+    name: str
+    """The model's."""
+    classes: int
+    answer: Tap | nn.Module
+    """Gives logits and features where the objective has a term on features, else logits."""
+    on_features: bool
+    head: nn.Linear | None
+    parameters: Sequence[Tensor]
+    trained: Sequence[bool]
+    """Which of them the fit changes."""
+    inputs: Tensor  # (n, ...), on the CPU, as labels and indices are
+    labels: Tensor | None  # (n,)
+    indices: Tensor  # (steps, b)
+    device: torch.device
+    loss: Loss
+    optimiser: TorchOptimiser
+    switch: Callable[[], None]
+    """Sets the net's mode before a step."""
+    seeded: Callable[[], AbstractContextManager[None]]
+
+    def take(self, steps: range) -> list[float]:
+        """Take these steps; return the loss of each, up to one that is not finite."""
+        losses: list[float] = []
+        with self.seeded():
+            for step in steps:
+                loss, gradients = self.gradients(*self.batch(step), step)
+                self.optimiser.step(gradients)
+                losses.append(loss.item())
+                if not math.isfinite(losses[-1]):
+                    break
+        return losses
+
+    def gradients(self, x: Tensor, labels: Tensor | None, step: int) -> tuple[Tensor, list[Tensor | None]]:
+        """Return the loss of a mini-batch x (b, ...), labels (b,), and the gradient of each parameter.
+
+        None: the parameter is not trained, or the loss does not depend on it.
+        """
+        self.switch()
+        logits, features = self.answer(x) if self.on_features else (self.answer(x), None)
+        check_width(self.name, tuple(logits.shape), len(x), self.classes)
+        loss = self.loss(Pass(logits, features, labels, self.head, self.parameters), step)
+        wanted = [p for p, trains in zip(self.parameters, self.trained, strict=True) if trains]
+        found = iter(torch.autograd.grad(loss, wanted, allow_unused=True) if wanted and loss.requires_grad else ())
+        return loss.detach(), [next(found, None) if trains else None for trains in self.trained]
+
+    def batch(self, step: int) -> tuple[Tensor, Tensor | None]:
+        """Return the samples (b, ...) and labels (b,) of a step."""
+        index = self.indices[step]
+        y = None if self.labels is None else self.labels.index_select(0, index).to(self.device)
+        return self.inputs.index_select(0, index).to(self.device), y

@@ -1,0 +1,247 @@
+"""Records what a training step computes: torch's own operators, in order, as lines of a script.
+
+A step is run once as always, forward and back, and each operator that torch carries out is noted with its arguments.
+Numbers in the lines stay apart from the text, so that those that follow from the step or from the size of a mini-batch
+can be told by comparing recordings.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+class NotTraceable(Exception):
+    """A training step cannot be told as a sequence of operators; the text says why."""
+
+
+class OfStep(NamedTuple):
+    """A number that is the index of the step and this much more."""
+
+    more: int
+
+
+class OfBatch(NamedTuple):
+    """A number that follows from the size b of the mini-batch: factor * b + more, or factor / b if `over`."""
+
+    factor: float
+    more: int = 0
+    over: bool = False
+
+
+Number: TypeAlias = "int | float | OfStep | OfBatch"
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of a script."""
+
+    text: str
+    """With a {} in the place of each number."""
+    numbers: tuple[Number, ...]
+
+    def words(self) -> list[str]:
+        """Return the words, among them the names of tensors."""
+        return re.findall(r"\w+", self.text)
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """What one training step computes, from named tensors; in lines that were recorded together."""
+
+    lines: tuple[Line, ...]
+    loss: str
+    gradients: tuple[str, ...]
+    """The name of each parameter's gradient; empty: it has none."""
+    draws: bool
+    """Whether it draws random numbers."""
+    constants: tuple[Tensor, ...]
+    """Tensors that are made of Python's numbers in each step, by the names k0, k1 ..."""
+
+
+class Recorder(TorchDispatchMode):
+    """Notes the operators that are carried out while it is active."""
+
+    def __init__(self, known: Mapping[str, Tensor]) -> None:
+        """known: the tensors that a step begins with, by the names that lines have for them."""
+        super().__init__()
+        self.lines: list[Line] = []
+        self.constants: list[Tensor] = []
+        self.draws = False
+        self._names = {id(tensor): name for name, tensor in known.items()}
+        self._kept: list[Any] = []
+        """Every tensor that was seen: its id stays its own."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Return that the compiler is not loaded for this mode: a second, and 90 MB, that a board does not have."""
+        return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Carry an operator out, and note it."""
+        del types
+        given = kwargs or {}
+        result = func(*args, **given)
+        self._kept.append((args, given, result))
+        space, name = func._schema.name.split("::")
+        if name == "detach":
+            self._names[id(result)] = self.name(args[0])
+        elif name == "lift_fresh":
+            self._names[id(result)] = self._constant(args[0])
+        else:
+            self._note(f"torch.ops.{space}.{name}", func, args, given, result)
+        return result
+
+    def name(self, tensor: Tensor) -> str:
+        """Return the name of a tensor that was seen.  Raises NotTraceable for any other."""
+        name = self._names.get(id(tensor))
+        if name is None:
+            raise NotTraceable(
+                f"it computes with a tensor {tuple(tensor.shape)} that is no parameter, no buffer and no sample of its"
+            )
+        return name
+
+    def _constant(self, tensor: Tensor) -> str:
+        name = f"k{len(self.constants)}"
+        self.constants.append(tensor.clone())
+        copy = f"{name}_{len(self.lines)}"
+        self.lines.append(Line(f"{copy} = {name}.clone()", ()))
+        return copy
+
+    def _note(self, call: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
+        self.draws = self.draws or torch.Tag.nondeterministic_seeded in func.tags
+        numbers: list[Number] = []
+        words = [self._word(each, numbers) for each in args]
+        words += [
+            f"{key}={self._word(value, numbers)}"
+            for key, value in kwargs.items()
+            if value is not None and key not in _OF_PLACE
+        ]
+        own, unpacked = self._result(func, result)
+        self.lines.append(Line(f"{own}{call}({', '.join(words)})", tuple(numbers)))
+        self.lines += [Line(each, ()) for each in unpacked]
+
+    def _word(self, value: Any, numbers: list[Number]) -> str:
+        """Return an argument as a word of a line; its numbers are added to `numbers`."""
+        if isinstance(value, Tensor):
+            return self.name(value)
+        if isinstance(value, (list, tuple)):
+            return "[" + ", ".join(self._word(each, numbers) for each in value) + "]"
+        if value is None or isinstance(value, (bool, str)):
+            return repr(value)
+        if type(value) in (int, float):
+            numbers.append(value)
+            return "{}"
+        if isinstance(value, (torch.dtype, torch.layout, torch.memory_format)):
+            return str(value)
+        raise NotTraceable(f"an operator takes a {type(value).__name__}")
+
+    def _result(self, func: Any, result: Any) -> tuple[str, list[str]]:
+        """Return what stands in front of the call, and lines that name what is in a list."""
+        returned, base = [str(each.type) for each in func._schema.returns], f"t{len(self.lines)}"
+        if not returned:
+            return "", []
+        if returned == ["Tensor"]:
+            self._names[id(result)] = base
+            return f"{base} = ", []
+        parts = [f"{base}_{at}" for at in range(len(result))] if isinstance(result, (tuple, list)) else []
+        if len(parts) != len(returned) and returned != ["List[Tensor]"] or not parts:
+            raise NotTraceable(f"{func._schema.name} makes a number of a tensor, on which the next operators may depend")
+        for part, each in zip(parts, result, strict=True):
+            if isinstance(each, Tensor):
+                self._names[id(each)] = part
+            elif each is not None:
+                raise NotTraceable(f"{func._schema.name} gives a {type(each).__name__}")
+        if returned == ["List[Tensor]"]:
+            return f"{base} = ", [f"{part} = {base}[{at}]" for at, part in enumerate(parts)]
+        return f"{', '.join(parts)} = ", []
+
+
+_OF_PLACE = ("device", "pin_memory", "layout", "non_blocking")
+"""Arguments that say where a tensor lies: on the CPU, as all others here."""
+
+
+def recorded(
+    known: Mapping[str, Tensor], compute: Callable[[], tuple[Tensor, Sequence[Tensor | None]]]
+) -> Recording:
+    """Record a function that returns the loss and the gradient of each parameter.  Raises NotTraceable."""
+    recorder = Recorder(known)
+    with recorder:
+        loss, gradients = compute()
+    return Recording(
+        lines=tuple(recorder.lines),
+        loss=recorder.name(loss),
+        gradients=tuple("" if each is None else recorder.name(each) for each in gradients),
+        draws=recorder.draws,
+        constants=tuple(recorder.constants),
+    )
+
+
+def of_steps(first: Recording, again: Recording, apart: int, step: int) -> Recording:
+    """Return a recording of step `step` that tells which numbers are the step; again: of step `step - apart`.
+
+    Raises NotTraceable if the recordings differ in anything else: then something counts that torch does not see.
+    """
+
+    def compared(a: Number, b: Number) -> Number:
+        if a == b or (a != a and b != b):
+            return a
+        if isinstance(a, int) and isinstance(b, int) and a - b == apart:
+            return OfStep(a - step)
+        raise NotTraceable(_DIFFERS)
+
+    return _compared(first, again, compared)
+
+
+def of_sizes(first: Recording, other: Recording, sizes: tuple[int, int]) -> Recording:
+    """Return a recording for any size of a mini-batch, from recordings of two sizes.
+
+    Raises NotTraceable if their numbers do not tell how it follows from the size.
+    """
+    one, two = sizes
+
+    def compared(a: Number, b: Number) -> Number:
+        if a == b or (a != a and b != b):
+            return a
+        if isinstance(a, int) and isinstance(b, int) and (a - b) % (one - two) == 0:
+            factor = (a - b) // (one - two)
+            return OfBatch(factor, a - factor * one)
+        if isinstance(a, float) and isinstance(b, float) and a * one / one == a and a * one / two == b:
+            return OfBatch(a * one, over=True)
+        raise NotTraceable("its operators do not follow from the size of the mini-batch")
+
+    return _compared(first, other, compared)
+
+
+_DIFFERS = "two passes over the same samples are not the same operators: it depends on something that torch does not see"
+
+
+def _compared(a: Recording, b: Recording, number: Callable[[Number, Number], Number]) -> Recording:
+    same = [each.text for each in a.lines] == [each.text for each in b.lines] and a.gradients == b.gradients
+    if not same or not all(torch.equal(*each) for each in zip(a.constants, b.constants, strict=True)):
+        raise NotTraceable(_DIFFERS)
+    lines = tuple(
+        Line(one.text, tuple(number(*each) for each in zip(one.numbers, two.numbers, strict=True)))
+        for one, two in zip(a.lines, b.lines, strict=True)
+    )
+    return Recording(lines, a.loss, a.gradients, a.draws, a.constants)
+
+
+def told(number: Number) -> str:
+    """Return a number as a word of a script in which i is the step and b the size of the mini-batch."""
+    if isinstance(number, OfStep):
+        return f"(i + {number.more})" if number.more else "i"
+    if isinstance(number, OfBatch):
+        return f"({number.factor!r} / b)" if number.over else f"({int(number.factor)} * b + {number.more})"
+    if isinstance(number, float) and not math.isfinite(number):
+        return f"float('{number}')"
+    return repr(number)

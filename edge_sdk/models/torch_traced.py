@@ -1,0 +1,346 @@
+"""Traced fits: after some steps, a net's training step is recorded and runs as one scripted function, a fit a call.
+
+Recordings are kept for the whole process, by architecture, objective and optimiser, so that a fleet is recorded once.
+Nothing here knows which layers can be traced: it is tried.  The first step of each model under a recording is computed
+both ways, and the model trains without it from then on unless every bit is equal.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, Literal, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from edge_sdk.errors import UsageError
+from edge_sdk.models.torch_fit import Steps
+from edge_sdk.models.torch_optim import TorchOptimiser
+from edge_sdk.models.torch_recording import NotTraceable, Recording, of_steps, recorded
+from edge_sdk.models.torch_script import Script, SizedRecording, for_any_size, sized
+from edge_sdk.objectives import Objective, Optim
+
+log = logging.getLogger(__name__)
+
+VARIABLE = "EDGE_SDK_TRACED"
+"""The environment variable that says when fits are traced: auto, off, or always (from the first step on)."""
+WORTH_STEPS = 64
+"""With `auto`, the steps that equal models take before one is recorded: recording costs as much as that saves."""
+_MOST_KINDS, _MOST_SCRIPTS = 64, 8
+"""The kinds of fits that are kept, and the scripts of each, which differ in the shapes of their knowledge."""
+When: TypeAlias = Literal["auto", "off", "always"]
+
+
+def when() -> When:
+    """Return when fits are traced.  Raises UsageError for what the variable may not be."""
+    told = os.environ.get(VARIABLE) or "auto"
+    if told not in ("auto", "off", "always"):
+        raise UsageError(f"{VARIABLE}={told}: expected auto, off or always")
+    return cast("When", told)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """One call of a model's fit, as far as a trace must know it."""
+
+    key: Hashable
+    """Equal for fits that are recorded once."""
+    net: nn.Module
+    steps: Steps
+    others: list[Tensor]
+    """Frozen parameters, and buffers, which a step may change."""
+    knowledge: list[Tensor]
+    """The tensors of the objective."""
+
+
+class Checked:
+    """What was found of one model: with which scripts its steps are equal to the bit."""
+
+    def __init__(self) -> None:
+        self.equal: dict[tuple[Script, int], bool] = {}
+        """By the script and the size of a mini-batch."""
+        self.draws: bool | None = None
+        """Whether its training passes draw random numbers; None: no recording has shown it."""
+
+
+@dataclass(slots=True)
+class _Kind:
+    """Equal fits: how many steps they took, and their scripts."""
+
+    steps: int = 0
+    refused: str = ""
+    """Why they are not traced; empty: they are, or nothing is known."""
+    recordings: list[SizedRecording] = field(default_factory=list)
+    scripts: list[Script] = field(default_factory=list)
+    told: bool = False
+    """Whether the log has a line about models that train without their trace."""
+
+
+class Traces:
+    """All recordings of this process; threads may ask at the same time."""
+
+    def __init__(self) -> None:
+        self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def fitted(self, fit: Fit, checked: Checked) -> list[float] | None:
+        """Carry a fit out as a trace, and return the loss of each step; None: nothing is done, and it is no trace's."""
+        with self._lock:
+            script = self._script(fit)
+        if script is None:
+            return None
+        size = fit.steps.indices.shape[1]
+        checked.draws = script.draws
+        equal = checked.equal.get((script, size))
+        if equal is None:
+            first = len(fit.steps.indices) if script.draws else 1
+            equal, losses = _both(fit, script, first)
+            checked.equal[script, size] = equal
+            if not equal:
+                self._tell(fit, "its first step differs in last bits")
+            if len(losses) < first or not np.isfinite(losses[-1]):
+                return losses
+            rest = range(first, len(fit.steps.indices))
+            if not rest:
+                return losses
+            return losses + (_run(fit, script, rest) if equal else fit.steps.take(rest))
+        return _run(fit, script, range(len(fit.steps.indices))) if equal else None
+
+    def _script(self, fit: Fit) -> Script | None:
+        """Return the script of a fit, made now if that is worth it; None: there is none."""
+        kind = self._kinds.setdefault(fit.key, _Kind())
+        self._kinds.move_to_end(fit.key)
+        while len(self._kinds) > _MOST_KINDS:
+            self._kinds.popitem(last=False)
+        kind.steps += len(fit.steps.indices)
+        if kind.refused or (kind.steps <= WORTH_STEPS and when() == "auto"):
+            return None
+        size = fit.steps.indices.shape[1]
+        found = next((each for each in kind.scripts if each.of.fits(fit.knowledge, size)), None)
+        if found is not None or len(kind.scripts) >= _MOST_SCRIPTS:
+            return found
+        try:
+            own = _recorded(fit)
+            script = _script_of(fit, _generalised(own, kind.recordings))
+            kind.recordings.append(own)
+        except NotTraceable as reason:
+            kind.refused = str(reason)
+            self._tell(fit, kind.refused)
+            return None
+        if script.of.size == 0:
+            kind.scripts = [each for each in kind.scripts if each.of.size == 0]
+        kind.scripts.append(script)
+        return script
+
+    def _tell(self, fit: Fit, why: str) -> None:
+        kind = self._kinds.get(fit.key)
+        if kind is not None and not kind.told:
+            kind.told = True
+            log.warning("model %r trains without a trace, more slowly: %s", fit.steps.name, why)
+
+
+TRACES = Traces()
+
+
+def _run(fit: Fit, script: Script, steps: range) -> list[float]:
+    """Take these steps of a fit with its script."""
+    knowledge = [
+        tensor[steps.start : steps.stop] if each.by_step else tensor
+        for each, tensor in zip(script.of.knowledge, fit.knowledge, strict=True)
+    ]
+    with fit.steps.seeded() if script.draws else nullcontext():
+        return script.run(
+            (fit.steps.parameters, [*fit.others, *knowledge]),
+            fit.steps.optimiser,
+            (fit.steps.inputs, fit.steps.labels, fit.steps.indices[steps.start : steps.stop]),
+        )
+
+
+def _both(fit: Fit, script: Script, steps: int) -> tuple[bool, list[float]]:
+    """Take the first steps as always, and on copies with the script; return whether all bits are equal, and losses."""
+    optimiser = fit.steps.optimiser
+    parameters, others = ([each.detach().clone() for each in some] for some in (fit.steps.parameters, fit.others))
+    moments = [[each.clone() for each in kind] for kind in optimiser.moments]
+    losses = fit.steps.take(range(steps))
+    copy = TorchOptimiser(optimiser.optim, parameters, moments, _steps_before(script, optimiser, len(losses)))
+    tensors = parameters, [*others, *fit.knowledge]
+    try:
+        with fit.steps.seeded():
+            again = script.run(tensors, copy, (fit.steps.inputs, fit.steps.labels, fit.steps.indices[:steps]))
+    except RuntimeError:
+        return False, losses
+    pairs = [
+        *zip(parameters, fit.steps.parameters, strict=True),
+        *zip(others, fit.others, strict=True),
+        *(pair for kind in zip(moments, optimiser.moments, strict=True) for pair in zip(*kind, strict=True)),
+        (torch.tensor(again), torch.tensor(losses)),
+    ]
+    return all(_equal(*pair) for pair in pairs) and bool((copy.steps == optimiser.steps).all()), losses
+
+
+def _steps_before(script: Script, optimiser: TorchOptimiser, taken: int) -> Any:
+    before = optimiser.steps.copy()
+    before[script.stepping] -= taken
+    return before
+
+
+def _equal(a: Tensor, b: Tensor) -> bool:
+    """Whether two tensors are equal to the bit."""
+    one, two = (each.detach().contiguous().numpy().tobytes() for each in (a, b))
+    return one == two
+
+
+def _recorded(fit: Fit) -> SizedRecording:
+    """Record the first step of a fit, twice; nothing that the net holds is changed.  Raises NotTraceable."""
+    index, steps = fit.steps.indices[0], len(fit.steps.indices)
+    x = fit.steps.inputs.index_select(0, index)
+    y = None if fit.steps.labels is None else fit.steps.labels.index_select(0, index)
+    known = {f"p{at}": each for at, each in enumerate(fit.steps.parameters)}
+    known |= {f"o{at}": each for at, each in enumerate(fit.others)}
+    known |= {f"e{at}": each for at, each in enumerate(fit.knowledge)}
+    known |= {"x": x} if y is None else {"x": x, "y": y}
+    found: list[Recording] = []
+    with _restored(fit):
+        for step in (0, -steps):  # the same part of knowledge that has one for each step
+            try:
+                found.append(recorded(known, lambda: fit.steps.gradients(x, y, step)))  # noqa: B023  # called here
+            except RuntimeError as error:
+                raise NotTraceable(f"torch cannot record it: {str(error).strip().splitlines()[0]}") from error
+    return sized(of_steps(*found, apart=steps, step=0), len(index), fit.knowledge)
+
+
+def _generalised(own: SizedRecording, earlier: Sequence[SizedRecording]) -> SizedRecording:
+    """Return a recording for mini-batches of any size, if an earlier one tells how; else the recording itself."""
+    for each in earlier:
+        try:
+            return for_any_size(each, own)
+        except NotTraceable:
+            continue
+    return own
+
+
+def _script_of(fit: Fit, of: SizedRecording) -> Script:
+    return Script(of, len(fit.others), len(fit.knowledge), fit.steps.optimiser)
+
+
+@contextmanager
+def _restored(fit: Fit) -> Iterator[None]:
+    """Put back, afterwards, what a pass may change: buffers, Python's and numpy's generators, attributes of layers.
+
+    Raises NotTraceable if one of the latter was changed: a trace would not.
+    """
+    buffers = [each.detach().clone() for each in fit.others]
+    drawn, attributes = (random.getstate(), np.random.get_state()), attributes_of(fit.net)  # noqa: NPY002  # the net's
+    try:
+        with fit.steps.seeded():
+            yield
+    finally:
+        after = random.getstate(), np.random.get_state()  # noqa: NPY002  # the net's own
+        changed = [word for word, value in attributes_of(fit.net).items() if attributes.get(word) != value]
+        random.setstate(drawn[0])
+        np.random.set_state(drawn[1])  # noqa: NPY002  # the net's own
+        modules = dict(fit.net.named_modules())
+        for layer, word in changed:
+            if (layer, word) in attributes:
+                setattr(modules[layer], word, attributes[layer, word])
+            else:
+                delattr(modules[layer], word)
+        with torch.no_grad():
+            for tensor, before in zip(fit.others, buffers, strict=True):
+                tensor.copy_(before)
+    if changed:
+        raise NotTraceable(f"a pass changes {changed[0][0] or 'the net'}.{changed[0][1]}, which is no tensor")
+    if drawn[0] != after[0] or not np.array_equal(drawn[1][1], after[1][1]) or drawn[1][2] != after[1][2]:
+        raise NotTraceable("it draws from the generators of Python or numpy")
+
+
+# -- keys -----------------------------------------------------------------------------------------------------------
+
+_OF_MODULES = {*vars(nn.Module()), "training"}
+_SIMPLE = (int, float, str, bool, type(None))
+
+
+def attributes_of(net: nn.Module) -> Mapping[tuple[str, str], Any]:
+    """Return the attributes of layers that are numbers, words or tuples of them, by layer and name."""
+    return {
+        (layer, word): value
+        for layer, module in net.named_modules()
+        for word, value in vars(module).items()
+        if word not in _OF_MODULES and _is_simple(value)
+    }
+
+
+def _is_simple(value: object) -> bool:
+    return isinstance(value, _SIMPLE) or (isinstance(value, tuple) and all(map(_is_simple, value)))
+
+
+class Architecture:
+    """What a net is made of, as a key that is equal for nets of the same layers, shapes and attributes."""
+
+    def __init__(self, net: nn.Module, *more: Hashable) -> None:
+        """more: what else a trace follows from."""
+        layers = tuple((name, type(module)) for name, module in net.named_modules())
+        tensors = (*net.named_parameters(), *net.named_buffers())
+        shapes = tuple((name, tuple(each.shape), each.dtype, each.requires_grad) for name, each in tensors)
+        found = layers, shapes, more, tuple(attributes_of(net))
+        self._number = _ARCHITECTURES.setdefault(found, len(_ARCHITECTURES))
+        modules = dict(net.named_modules())
+        self._places = [(vars(modules[layer]), word) for layer, word in attributes_of(net)]
+
+    def key(self) -> Hashable:
+        """Return the key, with the present values of the attributes."""
+        return self._number, *(own.get(word) for own, word in self._places)
+
+
+_ARCHITECTURES: dict[Hashable, int] = {}
+"""The architectures seen by this process, numbered."""
+
+
+def objective_key(objective: Objective) -> Hashable | None:
+    """Return a key that is equal for objectives that differ only in the numbers of their arrays; None: no data."""
+    if not all(is_dataclass(term) for term in objective):
+        return None
+    key = tuple(
+        (type(term), *(_field_key(getattr(term, each.name)) for each in fields(cast("Any", term))))
+        for term in objective
+    )
+    try:
+        hash(key)
+    except TypeError:
+        return None
+    return key
+
+
+def _field_key(value: object) -> Hashable:
+    return ("array", value.ndim) if isinstance(value, np.ndarray) else cast("Hashable", value)
+
+
+def optim_key(optim: Optim) -> Hashable:
+    """Return a key that is equal for optimisers that differ in the learning rate alone."""
+    return (
+        optim.kind,
+        optim.momentum,
+        optim.beta1,
+        optim.beta2,
+        optim.weight_decay,
+        optim.decay_all,
+        optim.clip_norm,
+    )
+
+
+def tensors_in(function: object) -> list[Tensor]:
+    """Return the tensors that a function and those that it calls hold in their closures, in a fixed order."""
+    if isinstance(function, Tensor):
+        return [function]
+    if isinstance(function, (list, tuple)):
+        return [tensor for each in function for tensor in tensors_in(each)]
+    cells = getattr(function, "__closure__", None) or ()
+    return [tensor for cell in cells for tensor in tensors_in(cell.cell_contents)]
