@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from edge_sdk.device.learner import NO_EVALUATION, Evaluation, ExchangeMetrics, Learner, ServeRequest, WorkSlices
@@ -14,6 +14,7 @@ from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Upload
+from edge_sdk.protocol.records import replace
 
 UploadedKnowledge: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]
 """A function of the Assign and the computed knowledge that returns the knowledge to upload."""

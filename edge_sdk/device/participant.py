@@ -54,7 +54,6 @@ from edge_sdk.transport.base import (
     Connected,
     Disconnected,
     Incoming,
-    Rejected,
     SendRefused,
     Transport,
     TransportEvent,
@@ -275,7 +274,9 @@ class Participant:
         If the disk fails, the frame has no effect either; its sender sends it again.
         """
         self._now_s = now_s
-        if isinstance(event, Connected):
+        if isinstance(event, Incoming):
+            self._handle_frame(event, now_s)
+        elif isinstance(event, Connected):
             self.on_news("connected to the broker")
             self._uplink.announce("ready", self.declined)
             self._feed(session.LinkUp(now_s))
@@ -286,16 +287,17 @@ class Participant:
                 f"the broker does not take what this device sends on {event.topic}: {event.reason}; "
                 f"its access rules must let the user of {self.device} publish there"
             )
-        elif isinstance(event, Rejected):
-            self._count_refused(event.kind, f"refused a frame on {event.topic}: {event.reason}")
         else:
-            try:
-                self._receive(event, now_s)
-            except RemoteProtocolError as error:
-                self._count_refused(error.kind, f"refused a frame on {event.topic}: {error}")
-            except StoreError as error:
-                self._note_disk_fault(error)
-            event.acknowledge()
+            self._count_refused(event.kind, f"refused a frame on {event.topic}: {event.reason}")
+
+    def _handle_frame(self, incoming: Incoming, now_s: float) -> None:
+        try:
+            self._receive(incoming, now_s)
+        except RemoteProtocolError as error:
+            self._count_refused(error.kind, f"refused a frame on {incoming.topic}: {error}")
+        except StoreError as error:
+            self._note_disk_fault(error)
+        incoming.acknowledge()
 
     def _disconnected(self, event: Disconnected) -> None:
         remedy = f"; {OWN_IDENTITY}" if event.taken_over else ""
@@ -532,20 +534,20 @@ class Participant:
             self._carry_out(command)
 
     def _carry_out(self, command: session.SessionCommand) -> None:
-        if isinstance(command, session.SayHello):
+        if isinstance(command, session.SendUpload):
+            if (frame := self.store.upload(*command.exchange_id)) is not None:
+                self._uplink.send_upload(frame)
+        elif isinstance(command, session.StartWork):
+            self._start_work()
+        elif isinstance(command, session.ForgetUpload):
+            self.store.mark_receipted(*command.exchange_id)
+        elif isinstance(command, session.SayHello):
             self._unanswered_hellos += self._learner is None
             if self._unanswered_hellos == HELLOS_BEFORE_NOTICE:
                 self.on_news(no_answer_notice(self.federation, self.device))
             self._uplink.send(self.hello_to_send(self._hello()))
         elif isinstance(command, session.FetchPublic):
             self._begin_fetching()
-        elif isinstance(command, session.StartWork):
-            self._start_work()
-        elif isinstance(command, session.SendUpload):
-            if (frame := self.store.upload(*command.exchange_id)) is not None:
-                self._uplink.send_upload(frame)
-        elif isinstance(command, session.ForgetUpload):
-            self.store.mark_receipted(*command.exchange_id)
         elif self._work is not None:
             self._rebuild()  # the run ended during an exchange, which will never count
 

@@ -10,13 +10,14 @@ import secrets
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
 from edge_sdk.at_rest.digests import checked_row, with_digest
 from edge_sdk.durable import Contents, WatchedFile, as_store_error, leave_to_parent, open_database, transaction
 from edge_sdk.methods.job import SECRET_BYTES
+from edge_sdk.protocol.records import replace
 
 
 @dataclass(frozen=True, slots=True)

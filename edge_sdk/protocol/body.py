@@ -57,6 +57,11 @@ def pack_value(plain: Any) -> PackedField:
     return PackedField(parts, sum(map(len, parts)), functools.reduce(lambda crc, part: crc32(part, crc), parts, 0))
 
 
+def packed_text(text: str) -> bytes:
+    """Pack a text."""
+    return cast("bytes", msgpack.packb(text))
+
+
 def pack(plain: Any) -> list[Piece]:
     """Return a body in pieces; each PackedField, and each array of u1 (a long byte string), is a piece of its own."""
     separate: list[NDArray[np.uint8] | PackedField] = []

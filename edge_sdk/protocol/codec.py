@@ -39,6 +39,9 @@ HEADER_BYTES = HEADER.size
 SIGNATURE_BYTES = 64
 UNSIGNED = bytes(16)
 _SIGNED = 1
+_TEXT = {str}
+_NOBODY = body.pack_value("")
+"""Stands for the device's id in a message to many devices."""
 _FLAGS_AT, _CRC_AT = 5, 12
 
 Sign = Callable[[bytes], bytes]
@@ -107,6 +110,30 @@ def encode(
     if sign is None:
         return b"".join((header, *parts))
     return b"".join((header, _signature(sign, header, *parts), *parts))
+
+
+class Circular:
+    """A message that goes to many devices and differs only in the device's id: checked and packed once."""
+
+    def __init__(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> None:
+        """message: for any of the devices.  packed: fields that `pack_field` has encoded already.
+
+        Raises LocalProtocolError if the message breaks its own schema.
+        """
+        plain = {**schema.to_plain(message), **packed, "device": _NOBODY}
+        pieces = body.pack([_TAGS[type(message)], plain])
+        at = next(place for place, piece in enumerate(pieces) if piece is _NOBODY)
+        self._before, self._after = pieces[at - 1], pieces[at + 1]
+        self._first, self._rest = pieces[: at - 1], pieces[at + 2 :]
+
+    def parts(self, device: str, stamp: Stamp) -> tuple[bytes | memoryview, ...]:
+        """Return the unsigned frame to a device with a legal id, in parts to be joined; long ones are shared."""
+        pieces: list[Piece] = [*self._first, self._joined(device), *self._rest]
+        parts = tuple(body.joined_parts(pieces))
+        return (_with_checksum(_header(sum(map(len, parts)), stamp, 0), *pieces), *parts)
+
+    def _joined(self, device: str) -> bytes:
+        return b"".join((cast("bytes", self._before), body.packed_text(device), cast("bytes", self._after)))
 
 
 def seal_frame(
@@ -257,10 +284,9 @@ def _checksum(blank_header: bytes, *pieces: Piece) -> int:
 
 def _fields(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     """Make the dict of a map, and check its keys; msgpack's own check differs between its implementations."""
-    for key, _ in pairs:
-        if type(key) is not str:
-            raise RemoteProtocolError("msgpack", "a key of a map is no text")
     fields = dict(pairs)
+    if fields and set(map(type, fields)) != _TEXT:
+        raise RemoteProtocolError("msgpack", "a key of a map is no text")
     if len(fields) != len(pairs):
         raise RemoteProtocolError("schema", "a map holds the same key twice")
     return fields

@@ -184,16 +184,18 @@ class VirtualFleet:
         self._whole_fleet.complete()
 
     def _pass_time(self, between_events: Callable[[], None]) -> None:
-        while not (self.server.over and self._all_over()):
+        clock, over = self.clock, self.server.over
+        while not (over and self._all_over()):
             between_events()
-            if self.clock.next_s > self.clock.now_s:
+            if clock.next_s > clock.now_s:
                 self.server.observer.waited(self.server.record)
                 self._queue.compute()
-            if not self.clock.step():
+            if not clock.step():
                 raise RunFailed("the simulated fleet came to a standstill")
             if self.resumption is not None:
-                self.resumption.look(self.clock.now_s)
-            if self.server.over and self.server.rounds.reason:
+                self.resumption.look(clock.now_s)
+            over = self.server.over
+            if over and self.server.rounds.reason:
                 return
             if self._checkpoints is not None and self._checkpoints.due():
                 self._save()
