@@ -81,7 +81,10 @@ class Learner:
 
     def snapshot(self, round_: int) -> RoundStart:
         """Begin a round: return the present state of model, method and data as its start."""
-        data = self.supply.begin_round()
+        return self.start_of(round_, self.supply.begin_round())
+
+    def start_of(self, round_: int, data: bytes = b"") -> RoundStart:
+        """Return the present state as the start of a round.  data: the id of the snapshot of data that change."""
         return RoundStart(round_, self._bench.state_bytes(), storage.serialise(self.state), data)
 
     def restore(self, start: RoundStart) -> None:

@@ -77,6 +77,8 @@ class Participant:
     """Run and epoch of the last status about the end of a run that this device was not part of."""
     _newest_stamp = (0, 0)
     """Boot epoch and sequence of the newest Assign since this start; zeros: none came."""
+    common_knowledge: codec.CommonKnowledge | None = None
+    """What this device shares with others in its process; a simulator sets it."""
 
     def __init__(
         self,
@@ -480,7 +482,9 @@ class Participant:
     def _opened(self, frame: bytes) -> tuple[Envelope, bytes]:
         """Return the message in a frame, and the frame as it is kept, after what the identity requires is checked."""
         if self._security is None:
-            return codec.decode(frame, self._limits), frame
+            known = self.common_knowledge
+            envelope = codec.decode(frame, self._limits) if known is None else known.decode(frame, self._limits)
+            return envelope, frame
         try:
             return self._security.opened(frame, self._limits)
         except RemoteProtocolError as error:
@@ -521,7 +525,7 @@ class Participant:
             return  # the Welcome has not come yet; this Assign will be sent again
         if self.declined is not None:
             self._uplink.announce("ready", self.declined)  # the coordinator does not know, or asks all the same
-        assign = self._learner.membership.undo_transforms(assign)
+        assign = self._learner.membership.undo_transforms(assign, self.common_knowledge)
         self._newest = (assign, frame)
         self._feed(session.Assigned(ExchangeId(assign.round, assign.exchange), assign.closing, now_s))
         self._newest = None  # its knowledge may be megabytes, and only the method still needs it
@@ -575,7 +579,8 @@ class Participant:
         """Compute the present exchange again from its beginning, because its results so far are lost."""
         work = self._work
         if work is not None:
-            self._newest = work.learner.membership.stored_assign(work.frame), work.frame
+            frame = bytes(work.frame)
+            self._newest = work.learner.membership.stored_assign(frame), frame
             self._start_work()
             self._newest = None
 

@@ -20,14 +20,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol import body, crc, schema
 from edge_sdk.protocol.body import PackedField, Piece
-from edge_sdk.protocol.messages import Message
+from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.messages import Assign, Message
+from edge_sdk.protocol.records import replace
 from edge_sdk.protocol.scan import scan
 
 MAGIC = b"EDGK"
@@ -40,6 +42,10 @@ SIGNATURE_BYTES = 64
 UNSIGNED = bytes(16)
 _SIGNED = 1
 _TEXT = {str}
+_COMMON, _PERSONAL, _EMPTY_MAP = b"\xa6common", b"\xa8personal", b"\x80"
+"""Names of fields, and a map without entries, as msgpack packs them.  No id can hold the first two."""
+_FRONT_BYTES, _LEAST_SHARED_BYTES = 512, 64
+"""How far from the header the common knowledge begins at most, and how long it is at least, to be decoded once."""
 _NOBODY = body.pack_value("")
 """Stands for the device's id in a message to many devices."""
 _FLAGS_AT, _CRC_AT = 5, 12
@@ -219,6 +225,47 @@ def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None 
         raise
     except Exception as error:  # noqa: BLE001  # msgpack raises errors of seven families on illegal bytes
         raise RemoteProtocolError("msgpack", f"{len(frame)} bytes do not decode: {type(error).__name__}") from None
+
+
+@dataclass(slots=True)
+class CommonKnowledge:
+    """The common knowledge of the Assign that was decoded last, for many devices in one process.
+
+    It is decoded and checked for the first device, and the same object for all others whose Assign brings the same
+    bytes.
+    """
+
+    packed: bytes = b""
+    decoded: Mapping[str, Payload] = field(default_factory=dict)
+    checked_for: object = None
+    """What it was restored and checked for; None: it was not."""
+    restored: Mapping[str, Payload] = field(default_factory=dict)
+    """With the federation's transforms undone."""
+
+    def decode(self, frame: bytes, limits: Limits) -> Envelope:
+        """Decode an unsigned frame, as `decode` does."""
+        begin = frame.find(_COMMON, HEADER_BYTES, HEADER_BYTES + _FRONT_BYTES) + len(_COMMON)
+        end = frame.rfind(_PERSONAL)
+        if begin < len(_COMMON) or end - begin < _LEAST_SHARED_BYTES:
+            return decode(frame, limits)
+        if end - begin != len(self.packed) or not frame.startswith(self.packed, begin):
+            envelope = decode(frame, limits)
+            if isinstance(envelope.message, Assign) and _is_one_value(frame, begin, end, limits):
+                self.packed, self.decoded = frame[begin:end], envelope.message.common
+                self.checked_for, self.restored = None, {}
+            return envelope
+        stamp, _ = open_frame(frame, limits)
+        plain = body.unpack_short(b"".join((frame[HEADER_BYTES:begin], _EMPTY_MAP, frame[end:])), _fields)
+        return Envelope(replace(cast("Assign", _message(plain)), common=self.decoded), stamp)
+
+
+def _is_one_value(frame: bytes, begin: int, end: int, limits: Limits) -> bool:
+    """Whether these bytes of a legal frame are one value, and the frame has no signature."""
+    try:
+        scan(memoryview(frame)[begin:end], limits.tensor_bytes)
+    except RemoteProtocolError:
+        return False
+    return not frame[_FLAGS_AT] & _SIGNED
 
 
 def open_frame(
