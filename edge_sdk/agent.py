@@ -458,13 +458,13 @@ class Agent(Participant):
     def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:
         """Measure the model before it joins, and judge the one that a round leaves."""
         self._deployment.drop()
-        job = work.learner.job(work.assign)
         if self._deployment.measures_joining:
+            job = work.learner.job(work.assign)
             found = (yield from self.bench.serve(Evaluate(0), job)) if self._deployment.can_measure else {}
             self._deployment.joined_with(found)
         result = yield from slices
         work.joining = self._deployment.joining
-        if job.learns and self.completes_personal(work.assign):
+        if self.completes_personal(work.assign) and work.learner.learns:
             work.not_served = yield from self._deployment.judge(work.assign.round + (not work.assign.closing))
         return result
 

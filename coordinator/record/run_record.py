@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from edge_sdk.errors import REFUSAL_WORDS
 from edge_sdk.methods.requests import MeasuredModel
 from edge_sdk.protocol.knowledge import ByClass, Payload
 from edge_sdk.protocol.messages import Upload
+from edge_sdk.protocol.records import getter
 
 MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""
@@ -35,8 +36,8 @@ TOTALS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "dev
 
 
 def _scalars(payload: Payload) -> int:
-    arrays = (getattr(payload, each.name) for each in fields(payload))
-    return sum(array.size for array in arrays if isinstance(array, np.ndarray) and array.dtype.kind == "f")
+    values = getter(type(payload))(payload)
+    return sum(array.size for array in values if isinstance(array, np.ndarray) and array.dtype.kind == "f")
 
 
 def _model(name: str) -> MeasuredModel:

@@ -13,8 +13,6 @@ An upload counts only once it is durable: `Received` is answered by `Persist`, a
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from coordinator.rounds import selection
 from coordinator.rounds.state import (
     Broken,
@@ -46,6 +44,7 @@ from coordinator.rounds.state import (
     Withheld,
 )
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.records import replace
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 from edge_sdk.reductions.append_only import AppendOnlySet
 

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import replace
 
 from coordinator import rounds
 from coordinator.rounds import RoundPhase, RoundState
 from edge_sdk.errors import StoreError
+from edge_sdk.protocol.records import replace
 
 DISK_AGAIN_S = 5.0
 """The pause in seconds before a command that the disk refused is tried again."""

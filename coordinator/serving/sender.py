@@ -36,6 +36,9 @@ log = logging.getLogger(__name__)
 
 DeviceMessage: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock | LogRequest"
 
+Parts: TypeAlias = "tuple[bytes | memoryview, ...]"
+"""A frame in parts, to be joined."""
+
 _KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub", LogRequest: "log"}
 
 
@@ -68,8 +71,11 @@ class Sender:
         self._asked: dict[str, ExchangeId] = {}
         """The last exchange that each device was asked for."""
         self._sequence = 0
-        self._long: dict[str, tuple[ExchangeId, Sealing | None, bytes]] = {}
-        """Assigns that travel in chunks, by device: sent again with the same bytes, a transfer continues."""
+        self._long: dict[str, tuple[ExchangeId, Sealing | None, Parts]] = {}
+        """Assigns that travel in chunks, by device: sent again with the same bytes, a transfer continues.  What they
+        have in common is in memory once."""
+        self._circulars: dict[type, tuple[object, codec.Circular]] = {}
+        """For each kind of message, the last one that went to many devices, with what tells it from others."""
 
     def connect(self) -> None:
         """Open the link; its last will tells devices that the coordinator is lost."""
@@ -93,7 +99,7 @@ class Sender:
         """Send a message to a device."""
         if isinstance(message, PublicBlock):
             self._asks(device, BLOCK_EARNS)
-        self._hand(device, type(message), self._frame_to(device, message))
+        self._hand(device, type(message), self._parts_to(device, type(message), lambda: message))
 
     def answer(self, answer: ControlAnswer) -> None:
         """Answer an operator.  The frame counts in no device's bytes."""
@@ -131,48 +137,55 @@ class Sender:
 
     def receipt(self, device: str, place: ExchangeId, verdict: str, reason: str) -> None:
         """Send the verdict on an upload."""
-        receipt = Receipt(
-            federation=self._spec.federation,
-            device=device,
-            round=place.round,
-            exchange=place.exchange,
-            closing=place.round == self._spec.rounds,
-            verdict=verdict,
-            reason=reason,
-            run=self._run,
-        )
-        self._hand(device, Receipt, self._frame_to(device, receipt))
+
+        def receipt() -> Receipt:
+            return Receipt(
+                federation=self._spec.federation,
+                device=device,
+                round=place.round,
+                exchange=place.exchange,
+                closing=place.round == self._spec.rounds,
+                verdict=verdict,
+                reason=reason,
+                run=self._run,
+            )
+
+        self._hand(device, Receipt, self._parts_to(device, Receipt, receipt, (place, verdict, reason)))
 
     def repeat(self, device: str, at: ExchangeId) -> bool:
         """Send the Assign of this exchange again if it travels in chunks; returns whether it was sent."""
-        then, sealing, frame = self._long.get(device, (None, None, b""))
+        then, sealing, parts = self._long.get(device, (None, None, ()))
         if then != at or sealing is not self._sealing_to(device):
             return False
-        self._hand(device, Assign, frame)
+        self._hand(device, Assign, parts)
         return True
 
     def assign(
         self, device: str, at: ExchangeId, common: PackedField, personal: Mapping[str, Payload], left_s: float
     ) -> None:
         """Send an Assign; common: its field of that name, packed once for all devices; left_s: until the deadline."""
-        assign = Assign(
-            federation=self._spec.federation,
-            device=device,
-            round=at.round,
-            exchange=at.exchange,
-            closing=at.round == self._spec.rounds,
-            deadline_s=left_s,
-            personal=personal,
-            run=self._run,
-        )
+
+        def assign() -> Assign:
+            return Assign(
+                federation=self._spec.federation,
+                device=device,
+                round=at.round,
+                exchange=at.exchange,
+                closing=at.round == self._spec.rounds,
+                deadline_s=left_s,
+                personal=personal,
+                run=self._run,
+            )
+
         if self._asked.get(device) != at:
             self._asked[device] = at
             self._asks(device, EXCHANGE_EARNS)
-        frame = self._frame_to(device, assign, {"common": common})
+        same = None if personal else (at, left_s, common)
+        parts = self._parts_to(device, Assign, assign, same, {"common": common})
         self._long.pop(device, None)
-        if frame is not None and len(frame) > CHUNK_BYTES:
-            self._long[device] = at, self._sealing_to(device), frame
-        self._hand(device, Assign, frame)
+        if parts is not None and sum(map(len, parts)) > CHUNK_BYTES:
+            self._long[device] = at, self._sealing_to(device), parts
+        self._hand(device, Assign, parts)
 
     def packed_common(self, common: Mapping[str, Payload], at: ExchangeId, anybody: str) -> PackedField:
         """Pack the payloads that all Assigns of an exchange have in common; anybody: the id of any device."""
@@ -180,31 +193,56 @@ class Sender:
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
         return codec.pack_field(assign, "common")
 
-    def _hand(self, device: str, kind: type, frame: bytes | None) -> None:
-        if frame is None:
+    def _hand(self, device: str, kind: type, parts: Parts | None) -> None:
+        if parts is None:
             log.warning("%s is sent no %s: the lab encrypts, and it has no key for that", device, kind.__name__)
             return
+        frame = b"".join(parts)
         self._sent(device, len(frame))
         self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame)
 
     def _sealing_to(self, device: str) -> Sealing | None:
         return None if self._sealing is None else self._sealing(device)
 
-    def _frame_to(
-        self, device: str, message: DeviceMessage, packed: Mapping[str, PackedField] = MappingProxyType({})
-    ) -> bytes | None:
+    def _parts_to(
+        self,
+        device: str,
+        kind: type,
+        made: Callable[[], DeviceMessage],
+        same: object = None,
+        packed: Mapping[str, PackedField] = MappingProxyType({}),
+    ) -> Parts | None:
         """Return the frame of a message to one device, encrypted where the lab encrypts; None: it has no key for that.
 
-        A Refusal is plain if the device has no key, and if it says just that.
+        same: equal for messages of a kind that differ in the device's id alone, and are packed once; None: it is for
+        this device.  A Refusal is plain if the device has no key, and if it says just that.
         """
-        if self._sealing is None or self._signer is None:
-            return self._frame(message, packed)
+        if self._signer is None:
+            return self._circulated(device, kind, made, same, packed) if same else (self._frame(made(), packed),)
+        message = made()
+        if self._sealing is None:
+            return (self._frame(message, packed),)
         sealing = self._sealing_to(device)
         if isinstance(message, Refusal) and (sealing is None or message.reason == ENCRYPTION):
-            return self._frame(message)
+            return (self._frame(message),)
         if sealing is None:
             return None
-        return sealing.sealed(codec.encode(message, packed=packed), self._signer)
+        return (sealing.sealed(codec.encode(message, packed=packed), self._signer),)
+
+    def _circulated(
+        self,
+        device: str,
+        kind: type,
+        made: Callable[[], DeviceMessage],
+        same: object,
+        packed: Mapping[str, PackedField],
+    ) -> Parts:
+        before, circular = self._circulars.get(kind, (None, None))
+        if circular is None or before != same:
+            circular = codec.Circular(made(), packed)
+            self._circulars[kind] = same, circular
+        self._sequence += 1
+        return circular.parts(device, Stamp(self._epoch(), self._sequence))
 
     def _frame(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> bytes:
         if self._signer is not None:

@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Mapping
-from dataclasses import fields
 
 import numpy as np
 
 from edge_sdk.protocol.knowledge import Payload, Weights
+from edge_sdk.protocol.records import getter
 
 OUTLIER = 10.0
 """An update is an outlier if its norm is more than this many times the median."""
@@ -44,13 +44,14 @@ def update_norm(knowledge: Mapping[str, Payload], sent: Mapping[str, Payload]) -
     total = 0.0
     for role, payload in knowledge.items():
         before = sent.get(role)
-        for each in fields(payload):
-            value = getattr(payload, each.name)
+        for value in getter(type(payload))(payload):
             if not isinstance(value, np.ndarray) or value.dtype.kind != "f":
                 continue
             if isinstance(payload, Weights) and isinstance(before, Weights) and before.values.shape == value.shape:
-                value = value - before.values  # (p,)
-            total += float(np.vdot(value, value))
+                change = value - before.values  # (p,)
+                total += float(np.vdot(change, change))
+            else:
+                total += float(np.vdot(value, value))
     return math.sqrt(total)
 
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from edge_sdk.device.learner import NO_EVALUATION, Evaluation, ExchangeMetrics, Learner, ServeRequest, WorkSlices
-from edge_sdk.device.store import FinishedExchange, RoundStart, Store
+from edge_sdk.device.store import FinishedExchange, Kept, RoundStart, Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.errors import Diverged, LearningLost, LocalProtocolError, TrainingFailed
 from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Upload
+from edge_sdk.protocol.records import replace
 
 UploadedKnowledge: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]
 """A function of the Assign and the computed knowledge that returns the knowledge to upload."""
@@ -53,7 +55,7 @@ class OngoingExchange:
     store: Store
     assign: Assign
     """The Assign without its knowledge."""
-    frame: bytes
+    frame: Kept
     """The frame of the Assign, as received."""
     start: RoundStart | None
     """The device's state before the round, if this exchange begins the round; it is saved with the exchange."""
@@ -120,6 +122,8 @@ class OngoingExchange:
             self.learner.state = self.result[0]
             if self.start is not None:
                 self.learner.supply.release(self.start.data)
+            if self.learner.membership.is_last(self.assign.exchange) and not self.learner.supply.changes:
+                self.store.rest(partial(self.learner.start_of, self.assign.round + 1))
 
     def _take_knowledge(self) -> Mapping[str, Payload]:
         """Hand out the knowledge and drop it here: it may be a whole model, and need not stay while it is encoded."""
@@ -206,7 +210,8 @@ def begin_exchange(
         store.begin_round(start)
     measured = ExchangeMetrics()
     header = replace(assign, common={}, personal={})
-    return OngoingExchange(learner, store, header, frame, start, measured, learner.slices(assign, measured, serve))
+    kept = store.kept(frame)
+    return OngoingExchange(learner, store, header, kept, start, measured, learner.slices(assign, measured, serve))
 
 
 def training_failed(error: Exception) -> TrainingFailed:

@@ -74,9 +74,17 @@ class Learner:
         """What an upload tells of the classes: the counts of now, if they change and the Hello disclosed them."""
         return disclosed_counts(self._bench) if self.supply.changes else ()
 
+    @property
+    def learns(self) -> bool:
+        """Whether this device trains under the method, as far as its model can."""
+        return self.membership.method.learnt_by(self._bench.capabilities, self._bench.terms)
+
     def snapshot(self, round_: int) -> RoundStart:
         """Begin a round: return the present state of model, method and data as its start."""
-        data = self.supply.begin_round()
+        return self.start_of(round_, self.supply.begin_round())
+
+    def start_of(self, round_: int, data: bytes = b"") -> RoundStart:
+        """Return the present state as the start of a round.  data: the id of the snapshot of data that change."""
         return RoundStart(round_, self._bench.state_bytes(), storage.serialise(self.state), data)
 
     def restore(self, start: RoundStart) -> None:
@@ -113,7 +121,7 @@ class Learner:
             class_counts=self._bench.class_counts,
             secret=self._secret,
             inert_terms=self._bench.model.spec.inert_terms,
-            learns=self.membership.method.learnt_by(self._bench.capabilities, self._bench.terms),
+            learns=self.learns,
         )
 
     def _served(self, step: Step[Any], job: Job, measured: ExchangeMetrics, serve: ServeRequest) -> WorkSlices:

@@ -14,9 +14,10 @@ from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.vocabulary import requests_of
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol import codec, transforms
-from edge_sdk.protocol.codec import Limits
-from edge_sdk.protocol.knowledge import Expect, Payload
+from edge_sdk.protocol.codec import CommonKnowledge, Limits
+from edge_sdk.protocol.knowledge import Expect, Payload, Slot
 from edge_sdk.protocol.messages import Assign, FederationSpec, Message, PublicSetSpec, Upload, Welcome
+from edge_sdk.protocol.records import replace
 from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_weights, frame_limits
 
 
@@ -58,16 +59,27 @@ class Membership:
             )
         return self.method.exchanges[assign.exchange]
 
-    def undo_transforms(self, assign: Assign) -> Assign:
-        """Return an Assign with its knowledge decoded for the method.  Raises RemoteProtocolError if it is illegal."""
+    def undo_transforms(self, assign: Assign, known: CommonKnowledge | None = None) -> Assign:
+        """Return an Assign with its knowledge decoded for the method.  Raises RemoteProtocolError if it is illegal.
+
+        known: the common knowledge of other devices in this process, which may be the same.
+        """
         rounds = self.spec.rounds
         if assign.closing != (assign.round == rounds) or assign.round > rounds or (assign.closing and assign.exchange):
             place = f"round {assign.round} of {rounds}, exchange {assign.exchange}"
             raise RemoteProtocolError("knowledge", f"{place}: out of place, or its closing flag is wrong")
-        down = self.exchange_for(assign).down
-        assign = self.chain.received(assign, "common", "personal")
-        check_roles(assign.common, {role: slot for role, slot in down.items() if not slot.personal}, self.expect)
-        check_roles(assign.personal, {role: slot for role, slot in down.items() if slot.personal}, self.expect)
+        common, personal = _fields_of(self.exchange_for(assign))
+        if known is None or known.decoded is not assign.common:
+            assign = self.chain.received(assign, "common", "personal")
+            check_roles(assign.common, common, self.expect)
+        else:
+            purpose = self.expect, assign.closing, assign.exchange
+            if known.checked_for != purpose:
+                restored = self.chain.undo(assign.common)
+                check_roles(restored, common, self.expect)
+                known.checked_for, known.restored = purpose, restored
+            assign = replace(self.chain.received(assign, "personal"), common=known.restored)
+        check_roles(assign.personal, personal, self.expect)
         return assign
 
     def apply_transforms(
@@ -128,6 +140,13 @@ def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membershi
         limits=frame_limits(method.every_exchange, expect),
         chain=transforms.chain(spec),
     )
+
+
+def _fields_of(exchange: Exchange) -> tuple[Mapping[str, Slot], Mapping[str, Slot]]:
+    """Return the slots of what an Assign brings: of the common part, and of the personal one."""
+    down = exchange.down
+    personal = {role: slot for role, slot in down.items() if slot.personal}
+    return {role: slot for role, slot in down.items() if role not in personal} if personal else down, personal
 
 
 def _expected(spec: FederationSpec, own: ModelSpec) -> Expect:

@@ -24,7 +24,7 @@ def forward(spec: ModelSpec, samples: int) -> Effort:
     return Effort(spec.flops_per_sample * samples, moved_bytes, spec.calls_per_pass)
 
 
-@dataclass
+@dataclass(slots=True)
 class Meter:
     """Counts what a device has computed so far."""
 

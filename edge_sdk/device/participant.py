@@ -54,7 +54,6 @@ from edge_sdk.transport.base import (
     Connected,
     Disconnected,
     Incoming,
-    Rejected,
     SendRefused,
     Transport,
     TransportEvent,
@@ -78,6 +77,8 @@ class Participant:
     """Run and epoch of the last status about the end of a run that this device was not part of."""
     _newest_stamp = (0, 0)
     """Boot epoch and sequence of the newest Assign since this start; zeros: none came."""
+    common_knowledge: codec.CommonKnowledge | None = None
+    """What this device shares with others in its process; a simulator sets it."""
 
     def __init__(
         self,
@@ -275,7 +276,9 @@ class Participant:
         If the disk fails, the frame has no effect either; its sender sends it again.
         """
         self._now_s = now_s
-        if isinstance(event, Connected):
+        if isinstance(event, Incoming):
+            self._handle_frame(event, now_s)
+        elif isinstance(event, Connected):
             self.on_news("connected to the broker")
             self._uplink.announce("ready", self.declined)
             self._feed(session.LinkUp(now_s))
@@ -286,16 +289,17 @@ class Participant:
                 f"the broker does not take what this device sends on {event.topic}: {event.reason}; "
                 f"its access rules must let the user of {self.device} publish there"
             )
-        elif isinstance(event, Rejected):
-            self._count_refused(event.kind, f"refused a frame on {event.topic}: {event.reason}")
         else:
-            try:
-                self._receive(event, now_s)
-            except RemoteProtocolError as error:
-                self._count_refused(error.kind, f"refused a frame on {event.topic}: {error}")
-            except StoreError as error:
-                self._note_disk_fault(error)
-            event.acknowledge()
+            self._count_refused(event.kind, f"refused a frame on {event.topic}: {event.reason}")
+
+    def _handle_frame(self, incoming: Incoming, now_s: float) -> None:
+        try:
+            self._receive(incoming, now_s)
+        except RemoteProtocolError as error:
+            self._count_refused(error.kind, f"refused a frame on {incoming.topic}: {error}")
+        except StoreError as error:
+            self._note_disk_fault(error)
+        incoming.acknowledge()
 
     def _disconnected(self, event: Disconnected) -> None:
         remedy = f"; {OWN_IDENTITY}" if event.taken_over else ""
@@ -478,7 +482,9 @@ class Participant:
     def _opened(self, frame: bytes) -> tuple[Envelope, bytes]:
         """Return the message in a frame, and the frame as it is kept, after what the identity requires is checked."""
         if self._security is None:
-            return codec.decode(frame, self._limits), frame
+            known = self.common_knowledge
+            envelope = codec.decode(frame, self._limits) if known is None else known.decode(frame, self._limits)
+            return envelope, frame
         try:
             return self._security.opened(frame, self._limits)
         except RemoteProtocolError as error:
@@ -519,7 +525,7 @@ class Participant:
             return  # the Welcome has not come yet; this Assign will be sent again
         if self.declined is not None:
             self._uplink.announce("ready", self.declined)  # the coordinator does not know, or asks all the same
-        assign = self._learner.membership.undo_transforms(assign)
+        assign = self._learner.membership.undo_transforms(assign, self.common_knowledge)
         self._newest = (assign, frame)
         self._feed(session.Assigned(ExchangeId(assign.round, assign.exchange), assign.closing, now_s))
         self._newest = None  # its knowledge may be megabytes, and only the method still needs it
@@ -532,20 +538,20 @@ class Participant:
             self._carry_out(command)
 
     def _carry_out(self, command: session.SessionCommand) -> None:
-        if isinstance(command, session.SayHello):
+        if isinstance(command, session.SendUpload):
+            if (frame := self.store.upload(*command.exchange_id)) is not None:
+                self._uplink.send_upload(frame)
+        elif isinstance(command, session.StartWork):
+            self._start_work()
+        elif isinstance(command, session.ForgetUpload):
+            self.store.mark_receipted(*command.exchange_id)
+        elif isinstance(command, session.SayHello):
             self._unanswered_hellos += self._learner is None
             if self._unanswered_hellos == HELLOS_BEFORE_NOTICE:
                 self.on_news(no_answer_notice(self.federation, self.device))
             self._uplink.send(self.hello_to_send(self._hello()))
         elif isinstance(command, session.FetchPublic):
             self._begin_fetching()
-        elif isinstance(command, session.StartWork):
-            self._start_work()
-        elif isinstance(command, session.SendUpload):
-            if (frame := self.store.upload(*command.exchange_id)) is not None:
-                self._uplink.send_upload(frame)
-        elif isinstance(command, session.ForgetUpload):
-            self.store.mark_receipted(*command.exchange_id)
         elif self._work is not None:
             self._rebuild()  # the run ended during an exchange, which will never count
 
@@ -573,7 +579,8 @@ class Participant:
         """Compute the present exchange again from its beginning, because its results so far are lost."""
         work = self._work
         if work is not None:
-            self._newest = work.learner.membership.stored_assign(work.frame), work.frame
+            frame = bytes(work.frame)
+            self._newest = work.learner.membership.stored_assign(frame), frame
             self._start_work()
             self._newest = None
 

@@ -46,7 +46,7 @@ def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -
         learner.skipped_round = finished[-1].round, withheld
         return
     for done in finished:
-        assign = learner.membership.stored_assign(done.assign)
+        assign = learner.membership.stored_assign(bytes(done.assign))
         try:
             learner.recompute(assign)
         except Exception as error:
@@ -74,7 +74,7 @@ def restored_session(state: SessionState, phase: SessionPhase, membership: Membe
     exchange_id, closing, pending = new.exchange_id, new.closing, new.pending
     for last in store.finished()[-1:]:
         exchange_id, pending = ExchangeId(last.round, last.exchange), not last.receipted
-        closing = membership.stored_assign(last.assign).closing
+        closing = membership.stored_assign(bytes(last.assign)).closing
     return dataclasses.replace(
         state, phase=phase, exchange_id=exchange_id, closing=closing, pending=pending, unfinished=False
     )

@@ -10,11 +10,12 @@ A newer Assign replaces an older one, whatever the device is doing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from typing import TypeAlias
 
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.records import replace
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 
 HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0

@@ -8,15 +8,26 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 from edge_sdk.at_rest.digests import checked_row, with_digest
 from edge_sdk.durable import Contents, WatchedFile, as_store_error, leave_to_parent, open_database, transaction
 from edge_sdk.methods.job import SECRET_BYTES
+from edge_sdk.protocol.records import replace
+
+
+class InParts(Protocol):
+    """A frame that is kept in parts, and put together by `bytes`."""
+
+    def __len__(self) -> int: ...
+    def __bytes__(self) -> bytes: ...
+
+
+Kept: TypeAlias = bytes | InParts
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +49,7 @@ class FinishedExchange:
 
     round: int
     exchange: int
-    assign: bytes
+    assign: Kept
     """The frame of its Assign."""
     upload: bytes
     """The frame of its upload; the same bytes are sent each time."""
@@ -77,6 +88,15 @@ class Store(Protocol):
 
     def saved_round(self) -> int | None:
         """Return the round of the last start that was saved; None: none was saved yet."""
+
+    def kept(self, frame: bytes) -> Kept:
+        """Return a frame in the form in which it waits to be saved."""
+
+    def rest(self, start: Callable[[], RoundStart]) -> None:
+        """Take note that a round is over.  start: returns the start of the next one, until that begins.
+
+        A store in memory needs no copy of the model meanwhile.  A store on a disk does nothing.
+        """
 
     def begin_round(self, start: RoundStart) -> None:
         """Take note that a round begins.  The start is saved later, with the first exchange of the round.
@@ -118,6 +138,10 @@ class MemoryStore:
     _start: RoundStart | None = None
     _saved_round: int | None = None
     _done: dict[tuple[int, int], FinishedExchange] = field(default_factory=dict)
+    keep: Callable[[bytes], Kept] = bytes
+    """Returns the frame of an Assign in the form in which it is kept."""
+    _resting: Callable[[], RoundStart] | None = None
+    """Returns the start of the next round, while none is going on; None: one is."""
 
     def welcome(self) -> bytes | None:
         """Return the frame of the last Welcome."""
@@ -138,28 +162,42 @@ class MemoryStore:
 
     def adopt(self, start: RoundStart, origin: bytes) -> None:
         """Keep both in memory."""
+        self._resting = None
         self._start, self._saved_round, self._origin = start, start.round, origin
 
     def round_start(self) -> RoundStart | None:
-        """Return the start of the round that began last."""
-        return self._start
+        """Return the start of the round that began last, or while none is going on, that of the next one."""
+        return self._start if self._resting is None else self._resting()
+
+    def kept(self, frame: bytes) -> Kept:
+        """Return what `keep` makes of the frame."""
+        return self.keep(frame)
+
+    def rest(self, start: Callable[[], RoundStart]) -> None:
+        """Forget the start of the round that is over."""
+        self._start, self._resting = None, start
+
+    def hold(self) -> None:
+        """Keep the start of the next round from now on: the device that could tell it will be switched off."""
+        self._start, self._resting = self.round_start(), None
 
     def saved_round(self) -> int | None:
         """Return the round of the start that was saved last."""
         return self._saved_round
 
     def begin_round(self, start: RoundStart) -> None:
-        """Keep the start of the round from now on."""
-        self._start = start
+        """Keep the start of the round from now on, and no older upload that the coordinator has."""
+        self._start, self._resting = start, None
+        self._done = {key: replace(done, upload=b"") if done.receipted else done for key, done in self._done.items()}
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
         """Return the upload's frame."""
         done = self._done.get((round_, exchange))
-        return None if done is None else done.upload
+        return None if done is None else done.upload or None
 
     def finished(self) -> tuple[FinishedExchange, ...]:
         """Return the exchanges in order."""
-        return tuple(self._done[key] for key in sorted(self._done))
+        return tuple(replace(self._done[key], assign=bytes(self._done[key].assign)) for key in sorted(self._done))
 
     def save(self, done: FinishedExchange, start: RoundStart | None = None) -> None:
         """Add the exchange."""
@@ -169,7 +207,7 @@ class MemoryStore:
 
     def save_start(self, start: RoundStart) -> None:
         """Replace everything by the start."""
-        self._start, self._saved_round = start, start.round
+        self._start, self._saved_round, self._resting = start, start.round, None
         self._done = {}
 
     def mark_receipted(self, round_: int, exchange: int) -> None:
@@ -262,6 +300,13 @@ class SqliteStore:
             row = self._db.execute("SELECT round FROM start").fetchone()
         return int(row[0]) if row else None
 
+    def kept(self, frame: bytes) -> Kept:
+        """Return the frame."""
+        return frame
+
+    def rest(self, start: Callable[[], RoundStart]) -> None:
+        """Do nothing: the start that was saved last stays, with the exchanges since."""
+
     def begin_round(self, start: RoundStart) -> None:
         """Do nothing: the start is written with the first exchange of the round."""
 
@@ -284,7 +329,7 @@ class SqliteStore:
             if start is not None:
                 self._db.execute("DELETE FROM done")
                 self._replace_start(start)
-            row = with_digest(done.round, done.exchange, done.assign, done.upload, int(done.receipted))
+            row = with_digest(done.round, done.exchange, bytes(done.assign), done.upload, int(done.receipted))
             self._db.execute("INSERT OR REPLACE INTO done VALUES (?, ?, ?, ?, ?, ?)", row)
         self._receipted.clear()
 

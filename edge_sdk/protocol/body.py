@@ -57,6 +57,11 @@ def pack_value(plain: Any) -> PackedField:
     return PackedField(parts, sum(map(len, parts)), functools.reduce(lambda crc, part: crc32(part, crc), parts, 0))
 
 
+def packed_text(text: str) -> bytes:
+    """Pack a text."""
+    return cast("bytes", msgpack.packb(text))
+
+
 def pack(plain: Any) -> list[Piece]:
     """Return a body in pieces; each PackedField, and each array of u1 (a long byte string), is a piece of its own."""
     separate: list[NDArray[np.uint8] | PackedField] = []
@@ -79,7 +84,7 @@ def unpack(body: memoryview, spans: list[Span], pairs: Callable[[list[tuple[Any,
     pairs: makes a dict of the key-value pairs of a map, and checks the keys.
     """
     if not spans:
-        return msgpack.unpackb(body, raw=False, strict_map_key=False, object_pairs_hook=pairs)
+        return unpack_short(body, pairs)
 
     def long(_code: int, number: bytes) -> memoryview:
         _, begin, end = spans[int.from_bytes(number, "big")]
@@ -87,6 +92,11 @@ def unpack(body: memoryview, spans: list[Span], pairs: Callable[[list[tuple[Any,
 
     short = b"".join(_with_placeholders(body, spans))
     return msgpack.unpackb(short, raw=False, strict_map_key=False, object_pairs_hook=pairs, ext_hook=long)
+
+
+def unpack_short(body: bytes | memoryview, pairs: Callable[[list[tuple[Any, Any]]], Any]) -> Any:
+    """Return the plain value of a body without long byte strings."""
+    return msgpack.unpackb(body, raw=False, strict_map_key=False, object_pairs_hook=pairs)
 
 
 class _Writer:

@@ -20,14 +20,16 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, cast, get_args
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol import body, crc, schema
 from edge_sdk.protocol.body import PackedField, Piece
-from edge_sdk.protocol.messages import Message
+from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.messages import Assign, Message
+from edge_sdk.protocol.records import replace
 from edge_sdk.protocol.scan import scan
 
 MAGIC = b"EDGK"
@@ -39,6 +41,13 @@ HEADER_BYTES = HEADER.size
 SIGNATURE_BYTES = 64
 UNSIGNED = bytes(16)
 _SIGNED = 1
+_TEXT = {str}
+_COMMON, _PERSONAL, _EMPTY_MAP = b"\xa6common", b"\xa8personal", b"\x80"
+"""Names of fields, and a map without entries, as msgpack packs them.  No id can hold the first two."""
+_FRONT_BYTES, _LEAST_SHARED_BYTES = 512, 64
+"""How far from the header the common knowledge begins at most, and how long it is at least, to be decoded once."""
+_NOBODY = body.pack_value("")
+"""Stands for the device's id in a message to many devices."""
 _FLAGS_AT, _CRC_AT = 5, 12
 
 Sign = Callable[[bytes], bytes]
@@ -107,6 +116,30 @@ def encode(
     if sign is None:
         return b"".join((header, *parts))
     return b"".join((header, _signature(sign, header, *parts), *parts))
+
+
+class Circular:
+    """A message that goes to many devices and differs only in the device's id: checked and packed once."""
+
+    def __init__(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> None:
+        """message: for any of the devices.  packed: fields that `pack_field` has encoded already.
+
+        Raises LocalProtocolError if the message breaks its own schema.
+        """
+        plain = {**schema.to_plain(message), **packed, "device": _NOBODY}
+        pieces = body.pack([_TAGS[type(message)], plain])
+        at = next(place for place, piece in enumerate(pieces) if piece is _NOBODY)
+        self._before, self._after = pieces[at - 1], pieces[at + 1]
+        self._first, self._rest = pieces[: at - 1], pieces[at + 2 :]
+
+    def parts(self, device: str, stamp: Stamp) -> tuple[bytes | memoryview, ...]:
+        """Return the unsigned frame to a device with a legal id, in parts to be joined; long ones are shared."""
+        pieces: list[Piece] = [*self._first, self._joined(device), *self._rest]
+        parts = tuple(body.joined_parts(pieces))
+        return (_with_checksum(_header(sum(map(len, parts)), stamp, 0), *pieces), *parts)
+
+    def _joined(self, device: str) -> bytes:
+        return b"".join((cast("bytes", self._before), body.packed_text(device), cast("bytes", self._after)))
 
 
 def seal_frame(
@@ -194,6 +227,47 @@ def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None 
         raise RemoteProtocolError("msgpack", f"{len(frame)} bytes do not decode: {type(error).__name__}") from None
 
 
+@dataclass(slots=True)
+class CommonKnowledge:
+    """The common knowledge of the Assign that was decoded last, for many devices in one process.
+
+    It is decoded and checked for the first device, and the same object for all others whose Assign brings the same
+    bytes.
+    """
+
+    packed: bytes = b""
+    decoded: Mapping[str, Payload] = field(default_factory=dict)
+    checked_for: object = None
+    """What it was restored and checked for; None: it was not."""
+    restored: Mapping[str, Payload] = field(default_factory=dict)
+    """With the federation's transforms undone."""
+
+    def decode(self, frame: bytes, limits: Limits) -> Envelope:
+        """Decode an unsigned frame, as `decode` does."""
+        begin = frame.find(_COMMON, HEADER_BYTES, HEADER_BYTES + _FRONT_BYTES) + len(_COMMON)
+        end = frame.rfind(_PERSONAL)
+        if begin < len(_COMMON) or end - begin < _LEAST_SHARED_BYTES:
+            return decode(frame, limits)
+        if end - begin != len(self.packed) or not frame.startswith(self.packed, begin):
+            envelope = decode(frame, limits)
+            if isinstance(envelope.message, Assign) and _is_one_value(frame, begin, end, limits):
+                self.packed, self.decoded = frame[begin:end], envelope.message.common
+                self.checked_for, self.restored = None, {}
+            return envelope
+        stamp, _ = open_frame(frame, limits)
+        plain = body.unpack_short(b"".join((frame[HEADER_BYTES:begin], _EMPTY_MAP, frame[end:])), _fields)
+        return Envelope(replace(cast("Assign", _message(plain)), common=self.decoded), stamp)
+
+
+def _is_one_value(frame: bytes, begin: int, end: int, limits: Limits) -> bool:
+    """Whether these bytes of a legal frame are one value, and the frame has no signature."""
+    try:
+        scan(memoryview(frame)[begin:end], limits.tensor_bytes)
+    except RemoteProtocolError:
+        return False
+    return not frame[_FLAGS_AT] & _SIGNED
+
+
 def open_frame(
     frame: bytes, limits: Limits, verify: Verify | None = None, version: int = VERSION
 ) -> tuple[Stamp, memoryview]:
@@ -257,10 +331,9 @@ def _checksum(blank_header: bytes, *pieces: Piece) -> int:
 
 def _fields(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     """Make the dict of a map, and check its keys; msgpack's own check differs between its implementations."""
-    for key, _ in pairs:
-        if type(key) is not str:
-            raise RemoteProtocolError("msgpack", "a key of a map is no text")
     fields = dict(pairs)
+    if fields and set(map(type, fields)) != _TEXT:
+        raise RemoteProtocolError("msgpack", "a key of a map is no text")
     if len(fields) != len(pairs):
         raise RemoteProtocolError("schema", "a map holds the same key twice")
     return fields

@@ -44,6 +44,7 @@ from edge_sdk.protocol.leaves import (
     wrong_type,
 )
 from edge_sdk.protocol.quantised import Coded, coded
+from edge_sdk.protocol.records import getter, maker
 
 __all__ = [
     "DTYPES",
@@ -417,15 +418,16 @@ def _record(cls: type) -> _Pair:
     ]
 
     encoders = [(name, codec[0]) for name, codec in codecs.items()]
+    values = getter(cls)
     decoders = [(name, codec[1]) for name, codec in codecs.items()]
+    make: Callable[..., Any] = maker(cls)
     left_out = {field.name: _default(field) for field in fields if field.metadata.get("later")}
 
     def encode(value: Any, path: str) -> Plain:
         if type(value) is not cls:
             raise LocalProtocolError(f"{path}: expected {cls.__name__}, found {type(value).__name__}")
         plain = {}
-        for name, each_encode in encoders:
-            each = getattr(value, name)
+        for (name, each_encode), each in zip(encoders, values(value), strict=True):
             if name not in left_out or each != left_out[name]:
                 plain[name] = each_encode(each, path and f"{path}.{name}")
         return plain
@@ -440,7 +442,7 @@ def _record(cls: type) -> _Pair:
             name: each_decode(value[name], path and f"{path}.{name}") for name, each_decode in decoders if name in value
         }
         try:
-            return cls(**known)
+            return make(**known)
         except (TypeError, ValueError) as error:  # from the class's own check in __post_init__
             raise RemoteProtocolError("schema", f"{path}: {error}") from None
 

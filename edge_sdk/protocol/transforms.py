@@ -25,6 +25,7 @@ from edge_sdk.protocol.encodings import (
 )
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, EncodingSpec, FederationSpec, Upload
+from edge_sdk.protocol.records import replace
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.wires import Exchange, slots_of
 
@@ -68,7 +69,7 @@ class Chain:
             undone = self.undo(sent)
             if undone is not sent:
                 changes[field] = undone
-        return dataclasses.replace(message, **changes) if changes else message
+        return replace(message, **changes) if changes else message
 
     def _applied(self, role: str, payload: Payload) -> Payload:
         try:

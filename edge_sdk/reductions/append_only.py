@@ -29,12 +29,16 @@ class AppendOnlyMap(Mapping[K, V], Generic[K, V]):
         """Return the map with one more entry; an existing key keeps its value."""
         if key in self:
             return self
-        longer: AppendOnlyMap[K, V] = AppendOnlyMap()
+        longer: AppendOnlyMap[K, V] = object.__new__(AppendOnlyMap)
         longer._shared, longer._length = self._shared, self._length + 1
         if len(self._shared) > self._length:  # another version was made longer
             longer._shared = dict(islice(self._shared.items(), self._length))
         longer._shared[key] = self._length, value
         return longer
+
+    def __contains__(self, key: object) -> bool:
+        found = self._shared.get(key)  # type: ignore[arg-type]  # any object may be asked for
+        return found is not None and found[0] < self._length
 
     def __getitem__(self, key: K) -> V:
         at, value = self._shared[key]
@@ -59,7 +63,7 @@ class AppendOnlySet(AbstractSet[K], Generic[K]):
 
     def added(self, item: K) -> AppendOnlySet[K]:
         """Return the set with one more item."""
-        longer: AppendOnlySet[K] = AppendOnlySet()
+        longer: AppendOnlySet[K] = object.__new__(AppendOnlySet)
         longer._map = self._map.added(item, None)
         return longer
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.protocol.knowledge import ByClass, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.low_rank import LowRank
+from edge_sdk.protocol.records import getter
 from edge_sdk.protocol.schema import Count, Integer, Real, Text
 from edge_sdk.protocol.value_range import all_within, min_max
 
@@ -121,8 +122,7 @@ def beyond(knowledge: Roles, table: RobustTable) -> str:
     for role, payload in knowledge.items():
         key = _bound_of(payload)
         most = getattr(table, key, 0.0)
-        for each in fields(payload) if key else ():
-            value = getattr(payload, each.name)
+        for value in getter(type(payload))(payload) if key else ():
             if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not all_within(value, most):
                 largest = max(map(abs, min_max(value)))
                 return f"{role}: numbers of up to {largest:.3g}, and robust.{key} is {most:g}"

@@ -7,7 +7,6 @@ moment, and may compute the first of them while the Assigns of the last ones are
 
 from __future__ import annotations
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from edge_sdk.agent import Agent
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
+from edge_sdk.protocol.records import replace
 from edge_sim.engines import meter_totals
 from edge_sim.engines.base import LOST, DeviceAnswer, DeviceRequest, Engine
 
@@ -38,7 +38,7 @@ class Computation:
     """The device's meter at the begin of the computation."""
 
     def __post_init__(self) -> None:
-        self.begun, self._before = self.agent.begun, dataclasses.replace(self.agent.meter)
+        self.begun, self._before = self.agent.begun, replace(self.agent.meter)
 
     def step(self) -> DeviceRequest | None:
         """Return the next request; None: there is none, as all is computed or the exchange was given up."""

@@ -26,6 +26,7 @@ from edge_sdk.agent import INSTANCE_BYTES, Agent
 from edge_sdk.boards.profiles import Effort
 from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.errors import RunFailed
+from edge_sdk.protocol.codec import CommonKnowledge
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
 from edge_sim.clock.checkpoint import Checkpoints
@@ -93,7 +94,7 @@ class VirtualFleet:
             unclosed=state.get("unclosed"),
             lab=secured / "lab" if secured else None,
         )
-        stores = stores or {}
+        stores, common = stores or {}, CommonKnowledge()
         name = fleet.federation.spec.federation
         self.devices = tuple(
             VirtualDevice(
@@ -105,6 +106,7 @@ class VirtualFleet:
                 queue=self._queue,
                 caches=caches,
                 identity=secured / device.kit.id if secured else device.kit.id,
+                common=common,
             )
             for device in fleet.devices
         )
@@ -184,16 +186,18 @@ class VirtualFleet:
         self._whole_fleet.complete()
 
     def _pass_time(self, between_events: Callable[[], None]) -> None:
-        while not (self.server.over and self._all_over()):
+        clock, over = self.clock, self.server.over
+        while not (over and self._all_over()):
             between_events()
-            if self.clock.next_s > self.clock.now_s:
+            if clock.next_s > clock.now_s:
                 self.server.observer.waited(self.server.record)
                 self._queue.compute()
-            if not self.clock.step():
+            if not clock.step():
                 raise RunFailed("the simulated fleet came to a standstill")
             if self.resumption is not None:
-                self.resumption.look(self.clock.now_s)
-            if self.server.over and self.server.rounds.reason:
+                self.resumption.look(clock.now_s)
+            over = self.server.over
+            if over and self.server.rounds.reason:
                 return
             if self._checkpoints is not None and self._checkpoints.due():
                 self._save()
@@ -324,9 +328,10 @@ class VirtualDevice:
         queue: ComputationQueue,
         caches: Path | None = None,
         identity: str | Path,
+        common: CommonKnowledge | None = None,
     ) -> None:
-        """identity: the device's id, or a folder with its keys."""
-        self._queue, self._identity = queue, identity
+        """identity: the device's id, or a folder with its keys.  common: what the devices of this process share."""
+        self._queue, self._identity, self._common = queue, identity, common
         self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
         self._hub, self._federation = hub, federation
@@ -355,6 +360,8 @@ class VirtualDevice:
     def power_off(self) -> None:
         """Switch the board off; what it was computing is lost."""
         self._queue.settle(self.agent)
+        if isinstance(self.agent.store, MemoryStore):
+            self.agent.store.hold()
         self.powered = False
         self.hardware.power_off(self.clock.now_s)
         self._hub.cut_power(self.device.kit.id)
@@ -369,6 +376,9 @@ class VirtualDevice:
         self.connect()
 
     def _start(self, store: Store | None) -> None:
+        store = store or MemoryStore()
+        if isinstance(store, MemoryStore):
+            store.keep = self._hub.splicers["task"].spliced
         self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self.hardware.transfer_s)
         self.agent: Agent = self._agent_type(
             federation=self._federation,
@@ -378,7 +388,7 @@ class VirtualDevice:
             data=self.device.data,
             public=self.device.public if self._cache is None else None,
             public_cache=self._cache,
-            state=store or MemoryStore(),
+            state=store,
             board=self.device.kit.board_name,
             disclose_classes=True,
             privacy=self.device.kit.budget,
@@ -391,6 +401,7 @@ class VirtualDevice:
         if self._identity != self.device.kit.id:  # with keys, a device obeys only a Refusal that names its instance
             self.agent.instance = secrets.token_bytes(INSTANCE_BYTES)
         self.agent.serve = partial(ask, self.agent.bench)
+        self.agent.common_knowledge = self._common
         self._queue.attach(self.device.kit.number, self.agent.bench)
         self._computed = 0
         self._waker = _Waker(self.clock, self._wake, self._due_s)

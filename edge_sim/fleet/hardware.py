@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from edge_sdk.boards.profiles import Board, Effort, Link
+from edge_sdk.protocol.records import replace
 
 J_PER_WH = 3600.0
+_TRANSFERS = 64
+"""The most sizes of frames whose times a board remembers: the frames of a round have few sizes."""
 
 
 class DeviceCost(NamedTuple):
@@ -19,7 +22,7 @@ class DeviceCost(NamedTuple):
     steps: int = 0
 
 
-@dataclass
+@dataclass(slots=True)
 class _Books:
     """Totals of a board over the whole run, power cuts included."""
 
@@ -50,6 +53,8 @@ class Hardware:
         self._capacity_j = J_PER_WH * (board.battery_wh if battery_wh is None else battery_wh)
         self._charge_w = charge_w
         self._books = _Books(stored_j=self._capacity_j)
+        self._transfers: dict[tuple[int, bool], tuple[float, float]] = {}
+        """Seconds on the air and of the whole transfer, by the size and direction of a frame."""
         self._since_s: float | None = None
         """Time since which the board has power; None: it has none."""
         self._busy_until_s = 0.0
@@ -116,8 +121,15 @@ class Hardware:
 
     def transfer_s(self, size_bytes: int, *, up: bool) -> float:
         """Return the seconds of a transfer and count them as radio time.  This is a TransferTime."""
-        self._books.air_s += self.link.air_s(size_bytes, up=up)
-        return self.link.transfer_s(size_bytes, up=up)
+        known = self._transfers.get((size_bytes, up))
+        if known is None:
+            if len(self._transfers) >= _TRANSFERS:
+                self._transfers.clear()
+            known = self.link.air_s(size_bytes, up=up), self.link.transfer_s(size_bytes, up=up)
+            self._transfers[size_bytes, up] = known
+        air_s, transfer_s = known
+        self._books.air_s += air_s
+        return transfer_s
 
     # -- what it has come to ----------------------------------------------------------------------------------------
 

@@ -9,7 +9,7 @@ for a while.
 from __future__ import annotations
 
 import time
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -18,6 +18,7 @@ from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Screen, TransportEvent, Will
 from edge_sdk.transport.memory.fault_draws import FaultDraws
+from edge_sdk.transport.memory.splicing import LEAST_BYTES, Spliced, Splicer
 from edge_sdk.transport.memory.subscriptions import SubscriptionTree
 
 
@@ -74,6 +75,8 @@ class Hub:
         self._retained: dict[str, bytes] = {}
         self.down = False
         """Whether the broker itself is down."""
+        self.splicers: defaultdict[str, Splicer] = defaultdict(Splicer)
+        """What long frames share while they are on their way, by the last level of their topic."""
         self.on_publish: Callable[[bytes], None] = lambda _frame: None
         """Called with each frame that is published."""
         self.fault_counts: Counter[str] = Counter()
@@ -208,7 +211,16 @@ class Hub:
         if self.clock is None:
             client.push(Incoming(topic, frame))
         else:
-            self.clock.at(arrival_s, lambda: client.arrive(Incoming(topic, frame)))
+            kept = frame if len(frame) < LEAST_BYTES else self.splicers[topic.rpartition("/")[2]].spliced(frame)
+            self.clock.at(arrival_s, lambda: client.arrive(topic, kept))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Arrived:
+    """A long frame that waits to be polled, and is put together then."""
+
+    topic: str
+    frame: Spliced
 
 
 class MemoryTransport:
@@ -218,7 +230,7 @@ class MemoryTransport:
         """number: how many clients were linked to the hub before."""
         self._hub, self.client_id, self.transfer_s, self.number = hub, client_id, transfer_s, number
         self._subscriptions: tuple[str, ...] = ()
-        self._inbox: deque[TransportEvent] = deque()
+        self._inbox: deque[TransportEvent | _Arrived] = deque()
         self.will: Will | None = None
         self.online = False
         self._connect_called, self._closed = False, False
@@ -261,13 +273,21 @@ class MemoryTransport:
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
         """Return the next event, or None if there is none within `timeout_s` seconds of real time."""
+        if self._inbox:
+            return self._next()
+        if timeout_s <= 0:
+            return None
         end_s = time.monotonic() + timeout_s
         while not self._inbox:
             left_s = end_s - time.monotonic()
             if left_s <= 0:
                 return None
             time.sleep(min(left_s, 0.001))
-        return self._inbox.popleft()
+        return self._next()
+
+    def _next(self) -> TransportEvent:
+        event = self._inbox.popleft()
+        return Incoming(event.topic, bytes(event.frame)) if isinstance(event, _Arrived) else event
 
     def close(self) -> None:
         """Go offline until `connect` is called again, and end the subscriptions."""
@@ -279,12 +299,12 @@ class MemoryTransport:
         """Whether a frame on this topic would reach this client now."""
         return self.online and any(topics.matches(pattern, topic) for pattern in self._subscriptions)
 
-    def arrive(self, event: Incoming) -> None:
+    def arrive(self, topic: str, frame: bytes | Spliced) -> None:
         """Deliver a frame after its transfer time; it is lost if this client is offline by now."""
         if self.online:
-            self.push(event)
+            self.push(_Arrived(topic, frame) if isinstance(frame, Spliced) else Incoming(topic, frame))
 
-    def push(self, event: TransportEvent) -> None:
+    def push(self, event: TransportEvent | _Arrived) -> None:
         """Queue an event for `poll`."""
         self._inbox.append(event)
         self.on_event()

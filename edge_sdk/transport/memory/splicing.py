@@ -1,0 +1,63 @@
+"""Long frames that differ only near their beginning and their end share one copy of what lies between.
+
+The Assigns of an exchange are as long as the weights that they bring, and nearly all of each is common to all devices.
+A simulation holds thousands of them at once: on their way, and with each device until its round is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+LEAST_BYTES = 16 * 1024
+"""Shorter frames are kept as they are."""
+_EDGE_BYTES = 1024
+"""What is kept of each frame itself, at either end: header, ids and short fields."""
+_PROBES, _PROBE_BYTES = 8, 32
+"""How many pieces of two frames are compared before a middle is copied, and how long each is."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spliced:
+    """A frame in three parts, of which the middle may be shared."""
+
+    head: bytes
+    middle: bytes
+    tail: bytes
+
+    def __len__(self) -> int:
+        return len(self.head) + len(self.middle) + len(self.tail)
+
+    def __bytes__(self) -> bytes:
+        return b"".join((self.head, self.middle, self.tail))
+
+
+class Splicer:
+    """Finds what the frames of one kind have in common with the one before."""
+
+    def __init__(self) -> None:
+        self._last = b""
+        """The last frame that shared nothing; its length may differ from that of the next one by that of an id."""
+        self._middle = b""
+
+    def spliced(self, frame: bytes) -> bytes | Spliced:
+        """Return a frame, or if it is long and like the one before, the frame with a shared middle."""
+        if len(frame) < LEAST_BYTES:
+            return frame
+        end = len(frame) - _EDGE_BYTES
+        begin = end - len(self._middle)
+        if not self._middle or begin <= 0 or not frame.startswith(self._middle, begin):
+            if not _alike(self._last, frame):
+                self._last = frame
+                return frame
+            begin, self._last = _EDGE_BYTES, b""
+            self._middle = frame[begin:end]
+        return Spliced(frame[:begin], self._middle, frame[end:])
+
+
+def _alike(one: bytes, other: bytes) -> bool:
+    """Whether two frames are the same at some places, counted from their ends."""
+    if abs(len(one) - len(other)) > _EDGE_BYTES // 2:
+        return False
+    step = (len(other) - 2 * _EDGE_BYTES) // _PROBES
+    places = range(_EDGE_BYTES, _EDGE_BYTES + _PROBES * step, step)
+    return all(one[-at - _PROBE_BYTES : -at] == other[-at - _PROBE_BYTES : -at] for at in places)
