@@ -150,7 +150,8 @@ class Sender:
                 run=self._run,
             )
 
-        self._hand(device, Receipt, self._parts_to(device, Receipt, receipt, (place, verdict, reason)))
+        parts = self._parts_to(device, Receipt, receipt, (place, verdict, reason))
+        self._hand(device, Receipt, parts, answered=True)  # else the upload comes again
 
     def repeat(self, device: str, at: ExchangeId) -> bool:
         """Send the Assign of this exchange again if it travels in chunks; returns whether it was sent."""
@@ -177,7 +178,8 @@ class Sender:
                 run=self._run,
             )
 
-        if self._asked.get(device) != at:
+        first = self._asked.get(device) != at
+        if first:
             self._asked[device] = at
             self._asks(device, EXCHANGE_EARNS)
         same = None if personal else (at, left_s, common)
@@ -185,7 +187,7 @@ class Sender:
         self._long.pop(device, None)
         if parts is not None and sum(map(len, parts)) > CHUNK_BYTES:
             self._long[device] = at, self._sealing_to(device), parts
-        self._hand(device, Assign, parts)
+        self._hand(device, Assign, parts, answered=first)
 
     def packed_common(self, common: Mapping[str, Payload], at: ExchangeId, anybody: str) -> PackedField:
         """Pack the payloads that all Assigns of an exchange have in common; anybody: the id of any device."""
@@ -193,13 +195,13 @@ class Sender:
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
         return codec.pack_field(assign, "common")
 
-    def _hand(self, device: str, kind: type, parts: Parts | None) -> None:
+    def _hand(self, device: str, kind: type, parts: Parts | None, *, answered: bool = False) -> None:
         if parts is None:
             log.warning("%s is sent no %s: the lab encrypts, and it has no key for that", device, kind.__name__)
             return
         frame = b"".join(parts)
         self._sent(device, len(frame))
-        self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame)
+        self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame, answered=answered)
 
     def _sealing_to(self, device: str) -> Sealing | None:
         return None if self._sealing is None else self._sealing(device)
