@@ -53,6 +53,12 @@ def _methods_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", type=Path, nargs="+", metavar="RUN_DIR")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="where the HTML file goes (default: report.html in the folder, or in the one that all folders lie in)",
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON, draw nothing")
 
 
@@ -157,10 +163,10 @@ METHODS = Subcommand(
 )
 REPORT = Subcommand(
     name="report",
-    help="table and plots of finished or running runs, and of comparisons",
+    help="tables, plots and one HTML file of finished or running runs, and of comparisons",
     example="edge-sdk report runs/demo",
     arguments=_report_arguments,
-    function="coordinator.report.command:command",
+    function="coordinator.document.command:command",
 )
 PLOT = Subcommand(
     name="plot",
