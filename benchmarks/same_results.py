@@ -38,8 +38,8 @@ PARAMETERS = {
     "fedmd_lf": {"public_batch": 16},
     "fedssa": {"cached": True},
 }
-MACHINE = ("time", "versions", "memory", "out", "path")
-"""Keys of summary.json that depend on the machine, or on where the run lies."""
+MACHINE = ("time", "versions", "memory", "out", "path", "card")
+"""Keys of summary.json that depend on the machine, on where the run lies, or on its settings alone."""
 LATER = ("declined", "silent", "joules_source", "not_served", "before_accuracy", "now_accuracy")
 """Keys and columns that were added after digests had been taken; in these runs they are empty or nought."""
 MIXED = ("local", "fedmd", "fedmd_lf", "fedal", "fedproto", "fedssa", "fd", "lg_fedavg", "fedclassavg")

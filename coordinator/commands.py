@@ -1,4 +1,4 @@
-"""Declares the sub-commands of the coordinator: coordinator, broker, methods, report, page."""
+"""Declares the sub-commands of the coordinator: coordinator, broker, methods, report, plot, page."""
 
 from __future__ import annotations
 
@@ -53,7 +53,35 @@ def _methods_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", type=Path, nargs="+", metavar="RUN_DIR")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="where the HTML file goes (default: report.html in the folder, or in the one that all folders lie in)",
+    )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON, draw nothing")
+
+
+def _plot_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="RUN_DIR", help="the folder of a run or a comparison")
+    parser.add_argument(
+        "--width", choices=("column", "page"), default="column", help="3.5 or 7.16 inches (default: column)"
+    )
+    parser.add_argument(
+        "--format",
+        dest="formats",
+        type=_names,
+        default=("pdf", "svg"),
+        metavar="A,B",
+        help="the files of each picture: pdf, svg, png (default: pdf,svg)",
+    )
+    parser.add_argument("--only", type=_names, default=(), metavar="A,B", help="the pictures (default: all)")
+    parser.add_argument("--titles", action="store_true", help="keep titles and subtitles, which a caption replaces")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where the files go (default: RUN_DIR/plots/WIDTH)")
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 def _lab_arguments(parser: argparse.ArgumentParser) -> None:
@@ -135,10 +163,17 @@ METHODS = Subcommand(
 )
 REPORT = Subcommand(
     name="report",
-    help="table and plots of finished or running runs, and of comparisons",
+    help="tables, plots and one HTML file of finished or running runs, and of comparisons",
     example="edge-sdk report runs/demo",
     arguments=_report_arguments,
-    function="coordinator.report.command:command",
+    function="coordinator.document.command:command",
+)
+PLOT = Subcommand(
+    name="plot",
+    help="draw the pictures of a run or a comparison for a paper: PDF and SVG, as wide as a column or a page",
+    example="edge-sdk plot runs/cmp --width column --only accuracy_by_round,accuracy_by_bytes",
+    arguments=_plot_arguments,
+    function="coordinator.report.plot_command:command",
 )
 PAGE = Subcommand(
     name="page",

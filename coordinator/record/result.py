@@ -6,7 +6,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.record.insight import Insight
 from coordinator.record.metrics import PREFIXES, Point, global_model, over_devices
@@ -23,6 +23,17 @@ JOINING = ("accuracy", "local_accuracy", "validation_accuracy")
 """The measures by which a device's model is compared with the one that it joined with, the first that it has."""
 WORST_SHARE = 0.1
 """The share of devices whose mean accuracy is reported as `worst`."""
+
+
+class Missed(NamedTuple):
+    """An exchange that closed without a device that was invited to it, or that would have been."""
+
+    round: int
+    """From 1, like `exchange`."""
+    exchange: int
+    device: str
+    reason: str
+    """Why, in the words of a report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -200,6 +211,11 @@ class Result:
     privacy: Mapping[str, Any] = field(default_factory=dict)
     """What was promised about one training record, in methods that release sums with noise: mode, promise, and where it
     holds for all devices epsilon, delta, unit and neighbours.  Empty: other methods promise nothing."""
+    missed: tuple[Missed, ...] = ()
+    """Who missed which exchange, in the order in which they closed; the first MAX_MISSED of them."""
+    card: Mapping[str, Any] = field(default_factory=dict)
+    """The data set's card: source, classes, shape and type of samples, how many there are, how they were divided.
+    Empty where devices brought their own data."""
     insight: Insight | None = field(default=None, compare=False)
     """Arrays about the models at the end, for plots."""
 

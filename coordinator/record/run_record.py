@@ -12,10 +12,11 @@ import numpy as np
 
 from coordinator.record.instruments import ByName
 from coordinator.record.metrics import CURVES, PREFIXES
-from coordinator.record.result import RoundResult
+from coordinator.record.result import Missed, RoundResult
 from coordinator.record.waiting import Waiting
 from edge_sdk.errors import REFUSAL_WORDS
 from edge_sdk.methods.requests import MeasuredModel
+from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ByClass, Payload
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.protocol.records import getter
@@ -25,6 +26,14 @@ MISSED_SHARE = 0.1
 
 MAX_REFUSED = 256
 """The most devices whose refusal is kept, so that a sender that invents names fills neither the memory nor a report."""
+MAX_MISSED = 2000
+"""The most missed exchanges that are kept one by one; counts go on."""
+CAME_LATE, SAID_NOTHING, LINK_LOST = (
+    "its upload came after the deadline",
+    "nothing came before the deadline",
+    "nothing came before the deadline, and its link was lost or it had missed one before",
+)
+"""Why a device that did not decline missed an exchange."""
 MAX_STRANGERS = 100
 """The most names that are kept of senders that do not take part, and whose frames were refused."""
 OTHERS = "others"
@@ -117,6 +126,8 @@ class RunRecord:
     """Where the joules of each device are from: measured, or profile if any of them are from a profile."""
     temperature_c: dict[str, float] = field(default_factory=dict)
     """The temperature that each device reported last."""
+    missed: list[Missed] = field(default_factory=list)
+    """Who missed which exchange, the first MAX_MISSED."""
     round_declined: Counter[str] = field(default_factory=Counter)
     """This round's exchanges that devices declined, by the word of the reason.  Not saved."""
     round_silent: int = 0
@@ -256,14 +267,41 @@ class RunRecord:
         self.withheld[device] += 1
         self.why_withheld[device] = reason
 
-    def closed_without(self, declined: Collection[str], silent: Collection[str]) -> None:
-        """Count an exchange that closed without these devices."""
+    def closed_without(
+        self,
+        declined: Collection[str],
+        silent: Collection[str],
+        *,
+        at: ExchangeId | None = None,
+        away: Collection[str] = (),
+        withheld: Collection[str] = (),
+    ) -> None:
+        """Count an exchange that closed without these devices.
+
+        at: the exchange; None: who missed it is not listed.  away: those whose link was lost, or that missed an earlier
+        deadline.  withheld: those that sent no knowledge because their training diverged or failed.
+        """
+        why = {device: f"withheld: {self.why_withheld.get(device, 'it did not say why')}" for device in withheld}
         for device in sorted(declined):
-            reason = self.declining.get(device, ("unknown", ""))[0]
+            reason, text = self.declining.get(device, ("unknown", ""))
             self.declined.setdefault(device, Counter())[reason] += 1
             self.round_declined[reason] += 1
+            why[device] = f"declined: {text or reason}"
         self.silent.update(silent)
         self.round_silent += len(silent)
+        why |= {device: LINK_LOST if device in away else SAID_NOTHING for device in silent}
+        if at is not None:
+            room = max(0, MAX_MISSED - len(self.missed))
+            self.missed += [Missed(at.round + 1, at.exchange + 1, name, why[name]) for name in sorted(why)][:room]
+
+    def came_late(self, device: str, at: ExchangeId) -> None:
+        """Note that an upload arrived after its exchange had closed without it."""
+        for place in range(len(self.missed) - 1, -1, -1):
+            found = self.missed[place]
+            if (found.round, found.exchange) < (at.round + 1, at.exchange + 1):
+                return
+            if found[:3] == (at.round + 1, at.exchange + 1, device):
+                self.missed[place] = found._replace(reason=CAME_LATE)
 
     def spent(self, device: str, upload: Upload) -> None:
         """Count what an accepted upload reports of the device's training."""
@@ -416,6 +454,7 @@ class RunRecord:
             *CURVES,
             "metrics",
             "instruments",
+            "missed",
             "asked",
             "answered",
         )
@@ -467,6 +506,7 @@ class RunRecord:
             scalars=Counter(plain["scalars"]),
             contributed=Counter(plain["contributed"]),
             rounds_done=Counter(plain["rounds_done"]),
+            missed=[Missed(*each) for each in plain.get("missed", ())],
             asked=plain["asked"],
             answered=plain["answered"],
         )

@@ -9,13 +9,14 @@ import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from coordinator.record.units import human_bytes, human_flops, human_joules, percent, printable
 from coordinator.report.compare import ALONE, Comparison, MethodRuns
 from coordinator.report.drawing import (
     DOT,
     FAINT,
+    HEADER_IN,
     HEIGHT_IN,
     INK,
     MOST_AT_ENDS,
@@ -27,6 +28,7 @@ from coordinator.report.drawing import (
     heading,
     height_for_names,
     label_lines,
+    legend_below,
     line_styles,
     picture,
     round_axis,
@@ -35,17 +37,20 @@ from coordinator.report.drawing import (
     tick_percent,
     write_points,
 )
+from coordinator.report.look import chosen_look
+from coordinator.report.paper_names import paper_name
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MOST_BANDS = 3
-"""The most bands that can be told apart where they overlap; with more lines there are none."""
+BAND_ALPHA, FAINTEST_ALPHA, BAND_SUM = 0.14, 0.05, 0.45
+"""The opacity of a band; of many bands together, which overlap, and the least of one."""
 OWN_TASK = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"))
 UNMEASURED = "no accuracy was measured"
 _PANEL_IN, _BOX_IN = 2.2, 0.5
-_MANY_DECADES, _ONE_STEP = 500.0, 5.0
-"""Ratios of most to fewest bytes: from the first on, only powers of ten are named; below the second, even steps are."""
+_MANY_DECADES, _MANY_ON_PAPER, _ONE_STEP = 500.0, 20.0, 5.0
+"""Ratios of most to fewest bytes: from the first on, only powers of ten are named, on paper from the second on; below
+the third, even steps are."""
 _WIDEST_PT, _NARROWEST_PT = 26.0, 5.0
 """Diameters of the markers of accuracy_for_its_cost."""
 
@@ -115,26 +120,24 @@ AnyPoint = TypeVar("AnyPoint", RoundPoint, OwnTaskPoint, SpentPoint)
 
 
 def accuracy_by_round(comparison: Comparison, path: Path) -> None:
-    """Draw the mean accuracy over the learning devices by round: a line per method, with a band where lines are few.
+    """Draw the mean accuracy over the learning devices by round: a line per method, with a band around it.
 
     A single run has a thin line for each device, too.
     """
     points = _by_method(comparison, round_points)
     _write(path, RoundPoint, points)
-    banded = sum(map(bool, points.values())) <= MOST_BANDS
     alone = comparison.one_run and "personal" in comparison.shown_models
     counted = _measured_words(comparison, points)
-    words = f"{_model_words(comparison)}{DOT}line: mean {counted}{DOT}{_band_words(comparison, banded=banded)}"
+    words = f"{_model_words(comparison)}{DOT}line: mean {counted}{DOT}band: {_band_words(comparison)}"
     tall_in = HEIGHT_IN if len(points) <= MOST_AT_ENDS else height_for_names(len(points))
     only_global = "personal" not in comparison.shown_models
     title = "Accuracy of the global model by round" if only_global else "Accuracy by round"
-    with picture(path, WIDTH_IN, tall_in, title, words + f"{DOT}thin: each device's own" * alone) as figure:
+    words += f"{DOT}thin: each device's own" * alone
+    with picture(path, WIDTH_IN, tall_in, title, words, below=_named(points)) as figure:
         axes = figure.add_subplot()
         if alone:
             _draw_devices(axes, comparison)
-        for (_, row), style in _styled(points) if banded else ():
-            edges = [point.low for point in row], [point.high for point in row]
-            axes.fill_between([point.round for point in row], *edges, color=style.colour, alpha=0.12, linewidth=0)
+        _draw_bands(axes, points)
         _draw_lines(axes, points, ("round", "mean"), round_axis, beside=False)
 
 
@@ -144,7 +147,8 @@ def own_task_by_round(comparison: Comparison, path: Path) -> None:
     _write(path, OwnTaskPoint, points)
     counted = _measured_words(comparison, _by_method(comparison, round_points))
     subtitle = f"{_model_words(comparison)}{DOT}on the devices' own tasks, {counted}{_over_seeds(comparison)}"
-    with picture(path, WIDTH_IN, 3 * _PANEL_IN, "AMP, FM and WLP by round", subtitle) as figure:
+    tall_in = HEADER_IN + 3 * _PANEL_IN - 0.6
+    with picture(path, WIDTH_IN, tall_in, "AMP, FM and WLP by round", subtitle, below=_named(points)) as figure:
         if not any(points.values()):
             draw_nothing(figure.add_subplot(), UNMEASURED)
             return
@@ -154,13 +158,16 @@ def own_task_by_round(comparison: Comparison, path: Path) -> None:
                 known = [point for point in row if getattr(point, key) is not None]
                 if known:
                     values = [getattr(point, key) for point in known]
-                    draw_line(axes, [point.round for point in known], values, style, short(method))
+                    draw_line(axes, [point.round for point in known], values, style, _line_name(method))
             round_axis(axes)
             axes.set_xlabel("round" if key == OWN_TASK[-1][0] else "")
             axes.set_ylabel(name, color=INK, fontweight="bold")
             if key != "fm":
                 axes.yaxis.set_major_formatter(tick_percent)
-        figure.legend(handles=panels[0].get_lines(), loc="outside right center", labelcolor="linecolor")
+        if chosen_look().for_paper:
+            legend_below(panels[0])
+        else:
+            figure.legend(handles=panels[0].get_lines(), loc="outside right center", labelcolor="linecolor")
 
 
 def global_accuracy_by_round(comparison: Comparison, path: Path) -> None:
@@ -234,11 +241,13 @@ def accuracy_of_devices(comparison: Comparison, path: Path) -> None:
             return
         for row, (method, values) in enumerate(found.items()):
             _draw_box(axes, row, values, styles[method].colour)
-        axes.set_yticks(range(len(found)), [short(method) for method in found])
+        axes.set_yticks(range(len(found)), [_line_name(method) for method in found])
         axes.tick_params(axis="y", labelcolor=INK)
         axes.set_ylim(len(found) - 0.4, -0.6)
         axes.set_xlim(max(0.0, axes.get_xlim()[0]), min(1.0, axes.get_xlim()[1]) + 0.005)
         axes.xaxis.set_major_formatter(tick_percent)
+        if not chosen_look().titles:
+            axes.set_xlabel("accuracy")
         axes.grid(visible=False, axis="y")
 
 
@@ -249,7 +258,9 @@ def accuracy_for_its_cost(comparison: Comparison, path: Path) -> None:
     most = max([point.device_flops or 0 for point in points], default=0)
     area = f"{DOT}area: computing of all devices, at most {human_flops(most)}" if most else ""
     subtitle = f"{_model_words(comparison)}{DOT}newest of each device{area}"
-    with picture(path, WIDTH_IN, height_for_names(len(points)), "Accuracy for its cost", subtitle) as figure:
+    below = [_line_name(point.method) for point in points]
+    tall_in = HEIGHT_IN if chosen_look().for_paper else height_for_names(len(points))
+    with picture(path, WIDTH_IN, tall_in, "Accuracy for its cost", subtitle, below=below) as figure:
         axes = figure.add_subplot()
         if not points:
             draw_nothing(axes, UNMEASURED)
@@ -257,11 +268,14 @@ def accuracy_for_its_cost(comparison: Comparison, path: Path) -> None:
         styles = line_styles(line.method for line in comparison.lines)
         for number, point in enumerate(sorted(points, key=lambda point: -point.mean), 1):
             share = (point.device_flops or 0) / most if most else 0.0
-            _draw_marker(axes, number, point, styles[point.method].colour, share)
+            _draw_marker(axes, number, point, styles[point.method], share)
         axes.margins(x=0.12, y=0.2)
         _byte_axis(axes)
         accuracy_axis(axes)
-        axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, handletextpad=0.2)
+        if chosen_look().for_paper:
+            legend_below(axes)
+        else:
+            axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, handletextpad=0.2)
 
 
 def words_for(comparison: Comparison) -> str:
@@ -389,13 +403,35 @@ def _draw_lines(
     ends = []
     for (method, row), style in _styled(points):
         x, y = ([getattr(point, key) for point in row] for key in keys)
-        ends.append(draw_line(axes, x, y, style, f"{printable(method)} {percent(y[-1])}"))
+        words = _line_name(method) if chosen_look().for_paper else f"{printable(method)} {percent(y[-1])}"
+        ends.append(draw_line(axes, x, y, style, words))
     if not ends:
         draw_nothing(axes, UNMEASURED)
         return
     bottom(axes)
     accuracy_axis(axes)
     label_lines(axes, ends, beside=beside)
+
+
+def _named(points: Mapping[str, Sequence[object]]) -> list[str]:
+    """The names of the lines that a picture has."""
+    return [_line_name(method) for method, row in points.items() if row]
+
+
+def _line_name(method: str) -> str:
+    """The name of a line: on the screen as users type it, in a paper as its own paper writes it."""
+    return paper_name(method) if chosen_look().for_paper else short(method)
+
+
+def _draw_bands(axes: Axes, points: Mapping[str, list[RoundPoint]]) -> None:
+    """A band for each line, fainter the more there are, with a thin edge by which each can be followed."""
+    alpha = max(FAINTEST_ALPHA, min(BAND_ALPHA, BAND_SUM / max(1, sum(map(bool, points.values())))))
+    for (_, row), style in _styled(points):
+        edges = [point.low for point in row], [point.high for point in row]
+        x = [point.round for point in row]
+        axes.fill_between(x, *edges, color=style.colour, alpha=alpha, linewidth=0)
+        for edge in edges:
+            axes.plot(x, edge, color=style.colour, alpha=0.35, linewidth=0.5, label="_edge")
 
 
 def _draw_devices(axes: Axes, comparison: Comparison) -> None:
@@ -409,10 +445,9 @@ def _draw_devices(axes: Axes, comparison: Comparison) -> None:
             axes.plot(*zip(*measured, strict=True), color=style.colour, alpha=alpha, linewidth=0.7)
 
 
-def _band_words(comparison: Comparison, *, banded: bool) -> str:
+def _band_words(comparison: Comparison) -> str:
     seeds = len(comparison.seeds)
-    band = "worst to best" if seeds == 1 else f"\N{PLUS-MINUS SIGN} sd over {seeds} seeds"
-    return f"{'band' if banded else 'in the CSV'}: {band}"
+    return "worst to best device" if seeds == 1 else f"\N{PLUS-MINUS SIGN} sd over {seeds} seeds"
 
 
 def _model_words(comparison: Comparison) -> str:
@@ -449,7 +484,8 @@ def _by_cost(comparison: Comparison, path: Path, title: str, key: str, bottom: C
     known = {method: [point for point in row if getattr(point, key)] for method, row in points.items()}
     counted = _measured_words(comparison, _by_method(comparison, round_points))
     subtitle = f"{_model_words(comparison)}{DOT}mean {counted}, by evaluated round{_over_seeds(comparison)}"
-    with picture(path, WIDTH_IN, height_for_names(len(points)), title, subtitle) as figure:
+    tall_in = HEIGHT_IN if chosen_look().for_paper else height_for_names(len(points))
+    with picture(path, WIDTH_IN, tall_in, title, subtitle, below=_named(known)) as figure:
         _draw_lines(figure.add_subplot(), known, (key, "mean"), bottom, beside=True)
 
 
@@ -470,12 +506,16 @@ def _draw_box(axes: Axes, row: int, values: Sequence[float], colour: str) -> Non
     axes.scatter(values, [row] * len(values), s=9, color=colour, alpha=0.5, linewidth=0, zorder=3)
 
 
-def _draw_marker(axes: Axes, number: int, point: CostPoint, colour: str, share: float) -> None:
+def _draw_marker(axes: Axes, number: int, point: CostPoint, style: LineStyle, share: float) -> None:
     """A numbered marker whose area is `share` of the largest, and its entry in the legend."""
-    width_pt = max(_NARROWEST_PT, _WIDEST_PT * math.sqrt(share))
-    axes.scatter(point.bytes_per_device, point.mean, s=width_pt**2, color=colour, alpha=0.7, linewidth=0)
-    words = f"{number}  {short(point.method)} {percent(point.mean)}"
-    axes.scatter([], [], s=36, color=colour, linewidth=0, label=words)
+    paper = chosen_look().for_paper
+    width_pt = max(_NARROWEST_PT, _WIDEST_PT * math.sqrt(share)) * (0.5 if paper else 1.0)
+    shape: Any = {"color": style.colour, "marker": style.marker or "o", "linewidth": 0}
+    axes.scatter(point.bytes_per_device, point.mean, s=width_pt**2, alpha=0.7, **shape)
+    name = _line_name(point.method)
+    axes.scatter(
+        [], [], s=14 if paper else 36, label=f"{number}  {name}" + f" {percent(point.mean)}" * (not paper), **shape
+    )
     axes.annotate(
         str(number),
         (point.bytes_per_device, point.mean),
@@ -483,9 +523,9 @@ def _draw_marker(axes: Axes, number: int, point: CostPoint, colour: str, share: 
         textcoords="offset points",
         ha="center",
         va="bottom",
-        fontsize=7.5,
+        fontsize=6.5 if paper else 7.5,
         fontweight="bold",
-        color=colour,
+        color=style.colour,
     )
 
 
@@ -502,8 +542,9 @@ def _byte_axis(axes: Axes) -> None:
 
     low, high = axes.dataLim.intervalx
     axes.set_xscale("log")
-    steps = (1.0,) if high >= _MANY_DECADES * low else (1.0, 2.0, 5.0)
-    axes.xaxis.set_major_locator(MaxNLocator(4) if high < _ONE_STEP * low else LogLocator(subs=steps))
+    many = _MANY_ON_PAPER if chosen_look().for_paper else _MANY_DECADES
+    steps = (1.0,) if high >= many * low else (1.0, 2.0, 5.0)
+    axes.xaxis.set_major_locator(MaxNLocator(3) if high < _ONE_STEP * low else LogLocator(subs=steps))
     axes.xaxis.set_minor_locator(NullLocator())
     axes.xaxis.set_major_formatter(lambda value, _position: human_bytes(value))
     axes.set_xlabel("sent and received by a device so far")

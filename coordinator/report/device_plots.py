@@ -29,6 +29,7 @@ from coordinator.report.drawing import (
     tick_percent,
     write_points,
 )
+from coordinator.report.look import chosen_look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -63,10 +64,13 @@ def devices_alone_federated(result: Result, path: Path) -> None:
         for (word, colour, values), offset in zip(lines, (-0.2, 0.2) if len(lines) == 2 else (0.0,), strict=True):
             rows = [row + offset for row in range(len(devices))]
             axes.barh(rows, [value or 0 for value in values], height=0.36, color=colour, label=word)
-            bar_labels(axes, values, offset, percent)
+            if not chosen_look().for_paper:  # two rows of figures do not fit beside two bars there
+                bar_labels(axes, values, offset, percent)
         _device_axis(axes, devices, _model)
         axes.set_xlim(0, 1)
         axes.xaxis.set_major_formatter(tick_percent)
+        if not chosen_look().titles:
+            axes.set_xlabel("accuracy")
         axes.legend(
             loc="lower right", bbox_to_anchor=(1, 1), ncols=2, borderaxespad=0, handlelength=0.9, handleheight=0.9
         )
@@ -83,13 +87,14 @@ def bytes_by_direction(result: Result, path: Path) -> None:
     tall_in = _height_in(len(devices), _BYTES_ROW_IN, 0.8)
     with picture(path, WIDTH_IN, tall_in, "Bytes by device and direction", _words(result) + which) as figure:
         left, right = figure.subplots(1, 2, sharey=True)
+        paper = chosen_look().for_paper
         for axes, (word, colour, counts, total) in zip((left, right), ways, strict=True):
             axes.barh(range(len(devices)), counts, height=0.62, color=colour)
             axes.set_xlim(0, 1.25 * max(most, 4))
-            axes.locator_params(axis="x", nbins=3)
+            axes.locator_params(axis="x", nbins=2 if paper else 3)
             axes.xaxis.set_major_formatter(lambda value, _position: human_bytes(value))
-            title = f"{word}: {human_bytes(total)} in all"
-            axes.set_title(title, loc="left", color=colour, fontsize=9, fontweight="bold")
+            title = word if paper else f"{word}: {human_bytes(total)} in all"
+            axes.set_title(title, loc="left", color=colour, fontsize=7 if paper else 9, fontweight="bold")
             bar_labels(axes, counts, 0, human_bytes)
         _device_axis(left, devices)
         right.spines["left"].set_visible(False)
@@ -109,7 +114,8 @@ def who_holds_what(result: Result, path: Path) -> None:
         _device_axis(axes, devices)
         _class_axis(axes, classes, edge=0.6)
         axes.grid(visible=True)
-        _draw_bubbles(axes, devices, _WIDEST_BUBBLE_PT * min(1.0, width_in / wanted_in))
+        narrower = (chosen_look().width_in or width_in) / width_in
+        _draw_bubbles(axes, devices, _WIDEST_BUBBLE_PT * min(1.0, width_in / wanted_in, narrower))
 
 
 def samples_by_class(result: Result, path: Path) -> None:
@@ -189,8 +195,9 @@ def _device_axis(
     axes.grid(visible=False, axis="y")
     axes.spines["left"].set_visible(False)
     for row, device in enumerate(devices):
-        lines = [(short(device.id), 8.5, INK)]
-        if detail is not None:
+        paper = chosen_look().for_paper
+        lines = [(short(device.id), 7 if paper else 8.5, INK)]
+        if detail is not None and not paper:
             lines.append((detail(device), 7, SOFT))
         rises = (0.0,) if len(lines) == 1 else (5.0, -5.5)
         for (words, size, colour), rise_pt in zip(lines, rises, strict=True):

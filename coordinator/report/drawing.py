@@ -9,16 +9,19 @@ import math
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
 from coordinator.record.result import Result
 from coordinator.record.units import duration_unit, printable
 from coordinator.report import text_files
 from coordinator.report.compare import ALONE
-from edge_sdk.errors import MissingExtra, StoreError
+from coordinator.report.look import SCREEN, Look, chosen_look, looking
+from edge_sdk.errors import MissingExtra, StoreError, UsageError
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -27,6 +30,11 @@ BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#8A8A8A"
 COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 """The palette of Okabe and Ito, which colour-blind readers can tell apart, without yellow: it is lost on white."""
 DASHES = ("-", "--", ":", "-.")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">")
+"""The shapes on lines and points.  The lengths of COLOURS, DASHES and MARKERS have no common divisor, so that 252 lines
+differ; neighbours differ in all three."""
+MARKS = 7
+"""About the number of markers on a line."""
 INK, SOFT, FAINT = "#222222", "#666666", "#E6E6E6"
 STYLE: Any = {
     "font.family": "sans-serif",
@@ -63,24 +71,31 @@ DOT = " \N{MIDDLE DOT} "
 MOST_AT_ENDS = 8
 """The most lines that are named at their ends; the names of more would not fit."""
 _NAME_IN = 0.2
-_CHARACTER_IN = 0.0585
-"""The mean width of a character of a subtitle."""
+_TITLE_PT, _SUBTITLE_PT = 12, 8
+_LEGEND_ROW_IN, _LEGEND_KEY_IN = 0.15, 0.5
+"""The height of a row of a legend below a picture, and the width of an entry without its name."""
 _LABEL_SHARE = 0.06
 """The height of a line's name, as a share of the picture's."""
 Shown = TypeVar("Shown")
 """The type of what is drawn, such as a Result."""
+Drawings: TypeAlias = "Mapping[str, Callable[[Path], None]]"
+"""The functions that draw pictures into a file, by the name of the picture."""
 
 
 # -- files --------------------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def pictures_in(directory: str | os.PathLike[str]) -> Iterator[Path]:
-    """The folder for pictures, created where it is missing.  Raises StoreError where it cannot be written."""
+def pictures_in(directory: str | os.PathLike[str], look: Look = SCREEN) -> Iterator[Path]:
+    """The folder for pictures with this look, created where it is missing.
+
+    Raises StoreError where it cannot be written.
+    """
     folder = Path(directory)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        yield folder
+        with looking(look):
+            yield folder
     except OSError as error:
         raise StoreError(
             f"{folder}: cannot write the pictures ({error.strerror or error}); free or change the place, "
@@ -88,12 +103,33 @@ def pictures_in(directory: str | os.PathLike[str]) -> Iterator[Path]:
         ) from error
 
 
-def draw_each(shown: Shown, drawings: Sequence[Callable[[Shown, Path], None]], folder: Path) -> list[Path]:
-    """Call each function to draw one picture, into a file with the name of the function; return the files."""
-    paths = [folder / f"{draw.__name__}.png" for draw in drawings]
-    for draw, path in zip(drawings, paths, strict=True):
-        draw(shown, path)
+def drawings_of(shown: Shown, draw: Iterable[Callable[[Shown, Path], None]]) -> Drawings:
+    """Functions that draw what is shown, by their names, which become those of the files."""
+    return {each.__name__: partial(each, shown) for each in draw}
+
+
+def draw_pictures(
+    drawings: Drawings, directory: str | os.PathLike[str], look: Look = SCREEN, only: Sequence[str] = ()
+) -> list[Path]:
+    """Draw pictures into a folder, which is made where it is missing; return the first file of each.
+
+    only: the names of the pictures that are wanted; empty: all.  Raises UsageError for a name that is not among them,
+    MissingExtra without matplotlib, StoreError where the pictures cannot be written.
+    """
+    for name in only:
+        if name not in drawings:
+            raise UsageError(f"--only {name}: no such picture here; there are {', '.join(drawings)}")
+    paths = []
+    with pictures_in(directory, look) as folder:
+        for name in only or drawings:
+            paths.append(picture_path(folder, name))
+            drawings[name](paths[-1])
     return paths
+
+
+def picture_path(folder: Path, name: str) -> Path:
+    """The first of the files of a picture."""
+    return folder / f"{name}.{chosen_look().formats[0]}"
 
 
 def write_points(path: Path, columns: Sequence[str], points: Iterable[Mapping[str, object]]) -> None:
@@ -105,10 +141,13 @@ def write_points(path: Path, columns: Sequence[str], points: Iterable[Mapping[st
 
 
 @contextmanager
-def picture(path: Path, width_in: float, height_in: float, title: str, subtitle: str) -> Iterator[Figure]:
-    """A figure with a heading, saved on leaving: as PNG, and as SVG beside it.
+def picture(
+    path: Path, width_in: float, height_in: float, title: str, subtitle: str, *, below: Sequence[str] = ()
+) -> Iterator[Figure]:
+    """A figure with a heading, saved on leaving in each format of the chosen look.
 
-    A subtitle too long for one line continues on further lines, and the picture grows by their height.
+    A heading too long for one line continues on further lines, and the picture grows by their height.
+    below: the names of the lines, for which a picture for a paper gets room below.
     Raises MissingExtra without matplotlib.
     """
     try:
@@ -116,34 +155,89 @@ def picture(path: Path, width_in: float, height_in: float, title: str, subtitle:
         from matplotlib.figure import Figure as NewFigure
     except ImportError:
         raise MissingExtra("matplotlib", "coordinator", "drawing plots") from None
-    lines = _wrapped(subtitle, width_in)
-    header_in = HEADER_IN + LINE_IN * (len(lines) - 1)
-    height_in += header_in - HEADER_IN
-    with rc_context(STYLE):
-        figure = NewFigure(figsize=(width_in, height_in), layout="constrained")
-        body = (MARGIN_IN / width_in, 0.02, 1 - 2 * MARGIN_IN / width_in, 1 - header_in / height_in - 0.02)
+    look = chosen_look()
+    width_in, body_in = look.scaled(width_in, height_in - HEADER_IN)
+    body_in += _LEGEND_ROW_IN * -(-len(below) // legend_columns(below)) if below and look.for_paper else 0.0
+    style: Any = {**STYLE, **look.style}
+    with rc_context(style):
+        figure = NewFigure(figsize=(width_in, body_in), layout="constrained")
+        header_in = _draw_heading(figure, width_in, body_in, title, subtitle) if look.titles else MARGIN_IN / 2
+        height_in = header_in + body_in
+        figure.set_size_inches(width_in, height_in)
+        margin_in = MARGIN_IN / (4 if look.for_paper else 1)  # a paper has its own margins
+        body = (margin_in / width_in, 0.02, 1 - 2 * margin_in / width_in, 1 - header_in / height_in - 0.02)
         figure.get_layout_engine().set(rect=body)  # type: ignore[union-attr,call-arg]  # "constrained" has a rect
-        left = MARGIN_IN / width_in
-        figure.text(left, 1 - 0.12 / height_in, title, va="top", fontsize=12, fontweight="bold")
-        figure.text(left, 1 - 0.38 / height_in, "\n".join(lines), va="top", fontsize=8, color=SOFT)
         yield figure
-        # without date and version, the same run gives the same bytes
-        figure.savefig(path, format="png", dpi=DPI, metadata={"Software": None})
-        figure.set_layout_engine("none")  # the layout is found; a second search would take as long again
-        figure.savefig(path.with_suffix(".svg"), format="svg", metadata={"Date": None, "Creator": None})
+        for place, name in enumerate(look.formats):
+            figure.savefig(path.with_suffix(f".{name}"), format=name, **_SAVED[name])
+            if not place:
+                figure.set_layout_engine("none")  # the layout is found; a second search would take as long again
 
 
-def _wrapped(subtitle: str, width_in: float) -> list[str]:
-    """The lines of a subtitle, broken between its parts."""
-    most = int((width_in - 2 * MARGIN_IN) / _CHARACTER_IN)
+_SAVED: Mapping[str, Any] = {
+    "png": {"dpi": DPI, "metadata": {"Software": None}},
+    "svg": {"metadata": {"Date": None, "Creator": None}},
+    "pdf": {"metadata": {"CreationDate": None, "Creator": None, "Producer": None}},
+}
+"""How files are written: without date and version, the same run gives the same bytes."""
+
+
+def _draw_heading(figure: Figure, width_in: float, body_in: float, title: str, subtitle: str) -> float:
+    """Write title and subtitle at the top of the picture, and return the height of both in inches."""
+    room_in = width_in - 2 * MARGIN_IN
+    titles = _wrapped(title, room_in, _TITLE_PT, bold=True)
+    lines = _wrapped(subtitle, room_in, _SUBTITLE_PT)
+    down_in = 0.38 + _TITLE_PT / 60 * (len(titles) - 1)
+    header_in = HEADER_IN + down_in - 0.38 + LINE_IN * (len(lines) - 1)
+    left, height_in = MARGIN_IN / width_in, header_in + body_in
+    figure.text(left, 1 - 0.12 / height_in, "\n".join(titles), va="top", fontsize=_TITLE_PT, fontweight="bold")
+    figure.text(left, 1 - down_in / height_in, "\n".join(lines), va="top", fontsize=_SUBTITLE_PT, color=SOFT)
+    return header_in
+
+
+def _wrapped(text: str, room_in: float, size_pt: float, *, bold: bool = False) -> list[str]:
+    """The lines of a text: broken between its parts, and inside a part that is longer than a line.
+
+    A single word that is too long is broken where the room ends.
+    """
     lines = [""]
-    for part in subtitle.split(DOT):
+    for part in text.split(DOT):
         longer = f"{lines[-1]}{DOT}{part}" if lines[-1] else part
-        if lines[-1] and len(longer) > most:
-            lines.append(part)
-        else:
+        if text_width_in(longer, size_pt, bold=bold) <= room_in:
             lines[-1] = longer
+            continue
+        lines += [""] if lines[-1] else []
+        for word in _pieces(part, room_in, size_pt, bold=bold):
+            longer = f"{lines[-1]} {word}" if lines[-1] else word
+            if lines[-1] and text_width_in(longer, size_pt, bold=bold) > room_in:
+                lines.append(word)
+            else:
+                lines[-1] = longer
     return lines
+
+
+def _pieces(part: str, room_in: float, size_pt: float, *, bold: bool) -> Iterator[str]:
+    """The words of a text; of one that is longer than a line, pieces that are not."""
+    for word in part.split(" "):
+        rest = word
+        while text_width_in(rest, size_pt, bold=bold) > room_in and len(rest) > 1:
+            most = max(1, int(len(rest) * room_in / text_width_in(rest, size_pt, bold=bold)) - 1)
+            yield rest[:most]
+            rest = rest[most:]
+        yield rest
+
+
+def text_width_in(text: str, size_pt: float, *, bold: bool = False) -> float:
+    """The width of a text on one line, in inches, in the font of all pictures."""
+    from matplotlib.font_manager import FontProperties  # an optional package: only where a picture is drawn
+    from matplotlib.textpath import TextPath
+
+    if not text.strip():
+        return 0.0
+    font = FontProperties(family=STYLE["font.sans-serif"], weight="bold" if bold else "normal")
+    shape = TextPath((0, 0), text.replace("$", r"\$"), size=size_pt, prop=font)
+    width_pt: float = shape.get_extents().x1
+    return width_pt / 72
 
 
 def heading(result: Result, methods: Sequence[str], seeds: Sequence[int]) -> str:
@@ -216,6 +310,8 @@ def accuracy_axis(axes: Axes) -> None:
     low, high = axes.get_ylim()
     axes.set_ylim(max(0, low), min(1, high))
     axes.yaxis.set_major_formatter(tick_percent)
+    if not chosen_look().titles:  # nothing else says what the axis is
+        axes.set_ylabel("accuracy")
 
 
 def seconds_axis(axes: Axes, words: str) -> Callable[[float], str]:
@@ -247,10 +343,13 @@ def tick_percent(value: float, _position: float) -> str:
 
 
 class LineStyle(NamedTuple):
-    """How a method's line looks in every picture."""
+    """How a method's line looks in every picture; no two lines of a picture differ by colour alone."""
 
     colour: str
     dashes: str
+    marker: str
+    first: int
+    """The place of the first marker, so that markers of neighbours do not cover one another."""
 
 
 class LineEnd(NamedTuple):
@@ -263,10 +362,13 @@ class LineEnd(NamedTuple):
 
 
 def line_style(place: int) -> LineStyle:
-    """Place 0 is grey, for devices alone; the others take the colours in turn, then again with other dashes."""
+    """Place 0 is grey, for devices alone; the others take colours, dashes and markers in turn."""
     if place == 0:
-        return LineStyle(GREY, "--")
-    return LineStyle(COLOURS[(place - 1) % len(COLOURS)], DASHES[(place - 1) // len(COLOURS) % len(DASHES)])
+        return LineStyle(GREY, "--", "", 0)
+    turn = place - 1
+    return LineStyle(
+        COLOURS[turn % len(COLOURS)], DASHES[turn % len(DASHES)], MARKERS[turn % len(MARKERS)], turn % len(MARKERS)
+    )
 
 
 def line_styles(methods: Iterable[str]) -> dict[str, LineStyle]:
@@ -276,24 +378,71 @@ def line_styles(methods: Iterable[str]) -> dict[str, LineStyle]:
 
 
 def draw_line(axes: Axes, x: Sequence[float], y: Sequence[float], style: LineStyle, words: str = "") -> LineEnd:
-    """Draw a line with a dot at its end, and return the end; `words` name the line in a legend."""
+    """Draw a line with some markers and one at its end, and return the end; `words` name the line in a legend."""
+    paper = chosen_look().for_paper
     axes.plot(
         x,
         y,
         color=style.colour,
         linestyle=style.dashes,
-        linewidth=2.2,
-        marker="o",
-        markevery=[-1],
-        markersize=4.5,
+        linewidth=1.1 if paper else 1.8,
+        marker=style.marker or None,
+        markevery=_marked(len(x), style.first),
+        markersize=3.2 if paper else 4.5,
+        markeredgewidth=0,
         label=words,
     )
     return LineEnd(x[-1], y[-1], words, style.colour)
 
 
+def _marked(points: int, first: int) -> list[int]:
+    """The places of the markers on a line: about MARKS of them, and the end."""
+    step = max(1, points // MARKS)
+    return sorted({*range(first % step, points, step), points - 1})
+
+
 def label_lines(axes: Axes, ends: Sequence[LineEnd], *, beside: bool) -> None:
-    """Name the lines: at their ends, or beside the picture where they are many or end in the midst of others."""
-    (_labels_beside if beside or len(ends) > MOST_AT_ENDS else _labels_at_ends)(axes, ends)
+    """Name the lines: at their ends, or beside the picture where they are many or end in the midst of others.
+
+    In a picture for a paper the names stand below it, where they take no width.
+    """
+    if chosen_look().for_paper:
+        legend_below(axes)
+    else:
+        (_labels_beside if beside or len(ends) > MOST_AT_ENDS else _labels_at_ends)(axes, ends)
+
+
+def legend_below(axes: Axes, entries: Mapping[str, Artist] | None = None, title: str = "") -> None:
+    """Name the lines of a picture below it, in as many columns as its width has room for.
+
+    entries: what is named, by name; default: the lines and points of the axes.
+    """
+    figure = axes.get_figure(root=True)
+    if entries is None:
+        handles, names = axes.get_legend_handles_labels()
+        entries = dict(zip(names, handles, strict=True))
+    if figure is not None and entries:
+        many = legend_columns(list(entries))
+        figure.legend(
+            [*entries.values()],
+            [*entries],
+            loc="outside lower center",
+            ncols=many,
+            title=title or None,
+            title_fontsize=7,
+            markerscale=2.0 if title else 1.0,  # points, other than the markers of lines, are small
+            **_NARROW_LEGEND,
+        )
+
+
+_NARROW_LEGEND: Mapping[str, Any] = {"columnspacing": 1.0, "handlelength": 2.4, "handletextpad": 0.5, "borderpad": 0.1}
+
+
+def legend_columns(names: Sequence[str]) -> int:
+    """How many columns a legend of these names has below a picture for a paper."""
+    room_in = chosen_look().width_in or WIDTH_IN
+    widest_in = max(text_width_in(name, 7) for name in names) + _LEGEND_KEY_IN
+    return max(1, min(len(names), int(room_in / widest_in)))
 
 
 def _labels_at_ends(axes: Axes, ends: Sequence[LineEnd]) -> None:
@@ -347,4 +496,7 @@ def apart(values: Sequence[float], gap: float) -> list[float]:
 
 def label_step(count: int, column_in: float) -> int:
     """The n for which every n-th of `count` columns can be named without names touching."""
+    width_in = chosen_look().width_in
+    if width_in is not None:
+        column_in = min(column_in, width_in / 2 / max(count, 1))
     return math.ceil(LINE_IN / min(column_in, (MOST_IN - 2 * HEADER_IN) / max(count, 1)))

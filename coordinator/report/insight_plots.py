@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,15 +13,33 @@ import numpy as np
 
 from coordinator.record.insight import Insight
 from coordinator.record.units import percent
-from coordinator.report.drawing import COLOURS, DOT, HEADER_IN, INK, MOST_IN, SOFT, picture, short, write_points
+from coordinator.report.drawing import (
+    COLOURS,
+    DOT,
+    HEADER_IN,
+    INK,
+    MARKERS,
+    MOST_IN,
+    SOFT,
+    Drawings,
+    legend_below,
+    picture,
+    short,
+    write_points,
+)
+from coordinator.report.look import chosen_look
+from coordinator.report.paper_names import paper_name
 from edge_sdk.arrays import Floats, Ints
 
 if TYPE_CHECKING:
+    from matplotlib.artist import Artist
     from matplotlib.axes import Axes
     from matplotlib.image import AxesImage
 
 PANEL_IN, BESIDE_IN = 3.3, 0.5
 """The side of a panel, and the width of the scale or legend at its right."""
+_PAPER_PANEL_IN = 1.7
+"""The least width of a panel in a picture for a paper."""
 NARROWEST_IN = 5.6
 """The width that the heading needs."""
 COLUMNS = 3
@@ -77,23 +96,15 @@ class FeaturePoint(NamedTuple):
     y: float
 
 
-def draw_insights(insights: Sequence[MethodInsight], what: str, folder: Path) -> list[Path]:
-    """Draw each picture for which any method has data, and return the PNG files; `what` begins each subtitle.
-
-    Raises MissingExtra without matplotlib.
-    """
-    drawings: tuple[tuple[Callable[[Sequence[MethodInsight], str, Path], None], str], ...] = (
+def insight_drawings(insights: Sequence[MethodInsight], what: str) -> Drawings:
+    """The pictures for which any method has data; `what` begins each subtitle."""
+    pictures: tuple[tuple[Callable[[Sequence[MethodInsight], str, Path], None], str], ...] = (
         (public_predictions, "predictions"),
         (prototype_cosines, "prototypes"),
         (features, "points"),
     )
-    paths = []
-    for draw, part in drawings:
-        having = [each for each in insights if getattr(each.insight, part) is not None]
-        if having:
-            paths.append(folder / f"{draw.__name__}.png")
-            draw(having, what, paths[-1])
-    return paths
+    having = {part: [each for each in insights if getattr(each.insight, part) is not None] for _, part in pictures}
+    return {draw.__name__: partial(draw, having[part], what) for draw, part in pictures if having[part]}
 
 
 def public_predictions(insights: Sequence[MethodInsight], what: str, path: Path) -> None:
@@ -128,9 +139,9 @@ def features(insights: Sequence[MethodInsight], what: str, path: Path) -> None:
     """Features of the same test samples on several devices, on two components: by class, and by device."""
     write_points(path, FeaturePoint._fields, (p._asdict() for each in insights for p in feature_points(each)))
     subtitle = f"{what}{DOT}two principal components; left by class, right by device"
-    with _panels(
-        path, 2 * len(insights), "Features of test samples", subtitle, columns=2 if len(insights) <= MOST_PAIRS else 4
-    ) as made:
+    columns = 2 if len(insights) <= MOST_PAIRS else 4
+    groups = _groups(insights) if chosen_look().for_paper else []
+    with _panels(path, 2 * len(insights), "Features of test samples", subtitle, columns, below=groups) as made:
         for left, right, each in zip(made[::2], made[1::2], insights, strict=True):
             insight = each.insight
             points = insight.part("points")
@@ -139,7 +150,9 @@ def features(insights: Sequence[MethodInsight], what: str, path: Path) -> None:
             _scatter(left, points, insight.part("point_classes"), "class")
             _scatter(right, points, insight.part("point_devices"), "device")
             if _all_alike(insight):
-                _heading(right, each.method, "one model, the same on all devices")
+                _heading(right, each.method, "one model on all devices")
+        if groups:
+            legend_below(made[0], _examples(made), title="class, and in the panels on the right device")
 
 
 def prediction_points(one: MethodInsight) -> Iterator[PredictionPoint]:
@@ -173,14 +186,36 @@ def in_groups(data: str, classes: Ints) -> tuple[list[int], list[str]]:
     return places, [names[int(classes[place])] for place in places]
 
 
+def _groups(insights: Sequence[MethodInsight]) -> list[str]:
+    """The numbers of all classes and devices of which points are drawn."""
+    parts = [each.insight.part(name) for each in insights for name in ("point_classes", "point_devices")]
+    return [str(group) for group in np.unique(np.concatenate(parts))]
+
+
+def _examples(panels: Sequence[Axes]) -> dict[str, Artist]:
+    """One drawn point for each group of any panel, by the group's number."""
+    found: dict[str, Artist] = {}
+    for panel in panels:
+        handles, names = panel.get_legend_handles_labels()
+        found |= dict(zip(names, handles, strict=True))
+    return {name: found[name] for name in sorted(found, key=int)}
+
+
 @contextmanager
-def _panels(path: Path, count: int, title: str, subtitle: str, columns: int = COLUMNS) -> Iterator[list[Axes]]:
+def _panels(
+    path: Path, count: int, title: str, subtitle: str, columns: int = COLUMNS, *, below: Sequence[str] = ()
+) -> Iterator[list[Axes]]:
     """A picture with a grid of `count` equal panels."""
-    columns = min(columns, count)
+    look = chosen_look()
+    columns = min(look.columns(_PAPER_PANEL_IN, columns), count)
     rows = math.ceil(count / columns)
-    side_in = min(PANEL_IN, (MOST_IN - HEADER_IN) / rows)
-    width_in = max(NARROWEST_IN, (side_in + BESIDE_IN) * columns)
-    with picture(path, width_in, HEADER_IN + side_in * rows, title, subtitle) as figure:
+    if look.width_in is None:
+        side_in = min(PANEL_IN, (MOST_IN - HEADER_IN) / rows)
+        width_in = max(NARROWEST_IN, (side_in + BESIDE_IN) * columns)
+    else:
+        width_in = look.width_in
+        side_in = width_in / columns
+    with picture(path, width_in, HEADER_IN + side_in * rows, title, subtitle, below=below) as figure:
         made = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
         for unused in made[count:]:
             unused.set_axis_off()
@@ -195,14 +230,16 @@ def _all_alike(insight: Insight) -> bool:
 
 
 def _heading(axes: Axes, method: str, words: str) -> None:
-    axes.set_title(f"{short(method)}{DOT}{words}", loc="left", fontsize=8.5, color=INK)
+    name = paper_name(method) if chosen_look().for_paper else short(method)
+    title = f"{name}\n{words}" if chosen_look().for_paper else f"{name}{DOT}{words}"
+    axes.set_title(title, loc="left", fontsize=7 if chosen_look().for_paper else 8.5, color=INK)
 
 
 def _heat(axes: Axes, matrix: Floats, names: Sequence[str], *, low: float, colours: str) -> AxesImage:
     """Draw a matrix of values between `low` and 1 as coloured cells."""
     image = axes.imshow(matrix, cmap=colours, vmin=low, vmax=1.0, interpolation="nearest")
     axes.set_anchor("W")
-    step = math.ceil(len(names) / MOST_TICKS)
+    step = math.ceil(len(names) / (MOST_TICKS / 2 if chosen_look().for_paper else MOST_TICKS))
     turned = max(map(len, names), default=0) > 3
     axes.set_xticks(range(0, len(names), step), names[::step], rotation=90 if turned else 0, fontsize=7.5)
     axes.set_yticks(range(0, len(names), step), names[::step], fontsize=7.5)
@@ -210,7 +247,8 @@ def _heat(axes: Axes, matrix: Floats, names: Sequence[str], *, low: float, colou
     for spine in axes.spines.values():
         spine.set_visible(False)
     luminance = image.to_rgba(matrix)[:, :, :3] @ np.array(LUMINANCE)  # (m, m)
-    for row, column in np.ndindex(*matrix.shape) if len(names) <= MOST_WRITTEN else ():
+    written = len(names) <= MOST_WRITTEN and not chosen_look().for_paper
+    for row, column in np.ndindex(*matrix.shape) if written else ():
         value = float(matrix[row, column])
         dark = float(luminance[row, column]) < 0.6
         words = f"{value:.2f}".replace("0.", ".", 1)
@@ -229,15 +267,18 @@ def _scale(image: AxesImage, low: float) -> None:
 
 
 def _scatter(axes: Axes, points: Floats, groups: Ints, what: str) -> None:
-    """Draw points (n, 2) in a colour for each group (n,)."""
+    """Draw points (n, 2) in a colour and a shape for each group (n,)."""
     found = np.unique(groups)
-    for place, group in enumerate(found):
+    paper = chosen_look().for_paper
+    for group in map(int, found):
         mine = points[groups == group]  # (m, 2)
-        colour = _colour(place, len(found))
-        axes.scatter(mine[:, 0], mine[:, 1], s=7, color=colour, alpha=0.65, linewidth=0, label=str(group))
+        shape: Any = {"color": _colour(group, int(found[-1]) + 1), "marker": MARKERS[group % len(MARKERS)]}
+        axes.scatter(mine[:, 0], mine[:, 1], s=4 if paper else 9, alpha=0.65, linewidth=0, label=str(group), **shape)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(visible=False)
+    if paper:
+        return
     axes.legend(
         title=what,
         loc="upper left",
@@ -252,12 +293,12 @@ def _scatter(axes: Axes, points: Floats, groups: Ints, what: str) -> None:
 
 
 def _colour(place: int, count: int) -> Any:
-    """One of `count` colours: from the palette where it is long enough, else from one of matplotlib's."""
-    if count <= len(COLOURS):
-        return COLOURS[place]
+    """One of `count` colours: of the palette, at most twice; of more, along a scale that is even to the eye."""
+    if count <= 2 * len(COLOURS):
+        return COLOURS[place % len(COLOURS)]
     from matplotlib import colormaps  # an optional package: only where a picture is drawn
 
-    return colormaps["tab10"](place) if count <= 10 else colormaps["turbo"](place / (count - 1))
+    return colormaps["viridis"](0.95 * place / (count - 1))
 
 
 def cosines(prototypes: Floats) -> Floats:

@@ -22,12 +22,14 @@ from coordinator.report.drawing import (
     tick_percent,
     write_points,
 )
+from coordinator.report.look import chosen_look
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PANEL_IN = 2.1
 COLUMNS = 2
+_LEAST_PANEL_IN = 2.5
 SHARE = "share"
 """The first word of the instruments that are shares of a gradient; those on the same samples share a panel."""
 TOGETHER = {
@@ -50,11 +52,13 @@ def instruments_by_round(comparison: Comparison, path: Path) -> None:
     rows = ({"method": method, **point._asdict()} for method, found in points.items() for point in found)
     write_points(path, ("method", *InstrumentPoint._fields), rows)
     panels = [panel for method, found in points.items() for panel in _panels(method, found, several=len(points) > 1)]
-    height_in = HEADER_IN + PANEL_IN * -(-len(panels) // COLUMNS)
+    columns = chosen_look().columns(_LEAST_PANEL_IN, COLUMNS)
+    deep = -(-len(panels) // columns)
+    height_in = HEADER_IN + PANEL_IN * deep * (COLUMNS / columns)
     seed = f"{DOT}seed {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
     subtitle = f"{words_for(comparison)}{DOT}means over devices, by measured round{seed}"
     with picture(path, WIDTH_IN, height_in, "What the method does", subtitle) as figure:
-        grid = figure.subplots(-(-len(panels) // COLUMNS), COLUMNS, squeeze=False).ravel().tolist()
+        grid = figure.subplots(deep, columns, squeeze=False).ravel().tolist()
         for axes, panel in zip(grid, panels, strict=False):
             _draw_panel(axes, panel)
         for axes in grid[len(panels) :]:

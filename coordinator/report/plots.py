@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from coordinator.record.result import Result
@@ -24,17 +25,31 @@ from coordinator.report.device_plots import (
     who_holds_what,
     who_was_waited_for,
 )
-from coordinator.report.drawing import draw_each, pictures_in
-from coordinator.report.insight_plots import MethodInsight, draw_insights
+from coordinator.report.drawing import Drawings, draw_pictures, drawings_of
+from coordinator.report.insight_plots import MethodInsight, insight_drawings
 from coordinator.report.instrument_plots import instrument_drawings
+from coordinator.report.look import SCREEN, Look
 from edge_sdk.methods.requests import MeasuredModel
 
 
-def draw_run(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
-    """Draw every picture of a run into `directory` and return the PNG files.
+def draw_run(
+    result: Result, directory: str | os.PathLike[str], look: Look = SCREEN, only: Sequence[str] = ()
+) -> list[Path]:
+    """Draw the pictures of a run into `directory`: see draw_pictures."""
+    return draw_pictures(run_drawings(result), directory, look, only)
 
-    Raises MissingExtra without matplotlib, StoreError where the pictures cannot be written.
-    """
+
+def draw_comparison(
+    comparison: Comparison, directory: str | os.PathLike[str], look: Look = SCREEN, only: Sequence[str] = ()
+) -> list[Path]:
+    """Draw the pictures of a comparison into `directory`: see draw_pictures."""
+    return draw_pictures(comparison_drawings(comparison), directory, look, only)
+
+
+def run_drawings(result: Result) -> Drawings:
+    """The pictures of a run."""
+    only = Comparison((MethodRuns(result.method, (Trial(result.seed, result),)),), result.method)
+    models = _by_model(only)
     by_device = (
         devices_alone_federated,
         bytes_by_direction,
@@ -42,21 +57,18 @@ def draw_run(result: Result, directory: str | os.PathLike[str]) -> list[Path]:
         samples_by_class,
         who_was_waited_for,
     )
-    only = Comparison((MethodRuns(result.method, (Trial(result.seed, result),)),), result.method)
-    with pictures_in(directory) as folder:
-        models = _by_model(only)
-        paths = draw_each(_with_alone(models), (accuracy_by_round,), folder)
-        paths += draw_each(result, by_device, folder)
-        paths += draw_each(models, (own_task_by_round, *cost_drawings(only)), folder)
-        paths += draw_each(only, instrument_drawings(only), folder)
-        return paths + draw_insights(_insights(only), words_for(only), folder)
+    return {
+        **drawings_of(_with_alone(models), (accuracy_by_round,)),
+        **drawings_of(result, by_device),
+        **drawings_of(models, (own_task_by_round, *cost_drawings(only))),
+        **drawings_of(only, instrument_drawings(only)),
+        **insight_drawings(_insights(only), words_for(only)),
+    }
 
 
-def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -> list[Path]:
-    """Draw every picture of a comparison into `directory` and return the PNG files.
-
-    Raises MissingExtra without matplotlib, StoreError where the pictures cannot be written.
-    """
+def comparison_drawings(comparison: Comparison) -> Drawings:
+    """The pictures of a comparison."""
+    which = f", here {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
     drawings = (
         accuracy_by_round,
         own_task_by_round,
@@ -66,10 +78,10 @@ def draw_comparison(comparison: Comparison, directory: str | os.PathLike[str]) -
         *shared_drawings(comparison),
         *instrument_drawings(comparison),
     )
-    with pictures_in(directory) as folder:
-        paths = draw_each(comparison, drawings, folder)
-        which = f", here {comparison.seeds[0]}" if len(comparison.seeds) > 1 else ""
-        return paths + draw_insights(_insights(comparison), f"{words_for(comparison)}{which}", folder)
+    return {
+        **drawings_of(comparison, drawings),
+        **insight_drawings(_insights(comparison), f"{words_for(comparison)}{which}"),
+    }
 
 
 def _with_alone(only: Comparison) -> Comparison:

@@ -6,6 +6,7 @@
     devices.csv       one row per device, for spreadsheets
     accuracy.csv      one row per round and evaluated device
     instruments.csv   one row per round, instrument of the method and device; the coordinator's have no device
+    missed.csv        one row per exchange that closed without a device, with the reason
     insight.npz       the insight into the models at the end, for pictures
 
 Each file is replaced at once, so that a reader never sees half of it; summary.json comes last.
@@ -28,7 +29,7 @@ import numpy as np
 
 from coordinator.record.insight import Insight
 from coordinator.record.metrics import CURVES, PREFIXES, SHARES
-from coordinator.record.result import METERED, DeviceResult, Result, RoundResult, spread
+from coordinator.record.result import METERED, DeviceResult, Missed, Result, RoundResult, spread
 from coordinator.report import text_files
 from coordinator.report.summary import SUMMARY_VERSION, summary
 from coordinator.report.text_files import by_reason, csv_text
@@ -120,6 +121,7 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
         "devices.csv": csv_text(DEVICE_COLUMNS, _device_rows(result)),
         "accuracy.csv": csv_text(ACCURACY_COLUMNS, _accuracy_rows(result)),
         "instruments.csv": csv_text(INSTRUMENT_COLUMNS, _instrument_rows(result)),
+        "missed.csv": csv_text(Missed._fields, (each._asdict() for each in result.missed)),
         **({INSIGHT: insight_bytes(result.insight)} if result.insight is not None else {}),
         "summary.json": json.dumps(summary(result), indent=2, allow_nan=False) + "\n",
     }
@@ -147,7 +149,7 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
         instruments = _read_instruments(folder)
         found = _result(whole, rounds, measured)
         history = tuple(replace(entry, instruments=instruments.get(entry.round, {})) for entry in found.history)
-        return replace(found, history=history, insight=read_insight(folder))
+        return replace(found, history=history, missed=_read_missed(folder), insight=read_insight(folder))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UsageError(
             f"{folder}: its files do not fit together ({type(error).__name__}: {error}); run it again"
@@ -241,6 +243,13 @@ def _read_instruments(folder: Path) -> dict[int, dict[str, dict[str, float]]]:
     return found
 
 
+def _read_missed(folder: Path) -> tuple[Missed, ...]:
+    """Who missed which exchange; nobody in a run from before this was noted."""
+    path = folder / "missed.csv"
+    rows = _read_table(path, Missed._fields) if path.exists() else ()
+    return tuple(Missed(int(row["round"]), int(row["exchange"]), row["device"], row["reason"]) for row in rows)
+
+
 def _accuracy_rows(result: Result) -> Iterable[dict[str, object]]:
     columns = {
         **{name: {entry.round: getattr(entry, name) for entry in result.history} for name in CURVES},
@@ -297,6 +306,9 @@ def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: li
         standalone_history=tuple(RoundResult(round=number, accuracy=alone[number]) for number in sorted(alone)),
         refused_devices=tuple(whole["refused_devices"]),
         warnings=tuple(whole["warnings"]),
+        card=whole.get("card", {}),  # older runs do not have it
+        refused_by_devices=whole.get("refused_by_devices", {}),
+        privacy=whole.get("privacy", {}),
         encoding=whole.get("encoding", {}),  # older runs do not have it
         memory=whole.get("memory", {}),  # older runs do not have it
         resumed=whole.get("resumed", {}),

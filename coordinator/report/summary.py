@@ -61,6 +61,7 @@ def summary(result: Result) -> dict[str, Any]:
         **({"privacy": dict(result.privacy)} if result.privacy else {}),
         "per_device": [_device(device) for device in result.devices],
         "data": dict(result.data),
+        **({"card": dict(result.card)} if result.card else {}),
         "versions": dict(result.versions),
     }
 

@@ -114,6 +114,8 @@ class CommandHandler:
             verdict, reason = "accepted", ""  # so that the device does not send it again
         elif verdict != "accepted":
             self._record.refused_frame(device, word)
+            if verdict == "late":
+                self._record.came_late(device, place)
             self._tell_of_rounds_lost(device, place)
         else:
             self._withholding.pop(device, None)
@@ -177,7 +179,13 @@ class CommandHandler:
             raise
         except EdgeError as error:
             return Broken(str(error))
-        self._record.closed_without((state.declined & state.members) - state.folded, state.silent)
+        self._record.closed_without(
+            (state.declined & state.members) - state.folded,
+            state.silent,
+            at=reduce.place,
+            away=state.away,
+            withheld=state.withheld,
+        )
         for note in noted:
             self._observer().noted(note)
         return Finished(now_s)

@@ -92,6 +92,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         models=server.method.measured_models,
         encoding=encodings_in_use(spec, server.method.every_exchange),
         reason=server.rounds.reason,
+        missed=tuple(record.missed),
         privacy=server.method.promise(server.hellos.values()),
     )
     return dataclasses.replace(found, warnings=(*found.warnings, *remarks.unmeasured(found)))

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+
 from coordinator.record.result import DeviceResult, Result, RoundResult
 from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
@@ -51,6 +53,7 @@ def simulation_result(
         resumed=resumed,
         versions={**known.versions, "device": _device_name(fleet.device)},
         data=_data(fleet.dataset),
+        card=_card(fleet.dataset),
     )
 
 
@@ -62,6 +65,25 @@ def _data(dataset: Dataset) -> Mapping[str, Any]:
     if dataset.augment:
         found["augment"] = dataclasses.asdict(dataset.augment)
     return found
+
+
+def _card(dataset: Dataset) -> Mapping[str, Any]:
+    """The data set's card, as plain values: `private` samples are dealt out to the devices."""
+    samples = dataset.private.x
+    counts = {"private": dataset.private.y, "test": dataset.test.y}
+    public = {} if dataset.public is None else {"public": len(dataset.public.samples)}
+    users = {} if dataset.users is None else {"users": len(np.unique(dataset.users))}
+    return {
+        "classes": dataset.classes,
+        "shape": [*dataset.raw_shape],
+        "type": str(samples.dtype),
+        "range": [float(samples.min()), float(samples.max())],
+        "scale": dataset.scale,
+        "samples": {"source": dataset.source_samples, **{name: len(y) for name, y in counts.items()}, **public},
+        "by_class": {name: np.bincount(y, minlength=dataset.classes).tolist() for name, y in counts.items()},
+        **users,
+        "seed": dataset.seed,
+    }
 
 
 def _device_name(device: str) -> str:

@@ -18,6 +18,7 @@ from coordinator.report.drawing import (
     height_for_names,
     line_styles,
     picture,
+    picture_path,
     pictures_in,
     short,
     write_points,
@@ -44,12 +45,12 @@ class GainPoint(NamedTuple):
 
 
 def draw_gains(found: Sweep, folder: Path) -> list[Path]:
-    """Draw a picture for each axis with several values, and return the PNG files.
+    """Draw a picture for each axis with several values, and return the first file of each.
 
     Raises MissingExtra without matplotlib, StoreError where the pictures cannot be written.
     """
     with pictures_in(folder):
-        varied = {folder / f"gain_{axis.key}.png": axis for axis in found.axes if len(axis.values) > 1}
+        varied = {picture_path(folder, f"gain_{axis.key}"): axis for axis in found.axes if len(axis.values) > 1}
         for path, axis in varied.items():
             draw_gain(found, axis, path)
         return list(varied)
@@ -99,7 +100,7 @@ def _bars(axes: Axes, x: Sequence[float], row: Sequence[GainPoint], style: LineS
         yerr=[low, high],
         color=style.colour,
         linestyle=style.dashes,
-        marker="o",
+        marker=style.marker or "o",
         markersize=4.5,
         capsize=2.5,
         label=short(row[0].method),

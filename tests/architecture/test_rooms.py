@@ -74,6 +74,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     },
     "coordinator.trace": {*NEUTRAL, *DEVICE, "coordinator.rounds", "coordinator.ledger", "coordinator.serving"},
     "coordinator.report": {*NEUTRAL, "coordinator.record"},
+    "coordinator.document": {*NEUTRAL, "coordinator.record", "coordinator.report"},
     "coordinator.page": {*NEUTRAL, "coordinator.record", "coordinator.report"},
     "edge_sim.models": CLIENT,
     "edge_sim.config": {*CLIENT, "coordinator.config", "edge_sim.byzantine", "edge_sim.models"},

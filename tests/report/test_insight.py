@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from coordinator.record.insight import Insight, principal_components
 from coordinator.report import insight_plots
+from coordinator.report.drawing import draw_pictures
 from coordinator.report.insight_plots import MethodInsight, cosines
 from coordinator.report.run_files import INSIGHT, insight_bytes, read_run, write_run
 from edge_sdk.errors import UsageError
@@ -133,15 +134,14 @@ def test_models_of_several_widths_cannot_be_drawn_together(pictures: Path) -> No
 def test_what_there_is_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     full, half = made(), Insight(predictions=made().predictions)
-    drawn = insight_plots.draw_insights(
-        [MethodInsight("fedal", "digits", full), MethodInsight("fedmd", "digits", half)], "lab", tmp_path
-    )
+    insights = [MethodInsight("fedal", "digits", full), MethodInsight("fedmd", "digits", half)]
+    drawn = draw_pictures(insight_plots.insight_drawings(insights, "lab"), tmp_path)
     assert [path.stem for path in drawn] == ["public_predictions", "prototype_cosines", "features"]
     rows = table(tmp_path / "public_predictions.csv")
     assert {row["method"] for row in rows} == {"fedal", "fedmd"}
     assert float(rows[1]["probability"]) == pytest.approx(float(full.predictions[0, 1]))
     assert {row["method"] for row in table(tmp_path / "features.csv")} == {"fedal"}
-    assert insight_plots.draw_insights([MethodInsight("fedal", "digits", Insight())], "lab", tmp_path) == []
+    assert insight_plots.insight_drawings([MethodInsight("fedal", "digits", Insight())], "lab") == {}
 
 
 @pytest.mark.parametrize(("k", "methods", "devices"), [(2, 1, 1), (13, 5, 8)])
@@ -149,7 +149,7 @@ def test_any_number_of_classes_and_methods_stays_in_bounds(
     tmp_path: Path, figures: list[Any], k: int, methods: int, devices: int
 ) -> None:
     seen = [MethodInsight(f"method-{place}", "digits", made(k, devices, 2)) for place in range(methods)]
-    paths = insight_plots.draw_insights(seen, "lab", tmp_path)
+    paths = draw_pictures(insight_plots.insight_drawings(seen, "lab"), tmp_path)
     for path, figure in zip(paths, figures, strict=True):
         assert max(figure.get_size_inches()) <= 24
         assert table(path)

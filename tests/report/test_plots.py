@@ -108,9 +108,11 @@ def test_a_long_subtitle_goes_on_in_a_second_line(tmp_path, figures):
 
 def test_the_same_run_gives_the_same_bytes(tmp_path):
     pytest.importorskip("matplotlib")
-    for name in ("one", "two"):
+    for name in ("one.png", "two.png"):
         device_plots.bytes_by_direction(synthetic.result(count=3), tmp_path / name)
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    for suffix in (".png", ".svg"):
+        one, two = ((tmp_path / name).with_suffix(suffix) for name in ("one.png", "two.png"))
+        assert one.read_bytes() == two.read_bytes()
 
 
 def test_what_is_not_known_is_said(tmp_path, figures):
