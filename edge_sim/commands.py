@@ -1,11 +1,11 @@
-"""The declarations of the simulator's sub-commands: simulate, compare, sweep, replay, lab-device."""
+"""The declarations of the simulator's sub-commands: demo, simulate, compare, sweep, replay, lab-device."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import Subcommand, add_page_option, add_tls_options
+from edge_sdk.cli import Subcommand, add_page_option, add_tls_options, whole_number
 
 LAB, WAIT_S = "lab", 60.0
 """The name of a lab if none is given, and the longest wait in seconds for its boards."""
@@ -142,6 +142,20 @@ def _replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="N", help="of all draws (default: 0)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON instead")
+
+
+DEMO = Subcommand(
+    name="demo",
+    help="see in seconds what it does: devices with different models learn from each other, without a broker",
+    example="edge-sdk demo",
+    arguments=_demo_arguments,
+    function="edge_sim.runs.demo_command:command",
+)
 SIMULATE = Subcommand(
     name="simulate",
     help="run a whole federation on this machine",

@@ -57,7 +57,9 @@ class AugmentTable:
 class DataTable:
     """The section [data]; paths are relative to the TOML file."""
 
-    source: Annotated[str, Text(16, "digits|npz|folder|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100")] = "digits"
+    source: Annotated[
+        str, Text(16, "digits|drawn-digits|npz|folder|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100")
+    ] = "digits"
     path: str | None = None
     """The npz file, or the folder with one sub-folder for each class."""
     root: str | None = None
@@ -282,7 +284,7 @@ def _fleet(rows: Any, file: Path, seed: int) -> tuple[FleetRow, ...]:
 
 def _data(plain: Any, file: Path) -> DataTable:
     table = read_section(DataTable, plain, "data", file)
-    needed = {"digits": None, "npz": "path", "folder": "path"}.get(table.source, "root")
+    needed = {"digits": None, "drawn-digits": None, "npz": "path", "folder": "path"}.get(table.source, "root")
     if needed and not getattr(table, needed):
         what = "file" if table.source == "npz" else "folder"
         raise UsageError(f'{file}: data.{needed}: missing; with source = "{table.source}" it names the {what}')
