@@ -1,4 +1,4 @@
-"""Declares the sub-commands of the coordinator: coordinator, broker, methods, report, plot, page."""
+"""Declares the sub-commands of the coordinator: coordinator, broker, lab, report, plot, page."""
 
 from __future__ import annotations
 
@@ -45,10 +45,6 @@ def _broker_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="let everybody who reaches the address in: there is no password and no TLS; for a network that you trust",
     )
-
-
-def _methods_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="as JSON")
 
 
 def _report_arguments(parser: argparse.ArgumentParser) -> None:
@@ -153,13 +149,6 @@ BROKER = Subcommand(
     example="edge-sdk broker --bind 0.0.0.0 --open",
     arguments=_broker_arguments,
     function="coordinator.broker.embedded:command",
-)
-METHODS = Subcommand(
-    name="methods",
-    help="list what each method exchanges, and what it asks of a model",
-    example="edge-sdk methods --json",
-    arguments=_methods_arguments,
-    function="coordinator.report.method_catalogue:command",
 )
 REPORT = Subcommand(
     name="report",

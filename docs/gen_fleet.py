@@ -87,11 +87,11 @@ computing is lost; when it starts again, it goes on from its store, as a board d
 ends without those that are off.
 
 `byzantine` functions that come along, all of `edge_sim.byzantine`: `flip_signs`, `flip_ten` (times -10), `magnify`
-(times 10), `noise`, `swap_classes`, `little_is_enough`, and `inflate_counts`, which flips signs and claims as many
-samples as the protocol can say, when the device joins and in every upload: [hostile
-devices](../how-to/hostile-devices.md). Your own takes the knowledge of an upload and a random generator, and returns
-knowledge of the same make: the same roles, payload kinds and kinds of arrays. One that cannot be called so is refused
-before the run; one that raises or returns something else ends it, with one line.
+(times 10), `noise`, `swap_classes`, `little_is_enough`, `rubbish`, which sends random bytes in place of uploads, and
+`inflate_counts`, which flips signs and claims as many samples as the protocol can say, when the device joins and in
+every upload: [hostile devices](../how-to/hostile-devices.md). Your own takes the knowledge of an upload and a random
+generator, and returns knowledge of the same make: the same roles, payload kinds and kinds of arrays. One that cannot be
+called so is refused before the run; one that raises or returns something else ends it, with one line.
 
 ## [scenario]: what happens to all
 

@@ -3,7 +3,7 @@
 `byzantine = "MODULE:FUNCTION"` in a [[fleet]] row names one; FUNCTION(knowledge, rng) -> knowledge is given the
 payloads of an upload by role, as the method on the device made them, and a generator that follows from the
 seed, the device, the round and the exchange.  What it returns must be legal (the same payload kinds, shapes and
-classes, finite numbers): a device whose frame is not legal is refused by the protocol, and there is nothing to study.
+classes, finite numbers): a device whose frame is not legal is refused by the protocol, as `rubbish` shows.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Hello
 from edge_sdk.protocol.transforms import Knowledge
 from edge_sdk.reductions import MOST
+from edge_sdk.transport.base import Transport
 
 Tamper: TypeAlias = Callable[[Knowledge, np.random.Generator], Knowledge]
 
@@ -65,6 +66,8 @@ class CheckedTamper:
         self._name, self._tamper = name, load_tamper(name)
         self.claims: int = getattr(self._tamper, "claims", 0)
         """The samples that the device claims to have when it joins; 0: it tells the truth."""
+        self.breaks_frames: bool = getattr(self._tamper, "breaks_frames", False)
+        """Whether random bytes are sent in place of uploads."""
 
     def __call__(self, knowledge: Knowledge, rng: np.random.Generator) -> Knowledge:
         """Call the function.  Raises UsageError where it raises, or returns knowledge of another structure."""
@@ -83,6 +86,8 @@ class ByzantineAgent(Agent):
 
     def __init__(self, *, tamper: CheckedTamper, seed: Sequence[int], **honest: Any) -> None:
         self._tamper, self._seed = tamper, seed
+        if tamper.breaks_frames:
+            honest["broker"] = RubbishTransport(honest["broker"], np.random.default_rng(seed))
         super().__init__(**honest)
 
     def hello_to_send(self, hello: Hello) -> Hello:
@@ -94,6 +99,29 @@ class ByzantineAgent(Agent):
         if not knowledge:
             return knowledge
         return self._tamper(knowledge, np.random.default_rng([*self._seed, assign.round, assign.exchange]))
+
+
+class RubbishTransport:
+    """A transport that sends random bytes in place of each upload; everything else goes through it unchanged."""
+
+    def __init__(self, inner: Transport, rng: np.random.Generator) -> None:
+        self._inner, self._rng = inner, rng
+        self.connect, self.poll, self.close = inner.connect, inner.poll, inner.close
+        self.accept_up_to, self.screen_with = inner.accept_up_to, inner.screen_with
+
+    def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
+        """Implement Transport: an upload is replaced by as many random bytes."""
+        if topic.endswith("/upd"):
+            frame = self._rng.bytes(len(frame))
+        self._inner.send(topic, frame, retain=retain)
+
+
+def rubbish(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
+    """Send random bytes in place of every upload, as a broken device would."""
+    return knowledge
+
+
+rubbish.breaks_frames = True  # type: ignore[attr-defined]  # read by CheckedTamper
 
 
 def flip_signs(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:

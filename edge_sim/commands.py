@@ -1,11 +1,11 @@
-"""The declarations of the simulator's sub-commands: simulate, compare, sweep, replay, lab-device."""
+"""The declarations of the simulator's sub-commands: demo, simulate, compare, sweep, replay, lab-device."""
 
 from __future__ import annotations
 
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import Subcommand, add_page_option, add_tls_options
+from edge_sdk.cli import Subcommand, add_page_option, add_tls_options, whole_number
 
 LAB, WAIT_S = "lab", 60.0
 """The name of a lab if none is given, and the longest wait in seconds for its boards."""
@@ -142,6 +142,79 @@ def _replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
+def _demo_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--seed", type=whole_number(0, 2**32 - 1), default=0, metavar="N", help="of all draws (default: 0)"
+    )
+    parser.add_argument("--json", action="store_true", help="print the summary as JSON instead")
+
+
+def _init_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "file",
+        type=Path,
+        nargs="?",
+        default=Path("federation.toml"),
+        metavar="FILE.toml",
+        help="default: federation.toml; - prints it",
+    )
+    parser.add_argument("--name", default="my-federation", help="the federation's name (default: my-federation)")
+    parser.add_argument("--method", default="fedmd", metavar="NAME", help="the method (default: fedmd)")
+    parser.add_argument("--devices", type=whole_number(1, 10**6), default=10, metavar="N", help="default: 10")
+    parser.add_argument("--rounds", type=whole_number(1, 10**9), default=50, metavar="N", help="default: 50")
+
+
+def _new_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
+    parser.add_argument("--name", help="the federation's name (default: the folder's)")
+    parser.add_argument("--model", metavar="RUNTIME", help="of your model: numpy or torch (default: numpy)")
+    parser.add_argument("--onnx", type=Path, metavar="FILE", help="your model is this .onnx file")
+    parser.add_argument("--classes", type=whole_number(2, 1000), metavar="N", help="default: 10, or those of the file")
+    parser.add_argument("--devices", type=whole_number(2, 1000), metavar="N", help="default: 4")
+    parser.add_argument(
+        "--broker", default="mqtt://127.0.0.1:1883", metavar="URL", help="default: mqtt://127.0.0.1:1883"
+    )
+
+
+NEW = Subcommand(
+    name="new",
+    help="make a project: an app, a federation, a coordinator, a systemd unit and a test; asks what is not given",
+    example="edge-sdk new my-app --model numpy --classes 10 --devices 4",
+    arguments=_new_arguments,
+    function="edge_sim.projects.new_command:command",
+)
+INIT = Subcommand(
+    name="init",
+    help="write a federation's file in which every key stands, with what it means and its default",
+    example="edge-sdk init federation.toml --method fedmd --devices 10",
+    arguments=_init_arguments,
+    function="edge_sim.projects.commented_settings:command",
+)
+
+
+def _methods_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="say all about these methods")
+    parser.add_argument(
+        "--for", dest="model", type=Path, metavar="MODEL.onnx", help="what this model could take part in, and why not"
+    )
+    parser.add_argument("--classes", type=whole_number(2, 65535), metavar="N", help="of the federation, for --for")
+    parser.add_argument("--json", action="store_true", help="as JSON")
+
+
+METHODS = Subcommand(
+    name="methods",
+    help="say which method to begin with, what each exchanges and asks of a model, and which fit a model",
+    example="edge-sdk methods\n  edge-sdk methods fedmd\n  edge-sdk methods --for model.onnx",
+    arguments=_methods_arguments,
+    function="edge_sim.projects.methods_command:command",
+)
+DEMO = Subcommand(
+    name="demo",
+    help="see in seconds what it does: devices with different models learn from each other, without a broker",
+    example="edge-sdk demo",
+    arguments=_demo_arguments,
+    function="edge_sim.runs.demo_command:command",
+)
 SIMULATE = Subcommand(
     name="simulate",
     help="run a whole federation on this machine",

@@ -279,20 +279,48 @@ def refused_frames(senders: Mapping[str, Mapping[str, int]]) -> list[str]:
     """A line for each sender of frames that broke the protocol; senders: sender -> kind -> count."""
     most = sorted(senders, key=lambda sender: (-sum(senders[sender].values()), sender))
     left = most[MOST_SENDERS:]
-    lines = [
-        f"refused frames from {printable(name)}: {_by_word(senders[name])}" for name in sorted(most[:MOST_SENDERS])
-    ]
+    lines = [f"refused from {printable(name)}: {_by_fault(senders[name])}" for name in sorted(most[:MOST_SENDERS])]
     count = sum(sum(senders[name].values()) for name in left)
     return lines + [f"refused frames from {len(left)} more senders: {count}"] * bool(left)
 
 
 def refused_by_devices(devices: Mapping[str, Mapping[str, int]]) -> list[str]:
     """A line for each device that refused frames that came to it; devices: device -> kind -> count."""
-    return [f"{printable(name)} refused frames: {_by_word(kinds)}" for name, kinds in sorted(devices.items())]
+    return [f"{printable(name)} refused: {_by_fault(kinds)}" for name, kinds in sorted(devices.items())]
 
 
-def _by_word(kinds: Mapping[str, int]) -> str:
-    return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+FRAME_FAULTS: Mapping[str, str] = {
+    "limit": "longer than is legal, or asked for too often",
+    "magic": "not made by edge-sdk",
+    "version": "of another version of edge-sdk",
+    "length": "of another length than they say",
+    "checksum": "damaged on the way",
+    "signature": "without a valid signature",
+    "encryption": "not encrypted as this lab does",
+    "msgpack": "whose content does not read",
+    "schema": "with fields that are missing or out of range",
+    "tensor": "whose numbers do not fit their shape",
+    "nonfinite": "with numbers that are NaN or infinite",
+    "topic": "on a topic that is not the sender's",
+    "rate": "more than the sender's share",
+    "stranger": "from a device that has not joined",
+    "replayed": "older than one that came before",
+    "knowledge": "with content that this exchange does not expect",
+    "chunk": "in pieces that contradict each other",
+    "busy": "for which there was no room",
+    "incomplete": "of which pieces never came",
+    "duplicate": "that had come before",
+    "stale": "too late for their exchange",
+    "refused": "that this round does not take",
+}
+"""What was wrong with refused messages, by the word under which they are counted; it follows their number."""
+
+
+def _by_fault(kinds: Mapping[str, int]) -> str:
+    return ", ".join(
+        f"{count} message{'s' * (count != 1)} {FRAME_FAULTS.get(kind, 'counted as')} ({kind})"
+        for kind, count in kinds.items()
+    )
 
 
 def unmeasured(result: Result) -> tuple[str, ...]:

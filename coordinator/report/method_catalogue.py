@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,14 +13,6 @@ from edge_sdk.protocol.knowledge import Slot
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.transforms import encodings_for
 from edge_sdk.protocol.wires import Exchange, slots_of
-
-
-def command(args: argparse.Namespace) -> int:
-    """Carry out the command `edge-sdk methods`."""
-    rows = describe_methods()
-    sys.stdout.write((json.dumps(rows, indent=2) if args.json else catalogue_text(rows)) + "\n")
-    sys.stderr.write("".join(f"edge-sdk methods: {fault}\n" for fault in map(method_fault, method_names()) if fault))
-    return 0
 
 
 def describe_methods() -> list[dict[str, Any]]:

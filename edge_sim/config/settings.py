@@ -57,7 +57,10 @@ class AugmentTable:
 class DataTable:
     """The section [data]; paths are relative to the TOML file."""
 
-    source: Annotated[str, Text(16, "digits|npz|folder|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100")] = "digits"
+    source: Annotated[
+        str, Text(16, "digits|drawn-digits|npz|folder|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100")
+    ] = "digits"
+    """Where the samples come from."""
     path: str | None = None
     """The npz file, or the folder with one sub-folder for each class."""
     root: str | None = None
@@ -99,13 +102,16 @@ class PartitionTable:
             "classes_per_device|iid|dirichlet|dirichlet-per-device|dirichlet-equal|shards|quantity_skew|user",
         ),
     ] = "classes_per_device"
+    """How the private samples are dealt out to the devices."""
     classes_per_device: Annotated[int, Integer(1, 65535)] = 3
+    """Number of classes that each device holds (classes_per_device)."""
     alpha: Annotated[float, Real(1e-3, 1e6)] = 0.5
     """Concentration of the Dirichlet distribution: of each class over devices (dirichlet), of each device's mix of
     classes (dirichlet-per-device, dirichlet-equal), or of sizes (quantity_skew)."""
     shards_per_device: Annotated[int, Integer(1, 65535)] = 2
     """Pieces of the samples sorted by class that each device gets (shards)."""
     min_samples: SampleCount = 4
+    """The fewest samples that a device may hold."""
     seed: Seed | None = None
     """Seed of the partition; default: the federation's."""
     file: str | None = None
@@ -282,7 +288,7 @@ def _fleet(rows: Any, file: Path, seed: int) -> tuple[FleetRow, ...]:
 
 def _data(plain: Any, file: Path) -> DataTable:
     table = read_section(DataTable, plain, "data", file)
-    needed = {"digits": None, "npz": "path", "folder": "path"}.get(table.source, "root")
+    needed = {"digits": None, "drawn-digits": None, "npz": "path", "folder": "path"}.get(table.source, "root")
     if needed and not getattr(table, needed):
         what = "file" if table.source == "npz" else "folder"
         raise UsageError(f'{file}: data.{needed}: missing; with source = "{table.source}" it names the {what}')

@@ -17,7 +17,7 @@ from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config.settings import DataTable
 from edge_sim.data.draw import draw_equally, draw_evenly
 from edge_sim.data.normalise import Scaling, far_from_unit_scale, scaling_of
-from edge_sim.data.sources import digits, npz
+from edge_sim.data.sources import digits, drawn_digits, npz
 from edge_sim.data.sources import folder as pictures
 from edge_sim.data.sources.base import SourceData
 
@@ -113,6 +113,8 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
     """Read everything that the source of a [data] section holds.  Raises UsageError or MissingExtra."""
     if table.source == "digits":
         return digits.read_digits(table.test_fraction, seed)
+    if table.source == "drawn-digits":
+        return drawn_digits.read_drawn_digits(table.test_fraction, seed)
     if table.source == "npz":
         return npz.read_npz(folder / (table.path or ""))
     if table.source == "folder":

@@ -17,6 +17,7 @@ from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.leaves import one_line
 from edge_sim.models.model_types import HeadKind, InputShape, ModelFile
+from edge_sim.models.numpy_extractors import Extractor, FrozenNumpyModel, RandomFilters, RandomLayer
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +55,18 @@ FAMILIES: dict[str, Family] = {
     "shufflenet-v2": Family("ShuffleNetV2 at width 1 with GroupNorm", "torch", 1_263_854, "vision"),
     "resnet18": Family("ResNet-18 with GroupNorm, and a small stem for small pictures", "torch", 11_173_962, "vision"),
     "resnet34": Family("ResNet-34 with GroupNorm, and a small stem for small pictures", "torch", 21_282_122, "vision"),
+    "numpy-random": Family("one frozen random layer of 128, trainable head", "numpy", 1_290),
+    "numpy-filters": Family("frozen random 3 x 3 filters, trainable head", "numpy", 2_570),
     "onnx-random": Family("frozen random filters, trainable head", "onnx", 5_130),
     "onnx-kmeans": Family("frozen k-means filters of the public samples, trainable head", "onnx", 5_130),
     "onnx-teacher": Family("a finished classifier from a file: teaches, does not learn", "onnx", 0),
 }
 
+BODIES: dict[str, Callable[[InputShape, int], Extractor]] = {
+    "numpy-random": RandomLayer,
+    "numpy-filters": RandomFilters,
+}
+"""The frozen bodies of families that need numpy alone."""
 SHOWN = 8
 """Number of families that an error message names."""
 
@@ -120,6 +128,9 @@ def build_model(
         return _own(name, classes, raw_shape, preprocess, seed=seed, head=head, device=device)
     shape = _input_shape(preprocess, raw_shape)
     runtime = FAMILIES[name].runtime
+    if name in BODIES:
+        body = BODIES[name](shape, seed)
+        return FrozenNumpyModel(body, classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
     if runtime == "numpy":
         return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
     if runtime == "torch":

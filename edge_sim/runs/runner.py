@@ -164,9 +164,9 @@ def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: Obse
 
     fleet: the fleet of the federation, whose data the devices alone use, too.
     """
-    settings = to_toml(alone.tables)
     if folder is None:
         return _alone(alone, fleet, observer)
+    settings = to_toml(alone.tables)
     if run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
         return read_run(folder)
     found = _alone(alone, fleet, observer)

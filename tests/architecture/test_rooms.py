@@ -90,6 +90,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *SIMULATION,
         *("coordinator.report", "coordinator.page", "edge_sim.clock", "edge_sim.over_broker"),
     },
+    "edge_sim.projects": {*CLIENT, *SERVER, *SIMULATION, "coordinator.report", "edge_sdk.tools"},
     "edge_sim.lab": {*CLIENT, *SERVER, *SIMULATION, "edge_sim.runs"},
     "edge_sim.studies": {
         *CLIENT,

@@ -22,6 +22,7 @@ LARGE = ("resnet18", "resnet34")
 """At one shape only, in test_nets.py: a pass through them takes seconds."""
 TORCH = [name for name, family in families.FAMILIES.items() if family.runtime == "torch" and name not in LARGE]
 ONNX = ["onnx-random", "onnx-kmeans"]
+NUMPY = ["softmax", "numpy-random", "numpy-filters"]
 
 
 def public(raw_shape: tuple[int, ...]) -> np.ndarray:
@@ -34,7 +35,7 @@ def build(name: str, raw_shape: tuple[int, ...] = (8, 8), seed: int = 0, **more:
 
 
 @pytest.mark.parametrize("raw_shape", RAW_SHAPES)
-@pytest.mark.parametrize("name", ["softmax", *(pytest.param(name, marks=pytest.mark.torch) for name in TORCH), *ONNX])
+@pytest.mark.parametrize("name", [*NUMPY, *(pytest.param(name, marks=pytest.mark.torch) for name in TORCH), *ONNX])
 def test_every_family_takes_every_shape(name: str, raw_shape: tuple[int, ...]) -> None:
     _needs(name)
     if name == "onnx-kmeans" and raw_shape == (1, 1):
@@ -48,7 +49,7 @@ def test_every_family_takes_every_shape(name: str, raw_shape: tuple[int, ...]) -
     assert model.spec.flops_per_sample > 0
 
 
-@pytest.mark.parametrize("name", ["softmax", *(pytest.param(name, marks=pytest.mark.torch) for name in TORCH), *ONNX])
+@pytest.mark.parametrize("name", [*NUMPY, *(pytest.param(name, marks=pytest.mark.torch) for name in TORCH), *ONNX])
 def test_the_same_seed_gives_the_same_model_and_another_another(name: str) -> None:
     _needs(name)
     one, two, other = build(name), build(name), build(name, seed=1)
@@ -73,7 +74,7 @@ def test_a_family_can_be_built_at_any_width(name: str) -> None:
 
 
 def test_the_others_keep_theirs() -> None:
-    assert not any(families.chooses_width(name) for name in ("softmax", "onnx-teacher", "my_models:plain"))
+    assert not any(families.chooses_width(name) for name in (*NUMPY, "onnx-teacher", "my_models:plain"))
     assert build("softmax", feature_dim=7).spec.feature_dim == 64
 
 

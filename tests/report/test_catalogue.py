@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
-from coordinator.report.method_catalogue import catalogue_text, describe_methods
-from edge_sdk import cli
+from coordinator.report.method_catalogue import describe_methods
 from edge_sdk.methods.registry import load_method, method_names
 
 ROWS = {row["name"]: row for row in describe_methods()}
@@ -66,10 +63,3 @@ def test_bytes_are_those_of_the_table_of_methods():
 )
 def test_warnings_are_listed(name, numbers):
     assert [warning.split(":")[0] for warning in ROWS[name]["warnings"]] == [f"W{n}" for n in numbers.split()]
-
-
-def test_the_command_prints_both_forms(capsys):
-    assert cli.main(["methods", "--json"]) == 0
-    assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(describe_methods()))
-    assert cli.main(["methods"]) == 0
-    assert capsys.readouterr().out == catalogue_text(describe_methods()) + "\n"

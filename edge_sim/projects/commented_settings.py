@@ -1,0 +1,129 @@
+"""`edge-sdk init`: a federation's file in which every key stands: its meaning, what is allowed, its default."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import textwrap
+import typing
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from coordinator.config import FederationTable, PublicTable
+from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.methods.base import Method
+from edge_sdk.methods.registry import load_method
+from edge_sdk.protocol.encodings import ENCODINGS
+from edge_sdk.protocol.messages import EncodingSpec, TrainSpec
+from edge_sdk.reductions.influence import RobustTable
+from edge_sim.config.scenario import ScenarioTable
+from edge_sim.config.settings import DataTable, FaultsTable, FleetRow, PartitionTable, RunTable
+from edge_sim.projects.field_words import allowed_values, words
+
+WIDTH = 110
+"""Longest line of a comment."""
+ABOUT: Mapping[str, str] = {
+    "federation": "Who takes part, in what, for how long.",
+    "method": "Parameters of the method.",
+    "train": "How a device trains between exchanges, whatever the method.",
+    "public": "The public set of a deployment; a simulation takes one from its data (data.public).",
+    "encoding": "In how many bytes numbers travel, for each kind of knowledge; docs/reference/encodings.md.",
+    "robust": "How much one device can move; docs/how-to/hostile-devices.md.",
+    "data": "The data of the simulated devices; docs/reference/data.md.",
+    "partition": "Who holds which samples.",
+    "fleet": "A group of equal devices; write [[fleet]] once for each group. docs/reference/models.md and boards.md.",
+    "faults": "What may happen to single messages.",
+    "scenario": "What may happen to the broker and the coordinator; docs/reference/scenarios.md.",
+    "run": "How the simulation computes; docs/how-to/speed.md.",
+}
+SIMULATED = "Only edge-sdk simulate, compare and sweep read what follows; a coordinator lets it stand."
+
+
+def command(args: argparse.Namespace) -> int:
+    """Write the file, or print it for `-`."""
+    text = commented(load_method(args.method)(), name=args.name, devices=args.devices, rounds=args.rounds)
+    if str(args.file) == "-":
+        sys.stdout.write(text)
+        return 0
+    try:
+        with args.file.open("x", encoding="utf-8") as file:
+            file.write(text)
+    except FileExistsError:
+        raise UsageError(f"{args.file}: is there already; give another name, or remove it") from None
+    except OSError as error:
+        raise StoreError(f"{args.file}: cannot be written: {error.strerror}") from error
+    sys.stdout.write(f"wrote {args.file}; try it with: edge-sdk simulate {args.file}\n")
+    return 0
+
+
+def commented(method: Method[Any], *, name: str, devices: int, rounds: int) -> str:
+    """Return the text: keys that must be set are set, all others are commented out and show their default."""
+    given = {
+        "federation": {"name": name, "method": method.name, "rounds": rounds, "devices": devices},
+        "fleet": {"count": devices},
+    }
+    shared = {
+        "federation": FederationTable,
+        f"method.{method.name}": method.params_type,
+        "train": TrainSpec,
+        "public": PublicTable,
+        "encoding": EncodingSpec,
+        "robust": RobustTable,
+    }
+    simulated = {
+        "data": DataTable,
+        "partition": PartitionTable,
+        "fleet": FleetRow,
+        "faults": FaultsTable,
+        "scenario": ScenarioTable,
+        "run": RunTable,
+    }
+    parts = ["# A federation's file, by `edge-sdk init`.  A key that is commented out has the value that it shows."]
+    parts += [_section(section, table, given.get(section, {})) for section, table in shared.items()]
+    parts += [_comment(SIMULATED)]
+    parts += [_section(section, table, given.get(section, {})) for section, table in simulated.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _section(section: str, table: type, given: Mapping[str, Any]) -> str:
+    """Return a section with all of its keys; one without a key that must be set is commented out if it needs one."""
+    header = "[[fleet]]" if section == "fleet" else f"[{section}]"
+    needs = any(_needed(field) and field.name not in given for field in dataclasses.fields(table))
+    lines = [_comment(ABOUT[section.split(".", maxsplit=1)[0]]), f"# {header}" if needs else header]
+    hints = typing.get_type_hints(table, include_extras=True)
+    for field in dataclasses.fields(table):
+        if (section, field.name) != ("encoding", "others"):  # kinds of other packages stand in [encoding] themselves
+            lines += _key(table, field, hints[field.name], given)
+    return "\n".join(lines)
+
+
+def _key(table: type, field: dataclasses.Field[Any], hint: Any, given: Mapping[str, Any]) -> Iterator[str]:
+    told = words(table, field.name)
+    may = ", ".join(ENCODINGS) if table is EncodingSpec else allowed_values(hint)
+    said = " ".join(filter(None, [told, f"Allowed: {may}." if may not in ("", "text") else ""]))
+    if said:
+        yield _comment(said)
+    if field.name in given:
+        yield f"{field.name} = {_value(given[field.name])}"
+        return
+    default = None if _needed(field) else _default(field)
+    yield f"# {field.name} = {'' if default is None else _value(default)}".rstrip()
+
+
+def _needed(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _value(value: Any) -> str:
+    """Write a value as TOML: of numbers, truth values, texts and lists, what JSON writes is TOML, too."""
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
+
+
+def _comment(text: str) -> str:
+    return "\n".join(f"# {line}" for line in textwrap.wrap(text, WIDTH))

@@ -1,0 +1,120 @@
+"""`edge-sdk methods`: which to begin with, all in a line each, some in full, or those that fit a model."""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from coordinator.report.method_catalogue import catalogue_text, describe_methods
+from coordinator.report.tables import Column, Table, show_table
+from edge_sdk.errors import ModelError, UsageError
+from edge_sdk.methods.registry import method_fault, method_names
+
+BEGIN_WITH: tuple[tuple[str, str], ...] = (
+    ("any models, black boxes too; samples without labels that all may hold", "fedmd"),
+    ("the same, skewed data, several exchanges a round are fine", "fedal"),
+    ("models with one feature width, which begin alike; weights stay", "fednh, share_body = false"),
+    ("each device for its own few classes, no public samples", "fedproto"),
+    ("one architecture; the last layer may leave, nothing else", "fedssa"),
+    ("one architecture; all weights may leave; one model for all", "fedavg"),
+    ("one architecture; all weights may leave; one model each", "feddf_al"),
+    ("a guarantee for each training record (differential privacy)", "dp_prototypes"),
+    ("hardly any bytes", "fd"),
+    ("2 or 3 classes on each device, samples enough", "local"),
+)
+"""What a user has, and the method to begin with; measured in docs/results/choose-a-method.md."""
+_PARTS = {"learns": "can learn", "teaches": "can teach", "none": "cannot take part"}
+
+
+def command(args: argparse.Namespace) -> int:
+    """Print what was asked for."""
+    rows = describe_methods()
+    if args.model is not None:
+        fits = _fits(args.model, args.classes)
+        wanted = {name: fits[name] for name in _chosen(args.names, sorted(fits))}
+        sys.stdout.write(json.dumps(wanted, indent=2) + "\n" if args.json else _fits_text(args.model, wanted))
+        return 0
+    chosen = _chosen(args.names, [row["name"] for row in rows])
+    found = [row for row in rows if row["name"] in chosen]
+    if args.json:
+        sys.stdout.write(json.dumps(found, indent=2) + "\n")
+    elif args.names:
+        sys.stdout.write(catalogue_text(found) + "\n")
+    else:
+        show_table(_decisions(), sys.stdout)
+        sys.stdout.write("\n")
+        show_table(_lines(found), sys.stdout)
+    sys.stderr.write("".join(f"edge-sdk methods: {fault}\n" for fault in map(method_fault, method_names()) if fault))
+    return 0
+
+
+def _chosen(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:
+    """Return the names that were given, or all.  Raises UsageError for one that is no method."""
+    for name in names:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]}? " if near else ""
+            raise UsageError(f"no method {name!r}; {hint}edge-sdk methods lists them")
+    return names or known
+
+
+def _decisions() -> Table:
+    columns = (Column("your devices have, or you want"), Column("begin with"))
+    why = "measured in docs/results/choose-a-method.md; edge-sdk methods NAME says all about one"
+    return Table(columns=columns, rows=BEGIN_WITH, notes=(why,))
+
+
+def _lines(rows: Sequence[Mapping[str, Any]]) -> Table:
+    columns = (
+        Column("method"),
+        Column("what it is", optional=1),
+        Column("leaves the device"),
+        Column("public set", optional=3),
+        Column("up, bytes", right=True, optional=2),
+    )
+    note = "bytes: of one device in a round, for 10 classes, 64 features and the weights of a small CNN"
+    return Table(columns=columns, rows=tuple(map(_line, rows)), notes=(note,))
+
+
+def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
+    about = row["title"].partition(": ")[2] or row["title"]
+    public = "needed" if row["needs_public_set"] else "-"
+    return (row["name"], about, _leaves(row), public, f"{row['bytes_per_round']['up']['example']:,}")
+
+
+def _leaves(row: Mapping[str, Any]) -> str:
+    """Say in a word or two what a device sends."""
+    if row["shares_weights"]:
+        return "a proxy's weights" if "proxy" in row["needs"] else "weights"
+    kinds = {each.partition(": ")[2] for each in row["up"]}
+    known = {"PublicLogits": "predictions", "LogitGradients": "predictions", "ClassRows": "rows by class"}
+    return ", ".join(dict.fromkeys(known.get(kind, kind) for kind in sorted(kinds))) or "nothing"
+
+
+def _fits(file: Path, classes: int | None) -> Mapping[str, Mapping[str, str]]:
+    """Return the part that the model of an .onnx file could have in each method.  Raises UsageError."""
+    if not file.is_file():
+        raise UsageError(f"--for {file}: {'is a folder: give an .onnx file' if file.is_dir() else 'no such file'}")
+    from edge_sdk.tools.onnx_inspect import inspected  # onnxruntime only where there is a file
+
+    try:
+        found: Mapping[str, Mapping[str, str]] = inspected(file, classes)["methods"]
+    except ModelError as error:
+        raise UsageError(str(error)) from error
+    return found
+
+
+def _fits_text(file: Path, fits: Mapping[str, Mapping[str, str]]) -> str:
+    """Return a paragraph for each part that a model can have."""
+    lines = [f"{file}: what it could do in each method; edge-sdk inspect {file} says why"]
+    for part, said in _PARTS.items():
+        names = [name for name, row in fits.items() if row["part"] == part]
+        if names:
+            wide = max(map(len, names))
+            lines += ["", f"{said}:", *(f"  {name:{wide}}  {fits[name]['note']}".rstrip() for name in names)]
+    return "\n".join(lines) + "\n"

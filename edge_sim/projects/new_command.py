@@ -1,0 +1,226 @@
+"""`edge-sdk new`: makes the folder of a project, from the answers to four questions or from options."""
+
+from __future__ import annotations
+
+import argparse
+import getpass
+import re
+import shutil
+import string
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TextIO, TypeVar
+
+from edge_sdk.errors import ModelError, StoreError, UsageError
+from edge_sdk.protocol.schema import ID
+from edge_sdk.protocol.topics import is_id
+from edge_sdk.transport.mqtt.url import parse_broker_url
+
+T = TypeVar("T")
+TEMPLATES = Path(__file__).parent / "templates"
+FILES = {
+    "app.py": "app.py.txt",
+    "prepare.py": "prepare.py.txt",
+    "federation.toml": "federation.toml.txt",
+    "test_app.py": "test_app.py.txt",
+    "README.md": "README.md.txt",
+    "systemd/coordinator.service": "coordinator.service.txt",
+}
+"""The files of a project, each with its template."""
+MODELS = ("numpy", "torch", "onnx")
+DEFAULT_SHAPE = (64,)
+"""The shape of one sample where no .onnx file tells it."""
+MOST_CLASSES, MOST_DEVICES = 1000, 1000
+"""Beyond these, made-up data would take minutes; the project's files can be changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """What a project is made from."""
+
+    folder: Path
+    name: str
+    """The federation's name."""
+    model: str
+    """One of MODELS."""
+    classes: int
+    devices: int
+    broker: str
+    onnx: Path | None = None
+    """The user's .onnx file; None: there is none."""
+    shape: tuple[int, ...] = DEFAULT_SHAPE
+    """The shape of one raw sample."""
+
+
+def command(args: argparse.Namespace) -> int:
+    """Make the project, and say what to do next."""
+    answers = asked(args, sys.stdin if sys.stdin.isatty() else None)
+    make_project(answers)
+    sys.stdout.write(
+        f"made {answers.folder}: app.py, prepare.py, federation.toml, test_app.py, systemd/coordinator.service\n"
+        f"\nNext:\n  cd {answers.folder}\n"
+        "  python prepare.py            made-up data, so that it runs before yours is there\n"
+        "  python -m unittest           your app, and a federation of it in memory\n"
+        "  then read README.md\n"
+    )
+    return 0
+
+
+def asked(args: argparse.Namespace, stream: TextIO | None) -> Answers:
+    """Return the answers: from the options, and for those that were not given from `stream` or by default.
+
+    stream: where a person answers; None: nobody is there to be asked.  Raises UsageError for what cannot be.
+    """
+    folder: Path = args.folder
+    _check_folder(folder)
+    if args.onnx is not None and not args.onnx.is_file():
+        raise UsageError(f"--onnx {args.onnx}: no such file")
+    if args.onnx is not None and args.model not in (None, "onnx"):
+        raise UsageError(f"--model {args.model}: of no use with --onnx, which brings the model; leave it out")
+    own_name = re.sub(r"[^a-z0-9-]+", "-", folder.absolute().name.lower()).strip("-")[: ID.most] or "my-app"
+    shape, classes = _of_file(args.onnx, args.classes) if args.onnx is not None else (DEFAULT_SHAPE, args.classes)
+    name = _answer(stream, "Name of the federation", args.name, own_name, _read_name)
+    model = "onnx" if args.onnx else _answer(stream, "Runtime of your model: numpy, torch", args.model, "numpy", _model)
+    known = _answer(stream, "How many classes", classes, 10, _count(2, MOST_CLASSES))
+    devices = _answer(stream, "How many devices", args.devices, 4, _count(2, MOST_DEVICES))
+    parse_broker_url(args.broker)
+    return Answers(
+        folder=folder,
+        name=name,
+        model=model,
+        classes=known,
+        devices=devices,
+        broker=args.broker,
+        onnx=args.onnx,
+        shape=shape,
+    )
+
+
+def make_project(answers: Answers) -> None:
+    """Write all files.  Raises StoreError where the disk refuses."""
+    values = _values(answers)
+    try:
+        for file, template in FILES.items():
+            target = answers.folder / file
+            target.parent.mkdir(parents=True, exist_ok=True)
+            text = string.Template((TEMPLATES / template).read_text(encoding="utf-8")).substitute(values)
+            target.write_text(text, encoding="utf-8")
+        if answers.onnx is not None:
+            shutil.copyfile(answers.onnx, answers.folder / "model.onnx")
+    except OSError as error:
+        raise StoreError(f"{answers.folder}: cannot be written: {error.strerror}") from error
+
+
+def _values(answers: Answers) -> Mapping[str, object]:
+    """Return what stands in the templates."""
+    inputs = _input_shape(answers.shape)
+    imports, body = _MODEL_TEXT[answers.model]
+    extra = {"numpy": "", "torch": "[torch]", "onnx": "[onnx]"}[answers.model]
+    return {
+        "name": answers.name,
+        "broker": answers.broker,
+        "classes": answers.classes,
+        "devices": answers.devices,
+        "quorum": max(1, answers.devices - 1),
+        "held_each": max(1, (answers.classes + 1) // 2),
+        "method": "fedmd",
+        "shape": f"({', '.join(map(str, answers.shape))}{',' * (len(answers.shape) == 1)})",
+        "input_shape": str(inputs),
+        "model_import": imports,
+        "model_body": body,
+        "install": f"pip install 'edge-sdk{extra}'" if extra else "pip install edge-sdk",
+        "folder": answers.folder.absolute(),
+        "python": sys.executable,
+        "user": getpass.getuser(),
+    }
+
+
+_MODEL_TEXT: Mapping[str, tuple[str, str]] = {
+    "numpy": ("", "    return edge_sdk.NumpyModel(classes, input_shape, seed=seed)"),
+    "torch": (
+        "import torch\nfrom torch import nn\n",
+        """\
+    torch.manual_seed(seed)
+    pixels = int(np.prod(input_shape))
+    net = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 64), nn.ReLU(), nn.Linear(64, classes))
+    return edge_sdk.TorchModel(net, classes, input_shape=input_shape)""",
+    ),
+    "onnx": (
+        "",
+        '    return edge_sdk.OnnxModel("model.onnx", classes, seed=seed, input_shape=input_shape)',
+    ),
+}
+"""For each kind of model what app.py imports, and the body of its function `model`."""
+
+
+def _input_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """Return (c, h, w), as preprocess makes it, of raw samples (d,), (h, w) or (h, w, c)."""
+    if len(shape) == 1:
+        return (1, 1, shape[0])
+    return (1, shape[0], shape[1]) if len(shape) == 2 else (shape[2], shape[0], shape[1])
+
+
+def _of_file(file: Path, classes: int | None) -> tuple[tuple[int, ...], int]:
+    """Return the shape of raw samples and the classes of an .onnx file.  Raises UsageError."""
+    from edge_sdk.tools.onnx_inspect import inspected  # onnxruntime only where there is a file
+
+    try:
+        found = inspected(file, classes)
+    except ModelError as error:
+        raise UsageError(f"--onnx: {error}") from error
+    sizes: list[int] = found["sample_shape"]
+    if len(sizes) != 3:
+        raise UsageError(f"--onnx {file}: it leaves the shape of a sample open; make the project without --onnx")
+    channels, height, width = sizes
+    if channels == 1:
+        return ((width,) if height == 1 else (height, width)), found["classes"]
+    return (height, width, channels), found["classes"]
+
+
+def _check_folder(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder}: is a file; name a new folder")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(f"{folder}: is not empty; name a new folder")
+
+
+def _answer(stream: TextIO | None, question: str, given: object, default: object, read: Callable[[str], T]) -> T:
+    """Return the option that was given, or what a person answers, or the default."""
+    if given is not None:
+        return read(str(given))
+    while stream is not None:
+        sys.stdout.write(f"{question} [{default}]: ")
+        sys.stdout.flush()
+        line = stream.readline()
+        if not line:
+            raise UsageError("no answer; give the options instead: edge-sdk new --help")
+        try:
+            return read(line.strip() or str(default))
+        except UsageError as error:
+            sys.stdout.write(f"{error}\n")
+    return read(str(default))
+
+
+def _read_name(text: str) -> str:
+    if not is_id(text):
+        raise UsageError(f"{text!r}: use a-z, 0-9 and -, at most {ID.most} of them")
+    return text
+
+
+def _model(text: str) -> str:
+    if text == "onnx":
+        raise UsageError("for an .onnx file give it: --onnx FILE")
+    if text not in MODELS:
+        raise UsageError(f"{text!r}: expected numpy or torch, or give --onnx FILE")
+    return text
+
+
+def _count(least: int, most: int) -> Callable[[str], int]:
+    def read(text: str) -> int:
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise UsageError(f"{text!r}: expected a whole number from {least} to {most}")
+        return int(text)
+
+    return read

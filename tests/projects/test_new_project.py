@@ -1,0 +1,108 @@
+"""`edge-sdk new`: the project that it makes passes its own test, for each kind of model; what cannot be is one line."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from coordinator.config import federation, load_toml, read_settings
+from edge_sdk.app import load_app
+from edge_sdk.cli import main
+from edge_sdk.errors import UsageError
+from edge_sim.projects.new_command import FILES, asked
+
+NOTHING_GIVEN = {"name": None, "model": None, "onnx": None, "classes": None, "devices": None}
+
+
+def options(folder: Path, **given: object) -> Namespace:
+    return Namespace(folder=folder, broker="mqtt://127.0.0.1:1883", **{**NOTHING_GIVEN, **given})
+
+
+def passes_its_own_test(folder: Path) -> None:
+    command = [sys.executable, "-W", "ignore", "-m", "unittest"]  # what a torch of any version warns of is not ours
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Ran 3 tests" in done.stderr
+
+
+def test_a_numpy_project_passes_its_own_test(tmp_path: Path) -> None:
+    assert main(["new", str(tmp_path / "My App"), "--model", "numpy", "--classes", "4", "--devices", "3"]) == 0
+    passes_its_own_test(tmp_path / "My App")
+
+
+@pytest.mark.torch
+@pytest.mark.long
+def test_a_torch_project_passes_its_own_test(tmp_path: Path) -> None:
+    assert main(["new", str(tmp_path / "app"), "--model", "torch", "--classes", "4", "--devices", "3"]) == 0
+    passes_its_own_test(tmp_path / "app")
+
+
+@pytest.mark.long
+def test_a_project_around_an_onnx_file_has_its_shape_and_classes(tmp_path: Path) -> None:
+    pytest.importorskip("onnx")
+    from onnx_files import CLASSES, classifier
+
+    file = tmp_path / "mine.onnx"
+    file.write_bytes(classifier())
+    answers = asked(options(tmp_path / "app", onnx=file), None)
+    assert (answers.model, answers.classes, answers.shape) == ("onnx", CLASSES, (6, 6))
+    assert main(["new", str(tmp_path / "app"), "--onnx", str(file), "--devices", "3"]) == 0
+    passes_its_own_test(tmp_path / "app")
+
+
+def test_its_files_are_what_device_and_coordinator_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "cameras"
+    assert main(["new", str(folder), "--classes", "5", "--devices", "3"]) == 0
+    assert sorted(str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()) == sorted(FILES)
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    subprocess.run([sys.executable, "prepare.py"], check=True, timeout=60, capture_output=True)
+    file = folder / "federation.toml"
+    ready = federation(read_settings(load_toml(file), file))
+    assert (ready.spec.federation, ready.spec.classes, ready.policy.expected) == ("cameras", 5, 3)
+    monkeypatch.delitem(sys.modules, "app", raising=False)
+    assert load_app("app:make").model.spec.classes == 5
+    monkeypatch.delitem(sys.modules, "app")
+    unit = (folder / "systemd/coordinator.service").read_text(encoding="utf-8")
+    assert f"WorkingDirectory={folder}" in unit
+    assert "$$(test -e" in unit  # one $ for systemd, the other for the shell
+
+
+def test_four_questions_are_asked_and_a_wrong_answer_is_asked_again(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers = asked(options(tmp_path / "app"), io.StringIO("lab-1\nsteam\ntorch\nmany\n7\n\n"))
+    assert (answers.name, answers.model, answers.classes, answers.devices) == ("lab-1", "torch", 7, 4)
+    assert capsys.readouterr().out.count("[") == 6  # four questions, two of them twice
+
+
+def test_what_is_given_is_not_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    asked(options(tmp_path / "app", name="a", model="numpy", classes=3, devices=2), io.StringIO())
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"model": "steam"}, "steam"),
+        ({"model": "onnx"}, "--onnx"),
+        ({"name": "Über"}, "Über"),
+        ({"onnx": Path("no-such.onnx")}, "no-such.onnx"),
+    ],
+)
+def test_what_cannot_be_is_refused(tmp_path: Path, given: dict[str, object], named: str) -> None:
+    with pytest.raises(UsageError, match=named):
+        asked(options(tmp_path / "app", **given), None)
+    assert not (tmp_path / "app").exists()
+
+
+def test_a_folder_that_holds_something_is_left_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mine.txt").write_text("mine")
+    assert main(["new", str(tmp_path)]) == 2
+    assert str(tmp_path) in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
