@@ -109,11 +109,11 @@ class RubbishTransport:
         self.connect, self.poll, self.close = inner.connect, inner.poll, inner.close
         self.accept_up_to, self.screen_with = inner.accept_up_to, inner.screen_with
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
+    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
         """Implement Transport: an upload is replaced by as many random bytes."""
         if topic.endswith("/upd"):
             frame = self._rng.bytes(len(frame))
-        self._inner.send(topic, frame, retain=retain)
+        self._inner.send(topic, frame, retain=retain, answered=answered)
 
 
 def rubbish(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
