@@ -20,7 +20,7 @@ import numpy as np
 from edge_sdk.agent import Agent
 from edge_sdk.errors import UsageError
 from edge_sdk.loading import load_function
-from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
+from edge_sdk.protocol.knowledge import HyperKnowledge, LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Hello
 from edge_sdk.protocol.transforms import Knowledge
@@ -194,7 +194,10 @@ def _spread(values: Any) -> Any:
 
 
 def with_floats(knowledge: Knowledge, change: Callable[[Any], Any]) -> Knowledge:
-    """Return the knowledge with `change` applied to every array of floats; for attacks of your own, too."""
+    """Return the knowledge with `change` applied to every array of floats; for attacks of your own, too.
+
+    Probabilities are made legal again, because a device whose frames are not legal is refused.
+    """
     found = {}
     for role, payload in knowledge.items():
         arrays = {field.name: getattr(payload, field.name) for field in dataclasses.fields(payload)}
@@ -203,8 +206,18 @@ def with_floats(knowledge: Knowledge, change: Callable[[Any], Any]) -> Knowledge
             for name, values in arrays.items()
             if isinstance(values, np.ndarray) and values.dtype.kind == "f"
         }
+        if isinstance(payload, HyperKnowledge):
+            floats["soft"] = _probabilities(floats["soft"])
         found[role] = replace(payload, **floats)
     return found
+
+
+def _probabilities(values: Any) -> Any:
+    """Return rows (m, k) of the same order that are not negative and sum to 1."""
+    shifted = values.astype(np.float64) - np.minimum(values.min(axis=1, keepdims=True), 0.0)
+    total = shifted.sum(axis=1, keepdims=True)
+    even = np.full_like(shifted, 1.0 / values.shape[1])
+    return np.divide(shifted, total, out=even, where=total > 0).astype(values.dtype)
 
 
 def _unlike(found: object, knowledge: Knowledge) -> str:

@@ -85,16 +85,29 @@ def write_access(lab: Path, registry: Registry) -> None:
     key_files.write_whole(lab / ACCESS, "\n".join(lines).encode() + b"\n")
 
 
-def reload_broker(lab: Path) -> bool:
-    """Have the running mosquitto of this lab read its settings again; returns whether it was found here."""
+def running_broker(lab: Path) -> int | None:
+    """Return the process id of the mosquitto that runs here with this lab's settings; None: none is found."""
     try:
         pid = int((lab / PID).read_text(encoding="ascii"))
-        if b"mosquitto" not in Path(f"/proc/{pid}/cmdline").read_bytes():
-            return False
-        os.kill(pid, signal.SIGHUP)
+        process = Path(f"/proc/{pid}")
+        words = process.joinpath("cmdline").read_bytes().split(b"\0")
+        started_in = process.joinpath("cwd").resolve()
+        conf = (lab / CONF).resolve()
+        ours = any(word and started_in.joinpath(os.fsdecode(word)).resolve() == conf for word in words)
     except (OSError, ValueError):
+        return None
+    return pid if ours and b"mosquitto" in words[0] else None
+
+
+def reload_broker(lab: Path) -> bool:
+    """Have the running mosquitto of this lab read its settings again; returns whether it was found here."""
+    pid = running_broker(lab)
+    try:
+        if pid is not None:
+            os.kill(pid, signal.SIGHUP)
+    except OSError:
         return False
-    return True
+    return pid is not None
 
 
 def version_advice() -> str:

@@ -139,6 +139,11 @@ def _broker(lab: Path, *, wanted: bool) -> Iterator[subprocess.Popen[bytes] | No
     if not wanted:
         yield None
         return
+    running = broker_settings.running_broker(lab)
+    if running is not None:
+        _say(f"mosquitto runs already with {lab / CONF} (process {running}); it goes on when this ends")
+        yield None
+        return
     program = shutil.which("mosquitto")
     if program is None:
         raise UsageError(f"mosquitto is not on PATH: install {broker_settings.ADVISED}, or give --no-broker")

@@ -10,6 +10,7 @@ from coordinator.record.run_record import RunRecord
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.upload_screen import UploadScreen
+from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frozen_dict import FrozenDict
 from edge_sdk.protocol.knowledge import Payload
@@ -95,7 +96,10 @@ class Aggregation:
             screen.leave_out(fresh)
             self.record.contributed.subtract(fresh)
         out = tuple(device for device in contributors if screen.left_out(device))
-        found = self._reduction.finish(place, counted, self._registry.numbers, screen.registered, out)
+        try:
+            found = self._reduction.finish(place, counted, self._registry.numbers, screen.registered, out)
+        except EmptyRound as error:
+            raise (EmptyRound(f"round {place.round}: {screen.why_none()}") if out and not counted else error) from None
         self.record.instrument(place.round + 1, COORDINATOR, found)
         self.contributors = len(counted)
         self._sent = None

@@ -108,6 +108,11 @@ class UploadScreen:
         """Whether the device's upload of this exchange does not count."""
         return device in self._out
 
+    def why_none(self) -> str:
+        """Say why no upload of this exchange counts, with an example."""
+        device, wrong = max(self._out.items(), key=lambda each: (bool(each[1]), each[0]))
+        return f"no upload counts, of the {len(self._out)} that came; that of {device}: {wrong or 'it is held out'}"
+
     def to_leave_out(self, found: Mapping[str, float]) -> list[str]:
         """The outliers among these whose uploads still count, and should not."""
         if not self._table.hold_out_rounds:

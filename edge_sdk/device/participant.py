@@ -79,6 +79,8 @@ class Participant:
     """Boot epoch and sequence of the newest Assign since this start; zeros: none came."""
     common_knowledge: codec.CommonKnowledge | None = None
     """What this device shares with others in its process; a simulator sets it."""
+    _early: tuple[Assign, Stamp, bytes] | None = None
+    """The last Assign that came before its Welcome, such as one that the broker kept while this device was away."""
 
     def __init__(
         self,
@@ -166,7 +168,7 @@ class Participant:
         self.store = store
         self._uplink.begin(store.boot_epoch, self._security.started() if self._security else None)
         self.session = session.SessionState()
-        self.refusal, self._learner, self._work, self._newest = None, None, None, None
+        self.refusal, self._learner, self._work, self._newest, self._early = None, None, None, None, None
         self._save_again_s, self._fetch_again_s, self._unanswered_hellos = None, None, 0
         self._supply.stop()
         self._restore(None)
@@ -429,8 +431,7 @@ class Participant:
         elif isinstance(message, Assign | Receipt) and not self._is_of_this_run(message, envelope.stamp):
             raise RemoteProtocolError("replayed", f"of another run or an earlier start: {type(message).__name__}")
         elif isinstance(message, Assign):
-            self._tell_of_going_back(message, envelope.stamp)
-            self._receive_assign(message, frame, now_s)
+            self._receive_assign(message, envelope.stamp, frame, now_s)
         elif isinstance(message, Receipt):
             if message.verdict == "refused":
                 log.warning("%s: upload %s refused: %s", self.device, (message.round, message.exchange), message.reason)
@@ -520,9 +521,11 @@ class Participant:
                 "or restore a newer folder"
             )
 
-    def _receive_assign(self, assign: Assign, frame: bytes, now_s: float) -> None:
-        if self._learner is None:
-            return  # the Welcome has not come yet; this Assign will be sent again
+    def _receive_assign(self, assign: Assign, stamp: Stamp, frame: bytes, now_s: float) -> None:
+        if self._learner is None or self.session.phase in (session.SessionPhase.JOINING, session.SessionPhase.FETCHING):
+            self._early = assign, stamp, frame
+            return
+        self._tell_of_going_back(assign, stamp)
         if self.declined is not None:
             self._uplink.announce("ready", self.declined)  # the coordinator does not know, or asks all the same
         assign = self._learner.membership.undo_transforms(assign, self.common_knowledge)
@@ -667,6 +670,15 @@ class Participant:
         self._feed(session.Welcomed(welcome.epoch, now_s, lacks_public_set or found or unnamed, welcome.run))
         if unnamed or (found and not lacks_public_set):
             self._feed(session.Fetched(now_s))
+        self._receive_early(now_s)
+
+    def _receive_early(self, now_s: float) -> None:
+        """Process the Assign that came before the Welcome: of a long one only the first chunk would come again."""
+        if self._early is None or self.session.phase in (session.SessionPhase.JOINING, session.SessionPhase.FETCHING):
+            return
+        (assign, stamp, frame), self._early = self._early, None
+        if self._is_of_this_run(assign, stamp):
+            self._receive_assign(assign, stamp, frame, now_s)
 
     def _beyond_budget(self) -> Refused | None:
         """Return why this device leaves a federation that would tell more of its records than its owner allows."""

@@ -22,6 +22,9 @@ HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
 """A Hello without an answer is repeated after 1, 2, 4 ... 30 s."""
 RESEND_FIRST_S, RESEND_MOST_S = 4.0, 60.0
 """An upload without a receipt is sent again after 4, 8 ... 60 s."""
+AGAIN_S = 1.0
+"""Neither an upload nor a Hello is sent twice within this time because of what the coordinator says: each would be
+answered, and statuses that somebody else sends would make a flood of them."""
 IDLE_HELLO_S = 60.0
 """A device that receives nothing for this long sends Hello again: perhaps its Assign was lost, the coordinator counts
 it as away, or the coordinator was restarted unnoticed."""
@@ -67,6 +70,10 @@ class SessionState:
     """When to send a Hello or the upload again."""
     retry_wait_s: float = 0.0
     """The length of the present wait."""
+    called_at_s: float | None = None
+    """When it last said Hello because of a coordinator's status; None: never."""
+    owes_hello_at_s: float | None = None
+    """When to answer a status that came within a second of that Hello; None: there is none."""
     reason: str = ""
     """Why the session ended; empty: it has not ended, or ended with success."""
 
@@ -243,7 +250,7 @@ def _link_down(state: SessionState, _event: LinkDown) -> SessionTransition:
 
 
 def _welcome(state: SessionState, event: Welcomed) -> SessionTransition:
-    state = replace(state, epoch=event.epoch, run=event.run)
+    state = replace(state, epoch=event.epoch, run=event.run, owes_hello_at_s=None)
     if event.lacks_public_set:
         return _wait_for_assign(replace(state, phase=SessionPhase.FETCHING), event.now_s), (FetchPublic(),)
     if state.pending:
@@ -254,7 +261,7 @@ def _welcome(state: SessionState, event: Welcomed) -> SessionTransition:
 
 
 def _welcome_again(state: SessionState, event: Welcomed) -> SessionTransition:
-    state = replace(state, epoch=event.epoch, run=event.run)
+    state = replace(state, epoch=event.epoch, run=event.run, owes_hello_at_s=None)
     return (
         _wait_for_assign(state, event.now_s) if state.phase in (SessionPhase.IDLE, SessionPhase.FETCHING) else state
     ), ()
@@ -280,9 +287,9 @@ def _coordinator_seen(state: SessionState, event: CoordinatorSeen) -> SessionTra
         return state, ()
     if state.phase is SessionPhase.JOINING and event.now_s < _answer_due_s(state):
         return replace(state, retry_at_s=_answer_due_s(state), retry_wait_s=HELLO_FIRST_S), ()
-    if state.phase is SessionPhase.REPORTING:
-        return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.exchange_id))
-    return _retry_hello(state, event.now_s), (SayHello(),)
+    if state.called_at_s is not None and event.now_s < state.called_at_s + AGAIN_S:
+        return replace(state, owes_hello_at_s=state.called_at_s + AGAIN_S), ()
+    return _call_again(state, event.now_s)
 
 
 def _assign(state: SessionState, event: Assigned) -> SessionTransition:
@@ -305,7 +312,8 @@ def _assign_again(state: SessionState, event: Assigned) -> SessionTransition:
         return replace(state, phase=SessionPhase.WORKING), (StartWork(state.exchange_id),)
     if state.phase is SessionPhase.IDLE:
         state = _retry_upload(replace(state, phase=SessionPhase.REPORTING, pending=True), event.now_s)
-    return state, (SendUpload(state.exchange_id),)
+        return state, (SendUpload(state.exchange_id),)
+    return _send_again(state, event.now_s)
 
 
 def _work_done(state: SessionState, event: WorkDone) -> SessionTransition:
@@ -331,21 +339,50 @@ def _hello_changed(state: SessionState, event: HelloChanged) -> SessionTransitio
 
 
 def _tick_hello(state: SessionState, event: SessionTick) -> SessionTransition:
+    if _owes_hello(state, event.now_s):
+        return _call_again(state, event.now_s)
     if not state.linked or event.now_s < state.retry_at_s:
         return state, ()
     return _retry_hello(state, event.now_s), (SayHello(),)
 
 
+def _tick_work(state: SessionState, event: SessionTick) -> SessionTransition:
+    return _call_again(state, event.now_s) if _owes_hello(state, event.now_s) else (state, ())
+
+
 def _tick_upload(state: SessionState, event: SessionTick) -> SessionTransition:
+    if _owes_hello(state, event.now_s):
+        return _call_again(state, event.now_s)
     if not state.linked or event.now_s < state.retry_at_s:
         return state, ()
-    wait_s = min(state.retry_wait_s * 2, RESEND_MOST_S)
+    wait_s = min(max(state.retry_wait_s * 2, RESEND_FIRST_S), RESEND_MOST_S)
     state = replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
     hello = (SayHello(),) if wait_s == RESEND_MOST_S else ()  # no answer for a minute: perhaps this device is unknown
     return state, (*hello, SendUpload(state.exchange_id))
 
 
 # -- shared pieces --------------------------------------------------------------------------------------------------
+
+
+def _call_again(state: SessionState, now_s: float) -> SessionTransition:
+    """Answer a coordinator's status: say Hello, and send an upload without a receipt again."""
+    state = replace(state, called_at_s=now_s, owes_hello_at_s=None)
+    if state.phase is not SessionPhase.REPORTING:
+        return _retry_hello(state, now_s), (SayHello(),)
+    state, commands = _send_again(state, now_s)
+    return _retry_upload(state, now_s) if commands else state, (SayHello(), *commands)
+
+
+def _send_again(state: SessionState, now_s: float) -> SessionTransition:
+    """Send an upload without a receipt again, once a second has passed since it was sent."""
+    again_s = state.retry_at_s - state.retry_wait_s + AGAIN_S
+    if now_s < again_s:
+        return replace(state, retry_at_s=again_s, retry_wait_s=AGAIN_S), ()
+    return state, (SendUpload(state.exchange_id),)
+
+
+def _owes_hello(state: SessionState, now_s: float) -> bool:
+    return state.linked and state.owes_hello_at_s is not None and now_s >= state.owes_hello_at_s
 
 
 def _answer_due_s(state: SessionState) -> float:
@@ -408,9 +445,9 @@ SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
             CoordinatorSeen,
             (SAME, _D),
             _coordinator_seen,
-            "new epoch, another run, or asked for a Hello: sends Hello, but not twice within a second, or an upload "
-            "without a receipt; end of this device's run: ends the session, with success if its closing exchange is "
-            "stored",
+            "new epoch, another run, or asked for a Hello: sends Hello, and an upload without a receipt, but not twice "
+            "within a second: then once it is over; end of this device's run: ends the session, with success if its "
+            "closing exchange is stored",
         ),
         Rule((_I,), Assigned, (_I, _W, _R), _assign, "newer: begins it; same: sends its upload again; older: ignored"),
         Rule((_W,), Assigned, (_W,), _assign, "newer: begins it instead; same or older: ignored"),
@@ -427,6 +464,7 @@ SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
         Rule((_W,), Receipted, (_W,), _receipt, "deletes an older upload from what is to be sent"),
         Rule((_J, _F, _I), HelloChanged, (SAME,), _hello_changed, "sends Hello, which tells of the first samples"),
         Rule((_J, _F, _I), SessionTick, (SAME,), _tick_hello, "sends Hello again"),
+        Rule((_W,), SessionTick, (_W,), _tick_work, "answers a coordinator's status that came soon after another"),
         Rule((_R,), SessionTick, (_R,), _tick_upload, "sends the upload again, and after a minute a Hello, too"),
     )
 )
@@ -439,11 +477,8 @@ def advance_session(state: SessionState, event: SessionEvent) -> SessionTransiti
 
 def session_due_s(state: SessionState) -> float | None:
     """Return the time in seconds at which the next SessionTick can matter; None: no tick can."""
-    if state.linked and state.phase in (
-        SessionPhase.JOINING,
-        SessionPhase.FETCHING,
-        SessionPhase.IDLE,
-        SessionPhase.REPORTING,
-    ):
-        return state.retry_at_s
-    return None
+    if not state.linked or state.phase in (SessionPhase.DONE, SessionPhase.REFUSED):
+        return None
+    retry = () if state.phase is SessionPhase.WORKING else (state.retry_at_s,)
+    owed = () if state.owes_hello_at_s is None else (state.owes_hello_at_s,)
+    return min((*retry, *owed), default=None)

@@ -19,6 +19,8 @@ from edge_sdk.identity.signatures import key_id
 
 REGISTRY = "registry.json"
 FORMAT = 1
+KEY_BYTES = 32
+"""The length of a public key, for signatures and for encryption alike."""
 T = TypeVar("T")
 
 
@@ -117,7 +119,12 @@ def _from_plain(plain: dict[str, Any]) -> Registry:
         raise ValueError("version")
     devices = {name: EnrolledDevice(**each) for name, each in plain["devices"].items()}
     claims = {name: IssuedClaim(**each) for name, each in plain["claims"].items()}
-    return Registry(devices=devices, claims=claims, operators=dict(plain["operators"]), revoked=list(plain["revoked"]))
+    found = Registry(devices=devices, claims=claims, operators=dict(plain["operators"]), revoked=list(plain["revoked"]))
+    keys = [each.public for each in devices.values()] + list(found.operators.values())
+    keys += [each.sealing for each in devices.values() if each.sealing]
+    if any(len(bytes.fromhex(key)) != KEY_BYTES for key in keys):
+        raise ValueError("key")
+    return found
 
 
 def write_registry(lab: Path, registry: Registry) -> None:

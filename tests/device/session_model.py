@@ -125,10 +125,7 @@ def check_step(
     if isinstance(event, session.Assigned):
         _check_assigned(before, event, after, commands)
     due_s = session.session_due_s(after)
-    if (
-        after.phase in (SessionPhase.JOINING, SessionPhase.FETCHING, SessionPhase.IDLE, SessionPhase.REPORTING)
-        and after.linked
-    ):
+    if after.linked and after.phase not in OVER and (after.phase is not SessionPhase.WORKING or after.owes_hello_at_s):
         assert due_s is not None
         assert session.advance_session(after, session.SessionTick(due_s))[1], "a tick that is due does nothing"
     else:

@@ -204,8 +204,42 @@ def test_a_newer_assign_supersedes_whatever_the_device_is_doing(phase, newer):
 
 def test_the_same_assign_gets_the_stored_upload():
     model = at(SessionPhase.REPORTING)
+    model.now_s = 1.5
     assert model.assign(1) == (SendUpload((1, 0)),)
     assert session.session_due_s(model.state) == 4.0  # the coordinator cannot hurry the retries
+
+
+def test_an_assign_that_crosses_its_upload_is_answered_once_a_second_is_over():
+    model = at(SessionPhase.REPORTING)
+    model.now_s = 0.25
+    assert model.assign(1) == model.assign(1) == ()
+    assert session.session_due_s(model.state) == 1.0
+    assert model.wait_until_due() == (SendUpload((1, 0)),)
+
+
+@pytest.mark.parametrize("phase", [SessionPhase.IDLE, SessionPhase.WORKING, SessionPhase.REPORTING])
+def test_statuses_of_others_make_no_flood_of_hellos(phase):
+    """Whoever may publish on the coordinator's topic, or a broker that repeats what an earlier run left."""
+    model = receipted() if phase is SessionPhase.IDLE else at(phase)
+    model.now_s = start_s = 20.0
+    answer = (SayHello(), SendUpload((1, 0))) if phase is SessionPhase.REPORTING else (SayHello(),)
+    assert model.seen(1, run=b"another", over=True) == answer
+    for _ in range(50):
+        model.now_s += 0.01
+        assert model.seen(1, run=b"another", over=True) == ()
+        assert model.feed(session.SessionTick(model.now_s)) == ()
+    assert session.session_due_s(model.state) == start_s + 1.0
+    assert model.wait_until_due() == answer  # one of the statuses may have been true
+    assert session.session_due_s(model.state) != start_s + 2.0
+
+
+def test_a_welcome_answers_a_status_that_came_soon_after_the_hello():
+    model = receipted()
+    model.now_s = 20.0
+    assert model.seen(2) == (SayHello(),)
+    assert model.seen(2) == ()
+    model.welcome(2)
+    assert session.session_due_s(model.state) == 20.0 + IDLE_HELLO_S
 
 
 def test_the_same_assign_does_not_disturb_the_work():
@@ -358,6 +392,7 @@ def test_another_run_ends_no_session_and_is_greeted(phase, epoch):
     upload = (SendUpload((1, 0)),) if phase is SessionPhase.REPORTING else ()
     for over in (True, False):
         assert model.seen(epoch, over=over, run=b"other run") == (SayHello(), *upload)
+        model.now_s += 2 * HELLO_FIRST_S
         assert model.state.phase is phase
     assert model.seen(1, run=b"first run") == ()
     assert model.seen(1, over=True, reason="too few", run=b"first run") == (EndSession("too few"),)

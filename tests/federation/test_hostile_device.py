@@ -87,6 +87,28 @@ def test_logits_of_a_million_do_not_count(pictures: Path) -> None:
     assert np.abs(mean.values).max() < 1e4
 
 
+def test_rows_beyond_their_bound_do_not_count_though_nobody_is_held_out(pictures: Path) -> None:
+    """The bound alone keeps them out: W17, which would notice their size, only names whom it finds."""
+    run = attacked(pictures, "fedproto", "influence_attacks:shout", robust={"hold_out_rounds": 0}, rounds=2).finished()
+    assert run.server.record.left_out == {LIAR: 2}
+    assert "robust.largest_row" in run.server.record.why_left_out[LIAR]
+    assert np.abs(run.server.method_state.prototypes.rows).max() < 1e5
+
+
+def test_a_bound_that_no_upload_keeps_is_named_as_the_cause(pictures: Path) -> None:
+    run = attacked(pictures, "fedproto", robust={"largest_row": 0.001}, rounds=2)
+    run.run()
+    assert not run.result.completed
+    assert "robust.largest_row is 0.001" in run.result.reason
+
+
+@pytest.mark.parametrize("attack", [ATTACK, "edge_sim.byzantine:noise", "edge_sim.byzantine:flip_ten"])
+def test_attacks_on_hyper_knowledge_are_legal_uploads(pictures: Path, attack: str) -> None:
+    run = attacked(pictures, "fedhkd", attack, robust={"rows": "geometric-median"}, rounds=2).finished()
+    assert run.result.completed
+    assert run.result.refused_devices == ()
+
+
 def test_the_cap_is_fixed_when_a_round_opens(pictures: Path) -> None:
     run = attacked(pictures, "fedavg", robust={"count_factor": 1.0, "hold_out_rounds": 0}).finished()
     declared = sorted(hello.samples for hello in run.server.hellos.values())

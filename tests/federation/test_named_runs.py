@@ -16,8 +16,8 @@ from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
-from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload
-from edge_sdk.transport.base import Connected, Disconnected, SendRefused
+from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload, Welcome
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, SendRefused
 
 
 @pytest.fixture
@@ -208,3 +208,32 @@ def test_an_upload_of_a_round_that_this_run_has_not_reached_is_told_once(tmp_pat
         world.publish(topic, codec.encode(ahead, Stamp(upload.stamp.boot_epoch, upload.stamp.sequence + number)))
         world.turn(hearing=False, computing=False)
     assert sum("older backup" in line for line in notes.said) == 1
+
+
+def test_an_assign_that_the_broker_kept_is_begun_with_the_welcome(world: World) -> None:
+    """A long one would not come again as a whole: its sender repeats the first chunk alone."""
+    agent = world.device()
+    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    topic, assign = world.last(Assign)
+    _, welcome = world.last(Welcome)
+    again = world.device()
+    again.handle(Connected(), world.now_s)
+    again.handle(Incoming(topic, assign), world.now_s)
+    assert again.session.phase is SessionPhase.JOINING
+    again.handle(Incoming(topics.down("app", "attic", "join"), welcome), world.now_s)
+    assert again.session.phase is SessionPhase.WORKING
+    assert again.session.exchange_id == agent.session.exchange_id
+
+
+def test_an_assign_of_another_run_that_the_broker_kept_is_none(world: World) -> None:
+    agent = world.device()
+    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    topic, assign = world.last(Assign)
+    world.begin()
+    world.until(lambda: agent.session.run == world.server.ledger.run, computing=False)
+    _, welcome = world.last(Welcome)
+    again = world.device()
+    again.handle(Connected(), world.now_s)
+    again.handle(Incoming(topic, assign), world.now_s)
+    again.handle(Incoming(topics.down("app", "attic", "join"), welcome), world.now_s)
+    assert again.session.phase is SessionPhase.IDLE

@@ -122,6 +122,12 @@ def serving(folder: Path, *command: str) -> Iterator[Path]:
         process.kill()
 
 
+def parent_of_the_broker(lab: Path) -> int:
+    """The process id of `edge-sdk lab serve`."""
+    broker = int((lab / "mosquitto.pid").read_text())
+    return int(Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[1])
+
+
 def until(condition: object, what: Sequence[object] = ()) -> None:
     """Wait for a condition."""
     end_s = time.monotonic() + PATIENCE_S

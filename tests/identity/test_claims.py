@@ -208,6 +208,25 @@ def test_a_claim_with_a_wrong_secret_is_told_so(lab: Path) -> None:
     assert isinstance(Board(claim).asks(desk), bytes)
 
 
+@pytest.mark.parametrize("key", ["z" * 64, "ab", "", 5, None])
+@pytest.mark.parametrize("part", ["devices", "operators"])
+def test_a_registry_with_a_key_that_is_none_is_one_line(
+    lab: Path, part: str, key: object, capsys: pytest.CaptureFixture[str]
+) -> None:
+    labs.enrolled(lab, "device-01")
+    path = lab / REGISTRY
+    plain = json.loads(path.read_text())
+    if part == "devices":
+        plain["devices"]["device-01"]["public"] = key
+    else:
+        plain["operators"] = dict.fromkeys(plain["operators"], key)
+    path.write_text(json.dumps(plain))
+    assert main(["lab", "claim", "device-02", "--lab", str(lab)]) == 2
+    said = capsys.readouterr().err
+    assert len(said.splitlines()) == 1
+    assert REGISTRY in said
+
+
 @pytest.mark.parametrize("damage", ["cut", "letter", "nothing", "else"])
 def test_a_damaged_claim_is_one_line(
     lab: Path, tmp_path: Path, damage: str, capsys: pytest.CaptureFixture[str]

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import labs
 import pytest
 
+from coordinator.serving.signatures import LabSecurity
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.crypto_keys import is_genuine, new_signing_key, read_signing_key
@@ -45,6 +47,19 @@ def test_a_signature_is_of_one_role_and_one_key() -> None:
     for role, keys in ((Role.COORDINATOR, known), (Role.OPERATOR, known), (Role.DEVICE, {})):
         with pytest.raises(RemoteProtocolError) as refused:
             codec.decode(frame, verify=verifier(role, keys, is_genuine))
+        assert refused.value.kind == "signature"
+
+
+def test_an_enrolled_device_cannot_speak_for_another_one(lab: Path, folder: Path) -> None:
+    """Its own signature is genuine; the frame came on the topic of the other device, and names it."""
+    security, other = LabSecurity(lab), "device-08"
+    signer = open_identity(folder, Role.DEVICE).started()
+    own = codec.encode(BYE, signer.stamp(), signer.sign)
+    assert codec.decode(own, verify=security.of_device(BYE.device)).message == BYE
+    for message in (BYE, replace(BYE, device=other)):
+        frame = codec.encode(message, signer.stamp(), signer.sign)
+        with pytest.raises(RemoteProtocolError) as refused:
+            codec.decode(frame, verify=security.of_device(other))
         assert refused.value.kind == "signature"
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,6 +14,8 @@ import fleets
 import labs
 import pytest
 from deployment import PATIENCE_S, Deployment
+
+from coordinator.lab import broker_settings, owner
 
 pytestmark = [pytest.mark.broker, pytest.mark.processes, pytest.mark.timeout(600)]  # a dozen processes
 
@@ -90,3 +94,20 @@ def test_a_revoked_device_is_out_and_the_others_go_on(tmp_path: Path, pictures: 
         assert run.running.pop("coordinator").wait(PATIENCE_S) == 0
         assert run.running[stays].poll() is None
         assert f"{out} was revoked" in run.said("coordinator")
+
+
+def test_a_desk_that_was_killed_goes_on_with_the_broker_that_it_left(tmp_path: Path) -> None:
+    lab = labs.made(tmp_path, labs.free_port())
+    with labs.serving(tmp_path, "lab", "serve", "lab") as log:
+        claim = owner.issue_claims(lab, ["device-01"])[0]
+        broker, desk = broker_settings.running_broker(lab), labs.parent_of_the_broker(lab)
+        assert broker is not None
+        try:
+            os.kill(desk, signal.SIGKILL)
+            assert broker_settings.running_broker(labs.made(tmp_path / "other")) is None
+            with labs.serving(tmp_path, "lab", "serve", "lab"):
+                assert str(broker) in log.read_text()
+                assert "device-01" in labs.edge_sdk(tmp_path, "enroll", "--claim", str(claim))
+            assert broker_settings.running_broker(lab) == broker
+        finally:
+            os.kill(broker, signal.SIGTERM)

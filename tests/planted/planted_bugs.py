@@ -165,6 +165,30 @@ BUGS = (
         "tests/protocol/test_knowledge.py::test_counts_are_bounded_by_what_was_declared",
         "S11",
     ),
+    PlantedBug(
+        "values beyond their bound count",
+        "coordinator/serving/upload_screen.py",
+        "        if not wrong and upload.round >= self._record.held_out.get(device, 0):\n",
+        "        if upload.round >= self._record.held_out.get(device, 0):\n",
+        "tests/federation/test_hostile_device.py::test_rows_beyond_their_bound_do_not_count_though_nobody_is_held_out",
+        "S11",
+    ),
+    PlantedBug(
+        "an Assign that the broker kept is dropped",
+        "edge_sdk/device/participant.py",
+        "            self._early = assign, stamp, frame\n            return\n",
+        "            return\n",
+        "tests/federation/test_named_runs.py::test_an_assign_that_the_broker_kept_is_begun_with_the_welcome",
+        "R3",
+    ),
+    PlantedBug(
+        "a device answers every status of anybody",
+        "edge_sdk/device/session.py",
+        "    if state.called_at_s is not None and event.now_s < state.called_at_s + AGAIN_S:\n",
+        "    if state.called_at_s is not None and event.now_s < 0:\n",
+        "tests/device/test_session_cases.py::test_statuses_of_others_make_no_flood_of_hellos",
+        "S8",
+    ),
     # -- restarts -----------------------------------------------------------------------------------------------------
     PlantedBug(
         "after a restart a device sends what has its receipt, and not what has none",
@@ -310,6 +334,14 @@ BUGS = (
         "return self._genuine(public, signed_text(Role.DEVICE, signed), signature)",
         "return True",
         "tests/identity/test_hostile.py::test_tampered_frames_change_nothing",
+        "S4",
+    ),
+    PlantedBug(
+        "an enrolled device may sign for another one",
+        "coordinator/serving/signatures.py",
+        "            if owner != device:\n",
+        "            if not owner:\n",
+        "tests/identity/test_keys.py::test_an_enrolled_device_cannot_speak_for_another_one",
         "S4",
     ),
     PlantedBug(
