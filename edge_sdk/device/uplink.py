@@ -42,7 +42,7 @@ class Uplink:
         self._transport, self._federation, self._device = transport, federation, device
         self._sequence = 0
         self._sealed_upload = b"", b""
-        """The upload that was sent last: its frame, and how it was sent; the same bytes continue a transfer."""
+        """The upload that was encrypted last, plain and as it was sent: the same bytes continue a transfer."""
         self.begin(boot_epoch, signer)
 
     def begin(self, boot_epoch: int, signer: FrameSigner | None) -> None:
@@ -65,10 +65,12 @@ class Uplink:
 
     def send_upload(self, frame: bytes) -> None:
         """Send a frame that `frame` made, in this start of the device or an earlier one."""
-        plain, sealed = self._sealed_upload
-        if plain != frame:
-            sealed = self._sealed(frame)
-            self._sealed_upload = frame, sealed
+        sealed = frame
+        if self._sealing is not None:
+            plain, sealed = self._sealed_upload
+            if plain != frame:
+                sealed = self._sealed(frame)
+                self._sealed_upload = frame, sealed
         self._transport.send(self._topic(Upload), sealed)
 
     def say_bye(self, reason: str) -> None:
