@@ -15,8 +15,9 @@ from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Upload
-from edge_sdk.protocol.records import replace
+from edge_sdk.protocol.records import maker, replace
 
+_made_upload = maker(Upload)
 UploadedKnowledge: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]
 """A function of the Assign and the computed knowledge that returns the knowledge to upload."""
 Notify: TypeAlias = Callable[[str], None]
@@ -141,7 +142,7 @@ class OngoingExchange:
         shared, personal = self._evaluations()
         if self.learner.tells_no_counts:  # nor how long it took, nor how good a model was that it trained itself
             cost, self.joining = TrainingCost(), {}
-        return Upload(
+        return _made_upload(
             federation=us.federation,
             device=us.device,
             round=assign.round,

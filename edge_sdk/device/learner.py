@@ -17,7 +17,9 @@ from edge_sdk.methods.requests import Evaluate, Fit, FitBoth, MeasuredModel, Pri
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign
+from edge_sdk.protocol.records import maker
 
+_made_job = maker(Job)
 ServeRequest: TypeAlias = Callable[[Request, Job], Generator[Any, Any, Any]]
 """Carries out a request of a method.  The generator pauses between batches; what it yields goes to the driver."""
 WorkSlices: TypeAlias = Generator[Any, Any, tuple[Any, Mapping[str, Payload]]]
@@ -111,7 +113,7 @@ class Learner:
 
     def job(self, assign: Assign) -> Job:
         """Return what a method and its requests may know of an exchange on this device."""
-        return Job(
+        return _made_job(
             spec=self.membership.spec,
             number=self.membership.welcome.number,
             round=assign.round,

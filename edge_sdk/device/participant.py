@@ -262,8 +262,11 @@ class Participant:
 
     def next_due_s(self) -> float | None:
         """Return the time in seconds at which `tick` can next have something to do; None: it has nothing to do."""
-        dues_s = (session.session_due_s(self.session), self._fetch_due_s(), self._save_again_s)
-        return min((due_s for due_s in dues_s if due_s is not None), default=None)
+        earliest_s = session.session_due_s(self.session)
+        for due_s in (self._fetch_due_s(), self._save_again_s):
+            if due_s is not None and (earliest_s is None or due_s < earliest_s):
+                earliest_s = due_s
+        return earliest_s
 
     def decline(self, objection: Objection | None) -> None:
         """Tell the coordinator why this device does not compute what it is assigned; None: it does, from now on."""

@@ -41,13 +41,14 @@ class Uplink:
         self._sealing = sealing
         self._transport, self._federation, self._device = transport, federation, device
         self._sequence = 0
-        self._sealed_upload = b"", b""
-        """The upload that was sent last: its frame, and how it was sent; the same bytes continue a transfer."""
+        self._sent_upload = b"", b""
+        """What tells the upload that was sent last from others (its header; whole where it is encrypted, for such a
+        frame has no stamp of its own), and its encrypted form: the same bytes continue a transfer."""
         self.begin(boot_epoch, signer)
 
     def begin(self, boot_epoch: int, signer: FrameSigner | None) -> None:
         """Begin a start of the device."""
-        self._sealed_upload = b"", b""
+        self._sent_upload = b"", b""
         self._signer, self._boot_epoch = signer, boot_epoch if signer is None else signer.start
 
     def connect(self) -> None:
@@ -65,12 +66,11 @@ class Uplink:
 
     def send_upload(self, frame: bytes) -> None:
         """Send a frame that `frame` made, in this start of the device or an earlier one."""
-        plain, sealed = self._sealed_upload
-        first = plain != frame
+        known = frame if self._sealing is not None else frame[: codec.HEADER_BYTES]
+        first = known != self._sent_upload[0]
         if first:
-            sealed = self._sealed(frame)
-            self._sealed_upload = frame, sealed
-        self._transport.send(self._topic(Upload), sealed, answered=first)
+            self._sent_upload = known, self._sealed(frame) if self._sealing is not None else b""
+        self._transport.send(self._topic(Upload), self._sent_upload[1] or frame, answered=first)
 
     def say_bye(self, reason: str) -> None:
         """Tell the coordinator that this device will not come back."""

@@ -438,9 +438,10 @@ def _record(cls: type) -> _Pair:
         for name in required:
             if name not in value:
                 raise RemoteProtocolError("schema", f"{path}.{name}: missing")
-        known = {
-            name: each_decode(value[name], path and f"{path}.{name}") for name, each_decode in decoders if name in value
-        }
+        if path:
+            known = {name: decode(value[name], f"{path}.{name}") for name, decode in decoders if name in value}
+        else:
+            known = {name: decode(value[name], _NO_PATH) for name, decode in decoders if name in value}
         try:
             return make(**known)
         except (TypeError, ValueError) as error:  # from the class's own check in __post_init__

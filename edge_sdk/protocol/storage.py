@@ -7,13 +7,18 @@ from typing import TypeVar
 import msgpack
 
 from edge_sdk.errors import RemoteProtocolError, StoreError
-from edge_sdk.protocol import body, schema
+from edge_sdk.protocol import body, records, schema
 
 _T = TypeVar("_T")
+_NOTHING = b"\x80"
+"""An object without fields: the state of a method that keeps none."""
 
 
 def serialise(value: object) -> bytes:
     """Return an object of a class registered with @wire as bytes."""
+    cls: type = type(value)
+    if not records.names(cls):
+        return _NOTHING
     return b"".join(body.joined_parts(body.pack(schema.to_plain(value))))
 
 

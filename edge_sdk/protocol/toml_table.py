@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import functools
 import re
 import typing
 from collections.abc import Mapping, Sequence
@@ -52,9 +53,15 @@ def read_table(
         raise UsageError(f"{elsewhere.get(key, prefix)}{problem}") from None
 
 
+@functools.cache
+def _hints(cls: type) -> dict[str, Any]:
+    """Return the annotations of a class, cached: each lookup compiles them again."""
+    return typing.get_type_hints(cls)
+
+
 def _check_inner(cls: type, key: str, value: Any, prefix: str) -> None:
     """Raise UsageError for an unknown key of a table within the table, where its field is a dataclass."""
-    inner = next(filter(dataclasses.is_dataclass, _types(typing.get_type_hints(cls)[key])), None)
+    inner = next(filter(dataclasses.is_dataclass, _types(_hints(cls)[key])), None)
     if inner is None or not isinstance(value, Mapping):
         return
     known = sorted(field.name for field in dataclasses.fields(inner))

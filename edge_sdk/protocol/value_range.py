@@ -2,12 +2,15 @@
 
 For short arrays the sum of squares is tried first, because it takes a third of the time of a minimum and a maximum.
 The sum is NaN or infinite if any number is, and at least as large as the square of each number.  Large numbers may
-make it infinite, too: then, and for long arrays, minimum and maximum decide.  They are NaN if any number is.
+make it infinite, too: then, and for long arrays, minimum and maximum decide.  They are NaN if any number is.  Those of
+a long array in a received frame are found once for all checks.
 """
 
 from __future__ import annotations
 
 import math
+import weakref
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,10 @@ from numpy.typing import NDArray
 
 _SHORT = 8192
 """For longer arrays a linear algebra library may start threads."""
+
+_LAST: list[tuple[Callable[[], object], tuple[float, float]]] = [((lambda: None), (0.0, 0.0))]
+"""The long array in a received frame that was looked at last, and its range: it is checked when it is decoded, against
+the protocol's bounds, and against the federation's, and cannot change in between."""
 
 
 def all_finite(array: NDArray[Any]) -> bool:
@@ -35,7 +42,13 @@ def all_within(array: NDArray[Any], most: float) -> bool:
 
 def min_max(array: NDArray[Any]) -> tuple[float, float]:
     """Return the smallest and the largest number; both are NaN if any number is."""
-    return float(np.minimum.reduce(array, axis=None)), float(np.maximum.reduce(array, axis=None))
+    constant = array.size > _SHORT and not array.flags.writeable and isinstance(array.base, (bytes, memoryview))
+    if constant and (known := _LAST[0])[0]() is array:
+        return known[1]
+    found = float(np.minimum.reduce(array, axis=None)), float(np.maximum.reduce(array, axis=None))
+    if constant:
+        _LAST[0] = weakref.ref(array), found
+    return found
 
 
 def _sum_of_squares(array: NDArray[Any]) -> float:

@@ -451,7 +451,7 @@ class VirtualDevice:
         if agent.working and agent.begun == begun:  # otherwise a newer Assign came meanwhile
             agent.finish_work(self._own.now_s)
             self.hardware.stored()
-            self._waker.soon()
+            self._waker.look()
 
 
 class _Waker:
@@ -472,6 +472,11 @@ class _Waker:
         if not self._soon:
             self._soon = True
             self._clock.at(self._clock.now_s, self._run)
+
+    def look(self) -> None:
+        """Set the alarm for what is due next; nothing has arrived that would need a call."""
+        if not self._soon and not self._stopped:
+            self._set_alarm()
 
     def _run(self) -> None:
         self._soon = False

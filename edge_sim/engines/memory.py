@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import sys
+from collections.abc import Iterator
 
 try:
     import resource
@@ -12,6 +13,10 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]  # and so nothing is told
 
 MIB = 2**20
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
+"""Parameters of glibc's mallopt: how much may be free at the end of the heap, and from which size on a block is mapped
+by itself and returned at once."""
+_LARGEST_THRESHOLD_BYTES, _DEFAULT_TRIM_BYTES = 32 * MIB, MIB // 8
 
 
 def peak_bytes() -> int:
@@ -23,6 +28,26 @@ def give_back() -> None:
     """Return freed memory to the system; glibc would keep free blocks between used ones for later use."""
     with contextlib.suppress(OSError, AttributeError):  # of other C libraries
         ctypes.CDLL(None).malloc_trim(0)
+
+
+@contextlib.contextmanager
+def freed_memory_kept() -> Iterator[None]:
+    """Keep freed memory for later use meanwhile, and return it to the system in the end.
+
+    In each round the models' states and frames of a fleet are freed and allocated anew.  By itself glibc returns blocks
+    of that size at once, and the system fills each page of the next ones with zeros again.  Does nothing with other C
+    libraries.
+    """
+    with contextlib.suppress(OSError, AttributeError):
+        library = ctypes.CDLL(None)
+        library.mallopt(_MMAP_THRESHOLD, _LARGEST_THRESHOLD_BYTES)
+        library.mallopt(_TRIM_THRESHOLD, 2**30)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).mallopt(_TRIM_THRESHOLD, _DEFAULT_TRIM_BYTES)
+        give_back()
 
 
 def as_bytes(maxrss: int) -> int:

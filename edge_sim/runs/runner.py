@@ -26,7 +26,7 @@ from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines import choice
-from edge_sim.engines.memory import MIB, peak_bytes
+from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes
 from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
 from edge_sim.runs import garbage_collection, late_start, run_folder, unused_settings
@@ -87,7 +87,7 @@ def run_in(
 
     fleet: built from `parsed`, where the caller has it already.
     """
-    with garbage_collection.rare_collection():
+    with garbage_collection.rare_collection(), freed_memory_kept():
         check_broker(broker)
         if out is not None and not resume:
             run_folder.check_new(out)

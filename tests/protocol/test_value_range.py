@@ -56,3 +56,27 @@ def test_large_numbers_whose_squares_overflow_are_finite() -> None:
 def test_extremes_carry_nan() -> None:
     assert min_max(np.array([3, -1, 2], np.float32)) == (-1.0, 3.0)
     assert all(map(math.isnan, min_max(np.array([3, np.nan, 2], np.float32))))
+
+
+def test_arrays_in_frames_are_told_apart() -> None:
+    size = 10_000
+    frames = [np.full(size, value, np.float32).tobytes() for value in (1.0, 2.0, np.nan)]
+    received = [np.ndarray((size,), np.float32, memoryview(frame)) for frame in frames]
+    for _ in range(2):
+        assert [all_within(array, 1.5) for array in received] == [True, False, False]
+        assert [all_finite(array) for array in received] == [True, True, False]
+    for frame in frames:  # each array is gone before the next one comes
+        assert min_max(np.ndarray((size,), np.float32, frame))[0] is not None
+    assert min_max(np.ndarray((size,), np.float32, frames[1])) == (2.0, 2.0)
+
+
+def test_an_array_that_can_change_is_looked_at_each_time() -> None:
+    array = np.zeros(10_000, np.float32)
+    assert all_finite(array)
+    array[-1] = np.inf
+    assert not all_finite(array)
+    view = array[:]
+    view.flags.writeable = False
+    assert min_max(view)[1] == np.inf
+    array[-1] = 5.0
+    assert min_max(view)[1] == 5.0
