@@ -151,10 +151,19 @@ class Sender:
         self._hand(device, Assign, frame)
         return True
 
-    def assign(
-        self, device: str, at: ExchangeId, common: PackedField, personal: Mapping[str, Payload], left_s: float
+    def assign(  # noqa: PLR0917  # the fields of one message
+        self,
+        device: str,
+        at: ExchangeId,
+        common: PackedField,
+        personal: Mapping[str, Payload],
+        left_s: float,
+        after: int | None = None,
     ) -> None:
-        """Send an Assign; common: its field of that name, packed once for all devices; left_s: until the deadline."""
+        """Send an Assign; common: its field of that name, packed once for all devices; left_s: until the deadline.
+
+        after: how many rounds were done, in the closing exchange of a run that ends before its last round.
+        """
         assign = Assign(
             federation=self._spec.federation,
             device=device,
@@ -164,6 +173,7 @@ class Sender:
             deadline_s=left_s,
             personal=personal,
             run=self._run,
+            after=after,
         )
         if self._asked.get(device) != at:
             self._asked[device] = at
