@@ -14,6 +14,10 @@ NOT_ADAM = (
     "forgotten here, where devices alone reach 31 to 33, and the terms against it hold the transfer back"
 )
 PUBLIC = ("fedmd", "fedmd_lf", "fedal")
+NOT_WORST = (
+    "within the spread of the seeds: the worst device's own test part holds so few samples that one of them is many "
+    "points; by GM, on the shared test, the order is the claimed one in the mean"
+)
 ADAM = {"train.optimiser": "adam", "train.learning_rate": 1e-3}
 ONE_STEP = {"train.local_steps": 1, "federation.rounds": 400, "train.evaluate_every": 200}
 ALL = (
@@ -78,8 +82,8 @@ VIBRATION = Table(
         Claim("fednh", "fedavg", ("gm", "personal"), settings=("all", "even"), why=NOT_CLIP),
         Claim("fednh", "fedavg", ("gm", "personal"), settings=("early",)),
         Claim("fednh-clip", "fedavg-clip", ("gm", "personal"), why=NOT_CLIP),
-        Claim("fedkf", "fedavg", ("global_amp", "global_wlp")),
-        Claim("fedkf", "fedavg+slots", ("global_amp", "global_wlp")),
+        Claim("fedkf", "fedavg", ("global_amp", "global_wlp"), why=NOT_WORST),
+        Claim("fedkf", "fedavg+slots", ("global_amp", "global_wlp"), why=NOT_WORST),
         Claim("fedavg+slots", "fedavg", ("global_amp", "global_wlp")),
     ),
 )

@@ -6,6 +6,7 @@ import ast
 import subprocess
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 
 import pytest
 import setuptools
@@ -113,6 +114,7 @@ def room_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
+@cache
 def imports_between_rooms() -> Mapping[str, set[str]]:
     found: dict[str, set[str]] = defaultdict(set)
     for module, imported in import_graph(sources()).items():
