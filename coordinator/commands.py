@@ -1,4 +1,4 @@
-"""Declares the sub-commands of the coordinator: coordinator, broker, lab, report, plot, page."""
+"""Declares the sub-commands of the coordinator: coordinator, broker, lab, report, plot, table, page."""
 
 from __future__ import annotations
 
@@ -74,6 +74,28 @@ def _plot_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--only", type=_names, default=(), metavar="A,B", help="the pictures (default: all)")
     parser.add_argument("--titles", action="store_true", help="keep titles and subtitles, which a caption replaces")
     parser.add_argument("--out", type=Path, metavar="DIR", help="where the files go (default: RUN_DIR/plots/WIDTH)")
+
+
+def _table_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="COMPARE_DIR", help="the folder of a comparison")
+    parser.add_argument(
+        "--columns",
+        type=_names,
+        default=(),
+        metavar="A,B",
+        help="mean, worst, amp, fm, wlp, gm, pm_v ..., difference, NAME_difference, bytes_up, virtual_s and the other "
+        "figures of compare.json (default: those of table.tex)",
+    )
+    parser.add_argument(
+        "--at",
+        type=_names,
+        default=(),
+        metavar="5MB,100J",
+        help="accuracy by the time that so much was spent: B, J, FLOP and s with k, M, G, T, and min, h",
+    )
+    parser.add_argument("--format", choices=("text", "latex", "markdown", "csv"), default="text")
+    parser.add_argument("--caption", default="", help="the first words of the caption (default: the federation's name)")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="write into this file (default: the terminal)")
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -163,6 +185,13 @@ PLOT = Subcommand(
     example="edge-sdk plot runs/cmp --width column --only accuracy_by_round,accuracy_by_bytes",
     arguments=_plot_arguments,
     function="coordinator.report.plot_command:command",
+)
+TABLE = Subcommand(
+    name="table",
+    help="write the table of a comparison with chosen columns and budgets: text, LaTeX, Markdown or CSV",
+    example="edge-sdk table runs/cmp --columns mean,amp,bytes_up --at 5MB,100J --format latex",
+    arguments=_table_arguments,
+    function="coordinator.report.table_command:command",
 )
 PAGE = Subcommand(
     name="page",

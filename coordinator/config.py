@@ -73,6 +73,12 @@ class FederationTable:
     patience: Annotated[int, Integer(0, 1000)] = 3
     """How many deadlines an exchange may pass without a quorum before the run fails; those that pass because devices
     decline do not count."""
+    stop_at_bytes: Annotated[int, Integer(1, 2**60)] | None = None
+    """The run ends after the first round by which all devices together have sent and received so many bytes; default:
+    never."""
+    stop_at_accuracy: Annotated[float, Real(0.001, 1.0)] | None = None
+    """The run ends after the first round by which the mean accuracy is so high, of the global model where there is one,
+    else of the devices' own models; default: never."""
     feature_dim: Count = 0
     """The width of every model's features; needed by methods that exchange rows of features."""
     nets: Annotated[str, Text(200)] | None = None
@@ -289,6 +295,8 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
         patience=table.patience,
         participants=table.participants or 0,
         over_select=table.over_selection,
+        stop_at_bytes=table.stop_at_bytes or 0,
+        stop_at_accuracy=table.stop_at_accuracy or 0.0,
         seed=table.seed,
     )
     return Federation(spec, policy, tuple(sorted(table.roster)), settings.robust)

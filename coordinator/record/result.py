@@ -208,6 +208,8 @@ class Result:
     """The models that were measured."""
     reason: str = ""
     """Why the run ended early; empty if it did not."""
+    stopped: str = ""
+    """Why the run was complete before its last round: a budget is spent, or a target reached; empty: it was not."""
     privacy: Mapping[str, Any] = field(default_factory=dict)
     """What was promised about one training record, in methods that release sums with noise: mode, promise, and where it
     holds for all devices epsilon, delta, unit and neighbours.  Empty: other methods promise nothing."""

@@ -126,6 +126,8 @@ class RunRecord:
     """Where the joules of each device are from: measured, or profile if any of them are from a profile."""
     temperature_c: dict[str, float] = field(default_factory=dict)
     """The temperature that each device reported last."""
+    stopped: str = ""
+    """Why the run ends before its last round, with the closing exchange; empty: it does not."""
     missed: list[Missed] = field(default_factory=list)
     """Who missed which exchange, the first MAX_MISSED."""
     round_declined: Counter[str] = field(default_factory=Counter)
@@ -455,6 +457,7 @@ class RunRecord:
             "metrics",
             "instruments",
             "missed",
+            "stopped",
             "asked",
             "answered",
         )
@@ -506,6 +509,7 @@ class RunRecord:
             scalars=Counter(plain["scalars"]),
             contributed=Counter(plain["contributed"]),
             rounds_done=Counter(plain["rounds_done"]),
+            stopped=plain.get("stopped", ""),
             missed=[Missed(*each) for each in plain.get("missed", ())],
             asked=plain["asked"],
             answered=plain["answered"],

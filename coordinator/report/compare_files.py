@@ -10,7 +10,7 @@ from typing import Any
 from coordinator.record.metrics import TARGETS, Point
 from coordinator.report import text_files
 from coordinator.report.compare import ACCURACIES, FIGURES, Comparison, MethodRuns, Spread, Trial
-from coordinator.report.compare_table import latex_table
+from coordinator.report.paper_table import paper_table
 from coordinator.report.run_files import read_run
 from coordinator.report.tables import latex_text
 from edge_sdk.errors import StoreError, UsageError
@@ -122,7 +122,7 @@ def write_comparison(comparison: Comparison, out: Path) -> None:
     files = {
         "methods.csv": text_files.csv_text(METHOD_COLUMNS, method_rows(whole)),
         "runs.csv": text_files.csv_text(RUN_COLUMNS, run_rows(whole)),
-        "table.tex": latex_text(latex_table(comparison)),
+        "table.tex": latex_text(paper_table(comparison, latex=True)),
         COMPARISON: json.dumps(whole, indent=2, allow_nan=False) + "\n",
     }
     write_files(files, out)

@@ -1,4 +1,4 @@
-"""The tables of a comparison: one row for each method, for the terminal and for LaTeX."""
+"""The table of a comparison in the terminal: one row for each method."""
 
 from __future__ import annotations
 
@@ -25,16 +25,6 @@ ON_BOARDS_COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
 """The same of runs on the boards of a lab."""
 NAMED = 5
 """Number of devices that a note names."""
-LATEX_COLUMNS = (
-    Column("Method"),
-    *(Column(name, right=True) for name in ("Accuracy", "Difference", "AMP", r"FM $\times 10^3$", "WLP", "Up", "Down")),
-)
-SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-}
-"""Characters that LaTeX reads as commands, and how they are written."""
 
 
 def compare_table(comparison: Comparison) -> Table:
@@ -69,23 +59,6 @@ def _figures(comparison: Comparison) -> tuple[tuple[str, str, str], ...]:
     own = (("mean", "mean accuracy", "mean"), ("worst", "worst devices", "worst"))
     shared = any("global" in line.models for line in comparison.lines)
     return (*own, ("global_mean", "global model", "global")) if shared else own
-
-
-def latex_table(comparison: Comparison, caption: str = "") -> Table:
-    """The table for a paper: accuracies in percent, differences in points; cells and caption are LaTeX."""
-    seeds = len(comparison.seeds)
-    said = caption or f"{comparison.example.federation}, {seeds} seed{'' if seeds == 1 else 's'}"
-    note = f"paired with {comparison.baseline}; mean and standard deviation over seeds, differences with 95 % intervals"
-    return Table(
-        columns=LATEX_COLUMNS,
-        rows=tuple(_latex_row(comparison, line) for line in comparison.lines),
-        caption=escaped(f"{said} ({note})."),
-    )
-
-
-def escaped(text: str) -> str:
-    """Escape the text for LaTeX."""
-    return "".join(SPECIAL.get(character, character) for character in printable(text))
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -160,34 +133,3 @@ def _spread(spread: Spread | None) -> str:
         return UNKNOWN
     mean = f"{100 * spread.mean:.1f}"
     return mean if spread.sd is None else f"{mean} \N{PLUS-MINUS SIGN} {100 * spread.sd:.1f}"
-
-
-def _latex_row(comparison: Comparison, line: MethodRuns) -> tuple[str, ...]:
-    difference = None if line.method == comparison.baseline else comparison.difference(line, "mean")
-    costs = [line.over_seeds(FIGURES[f"{way}_per_device_round"]) for way in ("up", "down")]
-    return (
-        escaped(line.method),
-        _latex_mean(line.accuracy("mean"), 100),
-        _latex_difference(difference),
-        _latex_mean(line.accuracy("amp"), 100),
-        _latex_mean(line.accuracy("fm"), 1000),
-        _latex_mean(line.accuracy("wlp"), 100),
-        *("--" if cost is None else escaped(human_bytes(cost.mean)) for cost in costs),
-    )
-
-
-def _latex_mean(spread: Spread | None, scale: float) -> str:
-    if spread is None:
-        return "--"
-    mean = f"{scale * spread.mean:.2f}"
-    return f"${mean}$" if spread.sd is None else rf"${mean} \pm {scale * spread.sd:.2f}$"
-
-
-def _latex_difference(spread: Spread | None) -> str:
-    if spread is None:
-        return "--"
-    mean = f"{100 * spread.mean:+.2f}"
-    if spread.interval is None:
-        return f"${mean}$"
-    low, high = spread.interval
-    return f"${mean}$ $[{100 * low:+.2f}, {100 * high:+.2f}]$"

@@ -306,6 +306,7 @@ def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: li
         standalone_history=tuple(RoundResult(round=number, accuracy=alone[number]) for number in sorted(alone)),
         refused_devices=tuple(whole["refused_devices"]),
         warnings=tuple(whole["warnings"]),
+        stopped=whole.get("stopped", ""),
         card=whole.get("card", {}),  # older runs do not have it
         refused_by_devices=whole.get("refused_by_devices", {}),
         privacy=whole.get("privacy", {}),

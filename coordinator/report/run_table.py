@@ -79,6 +79,8 @@ def _pair(device: DeviceResult, *, compared: bool) -> tuple[float | None, float 
 
 def _notes(result: Result) -> list[str]:
     lines = [*_local(result), *_own_task(result), *_costs(result), *_declines(result), *_encodings(result)]
+    if result.stopped:
+        lines.append(f"stopped after {result.rounds_done} of {result.rounds} rounds: {result.stopped}")
     if not result.completed:
         reason = printable(result.reason) or "no reason was given"
         lines.append(f"ended early after {result.rounds_done} of {result.rounds} rounds: {reason}")

@@ -28,6 +28,7 @@ def summary(result: Result) -> dict[str, Any]:
         "devices": len(result.devices),
         "completed": result.completed,
         "reason": result.reason,
+        **({"stopped": result.stopped} if result.stopped else {}),
         "accuracy": _accuracy(result.devices) | _known([("gm", result.gm(_newest(result, "global_accuracy")))]),
         **_since_joining(result.devices),
         "models": list(result.models),

@@ -232,7 +232,8 @@ def _next(state: RoundState, event: Finished) -> RoundTransition:
     round_, exchange = state.place.round, state.place.exchange + 1
     if exchange < state.policy.exchanges:
         return _open(replace(state, place=ExchangeId(round_, exchange), folded=frozenset()), event.now_s)
-    after = replace(state, place=ExchangeId(round_ + 1, 0), folded=frozenset(), sitting_out=frozenset())
+    following = state.policy.rounds if event.enough else round_ + 1
+    after = replace(state, place=ExchangeId(following, 0), folded=frozenset(), sitting_out=frozenset())
     after, dismissed = _dismiss(after)
     after, commands = _open_or_stop(after, event.now_s)
     return after, (RoundDone(round_), *dismissed, *commands)
@@ -583,16 +584,19 @@ def resumed(
     answered: int = 0,
     gone: frozenset[str] = frozenset(),
     stopping: bool = False,
+    enough: bool = False,
 ) -> RoundState:
     """The state after a restart: gathering again, at an exchange that has durable uploads of the devices in `folded`.
 
     asked, answered: the counts of RoundState when the last round ended.  gone: the devices that an operator took out.
-    stopping: whether an operator stops the run at the end of this round.
+    stopping: whether an operator stops the run at the end of this round.  enough: whether only the closing exchange is
+    left, because a budget is spent or a target is reached.
     `place` is one past the last exchange of a round if all its exchanges are closed and its end is not on record.
     """
     state = RoundState(policy=policy, place=place, asked=asked, answered=answered, gone=gone, stopping=stopping)
     if place.exchange == policy.exchanges:
-        return replace(state, place=ExchangeId(place.round + 1, 0), unrecorded=place.round)
+        following = policy.rounds if enough else place.round + 1
+        return replace(state, place=ExchangeId(following, 0), unrecorded=place.round)
     return replace(state, folded=folded)
 
 

@@ -56,6 +56,10 @@ class RoundPolicy:
     """Whether to invite more devices than `participants`, by the measured share of answers; the first ones count."""
     seed: int = 0
     """The seed for the draw of participants."""
+    stop_at_bytes: int = 0
+    """The run ends after the round by which all devices together have sent and received so much; 0: never."""
+    stop_at_accuracy: float = 0.0
+    """The run ends after the round by which the mean accuracy is so high; 0: never."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -304,6 +308,8 @@ class Finished:
     """The method has reduced the exchange."""
 
     now_s: float
+    enough: bool = False
+    """Whether the run ends with this round, because a budget is spent or a target is reached."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from coordinator.serving.orders import Orders
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
+from coordinator.serving.stopping import why_stop
 from edge_sdk.errors import EdgeError, LocalProtocolError, RunFailed, StoreError
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -143,6 +144,7 @@ class CommandHandler:
                 self._observer().noted(fault)
         self._record.begun(now_s)
         at = invite.place
+        after = len(self._record.rounds) if self._record.stopped else None
         self._fix_cap(at)
         self._observer().opened(at, invite.devices)
         try:
@@ -152,7 +154,7 @@ class CommandHandler:
                 personal = self._reduction.personal(at, self._registry.numbers[device])
                 self._record.travelled("down", {**shared, **personal})
                 if not self._sender.repeat(device, at):
-                    self._sender.assign(device, at, common, self._chain.apply(personal), invite.left_s)
+                    self._sender.assign(device, at, common, self._chain.apply(personal), invite.left_s, after)
         except LocalProtocolError as error:
             return Broken(f"round {at.round}: nothing legal to send: {error}")
         return None
@@ -188,7 +190,12 @@ class CommandHandler:
         )
         for note in noted:
             self._observer().noted(note)
-        return Finished(now_s)
+        last = reduce.place.exchange + 1 == state.policy.exchanges
+        if last and reduce.place.round + 1 < state.policy.rounds:
+            self._record.stopped = why_stop(state.policy, self._record)
+            if self._record.stopped:
+                self._observer().noted(f"stops after round {reduce.place.round + 1}: {self._record.stopped}")
+        return Finished(now_s, enough=bool(self._record.stopped))
 
     def _fix_cap(self, at: ExchangeId) -> None:
         """Fix the first round's cap on counts, durably; those of later rounds stand in their checkpoints."""

@@ -93,6 +93,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         encoding=encodings_in_use(spec, server.method.every_exchange),
         reason=server.rounds.reason,
         missed=tuple(record.missed),
+        stopped=record.stopped,
         privacy=server.method.promise(server.hellos.values()),
     )
     return dataclasses.replace(found, warnings=(*found.warnings, *remarks.unmeasured(found)))

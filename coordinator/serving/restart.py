@@ -9,6 +9,7 @@ from coordinator import rounds
 from coordinator.ledger import Ledger
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy, RoundState
+from coordinator.serving import stopping
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.device_registry import DeviceRegistry
 from coordinator.serving.orders import Orders
@@ -40,6 +41,8 @@ def standing(
     with ledger.reading():
         aggregation, place, answered = _read(ledger, registry, reduction, policy, robust)
     record = aggregation.record
+    if place.exchange == policy.exchanges and not record.stopped:
+        record.stopped = stopping.why_stop(policy, record)  # the end of this round is not on record
     return aggregation, rounds.resumed(
         policy,
         place,
@@ -48,6 +51,7 @@ def standing(
         answered=record.answered,
         gone=orders.gone | revoked,
         stopping=orders.stopping,
+        enough=bool(record.stopped),
     )
 
 
@@ -62,6 +66,8 @@ def _read(
         record, round_ = RunRecord.from_json(checkpoint.record), checkpoint.round
         reduction.load(checkpoint.state)
     aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust)
+    if record.stopped:
+        round_ = policy.rounds  # only the closing exchange is left
     closed = ledger.closed(round_)
     for exchange in sorted(closed):
         place = ExchangeId(round_, exchange)

@@ -161,10 +161,19 @@ class Sender:
         self._hand(device, Assign, parts)
         return True
 
-    def assign(
-        self, device: str, at: ExchangeId, common: PackedField, personal: Mapping[str, Payload], left_s: float
+    def assign(  # noqa: PLR0917  # the fields of one message
+        self,
+        device: str,
+        at: ExchangeId,
+        common: PackedField,
+        personal: Mapping[str, Payload],
+        left_s: float,
+        after: int | None = None,
     ) -> None:
-        """Send an Assign; common: its field of that name, packed once for all devices; left_s: until the deadline."""
+        """Send an Assign; common: its field of that name, packed once for all devices; left_s: until the deadline.
+
+        after: how many rounds were done, in the closing exchange of a run that ends before its last round.
+        """
 
         def assign() -> Assign:
             return Assign(
@@ -176,13 +185,14 @@ class Sender:
                 deadline_s=left_s,
                 personal=personal,
                 run=self._run,
+                after=after,
             )
 
         first = self._asked.get(device) != at
         if first:
             self._asked[device] = at
             self._asks(device, EXCHANGE_EARNS)
-        same = None if personal else (at, left_s, common)
+        same = None if personal else (at, left_s, after, common)
         parts = self._parts_to(device, Assign, assign, same, {"common": common})
         self._long.pop(device, None)
         if parts is not None and sum(map(len, parts)) > CHUNK_BYTES:

@@ -119,6 +119,7 @@ class Learner:
             round=assign.round,
             exchange=assign.exchange,
             closing=assign.closing,
+            after=assign.after,
             samples=self.samples,
             class_counts=self._bench.class_counts,
             secret=self._secret,

@@ -125,7 +125,7 @@ class FedMD(Method[Params]):
         mean = device.received(PublicLogits, "mean")
         if mean is None or not job.learns:
             return
-        indices = batch_indices(job.spec, job.round - 1, 0, params.scored)
+        indices = batch_indices(job.spec, job.round_before, 0, params.scored)
         check_batch(mean, job.spec, indices)
         target: Floats | None = mean.values.astype(np.float32)
         inside = state.round == job.round - 1 and "others" not in device.down

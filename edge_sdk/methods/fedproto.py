@@ -97,7 +97,7 @@ class FedProto(Method[Params]):
         mean, job = device.received(PublicFeatures, "features"), device.job
         if mean is None or not job.learns or "feature-match" in job.inert_terms or not self.params.mse_weight:
             return
-        indices = batch_indices(job.spec, job.round - 1, 0, self.params.public_batch)
+        indices = batch_indices(job.spec, job.round_before, 0, self.params.public_batch)
         check_batch(mean, job.spec, indices)
         term = FeatureMatch(targets=mean.values.astype(np.float32)[None], weight=self.params.mse_weight)
         yield Fit(source=Public(indices[None]), objective=(term,), optim=job.optim)

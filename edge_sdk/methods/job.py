@@ -29,12 +29,19 @@ class Job:
     """The number of private training samples on this device."""
     learns: bool
     """Whether the model learns.  False: a predict-only model, which takes part as a teacher."""
+    after: int | None = None
+    """How many rounds were done, in the closing exchange of a run that ends before its last round; else None."""
     inert_terms: frozenset[str] = frozenset()
     """The loss terms that move nothing in this device's model, such as those on features of a frozen extractor."""
     class_counts: tuple[int, ...] = ()
     """The number of private training samples of each class on this device."""
     secret: bytes = field(default=b"", repr=False)
     """The secret that seeds the noise: 32 bytes that only this device knows."""
+
+    @property
+    def round_before(self) -> int:
+        """The last round that was done; -1 before the first."""
+        return (self.round if self.after is None else self.after) - 1
 
     @property
     def optim(self) -> Optim:

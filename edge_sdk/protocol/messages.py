@@ -232,6 +232,8 @@ class Assign:
     """Knowledge for this device alone, by role."""
     run: Digest | None = field(default=None, metadata=LATER)
     """The id of the run, as in Welcome; None: a simulation, or a coordinator from before this field."""
+    after: Count | None = field(default=None, metadata=LATER)
+    """In the closing Assign of a run that ends before its last round: how many rounds were done; else None."""
 
     @property
     def down(self) -> dict[str, Payload]:

@@ -7,6 +7,7 @@ devices have the bytes, seconds and joules of a run that was never interrupted.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
@@ -17,6 +18,7 @@ from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, Hello, Message, Receipt, Upload, Welcome
 from edge_sim.fleet.hardware import Hardware
 
@@ -67,6 +69,8 @@ class Resumption:
         self._asked = set(at["asked"])
         self._seen: set[tuple[object, ...]] = set()
         """Kind, device and exchange of the frames since the resumption."""
+        self._on_its_way: dict[bytes, deque[bool]] = {}
+        """Copies of frames to the coordinator in their order, and whether each repeats what was counted before."""
         self._air_s = [device.hardware.air_s for device in devices]
         self._from_the_start = server().record.started_s is None
         """Whether no exchange had been opened: then all is done again, and what came before it is what is lost."""
@@ -80,11 +84,21 @@ class Resumption:
             return
         message = codec.decode(frame, _ANY_SIZE).message
         device = getattr(message, "device", "")
-        if not self._repeats(message, device):
-            return
-        way = "up" if isinstance(message, (Hello, Upload)) else "down"
+        again = self._repeats(message, device)
+        if isinstance(message, (Hello, Upload)):
+            self._on_its_way.setdefault(frame, deque()).append(again)
+        elif again:
+            self._take_out("down", device, frame, message.down if isinstance(message, Assign) else {})
+
+    def arrived(self, frame: bytes) -> None:
+        """Take a frame out that the coordinator has counted just now, in the same round."""
+        copies = self._on_its_way.get(frame)
+        if copies and copies.popleft():
+            self._take_out("up", getattr(codec.decode(frame, _ANY_SIZE).message, "device", ""), frame, {})
+
+    def _take_out(self, way: str, device: str, frame: bytes, knowledge: Mapping[str, Payload]) -> None:
         self.cost[f"bytes_{way}"] += len(frame)
-        self._server().record.sent_again(way, device, len(frame), message.down if isinstance(message, Assign) else {})
+        self._server().record.sent_again(way, device, len(frame), knowledge)
 
     def _repeats(self, message: Message, device: str) -> bool:
         if not isinstance(message, (Hello, Welcome, Assign, Upload, Receipt)):

@@ -27,6 +27,7 @@ from edge_sdk.boards.profiles import Effort
 from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.errors import RunFailed
 from edge_sdk.protocol.codec import CommonKnowledge
+from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
 from edge_sim.clock.checkpoint import Checkpoints
@@ -120,6 +121,7 @@ class VirtualFleet:
                 state["open"], state["resumed"], lambda: self.server, self.devices, self.clock.now_s
             )
             self.hub.on_publish = self.resumption.heard
+            self._coordinator.on_counted = self.resumption.arrived
         self._queue.ready()
         self._running = list(self.devices)
         """Devices that are not known to be over."""
@@ -259,6 +261,8 @@ class VirtualCoordinator:
         self._fleet, self._hub, self._clock, self._observer = fleet, hub, clock, observer
         self._public_server = public_server
         self.powered = True
+        self.on_counted: Callable[[bytes], None] = lambda _frame: None
+        """Called with each frame that the server has counted."""
         self._start(ledger, begun_s, unclosed)
 
     @property
@@ -310,6 +314,8 @@ class VirtualCoordinator:
         now_s = self._clock.now_s
         while (event := self._transport.poll(0.0)) is not None:
             self.server.handle(event, now_s)
+            if isinstance(event, Incoming):
+                self.on_counted(event.frame)
         self.server.flush(now_s)
         self.server.tick(now_s)
 

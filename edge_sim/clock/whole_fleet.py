@@ -55,10 +55,11 @@ class WholeFleet(RunObserver):
             self.complete()
             self._round, every = at.round, server.spec.train.evaluate_every
             closing = at.round == server.spec.rounds
-            if at.round and (closing or at.round % every == 0):
-                self._open = at.round, server.method_state
+            rounds = len(server.record.rounds) if closing else at.round
+            if rounds and (closing or rounds % every == 0):
+                self._open = rounds, server.method_state
                 told = _told(server.method, closing=closing)
-                self._measure(at.round, server.method_state, dict.fromkeys(server.rounds.invited, told))
+                self._measure(rounds, server.method_state, dict.fromkeys(server.rounds.invited, told))
         self._unchanged -= set(devices)
 
     def complete(self) -> None:

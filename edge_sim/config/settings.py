@@ -368,7 +368,15 @@ def alone(config: Config, *, every_round: bool = False) -> Config:
     The same participants are drawn in each round; every_round: all devices train in all rounds.
     """
     drawn = None if every_round else config.federation.participants
-    federation = replace(config.federation, method="local", participants=drawn, over_selection=False, quorum=None)
+    federation = replace(
+        config.federation,
+        method="local",
+        participants=drawn,
+        over_selection=False,
+        quorum=None,
+        stop_at_bytes=None,
+        stop_at_accuracy=None,
+    )
     return replace(
         config,
         federation=federation,

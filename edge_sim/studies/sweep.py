@@ -13,7 +13,7 @@ from typing import Any
 
 from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, spread_of
 from coordinator.report.compare_files import RUN_COLUMNS, comparison_summary, plain_spreads, run_figures, write_files
-from coordinator.report.compare_table import latex_table
+from coordinator.report.paper_table import paper_table
 from coordinator.report.tables import latex_text
 from coordinator.report.text_files import csv_text
 from edge_sdk.errors import UsageError
@@ -146,7 +146,8 @@ def write_sweep(found: Sweep, out: Path) -> None:
     keys = [axis.key for axis in found.axes]
     columns = ("method", *keys, "chosen", *RUN_COLUMNS[1:])
     tables = [
-        latex_text(latex_table(condition.comparison, setting_text(condition.values))) for condition in found.conditions
+        latex_text(paper_table(condition.comparison, latex=True, caption=setting_text(condition.values)))
+        for condition in found.conditions
     ]
     files = {
         "trials.csv": csv_text(columns, trial_rows(found)),

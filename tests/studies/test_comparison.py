@@ -19,7 +19,8 @@ from coordinator.record.result import DeviceResult, RoundResult
 from coordinator.report import curve_plots, drawing, plots
 from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, spread_of
 from coordinator.report.compare_files import METHOD_COLUMNS, RUN_COLUMNS, comparison_summary, method_rows, run_rows
-from coordinator.report.compare_table import compare_table, escaped, latex_table
+from coordinator.report.compare_table import compare_table
+from coordinator.report.paper_table import escaped, paper_table
 from coordinator.report.tables import latex_text, plain_text
 
 BASE = synthetic.result(count=2)
@@ -295,11 +296,10 @@ def test_the_rounds_to_a_target_count_only_where_every_seed_reached_it():
 
 
 def test_the_latex_table_has_a_row_for_each_line_and_escapes():
-    text = latex_text(latex_table(comparison()))
+    text = latex_text(paper_table(comparison(), latex=True))
     assert text.count(r"\\") == 4
-    assert r"fedmd & $70.00 \pm 7.07$" not in text  # its seeds gave 70 and 60
-    assert r"fedmd & $65.00 \pm 7.07$ & $-17.50$ $[-112.80, +77.80]$" in text
-    assert r"fedal & $82.50 \pm 3.54$ & -- &" in text
+    assert r"FedMD & $65.00 \pm 7.07$ & $-17.50$ $[-112.80, +77.80]$" in text  # its seeds gave 70 and 60
+    assert r"FedAL & $\mathbf{82.50 \pm 3.54}$ & -- &" in text
     assert escaped("lg_fedavg 5 % \\x") == r"lg\_fedavg 5 \% \textbackslash{}x"
 
 

@@ -1,0 +1,56 @@
+"""The command `edge-sdk table`: the table of a comparison for a paper or a spreadsheet, with chosen columns."""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import io
+import sys
+
+from coordinator.report import text_files
+from coordinator.report.compare import Comparison
+from coordinator.report.compare_files import is_comparison, read_comparison
+from coordinator.report.paper_table import USUAL, paper_table
+from coordinator.report.tables import Table, latex_text, plain_text
+from edge_sdk.errors import StoreError, UsageError
+
+
+def command(args: argparse.Namespace) -> int:
+    """Write the table to the terminal, or into a file."""
+    if not is_comparison(args.folder):
+        raise UsageError(f"{args.folder}: holds no comparison; edge-sdk compare makes one")
+    comparison: Comparison = read_comparison(args.folder)
+    columns = (*(args.columns or (USUAL if not args.at else ("mean",))), *args.at)
+    table = paper_table(
+        comparison,
+        columns,
+        latex=args.format == "latex",
+        caption=args.caption,
+        marked=args.format in ("latex", "markdown"),
+    )
+    text = {"latex": latex_text, "markdown": markdown_text, "csv": _csv_text, "text": plain_text}[args.format](table)
+    if args.out is None:
+        sys.stdout.write(text)
+        return 0
+    try:
+        text_files.replace(args.out, text)
+    except OSError as error:
+        raise StoreError(f"{args.out}: cannot be written ({error.strerror}); give --out another file") from error
+    sys.stderr.write(f"table: {args.out}\n")
+    return 0
+
+
+def markdown_text(table: Table) -> str:
+    """The table as Markdown, with the caption below it."""
+    heads = [column.name for column in table.columns]
+    rules = ["---:" if column.right else "---" for column in table.columns]
+    rows = [[cell.replace("|", "\\|") for cell in row] for row in (heads, rules, *table.rows)]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + f"\n\n{table.caption}\n"
+
+
+def _csv_text(table: Table) -> str:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow([column.name for column in table.columns])
+    writer.writerows(table.rows)
+    return text.getvalue()
