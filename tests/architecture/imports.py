@@ -22,6 +22,7 @@ COORDINATOR_MAY = (
     "durable",
     "at_rest",
     "loading",
+    "terminal",
     "toml",
     "version",
 )
@@ -40,7 +41,7 @@ ONLY_IN = {
     "ray": "ray_",
 }
 """Package -> the one file, or the beginning of the file names, that may import it."""
-LAZY = ("sklearn", "threadpoolctl", "matplotlib", "rich", "amqtt", "PIL", "tomli_w", "starlette", "uvicorn")
+LAZY = ("sklearn", "threadpoolctl", "matplotlib", "rich", "amqtt", "PIL", "tomli_w", "starlette", "uvicorn", "shtab")
 """Packages that are imported inside functions, except in files whose names say so."""
 HEAVY = (*ONLY_IN, *LAZY)
 
