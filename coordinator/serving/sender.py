@@ -37,6 +37,15 @@ log = logging.getLogger(__name__)
 DeviceMessage: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock | LogRequest"
 
 _KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub", LogRequest: "log"}
+_COUNTED_AS = {
+    Welcome: "joining",
+    Refusal: "joining",
+    Assign: "knowledge",
+    Receipt: "receipts",
+    PublicBlock: "public set",
+    LogRequest: "other",
+}
+"""What frames are counted as, of `run_record.KINDS`."""
 
 
 class Sender:
@@ -49,7 +58,7 @@ class Sender:
         *,
         run: bytes | None,
         epoch: Callable[[], int],
-        sent: Callable[[str, int], None],
+        sent: Callable[[str, int, str], None],
         asks: Callable[[str, int], None],
         signer: FrameSigner | None = None,
         sealing: Callable[[str], Sealing | None] | None = None,
@@ -184,7 +193,7 @@ class Sender:
         if frame is None:
             log.warning("%s is sent no %s: the lab encrypts, and it has no key for that", device, kind.__name__)
             return
-        self._sent(device, len(frame))
+        self._sent(device, len(frame), _COUNTED_AS[kind])
         self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame)
 
     def _sealing_to(self, device: str) -> Sealing | None:
