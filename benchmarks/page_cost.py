@@ -5,11 +5,19 @@
 A simulated federation runs for some rounds; then each state that the page would be sent is made, compared with the one
 before and encoded, again and again.  The page does that at most once a second, so the CPU seconds of one state are its
 share of one core.
+
+    python benchmarks/page_cost.py --devices 100 --minutes 3
+
+serves the page for so long to a browser in another process, while the run's thread turns ten times a second and
+a tenth of the devices change in each second; the share of one core is that of this whole process.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import subprocess
+import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +27,7 @@ import numpy as np
 
 from coordinator.page.feed import Feed
 from coordinator.page.live import PageObserver
+from coordinator.page.serving import served
 from coordinator.record.observer import ObserverGroup, RunObserver, RunView
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
@@ -88,12 +97,72 @@ def tables(devices: int, folder: Path) -> dict[str, Any]:
     }
 
 
+BROWSER = """
+import sys, urllib.request
+with urllib.request.urlopen(sys.argv[1] + "events") as answer:
+    for line in answer:
+        pass
+"""
+
+
+class Serving(RunObserver):
+    """Serves the page from the end of the second round on, and measures what that costs this process."""
+
+    def __init__(self, devices: int, minutes: float) -> None:
+        about = About(federation="cost", method="fedavg", seed=0, rounds=3, expected=devices)
+        self._feed, self._for_s = Feed(), 60 * minutes
+        self.page = PageObserver(self._feed, about, "", virtual=False)
+
+    def begun(self, view: RunView) -> None:
+        """Keep the view."""
+        self.page.begun(view)
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """Serve after the second round."""
+        del of
+        if result.round != 2:
+            return
+        said: list[str] = []
+        with served(self._feed, "127.0.0.1:0", said.append), contextlib.ExitStack() as stack:
+            browser = subprocess.Popen([sys.executable, "-c", BROWSER, said[0].removeprefix("page: ")])
+            stack.callback(browser.terminate)
+            idle_s = self._turn(record, page=False)
+            used_s = self._turn(record, page=True)
+        share = (used_s - idle_s) / self._for_s
+        print(
+            f"{self._for_s:.0f} s with a browser: {used_s:.1f} s of CPU, {idle_s:.1f} s without: {share:.2%} of a core"
+        )
+
+    def _turn(self, record: RunRecord, *, page: bool) -> float:
+        """Return the CPU seconds of a run's loop that has nothing else to do."""
+        begun_s, cpu_s, place = time.monotonic(), time.process_time(), 0
+        names = sorted(record.bytes_up)
+        while time.monotonic() - begun_s < self._for_s:
+            for name in names[place % 100 :: 100]:  # ten turns are a second
+                record.bytes_up[name] += 100
+            place += 1
+            if page:
+                self.page.waited(record)
+            time.sleep(0.1)
+        return time.process_time() - cpu_s
+
+
+def serve(devices: int, minutes: float) -> None:
+    """Print the share of a core that a page takes which a browser looks at."""
+    with TemporaryDirectory() as folder:
+        run(tables(devices, Path(folder)), observer=lambda _label: ObserverGroup(Serving(devices, minutes)))
+
+
 def main() -> None:
     """Measure, and print one line for each thread."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--times", type=int, default=10)
+    parser.add_argument("--minutes", type=float, default=0.0, help="serve the page for so long, and measure that")
     args = parser.parse_args()
+    if args.minutes:
+        serve(args.devices, args.minutes)
+        return
     kept = Kept(args.devices, args.times)
     with TemporaryDirectory() as folder:
         run(tables(args.devices, Path(folder)), observer=lambda _label: ObserverGroup(kept))

@@ -26,6 +26,9 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
         help="with --resume: set a damaged ledger aside, and begin the run anew",
     )
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
+    parser.add_argument(
+        "--json", action="store_true", help="print the summary as JSON at the end, in place of the table"
+    )
     add_page_option(parser)
     add_cloud_safe_option(parser)
     add_tls_options(parser)

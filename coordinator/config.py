@@ -10,7 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from coordinator.rounds import RoundPolicy
 from edge_sdk import toml
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import UsageError, meant
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.params import has_start
 from edge_sdk.methods.registry import load_method, method_names
@@ -193,12 +193,19 @@ def _override(tables: TomlTable, override: str) -> None:
 
 
 def read_values(text: str) -> list[Any]:
-    """Read values separated by commas as TOML, or as words if they are not TOML: 0.1,0.5 or rpi4,x86."""
+    """Read values separated by commas as TOML; those that are not TOML are words: 0.1,0.5 or rpi4,x86 or 1,auto."""
     try:
         values: list[Any] = toml.loads(f"values = [{text}]", text)["values"]
     except UsageError:
-        return [word.strip() for word in text.split(",")]
+        return [_value_or_word(word.strip()) for word in text.split(",")]
     return values
+
+
+def _value_or_word(text: str) -> Any:
+    try:
+        return toml.loads(f"value = {text}", text)["value"]
+    except UsageError:
+        return text
 
 
 def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
@@ -209,7 +216,8 @@ def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
     known = (*SECTIONS, *SIMULATION)
     for name in tables:
         if name not in known:
-            raise UsageError(f"{file}: unknown section [{name}]; known are {', '.join(sorted(known))}")
+            near = meant(name, known)
+            raise UsageError(f"{file}: unknown section [{name}]; {near}known are {', '.join(sorted(known))}")
     if "federation" not in tables:
         raise UsageError(f"{file}: the section [federation] is missing")
     federation = read_section(FederationTable, tables["federation"], "federation", file)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import json
 import random
 import shlex
 import sys
@@ -36,6 +37,7 @@ from coordinator.report.progress_file import NAME as PROGRESS
 from coordinator.report.progress_file import About, ProgressFile, read_running
 from coordinator.report.run_files import write_run
 from coordinator.report.run_table import run_table
+from coordinator.report.summary import summary
 from coordinator.report.tables import show_table
 from coordinator.serving import final_prototypes
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
@@ -70,6 +72,7 @@ def command(args: argparse.Namespace) -> int:
             resume=args.resume,
             quarantine=args.quarantine,
             trace=args.trace,
+            as_json=args.json,
             feed=feed,
         )
 
@@ -86,9 +89,10 @@ def run_coordinator(
     resume: bool,
     quarantine: bool,
     trace: bool,
+    as_json: bool = False,
     feed: Feed | None = None,
 ) -> int:
-    """Serve a federation until it is over; returns the exit code.
+    """Serve a federation until it is over; returns the exit code.  as_json: print the summary in place of the table.
 
     lab: the folder of a lab, which brings keys, certificates, and the broker if that is None.  feed: of the live page;
     None: there is no page.
@@ -156,12 +160,15 @@ def run_coordinator(
     write_run(result, to_toml(tables), folder)
     if feed is not None:
         feed.publish(finished_state(result, str(folder)))
-    show_table(run_table(result), sys.stdout)
+    if as_json:
+        sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
+    else:
+        show_table(run_table(result), sys.stdout)
+        sys.stdout.write(f"{folder}/summary.json\n")
     try:
         draw_run(result, folder / "plots")
     except MissingExtra as missing:
         progress.noted(f"no plots: {missing}")
-    sys.stdout.write(f"{folder}/summary.json\n")
     return 0 if result.completed else 1
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edge_sdk.app import App
     from edge_sdk.data import Augment, LocalData, Preprocess, Samples
     from edge_sdk.device.exchange import RoundReport
-    from edge_sdk.errors import EdgeError
+    from edge_sdk.errors import EdgeError, Refused
     from edge_sdk.models import (
         Model,
         ModelSpec,
@@ -49,6 +49,7 @@ _HOME = {
     "PredictOnly": "edge_sdk.models",
     "Preprocess": "edge_sdk.data",
     "PublicSet": "edge_sdk.public_set.samples",
+    "Refused": "edge_sdk.errors",
     "RoundReport": "edge_sdk.device.exchange",
     "SampleStore": "edge_sdk.samples.store",
     "Samples": "edge_sdk.data",
@@ -77,6 +78,7 @@ __all__ = [
     "PredictOnly",
     "Preprocess",
     "PublicSet",
+    "Refused",
     "RoundReport",
     "SampleStore",
     "Samples",

@@ -25,6 +25,7 @@ from edge_sdk.plugins import plugin_faults
 from edge_sdk.policy.energy import PowerMeter
 from edge_sdk.policy.policy import Policy, load_policy
 from edge_sdk.privacy.release import Guarantee
+from edge_sdk.protocol.topics import is_id
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.serving.deployment import MAX_DROP
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
@@ -123,9 +124,7 @@ def run_device(
     """
     if broker is None and keys is None:
         raise UsageError("give --broker URL, or --identity DIR with the folder that edge-sdk enroll made")
-    if broker is not None:
-        parse_broker_url(broker)  # a mistake in it is reported before the app is loaded
-    name = _name(identity, keys)
+    name = _checked(broker=broker, tls=tls, federation=federation, identity=identity, keys=keys, state=state)
     given = PublicSet.load(public) if public is not None else None
     own_policy = load_policy(policy) if policy is not None else None
     parts = load_app(app)
@@ -166,6 +165,28 @@ def run_device(
         _say(f"{name}: {refusal}")
         return
     _say(f"{name}: {'the federation is complete' if agent.over else 'stopped; start again to go on from here'}")
+
+
+def _checked(
+    *, broker: str | None, tls: TlsFiles, federation: str, identity: str | None, keys: Path | None, state: str | None
+) -> str:
+    """Return the device's id.  Raises UsageError for an option that cannot be, before the app is loaded."""
+    address = parse_broker_url(broker) if broker is not None else None
+    if not is_id(federation):
+        raise UsageError(f"--federation {federation!r}: use a-z, 0-9 and -, at most 36 of them")
+    for option, file in (("--ca", tls.ca), ("--cert", tls.certificate), ("--key", tls.key)):
+        if file is not None and not Path(file).is_file():
+            raise UsageError(f"{option} {file}: no such file")
+        if file is not None and address is not None and not address.tls:
+            raise UsageError(
+                f"{option}: of no use with {address}, which is reached without TLS; write mqtts://{address}"
+            )
+    name = _name(identity, keys)
+    if keys is None and not is_id(name):
+        raise UsageError(f"--id {name!r}: use a-z, 0-9 and -, at most 36 of them")
+    if state is not None and Path(state).exists() and not Path(state).is_dir():
+        raise UsageError(f"--state {state}: is a file; name a folder")
+    return name
 
 
 def _name(identity: str | None, keys: Path | None) -> str:

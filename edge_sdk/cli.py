@@ -10,13 +10,14 @@ import importlib.metadata
 import logging
 import os
 import pkgutil
+import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from edge_sdk.errors import EdgeError, UsageError
+from edge_sdk.errors import EdgeError, UsageError, meant
 from edge_sdk.version import __version__
 
 INTERRUPTED = 130
@@ -78,7 +79,13 @@ class OneLineParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the arguments, and exit with code 2."""
-        self.exit(UsageError.exit_code, f"{self.prog}: {' '.join(message.split())}; see {self.prog} --help\n")
+        told = " ".join(message.split())
+        choice = re.match(r"(?P<where>.*invalid choice: )'(?P<word>[^']*)' \(choose from (?P<known>.*)\)", told)
+        if choice and (near := meant(choice["word"], re.findall(r"[\w.:-]+", choice["known"]))):
+            told = f"{choice['where']}'{choice['word']}'; {near.rstrip()}"
+        self.exit(
+            UsageError.exit_code, f"{self.prog}: {told}{'' if told.endswith('?') else ';'} see {self.prog} --help\n"
+        )
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:

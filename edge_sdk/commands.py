@@ -132,6 +132,7 @@ def _read_device(options: list[str]) -> argparse.Namespace:
 
 
 def _operator_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="as JSON")
     parser.add_argument("--broker", help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT] (default: that of --identity)")
     parser.add_argument(
         "--identity",
@@ -147,7 +148,6 @@ def _operator_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _devices_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--json", action="store_true", help="as JSON")
     parser.set_defaults(device=None)
     _operator_arguments(parser)
 
@@ -188,6 +188,19 @@ def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _completion_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"))
+
+
+COMPLETION = Subcommand(
+    name="completion",
+    help="print the script with which a shell completes commands, options and files",
+    example="edge-sdk completion bash > ~/.local/share/bash-completion/completions/edge-sdk\n"
+    "  edge-sdk completion zsh > ~/.zfunc/_edge-sdk\n"
+    "  edge-sdk completion fish > ~/.config/fish/completions/edge-sdk.fish",
+    arguments=_completion_arguments,
+    function="edge_sdk.tools.completion:command",
+)
 ENROLL = Subcommand(
     name="enroll",
     help="enrol this device in a lab with a claim: its keys are made here and never leave it",

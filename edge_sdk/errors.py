@@ -25,7 +25,15 @@ reports; `exit_code` is the exit code of the command line.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Collection
 from pathlib import Path
+
+
+def meant(word: str, known: Collection[str]) -> str:
+    """Return `did you mean X? ` for a word that is close to a known one, and nothing otherwise."""
+    close = difflib.get_close_matches(word, sorted(known), 1)
+    return f"did you mean {close[0]}? " if close else ""
 
 
 class EdgeError(Exception):

@@ -1,8 +1,8 @@
 """The fleet simulator: it runs N agents and one coordinator, with the code of a deployment, on one machine.
 
 config/, data/, models/ and fleet/ describe and build the devices.  clock/ runs them in virtual time, over_broker/ as
-processes.  engines/ compute.  runs/ carries out one run, studies/ many, and replay/ repeats a recorded one.  projects/ makes
-what a newcomer begins with.
+processes.  engines/ compute.  runs/ carries out one run, studies/ many, and replay/ repeats a recorded one.
+projects/ makes what a newcomer begins with.
 
 May import edge_sdk and coordinator.
 """

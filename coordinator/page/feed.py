@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from coordinator.page.values import PageState
@@ -18,6 +21,16 @@ IDLE_S = 2.0
 LOOKS_S = 5.0
 """A browser counts as looking for this long after it was last served."""
 EMPTY = PageState(head={"state": "starting", "text": "the run starts", "clock": "none", "now_s": 0.0})
+
+
+@dataclass(frozen=True, slots=True)
+class PageOrder:
+    """A command that was given on the page."""
+
+    operation: str
+    device: str | None
+    answer: Future[tuple[bool, str]]
+    """Whether it was carried out, and a line about it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +55,11 @@ class Feed:
         self._shown, self._number = state, 1
         self._whole: Encoded | None = None
         self._change: Encoded | None = None
+        self.guarded = False
+        """Whether only those with the token reach the page, so that it may give commands."""
+        self.takes_orders = False
+        """Whether a run is there that carries commands out."""
+        self._orders: SimpleQueue[PageOrder] = SimpleQueue()
 
     # -- the run's thread ---------------------------------------------------------------------------------------------
 
@@ -57,6 +75,12 @@ class Feed:
     def end(self, state: str, text: str) -> None:
         """Publish that the run is over, with everything else as it was."""
         self._newest = replace(self._newest, head={**self._newest.head, "state": state, "text": text})
+
+    def orders(self) -> Iterator[PageOrder]:
+        """Return the commands that were given since the last call."""
+        with suppress(Empty):
+            while True:
+                yield self._orders.get_nowait()
 
     # -- the page's thread --------------------------------------------------------------------------------------------
 
@@ -74,6 +98,16 @@ class Feed:
         if self._whole is None:
             self._whole = Encoded(self._number, "state", _json(self._shown.plain()))
         return self._whole
+
+    def order(self, operation: str, device: str | None) -> Future[tuple[bool, str]]:
+        """Hand a command to the run's thread; its answer comes when the run has a moment."""
+        found = PageOrder(operation, device, Future())
+        self._orders.put(found)
+        return found.answer
+
+    def curves(self, devices: Sequence[str]) -> str:
+        """Return curves of accuracy, as JSON; devices: empty for all."""
+        return _json(self._newest.curves(devices))
 
     def _take(self) -> None:
         newest = self._newest

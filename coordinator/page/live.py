@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordinator.page.feed import EVERY_S, IDLE_S, Feed
-from coordinator.page.values import HistoryRows, PageState, PlainRow, device_row, ledger_values
-from coordinator.record.observer import RunObserver, RunView
+from coordinator.page.values import HistoryRows, MeasuredRounds, PageState, PlainRow, device_row, ledger_values
+from coordinator.record.observer import BoardFigures, RunObserver, RunView
 from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.result import RoundResult, spread
 from coordinator.record.run_record import RunRecord
@@ -42,12 +42,18 @@ class PageObserver(RunObserver):
         self._feed, self._about, self._where, self._clock = feed, about, where, clock
         self._time, self._links = "virtual" if virtual else "wall", links or {}
         self._view: RunView | None = None
-        self._history = HistoryRows()
+        self._history, self._measured = HistoryRows(), MeasuredRounds()
+        self._boards: BoardFigures = dict
         self._told_s = -IDLE_S
 
     def begun(self, view: RunView) -> None:
         """Ask this coordinator from now on."""
         self._view = view
+        self._feed.takes_orders = self._time == "wall"
+
+    def simulated(self, boards: BoardFigures) -> None:
+        """Ask these boards from now on."""
+        self._boards = boards
 
     def joined(self, device: str, count: int, expected: int) -> None:  # noqa: ARG002  # of RunObserver
         """Publish, if it is time."""
@@ -58,7 +64,12 @@ class PageObserver(RunObserver):
         self._tell(now=result.round == of)
 
     def waited(self, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
-        """Publish, if it is time."""
+        """Carry out what was ordered on the page, and publish, if it is time."""
+        for order in self._feed.orders():
+            order.answer.set_result(
+                self._view.operate(order.operation, order.device) if self._view else (False, "the run has not begun")
+            )
+            self._told_s = -IDLE_S  # so that whoever ordered it sees what it has changed
         self._tell()
 
     def _tell(self, *, now: bool = False) -> None:
@@ -70,6 +81,7 @@ class PageObserver(RunObserver):
 
     def _state(self, view: RunView) -> PageState:
         record, exchange, now_s = view.record, view.exchange(), view.now_s()
+        boards = self._boards()
         return PageState(
             head=self._head(record, exchange, now_s),
             round={
@@ -78,7 +90,9 @@ class PageObserver(RunObserver):
                 "awaited_count": len(exchange.awaited),
                 "held": exchange.held[:MOST_AWAITED],
             },
-            devices={each.device: self._device(each, record, now_s) for each in view.entries()},
+            devices={
+                each.device: self._device(each, record, now_s, boards.get(each.device, {})) for each in view.entries()
+            },
             history=self._history.rows(record.rounds, lambda name: getattr(record, name)),
             ledger=ledger_values(
                 bytes_up=record.bytes_up.total(),
@@ -86,7 +100,9 @@ class PageObserver(RunObserver):
                 updates=record.updates,
                 refused_frames=record.refused_frames,
                 refused_devices=record.refused_devices.values(),
+                kind_bytes=record.kind_bytes,
             ),
+            measured=self._measured.rounds(record.accuracy),
         )
 
     def _head(self, record: RunRecord, exchange: OpenExchange, now_s: float) -> dict[str, Any]:
@@ -99,6 +115,7 @@ class PageObserver(RunObserver):
             "where": self._where,
             "clock": self._time,
             "now_s": round(now_s, 3),
+            "controls": self._feed.guarded and self._feed.takes_orders,
             "round": len(record.rounds),
             "here": exchange.here,
             "expected": exchange.expected,
@@ -108,11 +125,11 @@ class PageObserver(RunObserver):
             "bytes_down": record.bytes_down.total(),
         }
 
-    def _device(self, entry: DeviceEntry, record: RunRecord, now_s: float) -> PlainRow:
-        name = entry.device
+    def _device(self, entry: DeviceEntry, record: RunRecord, now_s: float, simulated: Mapping[str, float]) -> PlainRow:
+        name, figures = entry.device, {**simulated, **entry.figures}
         return device_row(
             **{key: getattr(entry, key) for key in ("state", "why", "round", "board", "model", "runtime")},
-            **{key: entry.figures.get(key) for key in ("accuracy", "temperature_c", "busy_s", "energy_j")},
+            **{key: figures.get(key) for key in ("accuracy", "temperature_c", "heat", "busy_s", "air_s", "energy_j")},
             id=name,
             version=entry.sdk,
             link=self._links.get(name),

@@ -29,7 +29,8 @@ def served(feed: Feed, text: str, say: Callable[[str], None], option: str = "--p
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "page", "the live page")
     address = parse_address(text, option)
-    token = None if address.loopback else page_token()
+    token = None if address.loopback and not os.environ.get(TOKEN_VARIABLE) else page_token()
+    feed.guarded = token is not None
     listening = bind(address, option)
     address = PageAddress(address.host, listening.getsockname()[1])
     from coordinator.page.uvicorn_server import PageThread
@@ -38,7 +39,10 @@ def served(feed: Feed, text: str, say: Callable[[str], None], option: str = "--p
     thread.start()
     say(f"page: {page_url(address, token)}")
     if token is not None:
-        say("page: whoever has this address sees the run; nothing is encrypted, so use it where you trust the network")
+        say(
+            "page: whoever has this address sees the run, and may pause and drain it; nothing is encrypted, so use it "
+            "where you trust the network"
+        )
     try:
         yield
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import mimetypes
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -17,7 +18,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from coordinator.page.address import PageAddress
 from coordinator.page.feed import EVERY_S, Feed
-from coordinator.page.guard import WINDOW_S, Guard, PageVerdict
+from coordinator.page.guard import TOKEN_VARIABLE, WINDOW_S, Guard, PageVerdict
+from edge_sdk.protocol.topics import is_id
 
 STATIC = Path(__file__).parent / "static"
 COOKIE = "edge-sdk-page"
@@ -25,6 +27,11 @@ MOST_BROWSERS = 64
 """The most browsers that are served changes at a time."""
 QUIET_S = 15.0
 """A comment is sent after this long without a change, so that a browser that went away is noticed."""
+OPERATIONS = ("pause", "resume", "drain")
+"""The commands that the page may give."""
+MOST_COMMAND_BYTES = 1024
+ANSWER_S = 10.0
+"""The longest wait for the run to answer a command."""
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
@@ -50,6 +57,12 @@ def page_app(feed: Feed, address: PageAddress, guard: Guard | None, stopping: Ca
         found = feed.newer_than(None)
         return Response(found.text if found else "{}", media_type="application/json")
 
+    async def curves(request: Request) -> Response:
+        return Response(feed.curves(request.query_params.getlist("device")), media_type="application/json")
+
+    async def command(request: Request) -> Response:
+        return await _commanded(request, feed)
+
     async def events(_: Request) -> Response:
         if browsers >= MOST_BROWSERS:
             return PlainTextResponse("Too many browsers show this page.\n", 503, {"retry-after": "30"})
@@ -69,10 +82,36 @@ def page_app(feed: Feed, address: PageAddress, guard: Guard | None, stopping: Ca
             Route("/", lambda _: FileResponse(STATIC / "index.html")),
             Route("/state", state),
             Route("/events", events),
+            Route("/curves", curves),
+            Route("/command", command, methods=["POST"]),
             Route("/static/{name}", static_file),
         ],
         middleware=[Middleware(_Door, address=address, guard=guard)],
     )
+
+
+async def _commanded(request: Request, feed: Feed) -> Response:
+    """Have the run carry out a command, and answer with its line about it."""
+    if not feed.guarded:
+        return PlainTextResponse(f"Commands need a token: start the run with {TOKEN_VARIABLE} set.\n", 403)
+    if not feed.takes_orders:
+        return PlainTextResponse("No run is here that takes commands.\n", 409)
+    if request.headers.get("content-type", "").partition(";")[0] != "application/json":
+        return PlainTextResponse("A command is JSON.\n", 415)  # which a form of another site cannot send
+    try:
+        found = json.loads((await request.body())[:MOST_COMMAND_BYTES])
+        operation, device = found["operation"], found.get("device")
+    except (ValueError, TypeError, KeyError, AttributeError):
+        operation, device = "", None
+    if operation not in OPERATIONS or not (device is None or (isinstance(device, str) and is_id(device))):
+        return PlainTextResponse(
+            f"A command has an operation, of {', '.join(OPERATIONS)}, and perhaps a device.\n", 400
+        )
+    try:
+        done, text = await asyncio.wait_for(asyncio.wrap_future(feed.order(operation, device)), ANSWER_S)
+    except asyncio.TimeoutError:
+        return PlainTextResponse(f"The run has not answered within {ANSWER_S:.0f} seconds.\n", 504)
+    return PlainTextResponse(f"{text}\n", 200 if done else 409)
 
 
 async def changes(feed: Feed, stopping: Callable[[], bool]) -> AsyncIterator[str]:

@@ -8,16 +8,21 @@ warnings).  An unknown figure is None.
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from coordinator.record.metrics import CURVES
 from coordinator.record.result import DeviceResult, Result, RoundResult, spread
+from coordinator.record.run_record import KINDS
 
 PlainRow: TypeAlias = "list[Any]"
 
+Measured: TypeAlias = "tuple[int, Mapping[str, float]]"
+"""A round, and the accuracy of each device's own model after it."""
 STATE_VERSION = 1
+MOST_CURVES = 60
+"""The most devices whose curves are drawn together."""
 DEVICE_COLUMNS = (
     "id",
     "state",
@@ -26,6 +31,7 @@ DEVICE_COLUMNS = (
     "accuracy",
     "global",
     "temperature_c",
+    "heat",
     "board",
     "link",
     "model",
@@ -35,13 +41,15 @@ DEVICE_COLUMNS = (
     "bytes_up",
     "bytes_down",
     "busy_s",
+    "air_s",
     "energy_j",
     "waited_s",
     "samples",
     "class_counts",
     "note",
 )
-"""`seen_s`: when its last frame came, on the clock of the head's `now_s`."""
+"""`seen_s`: when its last frame came, on the clock of the head's `now_s`.  Of a simulated board, `heat`: the share
+of that at which it slows down, and `air_s`: seconds of sending and receiving."""
 ROUND_COLUMNS = (
     "round",
     "mean",
@@ -75,6 +83,18 @@ class PageState:
     """By id."""
     history: tuple[PlainRow, ...] = ()
     ledger: Mapping[str, Any] = field(default_factory=dict)
+    measured: tuple[Measured, ...] = ()
+    """By round the accuracy of each device's own model: sent only to those who ask for curves."""
+
+    def curves(self, wanted: Sequence[str] = ()) -> dict[str, Any]:
+        """Return curves of accuracy against rounds: of these devices, or of the first MOST_CURVES; unknown is None."""
+        every = sorted({device for _, found in self.measured for device in found})
+        names = [device for device in wanted if device in set(every)] if wanted else every[:MOST_CURVES]
+        return {
+            "rounds": [number for number, _ in self.measured],
+            "devices": {name: [found.get(name) for _, found in self.measured] for name in names},
+            "of": len(every),
+        }
 
     def plain(self) -> dict[str, Any]:
         """Return everything, for a browser that knows nothing yet."""
@@ -150,8 +170,10 @@ def ledger_values(
     refused_frames: Mapping[str, Mapping[str, int]],
     refused_devices: Iterable[Mapping[str, str]],
     warnings: Iterable[str] = (),
+    kind_bytes: Mapping[tuple[str, str], int] | None = None,
 ) -> dict[str, Any]:
-    """Return the `ledger` of a state."""
+    """Return the `ledger` of a state; kind_bytes: by way and kind, where they are known."""
+    kinds = kind_bytes or {}
     return {
         "bytes_up": bytes_up,
         "bytes_down": bytes_down,
@@ -163,6 +185,7 @@ def ledger_values(
         ],
         "refused_devices": [dict(each) for each in refused_devices],
         "warnings": [*warnings],
+        "kinds": [[kind, *(kinds.get((way, kind), 0) for way in ("up", "down"))] for kind in KINDS] if kinds else [],
     }
 
 
@@ -208,6 +231,7 @@ def finished_state(result: Result, where: str) -> PageState:
             refused_devices=result.refused_devices,
             warnings=result.warnings,
         ),
+        measured=tuple((entry.round, entry.accuracy) for entry in result.history if entry.accuracy),
     )
 
 
@@ -290,6 +314,21 @@ class HistoryRows:
             row = round_row(replace(entry, **measured))
             self._made[place : place + 1] = [(size, row)]
         return tuple(row for _, row in self._made)
+
+
+class MeasuredRounds:
+    """The accuracies of all devices by round, copied as they come: other threads read them."""
+
+    def __init__(self) -> None:
+        self._copied: dict[int, Mapping[str, float]] = {}
+
+    def rounds(self, found: Mapping[int, Mapping[str, float]]) -> tuple[Measured, ...]:
+        """Return a copy of what was found; a round's is made again only where devices were measured since."""
+        self._copied = {
+            number: self._copied[number] if len(self._copied.get(number, ())) == len(values) else dict(values)
+            for number, values in sorted(found.items())
+        }
+        return tuple(self._copied.items())
 
 
 def _mean(values: Iterable[float]) -> float | None:

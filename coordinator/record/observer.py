@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol, TypeAlias
 
 from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import DeviceEntry
+
+BoardFigures: TypeAlias = Callable[[], Mapping[str, Mapping[str, float]]]
+"""Returns by device what its simulated board has come to: busy_s, air_s (sending and receiving), energy_j, and where it
+has a limit heat, as a share of that at which it slows down."""
 
 
 class RunView(Protocol):
@@ -28,12 +32,19 @@ class RunView(Protocol):
     def exchange(self) -> OpenExchange:
         """Return the exchange that is open, and what the run is doing."""
 
+    @property
+    def operate(self) -> Callable[[str, str | None], tuple[bool, str]]:
+        """Carries out a command, such as pause, for a device or the run; returns whether, and a line about it."""
+
 
 class RunObserver:
     """Receives the events of a run.  Every method does nothing here: an observer overrides those that it needs."""
 
     def begun(self, view: RunView) -> None:
         """A coordinator has started, for the first time or again, and can be asked."""
+
+    def simulated(self, boards: BoardFigures) -> None:
+        """A simulation has begun, and can be asked what its boards do."""
 
     def joined(self, device: str, count: int, expected: int) -> None:
         """A device was admitted, the `count`-th of `expected`."""
@@ -64,6 +75,11 @@ class ObserverGroup(RunObserver):
         """Pass it on."""
         for observer in self._observers:
             observer.begun(view)
+
+    def simulated(self, boards: BoardFigures) -> None:
+        """Pass it on."""
+        for observer in self._observers:
+            observer.simulated(boards)
 
     def joined(self, device: str, count: int, expected: int) -> None:
         """Pass it on."""

@@ -40,6 +40,9 @@ OTHERS = "others"
 """The name under which further ones are counted."""
 KEPT = ("contributors", "exchanges", "waited_for", "waited_s", "declined", "silent")
 """Fields of a RoundResult that are noted per round."""
+KINDS = ("knowledge", "receipts", "joining", "public set", "other")
+"""What travels: uploads and tasks, which hold the knowledge; receipts of uploads; Hello, Welcome and refusals; the
+public set in blocks, and requests for them; everything else."""
 TOTALS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
 """Fields of a RoundResult that are differences of totals since the run began."""
 
@@ -161,6 +164,8 @@ class RunRecord:
     """Devices that sent a Bye before the end -> reason."""
     bytes_up: Counter[str] = field(default_factory=Counter)
     bytes_down: Counter[str] = field(default_factory=Counter)
+    kind_bytes: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Bytes by way, `up` or `down`, and by what travelled: a word of KINDS.  Not saved: since the last start."""
     scalars: Counter[str] = field(default_factory=Counter)
     """Numbers of knowledge sent: `up` in accepted uploads, `down` to devices."""
     contributed: Counter[str] = field(default_factory=Counter)
@@ -262,7 +267,12 @@ class RunRecord:
         """Note a device that may take part, and forget an earlier refusal or Bye."""
         self.refused_devices.pop(device, None)
         self.left.pop(device, None)
+        self.came(device, frame_bytes, "joining")
+
+    def came(self, device: str, frame_bytes: int, kind: str) -> None:
+        """Count a frame of a device; kind: of KINDS."""
         self.bytes_up[device] += frame_bytes
+        self.kind_bytes["up", kind] += frame_bytes
 
     def diverged(self, device: str, reason: str) -> None:
         """Count an upload that the device withheld."""
@@ -333,13 +343,15 @@ class RunRecord:
         """Count the numbers of an upload (`up`), or of what is sent to one device (`down`)."""
         self.scalars[way] += sum(_scalars(payload) for payload in knowledge.values())
 
-    def sent(self, device: str, frame_bytes: int) -> None:
-        """Count a frame to a device."""
+    def sent(self, device: str, frame_bytes: int, kind: str) -> None:
+        """Count a frame to a device; kind: of KINDS."""
         self.bytes_down[device] += frame_bytes
+        self.kind_bytes["down", kind] += frame_bytes
 
     def sent_again(self, way: str, device: str, frame_bytes: int, knowledge: Mapping[str, Payload]) -> None:
         """Do not count a frame that a resumed simulation sends once more; way: `up` or `down`."""
         (self.bytes_up if way == "up" else self.bytes_down)[device] -= frame_bytes
+        self.kind_bytes[way, "knowledge"] -= frame_bytes
         self.scalars[way] -= sum(_scalars(payload) for payload in knowledge.values())
 
     def begun(self, now_s: float) -> None:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import importlib.util
+import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
+
+from edge_sdk.terminal import columns, room_of
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -72,17 +75,33 @@ def show_table(table: Table, stream: TextIO) -> None:
     if stream.isatty() and importlib.util.find_spec("rich") is not None:
         _show_rich(table, stream)
     else:
-        stream.write(plain_text(table))
+        stream.write(plain_text(table, room_of(stream)))
 
 
-def plain_text(table: Table) -> str:
-    """The table and the lines below it as aligned text."""
+def plain_text(table: Table, room: int | None = None) -> str:
+    """The table and the lines below it as aligned text; where that does not fit, a few lines for each row.
+
+    room: the width in characters; None: any.
+    """
+    if room is not None:
+        left_out = _left_out(table, room)
+        more = f"too narrow for {', '.join(left_out)}" + (f": see {table.everything}" if table.everything else "")
+        table = replace(table.without(left_out), notes=(*table.notes, more) if left_out else table.notes)
+        if sum(table.widths()) + _GAP * (len(table.columns) - 1) > room:
+            rows = [tuple(column.name for column in table.columns), *table.rows, *([table.last] if table.last else [])]
+            return "\n".join([columns(rows, room), "", *_below(table, room)]) + "\n"
     widths = table.widths()
     rule = (" " * _GAP).join("-" * width for width in widths)
     lines = [_aligned(tuple(column.name for column in table.columns), table, widths), rule]
     lines += [_aligned(row, table, widths) for row in table.rows]
     lines += [rule, _aligned(table.last, table, widths)] if table.last else []
-    return "\n".join([*lines, "", *filter(None, [table.headline]), *table.notes]) + "\n"
+    return "\n".join([*lines, "", *_below(table, room)]) + "\n"
+
+
+def _below(table: Table, room: int | None) -> list[str]:
+    """The lines below a table, broken where they are wider than the terminal."""
+    lines = [*filter(None, [table.headline]), *table.notes]
+    return lines if room is None else [textwrap.fill(line, room, break_on_hyphens=False) for line in lines]
 
 
 def latex_text(table: Table) -> str:

@@ -235,7 +235,7 @@ class MembershipHandler:
             raise RemoteProtocolError("knowledge", f"{request.device} has not joined")
         if self._public_server is None:
             raise RemoteProtocolError("knowledge", "no public set is served here")
-        self._record.bytes_up[request.device] += came_bytes
+        self._record.came(request.device, came_bytes, "public set")
         try:
             for block in self._public_server.blocks(request, now_s):
                 self._sender.send(request.device, block)

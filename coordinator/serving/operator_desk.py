@@ -86,11 +86,7 @@ class OperatorDesk:
             return None
         if signed is not None and (control.run != self._run or not self._orders.take_note(signed)):
             raise RemoteProtocolError("replayed", f"a command {control.operation} of before, or of another run")
-        try:
-            command = self._commands.get(control.operation)
-            done, text, event = command(control.device, now_s) if command else self._unknown(control.operation)
-        except StoreError as error:
-            done, text, event = False, str(error), None
+        done, text, event = self.ordered(control.operation, control.device, now_s)
         answer = ControlAnswer(
             federation=self._federation,
             operator=control.operator,
@@ -99,10 +95,19 @@ class OperatorDesk:
             text=one_line(text, 1024),
         )
         _remember(self._answers, control.request, answer)
-        if event is not None:
-            self._noted(f"an operator: {control.operation} {control.device or 'the run'}: {text}")
         self._sender.answer(answer)
         return event
+
+    def ordered(self, operation: str, device: str | None, now_s: float) -> Reply:
+        """Carry out a command whose right to be given was checked before; the caller feeds the event to the rounds."""
+        try:
+            command = self._commands.get(operation)
+            done, text, event = command(device, now_s) if command else self._unknown(operation)
+        except StoreError as error:
+            return False, str(error), None
+        if event is not None:
+            self._noted(f"an operator: {operation} {device or 'the run'}: {text}")
+        return done, text, event
 
     def _unknown(self, operation: str) -> Reply:
         return False, f"this coordinator does not carry out {operation}", None

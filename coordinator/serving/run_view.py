@@ -18,6 +18,7 @@ class ServerView:
     record: RunRecord
     now_s: Callable[[], float]
     report: DeviceReport
+    operate: Callable[[str, str | None], tuple[bool, str]]
 
     def entries(self) -> list[DeviceEntry]:
         """Return all devices that are known, sorted by id."""

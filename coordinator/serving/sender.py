@@ -40,6 +40,15 @@ Parts: TypeAlias = "tuple[bytes | memoryview, ...]"
 """A frame in parts, to be joined."""
 
 _KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub", LogRequest: "log"}
+_COUNTED_AS = {
+    Welcome: "joining",
+    Refusal: "joining",
+    Assign: "knowledge",
+    Receipt: "receipts",
+    PublicBlock: "public set",
+    LogRequest: "other",
+}
+"""What frames are counted as, of `run_record.KINDS`."""
 
 
 class Sender:
@@ -52,7 +61,7 @@ class Sender:
         *,
         run: bytes | None,
         epoch: Callable[[], int],
-        sent: Callable[[str, int], None],
+        sent: Callable[[str, int, str], None],
         asks: Callable[[str, int], None],
         signer: FrameSigner | None = None,
         sealing: Callable[[str], Sealing | None] | None = None,
@@ -210,7 +219,7 @@ class Sender:
             log.warning("%s is sent no %s: the lab encrypts, and it has no key for that", device, kind.__name__)
             return
         frame = b"".join(parts)
-        self._sent(device, len(frame))
+        self._sent(device, len(frame), _COUNTED_AS[kind])
         self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame, answered=answered)
 
     def _sealing_to(self, device: str) -> Sealing | None:

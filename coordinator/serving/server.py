@@ -228,7 +228,7 @@ class Server:
         )
         self._linked, self._link_fault = False, "it does not answer"
         self.transport.screen_with(self._screen)
-        self.observer.begun(ServerView(self.record, clock, self._report))
+        self.observer.begun(ServerView(self.record, clock, self._report, self._operate))
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
@@ -463,6 +463,13 @@ class Server:
         if event is not None:
             self._queue.feed(event, now_s=now_s)
 
+    def _operate(self, operation: str, device: str | None) -> tuple[bool, str]:
+        """Carry out a command that was given on this machine, and return whether it was, and a line about it."""
+        done, text, event = self._desk.ordered(operation, device, self._clock())
+        if event is not None:
+            self._queue.feed(event, now_s=self._clock())
+        return done, text
+
     def _take_upload(self, upload: Upload, incoming: Incoming, frame: bytes, now_s: float) -> None:
         """Check an upload against what the exchange asks for; then the rounds decide whether it counts.
 
@@ -477,7 +484,7 @@ class Server:
             raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
         if of_another_run:
             raise RemoteProtocolError("replayed", f"an upload of {upload.device} to another run")
-        self.record.bytes_up[upload.device] += len(incoming.frame)
+        self.record.came(upload.device, len(incoming.frame), "knowledge")
         if self.ledger.has(place, upload.device):
             self._commands.answer(SendReceipt(upload.device, place, "duplicate", ""))
             incoming.acknowledge()
@@ -508,10 +515,10 @@ class Server:
     def _forgot(self, device: str) -> None:
         self._report.forgot(device)
 
-    def _sent(self, device: str, frame_bytes: int) -> None:
+    def _sent(self, device: str, frame_bytes: int, kind: str) -> None:
         """Count a frame to a device; nothing is kept of strangers, whose number is not limited."""
         if self._registry.known(device):
-            self.record.sent(device, frame_bytes)
+            self.record.sent(device, frame_bytes, kind)
 
     def _note(self, message: str) -> None:
         self.observer.noted(message)

@@ -7,10 +7,11 @@ import json
 
 from edge_sdk.boards.profiles import Board, Link, boards, links, load_board, load_link
 from edge_sdk.boards.systems import System, systems
+from edge_sdk.terminal import columns
 
 
-def render_boards(as_json: bool) -> str:
-    """Return all profiles, as tables or as JSON."""
+def render_boards(as_json: bool, room: int | None = None) -> str:
+    """Return all profiles, as tables or as JSON; room: the width in characters, None: any."""
     every_board, every_link = [load_board(name) for name in boards()], [load_link(name) for name in links()]
     if as_json:
         board_tables = [dataclasses.asdict(board) for board in every_board]
@@ -33,7 +34,7 @@ def render_boards(as_json: bool) -> str:
     board_rows = [board_head, *map(_board_row, every_board)]
     link_rows = [link_head, *map(_link_row, every_link)]
     texts = (_system_text(system, every_board) for system in systems().values())
-    return "\n\n".join([_columns(board_rows), _columns(link_rows), *texts])
+    return "\n\n".join([columns(board_rows, room), columns(link_rows, room), *texts])
 
 
 def _board_row(board: Board) -> tuple[str, ...]:
@@ -77,10 +78,3 @@ def _system_text(system: System, every_board: list[Board]) -> str:
     lines += [f"  $ {line}" for line in system.install]
     lines += [f"  $ {system.onnx}  # with ONNX Runtime"] if system.onnx else []
     return "\n".join(lines)
-
-
-def _columns(rows: list[tuple[str, ...]]) -> str:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import UsageError, meant
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.vocabulary import check_registered
 from edge_sdk.protocol import registry
@@ -19,8 +19,9 @@ def load_method(name: str) -> type[Method[Any]]:
     Raises UsageError, in one line: with the known names, or with what is broken or was not registered.
     """
     if not registry.value(METHODS, name):
-        known = ", ".join(registry.names(METHODS)) or "none"
-        raise UsageError(f"federation.method: no method {name!r}; registered are {known}")
+        names = registry.names(METHODS)
+        near = meant(name, names) or f"registered are {', '.join(names) or 'none'}"
+        raise UsageError(f"federation.method: no method {name!r}; {near.rstrip()}")
     found = registry.load_entry(METHODS, name, "method")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UsageError(

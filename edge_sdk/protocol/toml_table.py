@@ -7,14 +7,13 @@ a mistake, and the error quotes the value that was found: it is the user's own.
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import re
 import typing
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
-from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.errors import RemoteProtocolError, UsageError, meant
 from edge_sdk.protocol import schema
 from edge_sdk.protocol.leaves import one_line
 
@@ -102,11 +101,10 @@ def allowed(key: str, known: Sequence[str]) -> str:
     full = [name for name in known if name.startswith(f"{key}_")]
     if full:
         return f"the unit is missing from the name; write {' or '.join(full)}"
-    close = difflib.get_close_matches(key, known, 1)
+    close = meant(key, known)
     if close and len(known) > MOST_LISTED:
-        return f"did you mean {close[0]}?"
-    meant = f"did you mean {close[0]}? " if close else ""
-    return f"{meant}allowed are {', '.join(known) or 'none'}"
+        return close.rstrip()
+    return f"{close}allowed are {', '.join(known) or 'none'}"
 
 
 def _with_value(problem: str, table: Mapping[str, Any]) -> str:

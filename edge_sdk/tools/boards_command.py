@@ -11,6 +11,7 @@ from edge_sdk import toml
 from edge_sdk.boards.profiles import Board, Link
 from edge_sdk.boards.table import render_boards
 from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.terminal import room_of
 from edge_sdk.tools.measure.link import measure_link
 from edge_sdk.tools.measure.profile import measure_board, profile_toml
 
@@ -20,7 +21,7 @@ def command(args: argparse.Namespace) -> int:
     if args.measure:
         return _measure(args)
     _check_listing(args)
-    sys.stdout.write(render_boards(args.json) + "\n")
+    sys.stdout.write(render_boards(args.json, room_of(sys.stdout)) + "\n")
     return 0
 
 

@@ -126,6 +126,7 @@ class VirtualFleet:
         self._running = list(self.devices)
         """Devices that are not known to be over."""
         schedule_faults(self, fleet.scenario, fleet.federation.spec.seed)
+        observer.simulated(self._board_figures)
 
     @property
     def server(self) -> Server:
@@ -139,6 +140,16 @@ class VirtualFleet:
             busy_s=sum(each.busy_s for each in spent),
             used_j=sum(each.energy_j for each in spent),
         )
+
+    def _board_figures(self) -> dict[str, dict[str, float]]:
+        """Return what each board has come to, as BoardFigures."""
+        now_s = self.clock.now_s
+        found = {}
+        for each in self.devices:
+            board, heat = each.hardware, each.hardware.heat(now_s)
+            figures = {"busy_s": board.busy_s(now_s), "air_s": board.air_s, "energy_j": board.used_j(now_s)}
+            found[each.device.kit.id] = figures | ({} if heat is None else {"heat": heat})
+        return found
 
     @property
     def spent(self) -> dict[str, DeviceCost]:

@@ -142,6 +142,13 @@ class Hardware:
         """Seconds of sending and receiving so far."""
         return self._books.air_s
 
+    def heat(self, now_s: float) -> float | None:
+        """Return the heat as a share of that at which the board slows down; None: it never does."""
+        limit_s = self.board.throttles_after_s
+        if not limit_s:
+            return None
+        return max(0.0, self._books.hot_s - max(0.0, now_s - self._rested_s)) / limit_s
+
     def unfinished_s(self, now_s: float) -> float:
         """Seconds since the computation began whose result is not stored yet; 0: there is none."""
         return now_s - self._began_s if self._unfinished else 0.0

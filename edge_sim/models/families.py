@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -85,9 +86,14 @@ def check_family(name: str) -> None:
 
 
 def runtime(name: str) -> str:
-    """Return the runtime of a family: numpy, torch or onnx.  A MODULE:FACTORY counts as torch, which it may use."""
+    """Return the runtime of a family: numpy, torch or onnx.
+
+    A MODULE:FACTORY counts as torch, which it may use, and as numpy where torch is not installed.
+    """
     check_family(name)
-    return "torch" if ":" in name else FAMILIES[name].runtime
+    if ":" not in name:
+        return FAMILIES[name].runtime
+    return "torch" if importlib.util.find_spec("torch") is not None else "numpy"
 
 
 def chooses_width(name: str) -> bool:

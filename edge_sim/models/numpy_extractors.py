@@ -76,8 +76,8 @@ class RandomFilters:
         answers = np.maximum(rows @ self._weights, 0).reshape(n, height, width, FILTERS)
         sums = np.add.reduceat(np.add.reduceat(answers, self._rows, axis=1), self._columns, axis=2)
         sizes = np.diff([*self._rows, height])[:, None] * np.diff([*self._columns, width])  # pixels of each cell
-        out: Floats = (sums / sizes[..., None].astype(np.float32)).reshape(n, -1)
-        return out
+        means: Floats = (sums / sizes[..., None]).astype(np.float32)
+        return means.reshape(n, -1)
 
 
 class FrozenNumpyModel(HeadModel):

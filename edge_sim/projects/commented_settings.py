@@ -60,11 +60,11 @@ def command(args: argparse.Namespace) -> int:
 
 def commented(method: Method[Any], *, name: str, devices: int, rounds: int) -> str:
     """Return the text: keys that must be set are set, all others are commented out and show their default."""
-    given = {
+    given: dict[str, dict[str, Any]] = {
         "federation": {"name": name, "method": method.name, "rounds": rounds, "devices": devices},
         "fleet": {"count": devices},
     }
-    shared = {
+    shared: dict[str, type] = {
         "federation": FederationTable,
         f"method.{method.name}": method.params_type,
         "train": TrainSpec,
@@ -72,7 +72,7 @@ def commented(method: Method[Any], *, name: str, devices: int, rounds: int) -> s
         "encoding": EncodingSpec,
         "robust": RobustTable,
     }
-    simulated = {
+    simulated: dict[str, type] = {
         "data": DataTable,
         "partition": PartitionTable,
         "fleet": FleetRow,

@@ -8,7 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
-from coordinator.config import to_toml
+from coordinator.config import chosen_method, to_toml
 from coordinator.page.feed import Feed
 from coordinator.page.live import PageObserver
 from coordinator.page.serving import page_feed
@@ -36,6 +36,7 @@ def command(args: argparse.Namespace) -> int:
     if args.engine:
         args.overrides.append(f"run.engine={args.engine}")
     config = settings.load_config(args.file, args.overrides)
+    chosen_method(config)  # a mistake in it is told before a folder is made
     default = Path("runs") / config.federation.name
     out = args.out or (default if args.resume else run_folder.unused(default))
     if args.resume and run_folder.is_over(out, config):

@@ -19,7 +19,7 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.result import Result
 from coordinator.report.compare import ACCURACIES, ALONE, Trial
 from coordinator.report.run_files import read_run, write_run
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import UsageError, meant
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
@@ -52,12 +52,17 @@ class PlannedRun:
 
 
 def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
-    """Return the methods to compare, each once, without the line of the devices alone.  Raises UsageError."""
+    """Return the methods to compare, without the line of the devices alone.
+
+    Raises UsageError for one that there is not, or that is named twice.
+    """
     known = method_names()
-    chosen = tuple(dict.fromkeys(name for name in methods if name != ALONE))
+    chosen = tuple(name for name in methods if name != ALONE)
     for name in chosen:
         if name not in known:
-            raise UsageError(f"--methods {name}: no such method; registered are {', '.join(known)}")
+            near = meant(name, known) or f"registered are {', '.join(known)}"
+            raise UsageError(f"--methods {name}: no such method; {near.rstrip()}")
+    _check_once("--methods", methods)
     if not chosen:
         raise UsageError("--methods: name one at least, such as fedmd,fedal; the devices alone are compared, too")
     return chosen
@@ -78,11 +83,20 @@ def check_metric(config: Config, methods: Sequence[str], metric: str) -> None:
 
 
 def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    """Return the seeds, each once.  Raises UsageError."""
+    """Return the seeds.  Raises UsageError for one that cannot be, or that is named twice."""
     for seed in seeds:
         if not 0 <= seed < 2**32:
             raise UsageError(f"--seeds {seed}: expected whole numbers from 0 to {2**32 - 1}, such as 0,1,2")
-    return tuple(dict.fromkeys(seeds))
+    _check_once("--seeds", seeds)
+    return tuple(seeds)
+
+
+def _check_once(option: str, values: Sequence[object]) -> None:
+    """Raise UsageError for a value that stands there twice: its runs would be counted as further ones."""
+    for place, value in enumerate(values):
+        if value in values[:place]:
+            listed = ",".join(map(str, values))
+            raise UsageError(f"{option} {listed}: {value} stands there twice; name each once")
 
 
 def plan(

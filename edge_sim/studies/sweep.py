@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator.config import chosen_method
 from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, spread_of
 from coordinator.report.compare_files import RUN_COLUMNS, comparison_summary, plain_spreads, run_figures, write_files
 from coordinator.report.paper_table import paper_table
@@ -97,13 +98,15 @@ def sweep(
     check_axes_methods(axes, names)
     check_equal_trials(axes, names)
     around = conditions(axes)
-    _check_validation(config, axes, names, around)
     planned = plan(
         config,
         names,
         check_seeds(seeds),
         lambda method: [{**condition, **setting} for condition in around for setting in choices(axes, method)],
     )
+    for each in planned:  # a wrong key or value of --over is told first
+        chosen_method(each.config)
+    _check_validation(config, axes, names, around)
     run_missing(planned, out, observer)
     trials: dict[tuple[str, str], list[Trial]] = {}
     for each in planned:

@@ -77,3 +77,56 @@ def test_a_parameter_is_named_where_it_stands(lab: Path, method: str, capsys: py
     lab.write_text(lab.read_text(encoding="utf-8") + "\n[method.local]\ntau = 3\n", encoding="utf-8")
     error = complaint(capsys, "simulate", lab, "--set", f"federation.method={method}")
     assert f"{lab}: method.local.tau: " in error
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("simulat", "lab.toml"), "simulate?"),
+        (("simulate", "lab.toml", "--engine", "cohrt"), "cohort?"),
+        (("simulate", "lab.toml", "--set", "train.optimizer=sgd"), "optimiser?"),
+        (("simulate", "lab.toml", "--set", "trian.momentum=0"), "train?"),
+        (("simulate", "lab.toml", "--set", "federation.method=fedmb"), "fedmd?"),
+        (("compare", "lab.toml", "--methods", "fedmb"), "fedmd?"),
+        (("sweep", "lab.toml", "--over", "train.lerning_rate=1,2"), "learning_rate?"),
+        (("sweep", "lab.toml", "--over", "method.fedmd.digest_step=1,2", "--methods", "fedmd"), "digest_steps"),
+        (("sweep", "lab.toml", "--over", "train.learning_rate=0.1,many"), "'many'"),
+        (("compare", "lab.toml", "--methods", "fedmd,fedmd"), "fedmd,fedmd"),
+        (("compare", "lab.toml", "--methods", "fedmd", "--seeds", "1,0,1"), "--seeds 1,0,1"),
+    ],
+)
+def test_what_is_misspelt_or_named_twice_is_told_first(
+    lab: Path, arguments: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert named in complaint(capsys, *arguments)
+    assert not (lab.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("--federation", "A B"),
+        ("--id", "Q Q"),
+        ("--ca", "missing.pem"),
+        ("--state", "lab.toml"),
+        ("--public", "missing.npz"),
+        ("--policy", "missing.toml"),
+    ],
+)
+def test_a_device_checks_its_own_options_before_it_loads_the_app(
+    lab: Path, option: str, value: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lab.parent / "app_that_tells.py").write_text("raise SystemExit('loaded')", encoding="utf-8")
+    given = {"--broker": "mqtt://127.0.0.1:1", "--federation": "lab", "--app": "app_that_tells:make", option: value}
+    error = complaint(capsys, "device", *(word for pair in given.items() for word in pair))
+    assert value in error
+    assert "loaded" not in error
+
+
+def test_the_password_of_a_broker_is_not_told(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    broker = "mqtt://me:secret@127.0.0.1:1"
+    error = complaint(
+        capsys, "device", "--broker", broker, "--federation", "lab", "--app", "no_such:make", "--ca", str(lab)
+    )
+    assert "--ca" in error
+    assert "secret" not in error

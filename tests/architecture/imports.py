@@ -22,6 +22,7 @@ COORDINATOR_MAY = (
     "durable",
     "at_rest",
     "loading",
+    "terminal",
     "toml",
     "version",
 )
@@ -41,7 +42,7 @@ ONLY_IN = {
 }
 """Package -> the one file, or the beginning of the file names, that may import it."""
 LAZY = (
-    *("sklearn", "threadpoolctl", "matplotlib", "rich", "amqtt", "PIL", "tomli_w", "starlette", "uvicorn", "jinja2"),
+    *("sklearn", "threadpoolctl", "matplotlib", "rich", "amqtt", "PIL", "tomli_w", "starlette", "uvicorn", "jinja2", "shtab"),
 )
 """Packages that are imported inside functions, except in files whose names say so."""
 HEAVY = (*ONLY_IN, *LAZY)

@@ -127,3 +127,44 @@ def test_plots_are_drawn(opened):
     page = opened(Feed(finished_state(synthetic.result(), "runs/demo")))
     page.get_by_role("link", name="Learning").click()
     sync_api.expect(page.locator("canvas").first).to_be_visible(timeout=WAIT_MS)
+
+
+def test_curves_of_each_device_are_drawn_and_named_in_the_table(opened):
+    page = opened(Feed(finished_state(synthetic.result(), "runs/demo")))
+    page.get_by_role("link", name="Learning").click()
+    figure = page.locator("figure", has_text="Accuracy of each device's own model")
+    sync_api.expect(figure.locator("canvas")).to_be_visible(timeout=WAIT_MS)
+    figure.locator("summary").click()
+    sync_api.expect(figure.get_by_role("columnheader", name="device-0", exact=True)).to_be_visible(timeout=WAIT_MS)
+    page.evaluate("location.hash = 'device/device-0'")
+    sync_api.expect(page.locator("figure", has_text="Accuracy of its own model").locator("canvas")).to_be_visible()
+
+
+def test_a_device_is_paused_and_the_run_is_drained_where_the_page_may(opened):
+    feed = Feed(a_state(controls=True))
+    page = opened(feed)
+    feed.guarded = feed.takes_orders = True  # as with a token, before a run that goes on
+    given = []
+
+    def run():  # the run's thread, at a moment of its own
+        for order in feed.orders():
+            given.append((order.operation, order.device))
+            order.answer.set_result((True, f"{order.operation} is carried out"))
+
+    page.on("dialog", lambda dialog: dialog.accept())
+    for view, operation, device in (("device/device-0", "Pause", "device-0"), ("round", "Drain", None)):
+        page.evaluate("view => { location.hash = view; }", view)
+        page.get_by_role("button", name=operation).click()
+        said = page.get_by_label("Commands").get_by_role("status")
+        sync_api.expect(said).to_have_text("Sent, waiting for the run.", timeout=WAIT_MS)
+        page.wait_for_timeout(200)
+        run()
+        sync_api.expect(said).to_have_text(f"{operation.lower()} is carried out", timeout=WAIT_MS)
+        assert given[-1] == (operation.lower(), device)
+
+
+def test_a_page_that_may_not_command_shows_no_buttons(opened):
+    page = opened(Feed(a_state()))
+    page.evaluate("location.hash = 'device/device-0'")
+    sync_api.expect(page.locator("main h2")).to_have_text("device-0", timeout=WAIT_MS)
+    assert page.get_by_role("button", name="Pause").count() == 0

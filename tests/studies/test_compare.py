@@ -145,9 +145,13 @@ def test_methods_that_do_not_fit(methods, message):
         plans.check_methods(methods)
 
 
-def test_names_count_once():
-    assert plans.check_methods(("fedal", "local", "fedmd", "fedal", "alone")) == ("fedal", "local", "fedmd")
-    assert plans.check_seeds((3, 1, 3)) == (3, 1)
+def test_the_devices_alone_are_no_method_and_a_name_stands_once():
+    assert plans.check_methods(("fedal", "local", "fedmd", "alone")) == ("fedal", "local", "fedmd")
+    with pytest.raises(UsageError, match="fedal stands there twice"):
+        plans.check_methods(("fedal", "fedmd", "fedal"))
+    assert plans.check_seeds((3, 1)) == (3, 1)
+    with pytest.raises(UsageError, match="3 stands there twice"):
+        plans.check_seeds((3, 1, 3))
     with pytest.raises(UsageError, match="--seeds -1"):
         plans.check_seeds((0, -1))
 

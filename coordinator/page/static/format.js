@@ -17,6 +17,9 @@ const format = {
   bytes: (value) => (value === null || value === undefined ? UNKNOWN : scaled(value, 1000, ["B", "kB", "MB", "GB", "TB"])),
   joules: (value) => (value === null || value === undefined ? UNKNOWN : scaled(value, 1000, ["J", "kJ", "MJ", "GJ"])),
   celsius: (value) => (value === null || value === undefined ? UNKNOWN : value.toFixed(0) + GAP + "\u00b0C"),
+  /* Of a device: degrees where it has a sensor; of a simulated board the share of the heat at which it slows down. */
+  heat: (row) => (row.temperature_c !== null && row.temperature_c !== undefined ? format.celsius(row.temperature_c)
+    : row.heat !== null && row.heat !== undefined ? Math.round(100 * row.heat) + GAP + "% of its limit" : UNKNOWN),
   number: (value) => (value === null || value === undefined ? UNKNOWN : Math.abs(value) >= 1e5 || (value !== 0 && Math.abs(value) < 1e-3)
     ? value.toExponential(2) : String(Number(value.toPrecision(4)))),
   seconds: (value) => {

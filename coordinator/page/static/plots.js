@@ -20,10 +20,11 @@ function sample(place) {
 
 /* A figure.  lines: names; x and y: {name, text}; band: places of the two lines that bound a band. */
 class Plot {
-  constructor(title, lines, x, y, { band = null, height = 260 } = {}) {
-    Object.assign(this, { title, lines, x, y, band, height, chart: null, data: null });
+  constructor(title, lines, x, y, { band = null, height = 260, thin = false } = {}) {
+    Object.assign(this, { title, lines, x, y, band, height, thin, chart: null, data: null });
     this.box = make("div", { class: "plot", role: "img" });
-    this.keys = make("ul", { class: "keys" }, ...lines.map((name, place) => make("li", {}, sample(place), name)));
+    /* Of many lines the table below names each; a legend of sixty entries helps nobody. */
+    this.keys = make("ul", { class: "keys" }, ...(thin ? [] : lines.map((name, place) => make("li", {}, sample(place), name))));
     this.table = new LiveTable(title, [{ name: x.name, text: (row) => x.text(row[0]) },
       ...lines.map((name, place) => ({ name, number: true, text: (row) => y.text(row[place + 1]) }))], (row) => row[row.length - 1]);
     this.details = make("details", {}, make("summary", {}, "The same as a table"), this.table.element);
@@ -37,7 +38,7 @@ class Plot {
     if (!same) { this.x = x; this.drop(); this.table.heads[0].textContent = x.name; this.table.columns[0].text = (row) => x.text(row[0]); }
     this.data = data;
     const last = data[0].length - 1;
-    const told = last < 0 ? "nothing yet" : this.lines.map((name, place) => name + " " + this.y.text(data[place + 1][last])).join(", ");
+    const told = last < 0 ? "nothing yet" : this.thin ? this.lines.length + " lines" : this.lines.map((name, place) => name + " " + this.y.text(data[place + 1][last])).join(", ");
     this.box.setAttribute("aria-label", this.title + "; last: " + told);
     if (this.chart) this.chart.setData(data); else this.draw();
     this.fillTable();
@@ -62,8 +63,8 @@ class Plot {
         { ...axis, label: this.y.name, labelSize: 20, size: 62, values: (_, ticks) => ticks.map(this.y.text) },
       ],
       series: [{}, ...this.lines.map((name, place) => ({
-        label: name, stroke: colour(LINES[place % LINES.length][0]), dash: LINES[place % LINES.length][1], width: 2, spanGaps: true,
-        points: { show: !many, size: 6 },
+        label: name, stroke: colour(LINES[place % LINES.length][0]), dash: LINES[place % LINES.length][1], width: this.thin ? 1 : 2, spanGaps: true,
+        points: { show: !many && !this.thin, size: 6 },
       }))],
       bands: this.band ? [{ series: this.band, fill: colour("--band") }] : [],
     }, this.data, this.box);

@@ -19,7 +19,7 @@ class FleetView {
       column("State", "state", format.text, { state: true }),
       column("Round", "round", format.text, { number: true }),
       column("Accuracy", "accuracy", format.percent, { number: true }),
-      column("Temperature", "temperature_c", format.celsius, { number: true, wide: true }),
+      { name: "Temperature", key: (row) => (row.temperature_c === null ? row.heat : row.temperature_c), text: format.heat, number: true, wide: true },
       column("Board", "board", format.text, { wide: true }),
       column("Link", "link", format.text, { wide: true }),
       column("edge-sdk", "version", format.text, { wide: true }),
@@ -48,9 +48,64 @@ class FleetView {
   }
 }
 
+/* Buttons that command the run; hidden where the page may not. */
+class Orders {
+  constructor(operations, device = null) {
+    this.device = device;
+    this.said = make("p", { role: "status" });
+    const buttons = operations.map(([operation, text]) => {
+      const button = make("button", { type: "button", class: "order" }, text);
+      button.addEventListener("click", () => this.give(operation, text));
+      return button;
+    });
+    this.element = make("section", { "aria-label": "Commands", hidden: "" }, make("div", { class: "tools" }, ...buttons), this.said);
+  }
+  show(run) { this.element.hidden = !run.head.controls; }
+  async give(operation, text) {
+    if (operation === "drain" && !confirm(text.split(":")[0] + " " + (this.device || "the whole run") + "?")) return;
+    setText(this.said, "Sent, waiting for the run.");
+    try {
+      const answer = await fetch("command", { method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify({ operation, device: this.device }) });
+      setText(this.said, (await answer.text()).trim());
+    } catch { setText(this.said, "The page's server cannot be reached."); }
+  }
+}
+
+/* Accuracy against rounds, of one device or of many; asked for when it is shown and a round is done. */
+class Curves {
+  constructor(title, device = null) {
+    Object.assign(this, { title, device, asked: -1, empty: true, plot: null, names: "" });
+    this.note = make("p", { class: "soft" });
+    this.element = make("section", { hidden: "" });
+  }
+  async show(run) {
+    const done = run.history.length + "/" + run.head.accuracy_round + "/" + run.head.accuracy;
+    if (done === this.asked) return;
+    this.asked = done;
+    try {
+      const answer = await fetch("curves" + (this.device ? "?device=" + encodeURIComponent(this.device) : ""));
+      if (answer.ok) this.draw(await answer.json());
+    } catch { this.asked = -1; }
+  }
+  draw(found) {
+    const names = Object.keys(found.devices);
+    this.empty = !found.rounds.length || !names.length;
+    this.element.hidden = this.empty;
+    if (this.empty) return;
+    if (this.names !== names.join()) {
+      this.names = names.join();
+      this.plot = new Plot(this.title, names, AXES.rounds, { name: "accuracy", text: format.percent }, { thin: names.length > 4 });
+      this.element.replaceChildren(this.plot.element, this.note);
+    }
+    setText(this.note, found.of > names.length && !this.device ? "The first " + names.length + " of " + found.of + " devices; each device's page has its own." : "");
+    this.plot.show([found.rounds, ...names.map((name) => found.devices[name])]);
+  }
+}
+
 class RoundView {
   constructor() {
     this.title = "Round";
+    this.orders = new Orders([["drain", "Drain: finish the round, then stop the run"], ["resume", "Go on: the run does not stop"]]);
     this.line = make("p");
     this.figures = make("dl", { class: "figures" });
     this.fill = make("div");
@@ -80,10 +135,11 @@ class RoundView {
       { name: "Missed the deadline", text: (row) => String(row.silent), number: true, wide: true },
       { name: "Declined", text: (row) => Object.entries(row.declined).map(([why, count]) => count + " " + why).join(", ") || UNKNOWN, wide: true },
     ], (row) => row.round);
-    this.element = make("div", {}, this.open, make("h3", {}, "Rounds that are done"), this.table.element);
+    this.element = make("div", {}, this.orders.element, this.open, make("h3", {}, "Rounds that are done"), this.table.element);
   }
   show(run) {
     this.run = run;
+    this.orders.show(run);
     const now = run.round, going = now && now.phase === "collecting";
     this.open.hidden = !now || now.phase === undefined;
     if (!this.open.hidden) this.showOpen(run, now, going);
@@ -135,6 +191,7 @@ class LearningView {
     const share = { name: "accuracy", text: format.percent };
     this.main = new Plot("Accuracy of the devices' own models", ["mean", "best device", "worst device"], AXES.rounds, share, { band: [2, 3] });
     this.compared = new Plot("Mean accuracy: own models, the shared model, devices alone", ["own models", "shared model", "devices alone", "own tasks"], AXES.rounds, share);
+    this.curves = new Curves("Accuracy of each device's own model");
     this.figures = make("dl", { class: "figures" });
     this.classes = new LiveTable("Classes", [
       { name: "Class", text: (row) => String(row.name), number: true },
@@ -148,13 +205,14 @@ class LearningView {
     this.instrumentPart = make("section", {}, make("h3", {}, "Instruments of the method"),
       make("p", { class: "soft" }, "What the method reports of itself; the mean over the devices that report it."), this.small);
     this.element = make("div", {}, this.figures, make("div", { class: "tools" }, make("label", {}, "Against", this.choice)),
-      this.main.element, this.compared.element, this.classPart, this.instrumentPart);
+      this.main.element, this.compared.element, this.curves.element, this.classPart, this.instrumentPart);
     this.nothing = make("p", { class: "soft" }, "No accuracy was reported yet.");
     this.element.prepend(this.nothing);
   }
-  plots() { return [this.main, this.compared, ...this.instruments.values()]; }
+  plots() { return [this.main, this.compared, this.curves.plot, ...this.instruments.values()].filter(Boolean); }
   show(run) {
     this.run = run;
+    this.curves.show(run);
     const axis = AXES[this.choice.value];
     const measured = (row) => ["mean", "global", "own_task"].some((name) => row[name] !== null);
     const found = run.history.filter(measured);
@@ -203,14 +261,19 @@ class LedgerView {
     this.title = "Ledger";
     this.figures = make("dl", { class: "figures" });
     this.bytes = new Plot("Bytes of each round", ["sent by devices", "sent to devices"], AXES.rounds, { name: "bytes", text: format.bytes });
-    this.times = new Plot("Seconds of each round", ["whole round", "waiting for the last device", "computing, mean of a device that answered"], AXES.rounds, { name: "seconds", text: format.seconds });
+    this.times = new Plot("Seconds of each round", ["whole round", "waiting for the last device", "computing, mean of a device that answered", "the rest: messages, coordinator"], AXES.rounds, { name: "seconds", text: format.seconds });
     this.devices = new LiveTable("Devices by bytes, the 20 with most", [
       { name: "Device", text: (row) => row.id, link: (row) => link(row.id) },
       { name: "Sent", text: (row) => format.bytes(row.bytes_up), number: true },
       { name: "Received", text: (row) => format.bytes(row.bytes_down), number: true },
       { name: "Waited for it", text: (row) => format.seconds(row.waited_s), number: true },
       { name: "Computing", text: (row) => format.seconds(row.busy_s), number: true },
+      { name: "Sending and receiving", text: (row) => format.seconds(row.air_s), number: true, wide: true },
     ], (row) => row.id);
+    this.kinds = new LiveTable("Bytes by what travelled, since the coordinator was started", [
+      { name: "What", text: (row) => row[0] }, { name: "Sent by devices", text: (row) => format.bytes(row[1]), number: true },
+      { name: "Sent to devices", text: (row) => format.bytes(row[2]), number: true },
+    ], (row) => row[0]);
     this.updates = new LiveTable("Uploads by what became of them", [
       { name: "Verdict", text: (row) => row[0] }, { name: "Uploads", text: (row) => String(row[1]), number: true },
     ], (row) => row[0]);
@@ -223,7 +286,7 @@ class LedgerView {
     this.none = make("p", { class: "soft" }, "Nothing was refused.");
     this.warnings = make("ul", { class: "plain" });
     this.warned = make("section", {}, make("h3", {}, "Warnings"), this.warnings);
-    this.element = make("div", {}, this.figures, this.bytes.element, this.times.element, make("h3", {}, "Devices"), this.devices.element,
+    this.element = make("div", {}, this.figures, this.bytes.element, this.kinds.element, this.times.element, make("h3", {}, "Devices"), this.devices.element,
       make("h3", {}, "Uploads"), this.updates.element, make("h3", {}, "Refused"), this.none, this.frames.element, this.refused.element, this.warned);
   }
   plots() { return [this.bytes, this.times]; }
@@ -235,7 +298,12 @@ class LedgerView {
       ["Computing, all devices", format.seconds(history.reduce((sum, row) => sum + (row.device_s || 0), 0) || null)]]);
     for (const plot of this.plots()) plot.element.hidden = !history.length;
     this.bytes.show([x, history.map((row) => row.bytes_up), history.map((row) => row.bytes_down)]);
-    this.times.show([x, history.map((row) => row.time_s), history.map((row) => row.waited_s), history.map((row) => (row.device_s === null ? null : row.device_s / Math.max(1, row.contributors)))]);
+    const computing = (row) => (row.device_s === null ? null : row.device_s / Math.max(1, row.contributors));
+    const rest = (row) => (row.device_s === null ? null : Math.max(0, row.time_s - row.waited_s - computing(row)));
+    this.times.show([x, history.map((row) => row.time_s), history.map((row) => row.waited_s), history.map(computing), history.map(rest)]);
+    const kinds = (found.kinds || []).filter((row) => row[1] || row[2]);
+    this.kinds.element.hidden = !kinds.length;
+    this.kinds.show(kinds);
     const size = (row) => (row.bytes_up || 0) + (row.bytes_down || 0);
     this.devices.show(rows(run).sort((one, other) => size(other) - size(one)).slice(0, 20));
     this.updates.show(Object.entries(found.updates || {}));
@@ -261,21 +329,27 @@ class DeviceView {
     this.figures = make("dl", { class: "figures" });
     this.facts = make("dl", { class: "facts" });
     this.classes = new LiveTable("Samples by class", [{ name: "Class", text: (row) => String(row[0]), number: true }, { name: "Samples", text: (row) => String(row[1]), number: true }], (row) => row[0]);
-    this.element = make("div", {}, this.line, this.figures, make("h3", {}, "What it is"), this.facts, this.classes.element,
+    this.curves = new Curves("Accuracy of its own model", id);
+    this.orders = new Orders([["pause", "Pause: do not invite it, nor wait for it"], ["resume", "Resume: invite it again"], ["drain", "Drain: it finishes the round, then stops"]], id);
+    this.element = make("div", {}, this.line, this.figures, this.orders.element, this.curves.element, make("h3", {}, "What it is"), this.facts, this.classes.element,
       make("p", {}, make("a", { href: "#fleet" }, "Back to the fleet")));
   }
+  plots() { return this.curves.plot ? [this.curves.plot] : []; }
   show(run) {
     const row = run.devices.get(this.id);
+    this.orders.show(run);
+    this.curves.show(run);
     for (const part of [this.figures, this.facts]) part.hidden = !row;
     this.classes.element.hidden = !row || !row.class_counts;
     if (!row) { setText(this.why, "No device of this name is known."); return; }
     setState(this.state, row.state);
     setText(this.why, row.why || "");
+    this.curves.element.hidden = this.curves.empty;
     setFigures(this.figures, [["Round", format.text(row.round)], ["Accuracy", format.percent(row.accuracy)], ["Shared model", format.percent(row.global)],
-      ["Temperature", format.celsius(row.temperature_c)], ["Last heard", row.seen_s === null ? UNKNOWN : format.ago(run.now() - row.seen_s)]]);
+      ["Temperature", format.heat(row)], ["Last heard", row.seen_s === null ? UNKNOWN : format.ago(run.now() - row.seen_s)]]);
     setFigures(this.facts, [["Board", format.text(row.board)], ["Link", format.text(row.link)], ["Model", format.text(row.model)], ["Runtime", format.text(row.runtime)],
       ["edge-sdk", format.text(row.version)], ["Samples", format.text(row.samples)], ["Sent", format.bytes(row.bytes_up)], ["Received", format.bytes(row.bytes_down)],
-      ["Computing", format.seconds(row.busy_s)], ["Energy", format.joules(row.energy_j)], ["The run waited for it", format.seconds(row.waited_s)], ["Note", format.text(row.note)]]);
+      ["Computing", format.seconds(row.busy_s)], ["Sending and receiving", format.seconds(row.air_s)], ["Energy", format.joules(row.energy_j)], ["The run waited for it", format.seconds(row.waited_s)], ["Note", format.text(row.note)]]);
     if (row.class_counts) this.classes.show(row.class_counts.map((count, name) => [name, count]));
   }
 }

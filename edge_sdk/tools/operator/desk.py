@@ -16,6 +16,7 @@ from edge_sdk.identity.folder import open_identity
 from edge_sdk.identity.signatures import Role
 from edge_sdk.protocol.messages import DeviceEntry
 from edge_sdk.protocol.topics import is_id
+from edge_sdk.terminal import room_of
 from edge_sdk.tools.operator.device_table import device_table
 from edge_sdk.tools.operator.link import EXPIRES_S, OperatorKeys, OperatorLink, linked
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
@@ -30,42 +31,41 @@ def devices_command(args: argparse.Namespace) -> int:
         plain = {"federation": args.federation, "run": run, "devices": [*map(_plain, entries)]}
         sys.stdout.write(json.dumps(plain, indent=2) + "\n")
     else:
-        sys.stdout.write(f"{args.federation}: {run}\n\n{device_table(entries, time.time())}\n")
+        sys.stdout.write(f"{args.federation}: {run}\n\n{device_table(entries, time.time(), room_of(sys.stdout))}\n")
     return 0
 
 
 def drain_command(args: argparse.Namespace) -> int:
     """Stop a run, or take a device out, at the end of the round; or take that back."""
-    with _link(args) as link:
-        sys.stdout.write(link.command("resume" if args.undo else "drain", _device(args)) + "\n")
-    return 0
+    return _carried_out(args, "resume" if args.undo else "drain")
 
 
 def pause_command(args: argparse.Namespace) -> int:
     """Have the coordinator not invite a device until it is resumed."""
-    with _link(args) as link:
-        sys.stdout.write(link.command("pause", _device(args)) + "\n")
-    return 0
+    return _carried_out(args, "pause")
 
 
 def resume_command(args: argparse.Namespace) -> int:
     """Take a pause, a drain or the end of a run back."""
-    with _link(args) as link:
-        sys.stdout.write(link.command("resume", _device(args)) + "\n")
-    return 0
+    return _carried_out(args, "resume")
 
 
 def revoke_command(args: argparse.Namespace) -> int:
     """Have the coordinator take nothing more from a device."""
-    with _link(args) as link:
-        sys.stdout.write(link.command("revoke", _device(args)) + "\n")
-    return 0
+    return _carried_out(args, "revoke")
 
 
 def forget_command(args: argparse.Namespace) -> int:
     """Have the coordinator forget a device."""
+    return _carried_out(args, "forget")
+
+
+def _carried_out(args: argparse.Namespace, operation: str) -> int:
+    """Have the coordinator carry out a command, and print its line about it."""
     with _link(args) as link:
-        sys.stdout.write(link.command("forget", _device(args)) + "\n")
+        line = link.command(operation, _device(args))
+    told = {"federation": args.federation, "operation": operation, "device": args.device, "answer": line}
+    sys.stdout.write((json.dumps(told) if args.json else line) + "\n")
     return 0
 
 
@@ -73,7 +73,11 @@ def logs_command(args: argparse.Namespace) -> int:
     """Show the last lines that a device has printed."""
     with _link(args) as link:
         answer = link.ask(link.inquiry("logs", _device(args), lines=args.lines))
-    sys.stdout.write("".join(f"{line}\n" for line in answer.lines))
+    if args.json:
+        told = {"federation": args.federation, "device": args.device, "lines": [*answer.lines]}
+        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+    else:
+        sys.stdout.write("".join(f"{line}\n" for line in answer.lines))
     return 0
 
 

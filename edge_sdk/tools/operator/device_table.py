@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from edge_sdk.protocol.messages import DeviceEntry
+from edge_sdk.terminal import columns
 
 UNKNOWN = "-"
 _DAY_S = 20 * 3600.0
@@ -19,8 +20,8 @@ FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
 """The figures that have a column, which is left out where no device has one: heading, and how to write a value."""
 
 
-def device_table(entries: Sequence[DeviceEntry], now_s: float) -> str:
-    """Return the devices as aligned text; now_s: the time, in seconds since 1970."""
+def device_table(entries: Sequence[DeviceEntry], now_s: float, room: int | None = None) -> str:
+    """Return the devices as text; now_s: the time, in seconds since 1970; room: the width in characters, None: any."""
     figures = [name for name in FIGURES if any(name in entry.figures for entry in entries)]
     head = ("device", "state", "here since", "last heard", "round", *(FIGURES[name][0] for name in figures))
     rows = [(*head, "board", "model", "edge-sdk", "why")]
@@ -40,10 +41,7 @@ def device_table(entries: Sequence[DeviceEntry], now_s: float) -> str:
                 entry.why,
             )
         )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return "\n".join(
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    )
+    return columns(rows, room)
 
 
 def _moment(at_s: float, ago_s: float) -> str:

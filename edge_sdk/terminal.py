@@ -1,0 +1,35 @@
+"""Text for terminals of any width: aligned columns where they fit, and otherwise a few lines for each row."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Sequence
+from typing import TextIO
+
+GAP = "  "
+
+
+def room_of(stream: TextIO) -> int | None:
+    """Return the width of a terminal in characters, or what COLUMNS says; None: a file or a pipe, of any width."""
+    told = os.environ.get("COLUMNS", "")
+    return shutil.get_terminal_size().columns if stream.isatty() or told.isdecimal() else None
+
+
+def columns(rows: Sequence[Sequence[str]], room: int | None = None) -> str:
+    """Return rows as text; rows: the headings first.  Where they do not fit, each row is a heading and lines below it.
+
+    room: the width in characters; None: any.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    if room is None or sum(widths) + len(GAP) * (len(widths) - 1) <= room:
+        return "\n".join(
+            GAP.join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+        )
+    head, *body = rows
+    wide = max(map(len, head[1:]), default=0)
+    blocks = [
+        [row[0], *(f"{GAP}{name:{wide}}{GAP}{cell}" for name, cell in zip(head[1:], row[1:], strict=True) if cell)]
+        for row in body
+    ]
+    return "\n".join(line for block in blocks for line in block)

@@ -1,0 +1,87 @@
+"""README.md: every command line is read by the parser, those of a base install run, and so do the lines of the app."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import federated_apps
+import numpy as np
+import pytest
+
+import edge_sdk
+from edge_sdk import cli
+from edge_sdk.transport.memory.hub import Hub
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+COMMANDS = [
+    shlex.split(line, comments=True)[1:]
+    for block in re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    for line in block.splitlines()
+    if line.startswith("edge-sdk ")
+]
+RUN = ("demo", "new", "init", "methods", "doctor")
+"""The sub-commands that are run here; those of the lab are run in tests/identity/test_secure_lab.py."""
+SIMULATIONS = ("simulate", "compare", "sweep", "replay", "report")
+
+
+def named(names: tuple[str, ...]) -> list[list[str]]:
+    return [words for words in COMMANDS if words[0] in names]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_every_command_line_is_read(words: list[str]) -> None:
+    assert isinstance(cli.parser().parse_args(words), argparse.Namespace)
+
+
+@pytest.mark.parametrize("words", named(RUN), ids=" ".join)
+def test_what_a_newcomer_types_runs(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words) in ((0, 1) if words[0] == "doctor" else (0,))  # a machine may have faults
+
+
+@pytest.mark.long
+@pytest.mark.torch
+def test_the_simulations_run_one_after_the_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "edge_sim").mkdir()
+    (tmp_path / "edge_sim" / "demo.toml").write_bytes((ROOT / "edge_sim" / "demo.toml").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    short = ["--set", "federation.rounds=2"]
+    for words in named(SIMULATIONS):
+        if "embedded" not in words:  # scripts/demo runs that, over a real broker
+            assert cli.main([*words, *(short if words[0] in SIMULATIONS[:3] else [])]) == 0
+    assert (tmp_path / "runs" / "mine" / "summary.json").exists()
+
+
+def test_the_lines_of_an_app_show_why_a_device_is_refused(
+    serve: Callable[..., threading.Thread],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture,
+) -> None:
+    (lines,) = re.findall(r"^```python\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    said = re.search(r"^```\n(device-07: .*)\n```", README, re.MULTILINE)
+    hub, stop = Hub(), threading.Event()
+    server = federated_apps.federation(hub, devices=1, rounds=1)
+    serve(server, lambda: "seen" if stop.is_set() else "")
+    monkeypatch.chdir(tmp_path)
+    samples = {"x": np.zeros((20, 28, 28), np.float32), "y": np.arange(20) % 10}
+    code = lines.replace('"cameras"', '"app"').replace('"mqtt://lab:1883"', "link")
+    exec(compile(code, "README.md", "exec"), {**samples, "link": hub.link("device-07")})
+    stop.set()
+    assert said
+    assert capsys.readouterr().out.splitlines() == [said[1]]
+    assert issubclass(edge_sdk.Refused, edge_sdk.EdgeError)
+
+
+def test_every_link_leads_somewhere() -> None:
+    pages = [(ROOT, README)]
+    pages.append((ROOT / "docs/reference", (ROOT / "docs/reference/what-travels.md").read_text(encoding="utf-8")))
+    for folder, text in pages:
+        for target in re.findall(r"\]\(([^)#]+)", text):
+            assert target.startswith("http") or (folder / target).exists(), target
