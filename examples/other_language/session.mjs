@@ -9,7 +9,7 @@ const IDLE_HELLO_S = 60;
 /** Compares two places, [round, exchange]. */
 const later = (a, b) => a[0] - b[0] || a[1] - b[1];
 
-const same = (a, b) => Buffer.from(a).equals(Buffer.from(b));
+const same = (a, b) => a.length === b.length && a.every((byte, at) => byte === b[at]);
 
 /**
  * Feed it with `connected`, `take` and `tick`; it calls
