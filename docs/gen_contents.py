@@ -29,12 +29,12 @@ EVERY_GENERATOR = "tests/docs/test_generated_pages.py"
 HEAD = """\
 # The pages, and what guards each of them
 
-`tests/docs/test_site.py` builds the site and guards all pages alike: every link and anchor leads somewhere, every page
-is in the navigation, nothing is loaded from another address, and lists, tables and blocks are the same for other
+`tests/docs/test_site.py` builds the site and guards all pages alike: every link and anchor leads somewhere, every
+page is in the navigation, nothing is loaded from another address, and lists, tables and blocks are the same for other
 readers of Markdown. `tests/docs/test_code_blocks.py` reads the blocks of all pages but results and decisions: Python
-compiles and its imports exist, TOML is TOML, and every `edge-sdk` command is one. Beside these, the tests in the second
-column read a page by name, run its commands, or write it again and compare. [Decisions](../adr/README.md) record what was thought
-at a time, and have no test of their own. `docs/gen_contents.py` writes this page.
+compiles and its imports exist, TOML is TOML, and every `edge-sdk` command is one. Beside these, the tests in the
+second column read a page by name, run its commands, or write it again and compare. [Decisions](../adr/README.md)
+record what was thought at a time, and have no test of their own. `docs/gen_contents.py` writes this page.
 """
 
 
