@@ -23,7 +23,10 @@ class _Writable:
 
     def __init__(self, values: NDArray[Any]) -> None:
         self._values = values
-        self.__array_interface__ = {**values.__array_interface__, "data": (values.__array_interface__["data"][0], False)}
+        self.__array_interface__ = {
+            **values.__array_interface__,
+            "data": (values.__array_interface__["data"][0], False),
+        }
 
 
 def shared(values: NDArray[Any]) -> Tensor:

@@ -46,10 +46,12 @@ from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.models.torch_served import ServedNet, infer, infer_all
 from edge_sdk.models.torch_traced import (
+    PASSES,
     TRACES,
     Architecture,
     Checked,
     Fit,
+    Subject,
     objective_key,
     optim_key,
     tensors_in,
@@ -149,7 +151,8 @@ class TorchModel:
     def logits(self, x: Floats) -> Floats:
         """Return logits before softmax: (n, c, h, w) -> (n, k).  Raises ModelError for outputs of another shape."""
         check_samples(self.spec.name, x, self._input_shape)
-        out = self._infer(self._net, x)
+        self._switch(train=False)
+        (out,) = infer_all(partial(self._answers, "logits", lambda batch: (self._net(batch),)), x, self._device)
         check_width(self.spec.name, out.shape, len(x), self.spec.classes)
         return out
 
@@ -163,7 +166,9 @@ class TorchModel:
         if tap is None:
             raise lacks(self.spec, "features")
         check_samples(self.spec.name, x, self._input_shape)
-        return self._infer(lambda batch: tap(batch)[1], x)
+        self._switch(train=False)
+        (found,) = infer_all(partial(self._answers, "features", lambda batch: (tap(batch)[1],)), x, self._device)
+        return found
 
     def outputs(self, x: Floats) -> tuple[Floats, Floats]:
         """Return logits (n, k) and features (n, d) in one pass, equal to the bit to `logits` and `features`.
@@ -175,7 +180,7 @@ class TorchModel:
             raise lacks(self.spec, "features")
         check_samples(self.spec.name, x, self._input_shape)
         self._switch(train=False)
-        logits, features = infer_all(tap, x, self._device)
+        logits, features = infer_all(partial(self._answers, "outputs", tap), x, self._device)
         check_width(self.spec.name, logits.shape, len(x), self.spec.classes)
         return logits, features
 
@@ -250,14 +255,25 @@ class TorchModel:
             *(stochastic, steps.labels is None, tuple(steps.inputs.shape[1:]), tuple(steps.trained)),
             *(objectives, optim_key(steps.optimiser.optim)),
         )
-        others = [*self._frozen, *(self._net.buffers() if self._has_buffers else ())]
         return Fit(
             key=key,
             net=self._net,
             steps=steps,
-            others=others,
+            others=self._others(),
             knowledge=tensors_in(steps.loss),
         )
+
+    def _answers(self, what: str, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> Sequence[Tensor]:
+        """Return a forward pass's results for samples x (b, ...), in inference mode; what: which results."""
+        if self._device.type != "cpu" or when() == "off" or not len(x):
+            return function(x)
+        key = self._architecture.key(), what
+        subject = Subject(self.spec.name, key, self._net, self.trained, self._others())
+        return PASSES.answer(subject, function, x, self._checked.passes)
+
+    def _others(self) -> list[Tensor]:
+        """Return the tensors of the net that no fit trains: frozen parameters and buffers."""
+        return [*self._frozen, *(self._net.buffers() if self._has_buffers else ())]
 
     def head_rows(self) -> Floats:
         """Return the rows (k, d + 1), a copy; the last column is 0 in a head without bias.

@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from edge_sdk.protocol.leaves import one_line
+
 
 class NotTraceable(Exception):
     """A training step cannot be told as a sequence of operators; the text says why."""
@@ -54,12 +56,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What one training step computes, from named tensors; in lines that were recorded together."""
+    """What a function computes from named tensors."""
 
     lines: tuple[Line, ...]
-    loss: str
-    gradients: tuple[str, ...]
-    """The name of each parameter's gradient; empty: it has none."""
+    results: tuple[str, ...]
+    """The names of what it returns; empty for None."""
     draws: bool
     """Whether it draws random numbers."""
     constants: tuple[Tensor, ...]
@@ -155,7 +156,9 @@ class Recorder(TorchDispatchMode):
             return f"{base} = ", []
         parts = [f"{base}_{at}" for at in range(len(result))] if isinstance(result, (tuple, list)) else []
         if len(parts) != len(returned) and returned != ["List[Tensor]"] or not parts:
-            raise NotTraceable(f"{func._schema.name} makes a number of a tensor, on which the next operators may depend")
+            raise NotTraceable(
+                f"{func._schema.name} makes a number of a tensor, on which the next operators may depend"
+            )
         for part, each in zip(parts, result, strict=True):
             if isinstance(each, Tensor):
                 self._names[id(each)] = part
@@ -170,17 +173,17 @@ _OF_PLACE = ("device", "pin_memory", "layout", "non_blocking")
 """Arguments that say where a tensor lies: on the CPU, as all others here."""
 
 
-def recorded(
-    known: Mapping[str, Tensor], compute: Callable[[], tuple[Tensor, Sequence[Tensor | None]]]
-) -> Recording:
-    """Record a function that returns the loss and the gradient of each parameter.  Raises NotTraceable."""
+def recorded(known: Mapping[str, Tensor], compute: Callable[[], Sequence[Tensor | None]]) -> Recording:
+    """Record a function of known tensors.  Raises NotTraceable."""
     recorder = Recorder(known)
-    with recorder:
-        loss, gradients = compute()
+    try:
+        with recorder:
+            results = compute()
+    except RuntimeError as error:
+        raise NotTraceable(f"torch cannot record it: {one_line(str(error))}") from error
     return Recording(
         lines=tuple(recorder.lines),
-        loss=recorder.name(loss),
-        gradients=tuple("" if each is None else recorder.name(each) for each in gradients),
+        results=tuple("" if each is None else recorder.name(each) for each in results),
         draws=recorder.draws,
         constants=tuple(recorder.constants),
     )
@@ -222,18 +225,20 @@ def of_sizes(first: Recording, other: Recording, sizes: tuple[int, int]) -> Reco
     return _compared(first, other, compared)
 
 
-_DIFFERS = "two passes over the same samples are not the same operators: it depends on something that torch does not see"
+_DIFFERS = (
+    "two passes over the same samples are not the same operators: it depends on something that torch does not see"
+)
 
 
 def _compared(a: Recording, b: Recording, number: Callable[[Number, Number], Number]) -> Recording:
-    same = [each.text for each in a.lines] == [each.text for each in b.lines] and a.gradients == b.gradients
+    same = [each.text for each in a.lines] == [each.text for each in b.lines] and a.results == b.results
     if not same or not all(torch.equal(*each) for each in zip(a.constants, b.constants, strict=True)):
         raise NotTraceable(_DIFFERS)
     lines = tuple(
         Line(one.text, tuple(number(*each) for each in zip(one.numbers, two.numbers, strict=True)))
         for one, two in zip(a.lines, b.lines, strict=True)
     )
-    return Recording(lines, a.loss, a.gradients, a.draws, a.constants)
+    return Recording(lines, a.results, a.draws, a.constants)
 
 
 def told(number: Number) -> str:

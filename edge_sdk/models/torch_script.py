@@ -19,6 +19,7 @@ from edge_sdk.models.optim import CLIP_EPSILON, EPSILON, adam_scales, moment_cou
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_recording import Line, NotTraceable, OfBatch, OfStep, Recording, of_sizes, told
 from edge_sdk.objectives import Optim
+from edge_sdk.protocol.leaves import one_line
 
 _FUNCTION = """
 def fit(p: List[Tensor], o: List[Tensor], m: List[List[Tensor]], X: Tensor, Y: Tensor, batches: Tensor,
@@ -75,7 +76,9 @@ def sized(recording: Recording, size: int, tensors: Sequence[Tensor]) -> SizedRe
     """Return a recording with what it holds for; tensors: those of the objective, e0, e1 ... in its lines."""
     found = [Knowledge(tuple(each.shape), _by_step(recording, f"e{at}")) for at, each in enumerate(tensors)]
     parts = sum(isinstance(each, OfStep) for line in recording.lines for each in line.numbers)
-    if parts != sum(_selects(line, f"e{at}") for line in recording.lines for at, each in enumerate(found) if each.by_step):
+    if parts != sum(
+        _selects(line, f"e{at}") for line in recording.lines for at, each in enumerate(found) if each.by_step
+    ):
         raise NotTraceable("it computes with the number of the step")
     return SizedRecording(recording, size, tuple(found))
 
@@ -121,13 +124,9 @@ class Script:
         recording = of.recording
         self.of, self.draws = of, recording.draws
         self.constants = list(recording.constants)
-        self.stepping = [at for at, name in enumerate(recording.gradients) if name]
+        self.stepping = [at for at, name in enumerate(recording.results[1:]) if name]
         text = _source(recording, (others, knowledge), self.stepping, optimiser)
-        try:
-            unit = torch.jit.CompilationUnit(text)
-        except RuntimeError as error:
-            raise NotTraceable(f"torch cannot script it: {str(error).strip().splitlines()[0]}") from error
-        self._fit = unit.fit
+        self._fit = _compiled(text).fit
 
     def run(
         self,
@@ -151,6 +150,34 @@ class Script:
         return losses
 
 
+_PASS = """
+def answer(p: List[Tensor], o: List[Tensor], x: Tensor) -> List[Tensor]:
+    {inputs}
+    {lines}
+    return [{results}]
+"""
+
+
+class PassScript:
+    """A recorded forward pass as one scripted function, for mini-batches of one size."""
+
+    def __init__(self, recording: Recording, parameters: int, others: int) -> None:
+        """parameters, others: the numbers of tensors p0, p1 ... and o0, o1 ...  Raises NotTraceable."""
+        self._constants = list(recording.constants)
+        text = _PASS.format(
+            inputs="\n    ".join(_inputs(recording, parameters, (others, 0))),
+            lines="\n    ".join(_lines(recording)),
+            results=", ".join(recording.results),
+        )
+        self._answer = _compiled(text).answer
+
+    def run(self, parameters: list[Tensor], others: list[Tensor], x: Tensor) -> list[Tensor]:
+        """Return what the pass returns for samples x (b, ...)."""
+        with torch.inference_mode(), torch.jit.optimized_execution(should_optimize=False):
+            found: list[Tensor] = self._answer(parameters, [*others, *self._constants], x)
+        return found
+
+
 def _scales(optimiser: TorchOptimiser, stepping: Sequence[int], steps: int) -> tuple[list[float], list[float]]:
     """Return the rates, and the divisors of the second moment's root: of each parameter, step after step."""
     optim = optimiser.optim
@@ -167,24 +194,38 @@ def _scales(optimiser: TorchOptimiser, stepping: Sequence[int], steps: int) -> t
     return [rate for rate, _ in scales], [root for _, root in scales]
 
 
-def _source(
-    recording: Recording, counts: tuple[int, int], stepping: Sequence[int], optimiser: TorchOptimiser
-) -> str:
+def _compiled(text: str) -> Any:
+    try:
+        return torch.jit.CompilationUnit(text)
+    except RuntimeError as error:
+        raise NotTraceable(f"torch cannot script it: {one_line(str(error))}") from error
+
+
+def _source(recording: Recording, counts: tuple[int, int], stepping: Sequence[int], optimiser: TorchOptimiser) -> str:
+    loss, *gradients = recording.results
+    functions = "\n".join(inspect.getsource(each) for each in _STEPS).replace("list[", "List[")
+    return functions + _FUNCTION.format(
+        inputs="\n    ".join(_inputs(recording, len(gradients), counts)),
+        stepping=", ".join(f"p{at}" for at in stepping),
+        labels="y = Y.index_select(0, batches[i])" if _labelled(recording) else "",
+        lines="\n        ".join(_lines(recording)),
+        loss=loss,
+        gradients=", ".join(gradients[at] for at in stepping),
+        step="\n        ".join(_steps(optimiser.optim, optimiser.decaying(stepping))) if stepping else "",
+    )
+
+
+def _inputs(recording: Recording, parameters: int, counts: tuple[int, int]) -> list[str]:
+    """Return the lines that name parameters, other tensors, those of the objective, and constants."""
     others, knowledge = counts
     names = [f"o{at}" for at in range(others)] + [f"e{at}" for at in range(knowledge)]
     names += [f"k{at}" for at in range(len(recording.constants))]
-    inputs = [f"p{at} = p[{at}]" for at in range(len(recording.gradients))]
-    inputs += [f"{name} = o[{at}]" for at, name in enumerate(names)]
-    functions = "\n".join(inspect.getsource(each) for each in _STEPS).replace("list[", "List[")
-    return functions + _FUNCTION.format(
-        inputs="\n    ".join(inputs),
-        stepping=", ".join(f"p{at}" for at in stepping),
-        labels="y = Y.index_select(0, batches[i])" if _labelled(recording) else "",
-        lines="\n        ".join(each.text.format(*map(told, each.numbers)) for each in recording.lines),
-        loss=recording.loss,
-        gradients=", ".join(recording.gradients[at] for at in stepping),
-        step="\n        ".join(_steps(optimiser.optim, optimiser.decaying(stepping))) if stepping else "",
-    )
+    found = [f"p{at} = p[{at}]" for at in range(parameters)]
+    return found + [f"{name} = o[{at}]" for at, name in enumerate(names)]
+
+
+def _lines(recording: Recording) -> list[str]:
+    return [each.text.format(*map(told, each.numbers)) for each in recording.lines]
 
 
 _STEPS: Sequence[Any] = (
@@ -216,4 +257,3 @@ def _steps(optim: Optim, decays: Sequence[bool]) -> list[str]:
     else:
         found.append("sgd_step(values, gradients, rates[0])")
     return found
-

@@ -12,9 +12,10 @@ import os
 import random
 import threading
 from collections import OrderedDict
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, fields, is_dataclass
+from functools import partial
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -25,7 +26,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.models.torch_fit import Steps
 from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_recording import NotTraceable, Recording, of_steps, recorded
-from edge_sdk.models.torch_script import Script, SizedRecording, for_any_size, sized
+from edge_sdk.models.torch_script import PassScript, Script, SizedRecording, for_any_size, sized
 from edge_sdk.objectives import Objective, Optim
 
 log = logging.getLogger(__name__)
@@ -34,6 +35,8 @@ VARIABLE = "EDGE_SDK_TRACED"
 """The environment variable that says when fits are traced: auto, off, or always (from the first step on)."""
 WORTH_STEPS = 64
 """With `auto`, the steps that equal models take before one is recorded: recording costs as much as that saves."""
+WORTH_PASSES = 16
+"""The same for forward passes over batches of one size."""
 _MOST_KINDS, _MOST_SCRIPTS = 64, 8
 """The kinds of fits that are kept, and the scripts of each, which differ in the shapes of their knowledge."""
 When: TypeAlias = Literal["auto", "off", "always"]
@@ -67,6 +70,8 @@ class Checked:
     def __init__(self) -> None:
         self.equal: dict[tuple[Script, int], bool] = {}
         """By the script and the size of a mini-batch."""
+        self.passes: dict[PassScript, bool] = {}
+        """Of forward passes likewise."""
         self.draws: bool | None = None
         """Whether its training passes draw random numbers; None: no recording has shown it."""
 
@@ -150,6 +155,81 @@ class Traces:
 TRACES = Traces()
 
 
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A net whose forward pass may be traced, with its tensors."""
+
+    name: str
+    """The model's, for the log."""
+    key: Hashable
+    """Equal for nets whose passes are recorded once."""
+    net: nn.Module
+    parameters: list[Tensor]
+    others: list[Tensor]
+
+
+class Passes:
+    """The recordings of forward passes in inference mode, for this process; threads may ask at the same time."""
+
+    def __init__(self) -> None:
+        self._asked: OrderedDict[Hashable, int] = OrderedDict()
+        self._scripts: dict[Hashable, PassScript | None] = {}
+        """None: it cannot be traced."""
+        self._lock = threading.Lock()
+
+    def answer(
+        self,
+        subject: Subject,
+        function: Callable[[Tensor], Sequence[Tensor]],
+        x: Tensor,
+        equal: dict[PassScript, bool],
+    ) -> Sequence[Tensor]:
+        """Return what a function that is one forward pass gives for samples x (b, ...), in inference mode.
+
+        equal: for which scripts that is equal to the bit, for this net; what is found is added.
+        """
+        with self._lock:
+            script = self._script(subject, function, x)
+        if script is None:
+            return function(x)
+        if script not in equal:
+            found, again = function(x), script.run(subject.parameters, subject.others, x)
+            equal[script] = all(_equal(*pair) for pair in zip(found, again, strict=True))
+            return found
+        return script.run(subject.parameters, subject.others, x) if equal[script] else function(x)
+
+    def _script(self, subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> PassScript | None:
+        key = subject.key, tuple(x.shape)
+        if key in self._scripts:
+            return self._scripts[key]
+        self._asked[key] = self._asked.get(key, 0) + 1
+        if when() == "auto" and self._asked[key] <= WORTH_PASSES:
+            while len(self._asked) > _MOST_KINDS:
+                self._asked.popitem(last=False)
+            return None
+        if len(self._scripts) >= _MOST_KINDS:
+            return None
+        try:
+            self._scripts[key] = _recorded_pass(subject, function, x)
+        except NotTraceable as reason:
+            self._scripts[key] = None
+            log.info("model %r answers without a trace: %s", subject.name, reason)
+        return self._scripts[key]
+
+
+PASSES = Passes()
+
+
+def _recorded_pass(subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> PassScript:
+    known = {f"p{at}": each for at, each in enumerate(subject.parameters)}
+    known |= {f"o{at}": each for at, each in enumerate(subject.others)} | {"x": x}
+    with _restored(subject.net, subject.others):
+        one, two = (recorded(known, partial(function, x)) for _ in range(2))
+    if one.lines != two.lines or one.draws:
+        raise NotTraceable("two passes over the same samples are not the same operators")
+    return PassScript(one, len(subject.parameters), len(subject.others))
+
+
 def _run(fit: Fit, script: Script, steps: range) -> list[float]:
     """Take these steps of a fit with its script."""
     knowledge = [
@@ -208,13 +288,15 @@ def _recorded(fit: Fit) -> SizedRecording:
     known |= {f"e{at}": each for at, each in enumerate(fit.knowledge)}
     known |= {"x": x} if y is None else {"x": x, "y": y}
     found: list[Recording] = []
-    with _restored(fit):
+    with _restored(fit.net, fit.others), fit.steps.seeded():
         for step in (0, -steps):  # the same part of knowledge that has one for each step
-            try:
-                found.append(recorded(known, lambda: fit.steps.gradients(x, y, step)))  # noqa: B023  # called here
-            except RuntimeError as error:
-                raise NotTraceable(f"torch cannot record it: {str(error).strip().splitlines()[0]}") from error
+            found.append(recorded(known, partial(_flat, fit.steps, x, y, step)))
     return sized(of_steps(*found, apart=steps, step=0), len(index), fit.knowledge)
+
+
+def _flat(steps: Steps, x: Tensor, y: Tensor | None, step: int) -> list[Tensor | None]:
+    loss, gradients = steps.gradients(x, y, step)
+    return [loss, *gradients]
 
 
 def _generalised(own: SizedRecording, earlier: Sequence[SizedRecording]) -> SizedRecording:
@@ -232,29 +314,28 @@ def _script_of(fit: Fit, of: SizedRecording) -> Script:
 
 
 @contextmanager
-def _restored(fit: Fit) -> Iterator[None]:
+def _restored(net: nn.Module, others: Sequence[Tensor]) -> Iterator[None]:
     """Put back, afterwards, what a pass may change: buffers, Python's and numpy's generators, attributes of layers.
 
     Raises NotTraceable if one of the latter was changed: a trace would not.
     """
-    buffers = [each.detach().clone() for each in fit.others]
-    drawn, attributes = (random.getstate(), np.random.get_state()), attributes_of(fit.net)  # noqa: NPY002  # the net's
+    buffers = [each.detach().clone() for each in others]
+    drawn, attributes = (random.getstate(), np.random.get_state()), attributes_of(net)  # noqa: NPY002  # the net's
     try:
-        with fit.steps.seeded():
-            yield
+        yield
     finally:
         after = random.getstate(), np.random.get_state()  # noqa: NPY002  # the net's own
-        changed = [word for word, value in attributes_of(fit.net).items() if attributes.get(word) != value]
+        changed = [word for word, value in attributes_of(net).items() if attributes.get(word) != value]
         random.setstate(drawn[0])
         np.random.set_state(drawn[1])  # noqa: NPY002  # the net's own
-        modules = dict(fit.net.named_modules())
+        modules = dict(net.named_modules())
         for layer, word in changed:
             if (layer, word) in attributes:
                 setattr(modules[layer], word, attributes[layer, word])
             else:
                 delattr(modules[layer], word)
         with torch.no_grad():
-            for tensor, before in zip(fit.others, buffers, strict=True):
+            for tensor, before in zip(others, buffers, strict=True):
                 tensor.copy_(before)
     if changed:
         raise NotTraceable(f"a pass changes {changed[0][0] or 'the net'}.{changed[0][1]}, which is no tensor")
