@@ -72,7 +72,7 @@ class FederationTable:
     """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: Annotated[int, Integer(0, 1000)] = 3
     """How many deadlines an exchange may pass without a quorum before the run fails; those that pass because devices
-    decline do not count."""
+    decline do not count, nor, without a roster, those of a deployment before its first upload."""
     feature_dim: Count = 0
     """The width of every model's features; needed by methods that exchange rows of features."""
     nets: Annotated[str, Text(200)] | None = None

@@ -56,6 +56,9 @@ class RoundPolicy:
     """Whether to invite more devices than `participants`, by the measured share of answers; the first ones count."""
     seed: int = 0
     """The seed for the draw of participants."""
+    open: bool = False
+    """Whether any device may join.  Then deadlines count towards `patience` only once an upload has come: else a few
+    strangers that only say Hello would end a run before the devices that it was made for are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
