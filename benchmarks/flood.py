@@ -4,7 +4,8 @@
 
 A coordinator and mosquitto are real processes.  Ten devices answer each Assign at once with a small upload; from a
 process and a link of its own, one of them also repeats its first upload without pause.  Quiet and flooded stretches
-take turns, so that other load on the machine falls on both.
+take turns, so that other load on the machine falls on both.  In between, the same flood goes to a topic that nobody
+reads (`unread`): what it costs falls to the broker and to the machine alone.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import multiprocessing
+import os
 import subprocess
 import sys
 import tempfile
@@ -36,6 +38,8 @@ from edge_sdk.protocol.messages import Assign, Hello, Upload
 NAME, DEVICES = "flood", 10
 IDS = [f"d-{number}" for number in range(DEVICES)]
 FLOODER = IDS[0]
+UNREAD = "fl/v1/nobody/up/0/nobody/upd"
+QUIET, ELSEWHERE, FLOODED = "quiet", "unread", "flooded"
 THINK_S = 0.05
 """Seconds between an Assign and its upload."""
 WIDE = Limits(2**24, 2**24)
@@ -47,6 +51,8 @@ class Stretch:
 
     latency_s: list[float] = field(default_factory=list)
     rounds: set[int] = field(default_factory=set)
+    busy: float = 0.0
+    """The coordinator's share of a processor."""
 
 
 class Fleet:
@@ -97,8 +103,8 @@ class Fleet:
 ABLE: dict[str, Any] = {"capabilities": tuple(sorted(Local().needs)), "terms": tuple(sorted(Local().terms))}
 
 
-def flood(port: int, per_s: float, on: Event, stop: Event) -> None:
-    """Repeat the flooder's first upload while `on` is set."""
+def flood(port: int, per_s: float, on: Event, read: Event, stop: Event) -> None:
+    """Repeat the flooder's first upload while `on` is set; to a topic that nobody reads unless `read` is set."""
     client = link(port, "flooder")
     frame = codec.encode(Upload(federation=NAME, device=FLOODER, round=0, exchange=0, samples=9), Stamp(1, 1))
     due_s = time.monotonic()
@@ -108,8 +114,9 @@ def flood(port: int, per_s: float, on: Event, stop: Event) -> None:
             due_s = time.monotonic()
             continue
         due_s = max(due_s + 10 / per_s, time.monotonic() - 1.0)
+        topic = topics.up(NAME, FLOODER, "upd") if read.is_set() else UNREAD
         for _ in range(10):
-            client.publish(topics.up(NAME, FLOODER, "upd"), frame, qos=1)
+            client.publish(topic, frame, qos=1)
         time.sleep(max(0.0, due_s - time.monotonic()))
 
 
@@ -126,26 +133,26 @@ def start_coordinator(folder: Path, url: str) -> subprocess.Popen[bytes]:
 def measure(per_s: float, seconds: float, pairs: int) -> dict[str, Any]:
     """Run quiet and flooded stretches in turn; returns the figures of each kind, and what the coordinator counted."""
     spawn = multiprocessing.get_context("spawn")
-    on, stop = spawn.Event(), spawn.Event()
-    found: dict[bool, list[Stretch]] = {False: [], True: []}
+    on, read, stop = spawn.Event(), spawn.Event(), spawn.Event()
+    found: dict[str, list[Stretch]] = {QUIET: [], ELSEWHERE: [], FLOODED: []}
     with tempfile.TemporaryDirectory() as name, EmbeddedBroker("mosquitto") as broker:
         coordinator = start_coordinator(Path(name), broker.url)
-        flooder = spawn.Process(target=flood, args=(broker.port, per_s, on, stop), daemon=True)
+        flooder = spawn.Process(target=flood, args=(broker.port, per_s, on, read, stop), daemon=True)
         flooder.start()
         try:
             fleet = Fleet(broker.port)
             fleet.join()
             until(lambda: len(fleet.stretch.rounds) > 20)
             for _ in range(pairs):
-                for flooded in (False, True):
-                    if flooded:
-                        on.set()
+                for kind, stretches in found.items():
+                    for event, wanted in ((read, kind == FLOODED), (on, kind != QUIET)):
+                        (event.set if wanted else event.clear)()
                     time.sleep(1.0)  # the change itself is in no figure
                     fleet.stretch = now = Stretch()
+                    before_s = cpu_s(coordinator.pid)
                     time.sleep(seconds)
-                    found[flooded].append(now)
-                    fleet.stretch = Stretch()
-                    on.clear()
+                    fleet.stretch, now.busy = Stretch(), (cpu_s(coordinator.pid) - before_s) / seconds
+                    stretches.append(now)
             progress = json.loads((Path(name) / "run" / "progress.json").read_text(encoding="utf-8"))
         finally:
             stop.set()
@@ -153,7 +160,7 @@ def measure(per_s: float, seconds: float, pairs: int) -> dict[str, Any]:
             coordinator.wait()
             flooder.kill()
             flooder.join()
-    figures = {word: figure(found[flooded], seconds) for flooded, word in ((False, "quiet"), (True, "flooded"))}
+    figures = {kind: figure(stretches, seconds) for kind, stretches in found.items()}
     return {**figures, "flood_per_s": per_s, "refused_frames": progress["refused_frames"]}
 
 
@@ -162,7 +169,15 @@ def figure(stretches: list[Stretch], seconds: float) -> dict[str, float]:
     percentiles = [np.percentile(each.latency_s, [50, 95]) * 1e3 for each in stretches if each.latency_s]
     p50, p95 = np.median(percentiles, axis=0) if percentiles else (float("nan"), float("nan"))
     rounds = float(np.median([len(each.rounds) / seconds for each in stretches]))
-    return {"p50_ms": round(float(p50), 2), "p95_ms": round(float(p95), 2), "rounds_per_s": round(rounds, 2)}
+    busy = float(np.median([each.busy for each in stretches]))
+    shown = {"p50_ms": p50, "p95_ms": p95, "rounds_per_s": rounds, "coordinator_busy": busy}
+    return {name: round(float(value), 2) for name, value in shown.items()}
+
+
+def cpu_s(pid: int) -> float:
+    """Return the processor seconds that a process has used (Linux)."""
+    words = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(words[11]) + int(words[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def main() -> None:
@@ -170,7 +185,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--per-s", type=float, default=1400.0, help="frames a second of the flood")
     parser.add_argument("--seconds", type=float, default=6.0, help="length of a stretch")
-    parser.add_argument("--pairs", type=int, default=5, help="quiet and flooded stretches")
+    parser.add_argument("--pairs", type=int, default=5, help="stretches of each kind")
     args = parser.parse_args()
     sys.stdout.write(json.dumps(measure(args.per_s, args.seconds, args.pairs), indent=1) + "\n")
 

@@ -72,7 +72,7 @@ class FederationTable:
     """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: Annotated[int, Integer(0, 1000)] = 3
     """How many deadlines an exchange may pass without a quorum before the run fails; those that pass because devices
-    decline do not count."""
+    decline do not count, nor, without a roster, those of a deployment before its first upload."""
     stop_at_bytes: Annotated[int, Integer(1, 2**60)] | None = None
     """The run ends after the first round by which all devices together have sent and received so many bytes; default:
     never."""

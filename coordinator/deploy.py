@@ -122,7 +122,7 @@ def run_coordinator(
         server = recording_server.server(
             kept,
             spec=ready.spec,
-            policy=ready.policy,
+            policy=dataclasses.replace(ready.policy, open=not ready.roster),
             method=ready_method(ready.spec, _equipment(settings)),
             transport=transport,
             ledger=ledger,

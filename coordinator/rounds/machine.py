@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from coordinator.rounds import selection
 from coordinator.rounds.state import (
+    FIRST,
     Broken,
     CancelDrain,
     Declined,
@@ -210,7 +211,8 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
             return replace(state, phase=RoundPhase.DRAINED), ()
         # invite new devices, too: the uploads of the invited ones were too few
         asked = _asked(state, state.members - state.withheld - state.declined, len(state.invited))
-        excused = consent or bool(asked - state.invited - state.away)
+        nobody_yet = policy.open and state.place == FIRST and not (state.folded or state.withheld)
+        excused = consent or nobody_yet or bool(asked - state.invited - state.away)
         if state.misses >= policy.patience and not excused:
             return _fail(state, _too_silent(state))
         state = replace(

@@ -60,6 +60,9 @@ class RoundPolicy:
     """The run ends after the round by which all devices together have sent and received so much; 0: never."""
     stop_at_accuracy: float = 0.0
     """The run ends after the round by which the mean accuracy is so high; 0: never."""
+    open: bool = False
+    """Whether any device may join.  Then deadlines count towards `patience` only once an upload has come: else a few
+    strangers that only say Hello would end a run before the devices that it was made for are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, cast
@@ -80,6 +81,8 @@ log = logging.getLogger(__name__)
 
 SAID = frozenset({"busy", "rate"})
 """The words of refusals that an operator is told of: a sender floods, or takes the room of others."""
+UNBOUND_HELLOS = 4
+"""So many Hellos of one device that do not name the run are no coincidence: those that take the Welcome name it."""
 POLL_S = 0.5
 """The longest sleep of the loop, in seconds."""
 GROUP = 256
@@ -129,7 +132,9 @@ class Server:
             serving=public_server is not None,
             run=(lambda: ledger.run) if security else None,
         )
-        self._security = security
+        self._security, self._hinted = security, False
+        self._unbound: Counter[str] = Counter()
+        """Hellos of enrolled devices that do not name this run, as those do not that refuse its Welcome."""
         self._intake = Intake(spec.federation, self._limits, self._registry.known, security)
         self.hellos: Mapping[str, Hello] = self._registry.hellos
         """The Hello of each device that takes part."""
@@ -324,6 +329,17 @@ class Server:
     def tick(self, now_s: float) -> None:
         """Do what is due at this time."""
         self._queue.tick(now_s)
+        if self._security is not None and self.rounds.misses:
+            self._hint_at_backup()
+
+    def _hint_at_backup(self) -> None:
+        """Say once what may keep devices from answering a coordinator that was started again, unless one has."""
+        if not self._hinted and self.ledger.epoch > 1:
+            self._hinted = True
+            self._note(
+                "no device has answered this start: if the lab's folder came back from a backup, devices refuse this "
+                "coordinator's frames, and tell their owners so: edge-sdk lab restored DIR, and start again"
+            )
 
     def look_for_revoked(self, now_s: float) -> None:
         """Take out the devices that the lab has revoked since the last look."""
@@ -443,6 +459,10 @@ class Server:
             event = self._membership.refuse_plain(message, now_s, self.observer)
         else:
             event = self._membership.take(envelope, opened.frame, len(incoming.frame), now_s, self.observer)
+        if isinstance(message, Hello) and self._registry.is_unbound(message):
+            self._unbound[message.device] += 1
+            if self._unbound[message.device] == UNBOUND_HELLOS:
+                self._hint_at_backup()
         if isinstance(event, Joined):
             self._report.joined(event.device, now_s)
         elif isinstance(event, (Left, Lost)):
@@ -475,6 +495,7 @@ class Server:
 
         frame: in the form in which it is kept.
         """
+        self._hinted = True
         place = ExchangeId(upload.round, upload.exchange)
         hello = self.hellos.get(upload.device)
         of_another_run = upload.run != self._run and (upload.run is not None or self._security is not None)

@@ -1,4 +1,4 @@
-"""Makes and changes frozen records quickly: what a dataclass does itself.
+"""Makes and changes frozen records more quickly than a dataclass does itself.
 
 A frozen dataclass sets each field through `object.__setattr__`, and `dataclasses.replace` looks up every field by its
 name.  Sessions, rounds and messages make dozens of records for each frame.  Here an object of a twin class is

@@ -100,6 +100,18 @@ def test_a_crowd_that_comes_first_keeps_nobody_out(world: World, count: int) -> 
     complete(world)
 
 
+def test_a_crowd_that_stays_silent_ends_no_run_before_the_devices_are_there(tmp_path: Path, lines: Lines) -> None:
+    world = World(tmp_path, devices=3, observer=lines, deadline_s=8.0, patience=1, open=True)
+    strangers(world, 5)
+    for _ in range(10):
+        world.turn()
+        world.now_s += 8.0
+    assert world.server.rounds.phase is RoundPhase.COLLECTING
+    for name in HONEST:
+        world.device(name)
+    complete(world)
+
+
 def test_a_crowd_that_says_hello_and_bye_does_not_end_the_run(world: World, lines: Lines) -> None:
     strangers(world, 20, leave=True)
     world.turn()

@@ -8,6 +8,10 @@ import fleets
 import labs
 import pytest
 
+from coordinator.ledger import Ledger
+from coordinator.record.observer import RunObserver
+from edge_sdk.identity import key_files
+from edge_sdk.identity.folder import COORDINATOR_FOLDER, STARTS
 from edge_sdk.transport.memory.hub import Faults
 
 
@@ -42,3 +46,42 @@ def test_faults_and_power_cuts_leave_the_same_bits(pictures: Path, clean: fleets
     run.power_cut(run.fleet.federation.roster[0], 5.0, 2.0)
     run.finished()
     assert models(run) == models(clean)
+
+
+class Notes(RunObserver):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def noted(self, message: str) -> None:
+        self.lines.append(message)
+
+
+def test_a_coordinator_whose_lab_came_back_from_a_backup_says_why_nobody_answers(
+    tmp_path: Path, pictures: Path
+) -> None:
+    fleet = fleets.built(pictures, devices=2, rounds=1, deadline_s=5.0)
+    labs.enrolled(labs.made(tmp_path), *fleet.federation.roster)
+    counter = tmp_path / "lab" / COORDINATOR_FOLDER / STARTS
+    backup = counter.read_bytes() if counter.exists() else b"0"
+    notes = {word: Notes() for word in ("before", "after")}
+    assert fleets.Run(
+        fleet, secured=tmp_path, ledger=twice_opened(tmp_path / "1.db"), observer=notes["before"]
+    ).finished()
+    key_files.raise_counter(counter, 9)
+    assert fleets.Run(fleet, secured=tmp_path).finished().result.completed
+    counter.write_bytes(backup)
+    run = fleets.Run(fleet, secured=tmp_path, ledger=twice_opened(tmp_path / "2.db"), observer=notes["after"])
+    run.clock.at(20.0, enough)
+    with pytest.raises(InterruptedError):  # the devices would wait for another start
+        run.run()
+    assert [sum("edge-sdk lab restored" in line for line in each.lines) for each in notes.values()] == [0, 1]
+
+
+def enough() -> None:
+    raise InterruptedError
+
+
+def twice_opened(path: Path) -> Ledger:
+    """The ledger of a run that is resumed."""
+    Ledger(path).close()
+    return Ledger(path)
