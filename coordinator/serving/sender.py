@@ -141,7 +141,7 @@ class Sender:
             reason=reason,
             run=self._run,
         )
-        self._hand(device, Receipt, self._frame_to(device, receipt))
+        self._hand(device, Receipt, self._frame_to(device, receipt), answered=True)  # else the upload comes again
 
     def repeat(self, device: str, at: ExchangeId) -> bool:
         """Send the Assign of this exchange again if it travels in chunks; returns whether it was sent."""
@@ -165,14 +165,15 @@ class Sender:
             personal=personal,
             run=self._run,
         )
-        if self._asked.get(device) != at:
+        first = self._asked.get(device) != at
+        if first:
             self._asked[device] = at
             self._asks(device, EXCHANGE_EARNS)
         frame = self._frame_to(device, assign, {"common": common})
         self._long.pop(device, None)
         if frame is not None and len(frame) > CHUNK_BYTES:
             self._long[device] = at, self._sealing_to(device), frame
-        self._hand(device, Assign, frame)
+        self._hand(device, Assign, frame, answered=first)
 
     def packed_common(self, common: Mapping[str, Payload], at: ExchangeId, anybody: str) -> PackedField:
         """Pack the payloads that all Assigns of an exchange have in common; anybody: the id of any device."""
@@ -180,12 +181,12 @@ class Sender:
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
         return codec.pack_field(assign, "common")
 
-    def _hand(self, device: str, kind: type, frame: bytes | None) -> None:
+    def _hand(self, device: str, kind: type, frame: bytes | None, *, answered: bool = False) -> None:
         if frame is None:
             log.warning("%s is sent no %s: the lab encrypts, and it has no key for that", device, kind.__name__)
             return
         self._sent(device, len(frame))
-        self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame)
+        self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame, answered=answered)
 
     def _sealing_to(self, device: str) -> Sealing | None:
         return None if self._sealing is None else self._sealing(device)

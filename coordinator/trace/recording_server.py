@@ -102,13 +102,13 @@ class _Tap:
         """Connect the transport."""
         self._transport.connect(subscriptions, will)
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
+    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
         """Record a frame and send it."""
         try:
             self._trace.write(FramesSent(topic, frame, retain))
         except StoreError as error:
             self._error = self._error or error
-        self._transport.send(topic, frame, retain=retain)
+        self._transport.send(topic, frame, retain=retain, answered=answered)
 
     def accept_up_to(self, frame_bytes: int) -> None:
         """Set the largest frame that the transport accepts, in bytes."""

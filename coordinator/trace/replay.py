@@ -128,8 +128,9 @@ class NullTransport:
         del will
         self.subscriptions = tuple(subscriptions)
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
+    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
         """Keep the frame."""
+        del answered
         self.sent.append(FramesSent(topic, frame, retain))
 
     def accept_up_to(self, frame_bytes: int) -> None:

@@ -66,10 +66,11 @@ class Uplink:
     def send_upload(self, frame: bytes) -> None:
         """Send a frame that `frame` made, in this start of the device or an earlier one."""
         plain, sealed = self._sealed_upload
-        if plain != frame:
+        first = plain != frame
+        if first:
             sealed = self._sealed(frame)
             self._sealed_upload = frame, sealed
-        self._transport.send(self._topic(Upload), sealed)
+        self._transport.send(self._topic(Upload), sealed, answered=first)
 
     def say_bye(self, reason: str) -> None:
         """Tell the coordinator that this device will not come back."""

@@ -104,9 +104,11 @@ class Transport(Protocol):
         May be called again after `close`; events of before are gone then.
         """
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
+    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
         """Queue a frame for sending; `retain` asks the broker to keep it for later subscribers.
 
+        answered: whether the layer above waits for an answer, and sends the frame again if none comes: the broker need
+        not acknowledge it.
         Never blocks, and never raises for a lost link: the layer above sends important frames again.  Raises
         LocalProtocolError for a frame above the maximum length, and for a retained one that the broker cannot take.
         """

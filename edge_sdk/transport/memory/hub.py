@@ -246,8 +246,9 @@ class MemoryTransport:
         self.push(Connected())
         self._hub.send_retained(self)
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
+    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
         """Publish a frame, or drop it while offline.  Raises LocalProtocolError for what is not bytes."""
+        del answered  # there is no broker that could acknowledge it
         if not isinstance(frame, bytes):
             raise LocalProtocolError(f"{topic}: a frame is bytes, not {type(frame).__name__}")
         if self.online:

@@ -44,6 +44,8 @@ class LinkSettings:
     will: Will | None = None
     expires_s: int | None = None
     """Seconds after which the broker drops a frame that it could not deliver (MQTT 5); None: never."""
+    broken: bool = False
+    """Whether an earlier connection of this client has broken."""
     fresh: bool = False
     """Whether this client was not connected yet since it was made, and wants nothing that the broker keeps for it."""
 
@@ -137,8 +139,11 @@ class ReconnectingTransport:
         self._thread = threading.Thread(target=self._run, name=f"mqtt-{self._settings.client_id}", daemon=True)
         self._thread.start()
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False) -> None:
-        """Queue a frame for sending with QoS 1; without a connection it is dropped.
+    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
+        """Queue a frame for sending; without a connection it is dropped.
+
+        It is sent with QoS 0 if it is `answered` and short, and the link calm: on its first connection, or on one that
+        has stood for two minutes.  All else is sent with QoS 1.
 
         Raises LocalProtocolError for a frame above the maximum length, for a retained one that does not fit into one
         message, and for a topic that is empty or has a wildcard.
@@ -156,7 +161,7 @@ class ReconnectingTransport:
             return
         if self._hidden_limits.should_drop(topic, len(frame)):
             _log.warning("dropped a frame of %d bytes for %s: the broker disconnected on it", len(frame), topic)
-        elif self._send_queue.put(topic, frame, retain=retain):
+        elif self._send_queue.put(topic, frame, retain=retain, answered=answered):
             link.wake()
         else:
             _log.warning("dropped a frame of %d bytes for %s: the send queue is full", len(frame), topic)
@@ -193,6 +198,8 @@ class ReconnectingTransport:
             result = self._attempt()
             if result.accepted:
                 self._settings = replace(self._settings, fresh=False)
+            if result.ready_s:
+                self._settings = replace(self._settings, broken=True)
             if self._closing.is_set():
                 return
             decision = self._retry.decide(result)

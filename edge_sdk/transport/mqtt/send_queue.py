@@ -19,7 +19,8 @@ from edge_sdk.transport.chunks.packets import CHUNK_BYTES, MIN_CHUNK_BYTES, Chun
 from edge_sdk.transport.mqtt.pace import Pace
 
 MAX_IN_FLIGHT = 8
-"""Most messages that the broker has not acknowledged, chunks included."""
+"""Most messages that the broker has not acknowledged, chunks included.  A message with QoS 0 counts until it is written
+to the socket: so a link that is slower than we are holds messages back in this queue."""
 MAX_CHUNKS_IN_FLIGHT = 4
 MAX_SHORT = 32768
 MAX_SHORT_BYTES = 256 * 1024 * 1024
@@ -37,6 +38,8 @@ class QueuedMessage:
     topic: str
     payload: bytes
     retain: bool = False
+    answered: bool = False
+    """Whether the layer above sends it again unless it is answered."""
     chunk: tuple[ChunkLayout, int] | None = None
     """If it is a chunk: the layout of its frame, and its index."""
 
@@ -86,7 +89,7 @@ class SendQueue:
         self._in_flight: dict[int, QueuedMessage] = {}
         self._open = False
 
-    def put(self, topic: str, frame: bytes, *, retain: bool = False) -> bool:
+    def put(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> bool:
         """Queue a frame; returns False if the queue is full.  Without a connection the frame is silently dropped."""
         with self._lock:
             if not self._open:
@@ -95,7 +98,7 @@ class SendQueue:
                 return self._put_long(topic, frame)
             fits = len(self._short) < MAX_SHORT and self._short_bytes + len(frame) <= MAX_SHORT_BYTES
             if fits:
-                self._short.append(QueuedMessage(topic, frame, retain))
+                self._short.append(QueuedMessage(topic, frame, retain, answered))
                 self._short_bytes += len(frame)
             return fits
 

@@ -53,6 +53,9 @@ _MOST_REFUSED_TOPICS = 16
 """The most topics of one connection of which a refusal is told."""
 _WAIT_S = 0.25
 _SESSION_EXPIRY_S = 3600
+CALM_S = 120.0
+"""After a link has broken, frames that could be sent with QoS 0 are sent with QoS 1 until it has stood for so long: so
+the frame on which a broker disconnects is known, and a broker keeps what it gets for a link that comes and goes."""
 _ANSWER_TIMEOUT_S = 10.0
 
 
@@ -234,10 +237,19 @@ class _Link:
     def _send_waiting(self) -> None:
         while (message := self._send_queue.next()) is not None:
             sent = self._client.publish(
-                message.topic, message.payload, qos=1, retain=message.retain, properties=self._publish_properties()
+                message.topic,
+                message.payload,
+                qos=0 if message.answered and self._calm else 1,
+                retain=message.retain,
+                properties=self._publish_properties(),
             )
             if sent.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:
                 self._send_queue.note_sent(sent.mid, message)
+
+    @property
+    def _calm(self) -> bool:
+        """Whether this link has not broken lately."""
+        return not self._settings.broken or time.monotonic() - self._ready_since_s > CALM_S
 
     def _publish_properties(self) -> Properties | None:
         expires_s = self._settings.expires_s
