@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from edge_sdk.at_rest.digests import damaged_table, declared, digest_rows, row_digest
 from edge_sdk.at_rest.files import replace_durably
@@ -20,6 +21,7 @@ APPLICATION_ID = 0x4544474B
 """The SQLite application id of this project's files, `EDGK`; databases of other programs are not written to."""
 
 
+_FILE_HEADER_BYTES = 100
 _LEAST_BYTES = 512
 """The smallest page of SQLite."""
 SCHEMA_VERSION = 1
@@ -36,13 +38,37 @@ class Contents:
     """What its owner can do."""
 
 
+class FileForm(NamedTuple):
+    """What a database file keeps from its beginning on."""
+
+    page_bytes: int = 4096
+    shrinks: bool = False
+    """Whether each commit gives the pages back that it frees: what was deleted is then never copied from the log."""
+
+
+_PLAIN = FileForm()
+
+
+def form_of(path: Path) -> FileForm | None:
+    """Return the form of a database file; None: there is none that can be read, and opening it tells why."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(_FILE_HEADER_BYTES)
+    except OSError:
+        return None
+    if len(head) < _FILE_HEADER_BYTES:
+        return None
+    page_bytes = int.from_bytes(head[16:18], "big")
+    return FileForm(65536 if page_bytes == 1 else page_bytes, any(head[52:56]))  # the largest root page is named there
+
+
 def open_database(
-    path: Path | None, schema: str, *, page_bytes: int = 4096, contents: Contents | None = None
+    path: Path | None, schema: str, *, form: FileForm = _PLAIN, contents: Contents | None = None
 ) -> sqlite3.Connection:
     """Open a database with the only connection to its file, which also keeps a second process away.
 
-    path: None: a database in memory.  schema: SQL statements that create missing tables.  page_bytes: the page size of
-    a new file.  contents: what the file holds.  Commits use WAL with synchronous=FULL: in 200 simulated power cuts,
+    path: None: a database in memory.  schema: SQL statements that create missing tables.  form: that of a new file.
+    contents: what the file holds.  Commits use WAL with synchronous=FULL: in 200 simulated power cuts,
     FULL lost no acknowledged row and NORMAL lost 144.  The whole file is checked; rows of a file that is older than
     their digests get them.  Raises StoreError, or Damaged.
     """
@@ -63,7 +89,9 @@ def open_database(
         try:
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
             check_application_id(connection, path)
-            connection.execute(f"PRAGMA page_size={page_bytes}")
+            connection.execute(f"PRAGMA page_size={form.page_bytes}")
+            if form.shrinks and not size:  # in a file that has it already, this would write
+                connection.execute("PRAGMA auto_vacuum=FULL")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             connection.create_function("digest", -1, row_digest, deterministic=True)

@@ -15,7 +15,15 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edge_sdk.at_rest.digests import checked_row, with_digest
-from edge_sdk.durable import Contents, WatchedFile, as_store_error, leave_to_parent, open_database, transaction
+from edge_sdk.durable import (
+    Contents,
+    FileForm,
+    WatchedFile,
+    as_store_error,
+    leave_to_parent,
+    open_database,
+    transaction,
+)
 from edge_sdk.methods.job import SECRET_BYTES
 
 
@@ -323,7 +331,7 @@ class SqliteStore:
         self._db.close()
 
     def _opened(self) -> sqlite3.Connection:
-        db = open_database(self._path, _SCHEMA, page_bytes=_PAGE_BYTES, contents=CONTENTS)
+        db = open_database(self._path, _SCHEMA, form=FileForm(_PAGE_BYTES), contents=CONTENTS)
         leave_to_parent(self, db)
         with as_store_error(self._path):
             # some builds of SQLite overwrite what is deleted with zeros, which is half as much again for a flash card

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_sdk.at_rest.digests import with_digest
-from edge_sdk.durable import Contents, as_store_error, open_database, transaction
+from edge_sdk.durable import Contents, FileForm, as_store_error, open_database, transaction
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL, digest BLOB);
@@ -74,7 +74,7 @@ class RowFile:
 
     def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._db = open_database(path, _SCHEMA, page_bytes=PAGE_BYTES, contents=CONTENTS)
+        self._db = open_database(path, _SCHEMA, form=FileForm(PAGE_BYTES), contents=CONTENTS)
         self.commits = 0
         """Transactions of this start; each syncs the disk once, or thrice where it empties the write-ahead log."""
 

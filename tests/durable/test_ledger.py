@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+import sqlite3
+from pathlib import Path
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.ledger import Checkpoint, Ledger, Row
+from edge_sdk.durable import APPLICATION_ID, FileForm, form_of
 from edge_sdk.errors import StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
 
@@ -197,3 +202,56 @@ def test_contents_that_are_no_ledger_are_refused(tmp_path, contents, foreign_dat
         Ledger(None, tmp_path / contents)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "missing.db").exists()
+
+
+UPLOAD_BYTES, GROUP, GROUPS = 40_000, 20, 6
+COUNTERS = Path("/proc/self/io")
+
+
+def written_bytes() -> int:
+    return int(re.search(r"wchar: (\d+)", COUNTERS.read_text())[1])  # type: ignore[index]  # the file always has it
+
+
+def groups_of_a_round(round_: int) -> list[list[Row]]:
+    names = [[f"d-{group}-{number}" for number in range(GROUP)] for group in range(GROUPS)]
+    frame = bytes([round_]) * UPLOAD_BYTES
+    return [[Row(ExchangeId(round_, 0), name, frame) for name in group] for group in names]
+
+
+@pytest.mark.skipif(not COUNTERS.exists(), reason="the kernel does not count what a process writes")
+def test_an_upload_is_written_once(tmp_path):
+    ledger = Ledger(tmp_path / "ledger.db")
+    before, rounds = written_bytes(), 5
+    for round_ in range(rounds):
+        for group in groups_of_a_round(round_):
+            ledger.commit(group)
+        ledger.checkpoint(round_ + 1, bytes(10_000), {})
+    ledger.close()
+    assert written_bytes() - before <= 1.3 * rounds * GROUPS * GROUP * UPLOAD_BYTES
+    assert (tmp_path / "ledger.db").stat().st_size <= GROUP * UPLOAD_BYTES
+
+
+@pytest.mark.parametrize("form", [FileForm(16384), FileForm(8192, shrinks=True)])
+def test_a_file_keeps_its_form(tmp_path, form):
+    """Files of earlier versions do not shrink; a deleted one is written again in its own form."""
+    path = tmp_path / "ledger.db"
+    earlier = sqlite3.connect(path)
+    earlier.executescript(
+        f"PRAGMA page_size={form.page_bytes}; PRAGMA auto_vacuum={int(form.shrinks)}; "
+        f"PRAGMA application_id={APPLICATION_ID}; VACUUM"
+    )
+    earlier.close()
+    ledger = Ledger(path)
+    ledger.commit(groups_of_a_round(0)[0])
+    path.unlink()
+    with pytest.raises(StoreError, match=r"ledger\.db"):
+        ledger.commit(groups_of_a_round(0)[1])
+    ledger.commit(groups_of_a_round(0)[1])
+    ledger.copy_to(tmp_path / "copy.db")
+    ledger.close()
+    assert form_of(path) == form_of(tmp_path / "copy.db") == form
+    for again in (Ledger(path), Ledger(None, tmp_path / "copy.db")):
+        assert len(again.uploads(ExchangeId(0, 0))) == 2 * GROUP
+        again.checkpoint(1, b"", {})
+        again.commit(groups_of_a_round(1)[0])
+        again.close()
