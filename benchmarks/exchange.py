@@ -111,9 +111,9 @@ def latency() -> Found:
         print(rows[-1], flush=True)
     how = (
         f"FedAL over {found[0].broker} on loopback, softmax regression on digits, no local steps: six exchanges a "
-        "round, 80 rounds, three runs, each device and the coordinator a process. A time is that of a round over its six "
-        "exchanges, its checkpoint and log included. With one device nothing overlaps: Assign, computing and the "
-        "device's commit, upload, the coordinator's commit, receipt and reduction. Processor time is that of all "
+        "round; 80 rounds, three runs. Each device and the coordinator is a process. A time is that of a round over "
+        "its six exchanges, its checkpoint and log included. With one device nothing overlaps: Assign, computing and "
+        "the device's commit, upload, the coordinator's commit, receipt and reduction. Processor time is that of all "
         "processes, on whatever cores."
     )
     return Found(rows, [how, f"Load of the machine when this section ended: {os.getloadavg()[0]:.1f}."])

@@ -25,7 +25,7 @@ from edge_sdk.durable import (
     as_store_error,
     check_application_id,
     check_whole,
-    form_of,
+    file_form,
     leave_to_parent,
     open_database,
     transaction,
@@ -100,7 +100,7 @@ class Ledger:
         """Open or create the file; path None: in memory.  contents: start with a copy of this file of `copy_to`."""
         self._path = path
         kept = contents or path
-        self._form = (form_of(kept) if kept is not None else None) or _FORM
+        self._form = (file_form(kept) if kept is not None else None) or _FORM
         self._logged_bytes = 0
         """About how much was written since the log was copied."""
         self._db = self._opened()

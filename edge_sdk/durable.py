@@ -49,7 +49,7 @@ class FileForm(NamedTuple):
 _PLAIN = FileForm()
 
 
-def form_of(path: Path) -> FileForm | None:
+def file_form(path: Path) -> FileForm | None:
     """Return the form of a database file; None: there is none that can be read, and opening it tells why."""
     try:
         with path.open("rb") as file:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coordinator.ledger import Checkpoint, Ledger, Row
-from edge_sdk.durable import APPLICATION_ID, FileForm, form_of
+from edge_sdk.durable import APPLICATION_ID, FileForm, file_form
 from edge_sdk.errors import StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
 
@@ -249,7 +249,7 @@ def test_a_file_keeps_its_form(tmp_path, form):
     ledger.commit(groups_of_a_round(0)[1])
     ledger.copy_to(tmp_path / "copy.db")
     ledger.close()
-    assert form_of(path) == form_of(tmp_path / "copy.db") == form
+    assert file_form(path) == file_form(tmp_path / "copy.db") == form
     for again in (Ledger(path), Ledger(None, tmp_path / "copy.db")):
         assert len(again.uploads(ExchangeId(0, 0))) == 2 * GROUP
         again.checkpoint(1, b"", {})

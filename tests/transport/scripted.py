@@ -45,6 +45,8 @@ class ScriptedBroker:
         self._answers = {CONNECT: accept, SUBSCRIBE: suback(1), PUBLISH: puback} | answers
         self.seen: list[tuple[int, int]] = []
         """(type of packet, level of the protocol), in order."""
+        self.qualities: list[int] = []
+        """The quality of service of each PUBLISH, in order."""
         self._listener = socket.create_server(("127.0.0.1", 0))
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._connection: socket.socket | None = None
@@ -87,23 +89,27 @@ class ScriptedBroker:
     def _talk(self, connection: socket.socket) -> None:
         level = 0
         while True:
-            kind, body = _packet(connection)
+            head, body = _packet(connection)
+            kind, quality = head >> 4, head >> 1 & 3
             level = body[6] if kind == CONNECT else level
             self.seen.append((kind, level))
+            if kind == PUBLISH:
+                self.qualities.append(quality)
             answer = self._answers.get(kind, lambda _level, _body: b"")(level, body)
             if answer is None:
                 return
-            connection.sendall(answer)
+            if kind != PUBLISH or quality:
+                connection.sendall(answer)
 
 
 def _packet(connection: socket.socket) -> tuple[int, bytes]:
-    kind, length, shift = _exactly(connection, 1)[0] >> 4, 0, 0
+    head, length, shift = _exactly(connection, 1)[0], 0, 0
     while True:
         byte = _exactly(connection, 1)[0]
         length |= (byte & 0x7F) << shift
         shift += 7
         if not byte & 0x80:
-            return kind, _exactly(connection, length)
+            return head, _exactly(connection, length)
 
 
 def _exactly(connection: socket.socket, count: int) -> bytes:
