@@ -141,6 +141,15 @@ def sender(topic: str) -> str | None:
 
     The topic need not be legal: a broker's access rules allow a device any topic with its name in this place.
     """
+    return _short_sender(topic) if len(topic) <= LONGEST else _sender(topic)
+
+
+@functools.lru_cache(maxsize=2**14)
+def _short_sender(topic: str) -> str | None:
+    return _sender(topic)
+
+
+def _sender(topic: str) -> str | None:
     root, levels = topic.split("/")[:2], topic.split("/")[2:]
     match levels if "/".join(root) == ROOT else []:
         case [_, "up", _, device, _] | [_, "st", device] if is_id(device):
@@ -169,6 +178,15 @@ def matches(pattern: str, topic: str) -> bool:
     `+` stands for one level, and `#` at the end for any number of levels, or none.  Neither covers a topic that begins
     with `$`.
     """
+    return _short_matches(pattern, topic) if len(topic) <= LONGEST else _matches(pattern, topic)
+
+
+@functools.lru_cache(maxsize=2**14)
+def _short_matches(pattern: str, topic: str) -> bool:
+    return _matches(pattern, topic)
+
+
+def _matches(pattern: str, topic: str) -> bool:
     wanted, found = pattern.split("/"), topic.split("/")
     if topic.startswith("$") and wanted[0] in ("+", "#"):
         return False

@@ -316,24 +316,24 @@ class _Link:
         self._inbox.put(Connected())
 
     def _on_message(self, client: Client, _data: object, message: MQTTMessage) -> None:
-        payload, now_s = bytes(message.payload), time.monotonic()
+        topic, payload, now_s = message.topic, bytes(message.payload), time.monotonic()
         packet = is_packet(payload)
-        wanted = any(matches(pattern, message.topic) for pattern in self._settings.subscriptions)
+        wanted = any(matches(pattern, topic) for pattern in self._settings.subscriptions)
         if not wanted:  # from an older subscription of this session, or a mistake of the broker
             client.ack(message.mid, message.qos)
-        elif not self._chunked_link.passes(message.topic, payload, now_s, chunk=packet):
+        elif not self._chunked_link.passes(topic, payload, now_s, chunk=packet):
             client.ack(message.mid, message.qos)  # or the broker stops after a few
         elif packet:
             client.ack(message.mid, message.qos)  # a broker stops after a few unacknowledged ones
-            event = self._chunked_link.receive(message.topic, payload, now_s)
+            event = self._chunked_link.receive(topic, payload, now_s)
             if event is not None:
                 self._inbox.put(event)
         elif self._settings.manual_ack and message.qos:
             self._unacknowledged.add(message.mid)
             acknowledge = partial(self.acknowledge, message.mid)
-            self._inbox.put(Incoming(message.topic, payload, acknowledge))
+            self._inbox.put(Incoming(topic, payload, acknowledge))
         else:
-            self._inbox.put(Incoming(message.topic, payload))
+            self._inbox.put(Incoming(topic, payload))
 
     def _on_publish(
         self, _client: Client, _data: object, mid: int, code: ReasonCode, _properties: Properties | None
