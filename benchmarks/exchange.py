@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import pstats
 import statistics
 import subprocess
 import sys
@@ -17,16 +18,22 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest import mock
 
 from figures import Found, Page, Table, quantiles
 from proc import children, cpu_s
 
+import edge_sim
 from coordinator.config import to_toml
+from edge_sim.over_broker import processes
 
 EXCHANGES = 6
 """Exchanges in a round of FedAL with its default of five iterations."""
 WARM_UP = 5
 """The first rounds, which are left out."""
+PROFILED = 60
+"""Rounds of the run that is profiled."""
 PATIENCE_S = 300.0
 
 
@@ -43,13 +50,7 @@ class Cost:
 
 def measure(devices: int, rounds: int, *, kind: str = "mosquitto", method: str = "fedal") -> Cost:
     """Run a federation of devices that train nothing, each a process of its own."""
-    tables = {
-        "federation": {"name": "exchange", "method": method, "rounds": rounds, "devices": devices},
-        "train": {"local_steps": 0, "evaluate_every": 10**6},
-        "partition": {"kind": "iid"},
-        "run": {"standalone": False, "processes": 1},
-        "fleet": [{"count": devices, "model": "softmax"}],
-    }
+    tables = _tables(devices, rounds, method)
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         (folder / "fleet.toml").write_text(to_toml(tables), encoding="utf-8")
@@ -70,6 +71,16 @@ def measure(devices: int, rounds: int, *, kind: str = "mosquitto", method: str =
     spent = {part: (after[part] - before[part]) / exchanges * 1e3 for part in ("broker", "coordinator", "devices")}
     waits_s = [(then - now) / EXCHANGES for now, then in zip(times_s[WARM_UP:], times_s[WARM_UP + 1 :], strict=False)]
     return Cost(told["transport"], [wait_s * 1e3 for wait_s in waits_s], spent)
+
+
+def _tables(devices: int, rounds: int, method: str = "fedal") -> dict[str, Any]:
+    return {
+        "federation": {"name": "exchange", "method": method, "rounds": rounds, "devices": devices},
+        "train": {"local_steps": 0, "evaluate_every": 10**6},
+        "partition": {"kind": "iid"},
+        "run": {"standalone": False, "processes": 1},
+        "fleet": [{"count": devices, "model": "softmax"}],
+    }
 
 
 def _cpu_at(process: subprocess.Popen[bytes], folder: Path, round_: int) -> tuple[int, Counter[str]]:
@@ -119,8 +130,68 @@ def latency() -> Found:
     return Found(rows, [how, f"Load of the machine when this section ended: {os.getloadavg()[0]:.1f}."])
 
 
+PARTS = {
+    "sqlite3": "SQLite",
+    "fsync": "SQLite",
+    "paho": "MQTT client",
+    "edge_sdk/transport": "transport",
+    "edge_sdk/protocol": "codec and checks",
+    "msgpack": "codec and checks",
+    "numpy": "numpy",
+    "edge_sdk/device": "session, exchange, store",
+    "edge_sdk/agent": "session, exchange, store",
+    "edge_sdk/serving": "the served model's files",
+    "edge_sdk/at_rest": "digests",
+    "_hashlib": "digests",
+    "edge_sdk/objectives": "method, objective, model",
+    "edge_sdk/methods": "method, objective, model",
+    "edge_sdk/models": "method, objective, model",
+    "socket": "socket and waiting",
+    "epoll": "socket and waiting",
+    "select": "socket and waiting",
+    "_thread": "socket and waiting",
+    "threading.py": "socket and waiting",
+    "queue": "socket and waiting",
+}
+"""The part that a function belongs to, by the first of these that is in its name or file."""
+
+
+def profile() -> Found:
+    """Add up where a device spends its processor time, by part."""
+    with tempfile.TemporaryDirectory() as temporary:
+        name = Path(temporary) / "profile"
+
+        def start(command: list[str], **options: Any) -> subprocess.Popen[bytes]:
+            options["env"] = {**options["env"], "PROFILE": str(name)}
+            program = str(Path(__file__).with_name("profiled_host.py"))
+            return subprocess.Popen([command[0], program, *command[3:]], **options)
+
+        with mock.patch.object(processes, "start_process", start):
+            edge_sim.run(_tables(1, PROFILED), broker="embedded:mosquitto", out=Path(temporary) / "run")
+        spent = {file.suffix: pstats.Stats(str(file)) for file in Path(temporary).glob("profile.*")}
+    rows: Table = [["part", "agent's thread", "MQTT thread"]]
+    shares = [_shares(spent[kind]) for kind in (".agent-device-00", ".mqtt-exchange-device-00")]
+    for part in sorted(set().union(*shares), key=lambda part: -sum(share[part] for share in shares)):
+        rows.append([part, *(f"{share[part]:.0%}" for share in shares)])
+    how = (
+        f"One device, {PROFILED} rounds over mosquitto; functions by the file that they stand in. A profile counts "
+        "calls of Python dearer than they are, and those of C cheaper."
+    )
+    return Found(rows, [how])
+
+
+def _shares(stats: Any) -> Counter[str]:
+    """Return the share of each part in the processor time of a thread."""
+    spent: Counter[str] = Counter()
+    for (file, _, function), (_, _, own_s, _, _) in stats.stats.items():
+        where = f"{file} {function}"
+        spent[next((part for word, part in PARTS.items() if word in where), "other Python")] += own_s
+    return Counter({part: own_s / spent.total() for part, own_s in spent.items()})
+
+
 SECTIONS: dict[str, tuple[str, Callable[[], Table | Found]]] = {
     "latency": ("A FedAL exchange", latency),
+    "profile": ("Where a device's processor time goes", profile),
 }
 
 

@@ -192,9 +192,10 @@ def ingest_rate() -> Found:
         memory.append(f"over {found.broker} {status.resident_mib:.0f} MiB, at its peak {status.peak_mib:.0f}")
     how = (
         f"{ingest.DEVICES} devices send {found.frame_bytes:,} bytes each as fast as they can, from {ingest.LOADERS} "
-        "processes; from the first upload to the last receipt, each receipt after its commit; median of "
-        f"{ingest.ROUNDS} rounds, less the uploads that close them. Between the rounds the same processes send the "
-        "same frames to a subscriber, a process too, that only counts. All of them share the cores of one machine."
+        "processes, with QoS 0 as devices do; from the first upload to the last receipt, each receipt after its "
+        f"commit; median of {ingest.ROUNDS} rounds, less the uploads that close them. Between the rounds the same "
+        "processes send the same frames to a subscriber, a process too, that only counts. All of them share the cores "
+        "of one machine."
     )
     return Found(rows, [how, f"Resident in the coordinator's process after these rounds: {'; '.join(memory)}."])
 

@@ -40,7 +40,7 @@ def make():
     scaled = edge_sdk.Preprocess(scale=1 / 16)
     model = edge_sdk.NumpyModel(10, (1, 8, 8), seed=int(os.environ["PART"]), preprocess=scaled)
     return edge_sdk.App(model=model, data=edge_sdk.LocalData(train=train, test=test),
-                        public=edge_sdk.PublicSet.load("public.npz"))
+                        public=edge_sdk.PublicSet.load("public.npz"), max_drop=None)
 """
 
 

@@ -131,6 +131,20 @@ def test_the_command_line_answers_before_anything_is_loaded():
     assert loaded_by(modules, [*HEAVY, "numpy"]) == []
 
 
+DEVICE = ["edge_sdk.app", "edge_sdk.models.numpy_model", "edge_sdk.transport.mqtt.transport"]
+"""What a device loads before it connects: nothing in it may load one of these, each of which costs 5 to 100 ms."""
+NOT_FOR_A_DEVICE = [
+    *HEAVY,
+    *("coordinator", "edge_sim", "edge_sdk.tools", "edge_sdk.methods.fedal", "edge_sdk.models.sklearn_model"),
+    *("asyncio", "concurrent.futures", "multiprocessing", "doctest", "pdb", "pydoc", "unittest", "xml"),
+    *("numpy.f2py", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.random", "numpy.testing"),
+]
+
+
+def test_a_device_loads_only_what_it_needs():
+    assert loaded_by(DEVICE, [name for name in NOT_FOR_A_DEVICE if name != "paho"]) == []
+
+
 def test_the_probe_sees_what_is_loaded():
     assert loaded_by(["json", "wave"], ["wave", "torch"]) == ["wave"]
 

@@ -19,7 +19,7 @@ class Inbox:
     """
 
     def __init__(self, max_frames: int = _MAX_FRAMES, max_bytes: int = _MAX_BYTES) -> None:
-        self._events: queue.Queue[TransportEvent] = queue.Queue()
+        self._events: queue.SimpleQueue[TransportEvent] = queue.SimpleQueue()
         self._held_bytes = 0
         self._lock = threading.Lock()
         self._max_frames = max_frames
