@@ -19,7 +19,7 @@ from coordinator.report.text_files import csv_text
 from edge_sdk.errors import UsageError
 from edge_sim.config.settings import Config
 from edge_sim.runs.runner import ObserverFor
-from edge_sim.studies.axes import Axis, check_axes_methods, check_equal_trials, choices, conditions, read_axes
+from edge_sim.studies.axes import Axis, check_axes_methods, check_equal_trials, choices, conditions
 from edge_sim.studies.planned_runs import (
     Setting,
     check_methods,
@@ -81,7 +81,7 @@ class Sweep:
 
 def sweep(
     config: Config,
-    over: Sequence[str],
+    axes: tuple[Axis, ...],
     methods: Sequence[str],
     seeds: Sequence[int],
     out: Path,
@@ -92,7 +92,6 @@ def sweep(
 
     Raises UsageError before the first run for axes, methods, seeds, settings or a folder that do not fit.
     """
-    axes = read_axes(over)
     names = check_methods(methods)
     check_axes_methods(axes, names)
     check_equal_trials(axes, names)

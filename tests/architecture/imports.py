@@ -42,6 +42,7 @@ ONLY_IN = {
 """Package -> the one file, or the beginning of the file names, that may import it."""
 LAZY = (
     *("sklearn", "threadpoolctl", "matplotlib", "rich", "amqtt", "PIL", "tomli_w", "starlette", "uvicorn", "jinja2"),
+    *("pandas",),
 )
 """Packages that are imported inside functions, except in files whose names say so."""
 HEAVY = (*ONLY_IN, *LAZY)

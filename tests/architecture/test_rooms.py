@@ -91,6 +91,12 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *("coordinator.report", "coordinator.page", "edge_sim.clock", "edge_sim.over_broker"),
     },
     "edge_sim.lab": {*CLIENT, *SERVER, *SIMULATION, "edge_sim.runs"},
+    "edge_sim.notebook": {
+        *CLIENT,
+        *SERVER,
+        *SIMULATION,
+        *("coordinator.report", "edge_sim.clock", "edge_sim.runs", "edge_sim.studies"),
+    },
     "edge_sim.studies": {
         *CLIENT,
         *SERVER,
