@@ -6,7 +6,7 @@ Only the chosen settings are evaluated on the test, and every method chooses amo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -86,11 +86,14 @@ def sweep(
     seeds: Sequence[int],
     out: Path,
     *,
-    observer: ObserverFor = lambda _label: None,
+    observer: ObserverFor | None = None,
+    jobs: int = 1,
+    say: Callable[[str], None] = lambda _line: None,
 ) -> Sweep:
     """Run the missing runs of the grid, let every method choose its settings, and compare the methods.
 
-    Raises UsageError before the first run for axes, methods, seeds, settings or a folder that do not fit.
+    observer, jobs, say: see run_missing.  Raises UsageError before the first run for axes, methods, seeds, settings or
+    a folder that do not fit.
     """
     names = check_methods(methods)
     check_axes_methods(axes, names)
@@ -103,7 +106,7 @@ def sweep(
         check_seeds(seeds),
         lambda method: [{**condition, **setting} for condition in around for setting in choices(axes, method)],
     )
-    run_missing(planned, out, observer)
+    run_missing(planned, out, observer, jobs=jobs, say=say)
     trials: dict[tuple[str, str], list[Trial]] = {}
     for each in planned:
         trials.setdefault((each.method, label(each.setting)), []).append(each.trial(out))
