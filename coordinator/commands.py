@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_page_option, add_tls_options, whole_number
+from edge_sdk.cli import (
+    Subcommand,
+    add_cloud_safe_option,
+    add_page_option,
+    add_tls_options,
+    add_writer_options,
+    whole_number,
+)
 
 
 def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
@@ -27,6 +34,7 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     add_page_option(parser)
+    add_writer_options(parser)
     add_cloud_safe_option(parser)
     add_tls_options(parser)
 

@@ -75,6 +75,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "coordinator.trace": {*NEUTRAL, *DEVICE, "coordinator.rounds", "coordinator.ledger", "coordinator.serving"},
     "coordinator.report": {*NEUTRAL, "coordinator.record"},
     "coordinator.document": {*NEUTRAL, "coordinator.record", "coordinator.report"},
+    "coordinator.writers": {*NEUTRAL, "coordinator.record", "coordinator.report"},
     "coordinator.page": {*NEUTRAL, "coordinator.record", "coordinator.report"},
     "edge_sim.models": CLIENT,
     "edge_sim.config": {*CLIENT, "coordinator.config", "edge_sim.byzantine", "edge_sim.models"},
@@ -88,7 +89,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *CLIENT,
         *SERVER,
         *SIMULATION,
-        *("coordinator.report", "coordinator.page", "edge_sim.clock", "edge_sim.over_broker"),
+        *("coordinator.report", "coordinator.page", "coordinator.writers", "edge_sim.clock", "edge_sim.over_broker"),
     },
     "edge_sim.lab": {*CLIENT, *SERVER, *SIMULATION, "edge_sim.runs"},
     "edge_sim.notebook": {
