@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import Subcommand, add_cloud_safe_option, add_page_option, add_tls_options, whole_number
+from edge_sdk.cli import (
+    Subcommand,
+    add_cloud_safe_option,
+    add_page_option,
+    add_tls_options,
+    add_writer_options,
+    whole_number,
+)
 
 
 def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +37,7 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print the summary as JSON at the end, in place of the table"
     )
     add_page_option(parser)
+    add_writer_options(parser)
     add_cloud_safe_option(parser)
     add_tls_options(parser)
 

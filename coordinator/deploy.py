@@ -30,9 +30,9 @@ from coordinator.page.live import PageObserver
 from coordinator.page.serving import page_feed
 from coordinator.page.values import finished_state
 from coordinator.record.observer import ObserverGroup, RunObserver
+from coordinator.record.result import Result
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
-from coordinator.report.progress import Progress
 from coordinator.report.progress_file import NAME as PROGRESS
 from coordinator.report.progress_file import About, ProgressFile, read_running
 from coordinator.report.run_files import write_run
@@ -46,6 +46,7 @@ from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.signatures import LabSecurity
 from coordinator.trace import recording_server
 from coordinator.trace.log import keeping
+from coordinator.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
 from edge_sdk import toml
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.errors import Damaged, MissingExtra, StoreError, UsageError
@@ -60,6 +61,7 @@ LEDGER = Path("checkpoint") / "ledger.db"
 
 def command(args: argparse.Namespace) -> int:
     """Run `edge-sdk coordinator`; returns the exit code."""
+    options = writer_options(args)
     with page_feed(args.page) as feed:
         return run_coordinator(
             args.file,
@@ -74,6 +76,7 @@ def command(args: argparse.Namespace) -> int:
             trace=args.trace,
             as_json=args.json,
             feed=feed,
+            tools=options,
         )
 
 
@@ -91,11 +94,12 @@ def run_coordinator(
     trace: bool,
     as_json: bool = False,
     feed: Feed | None = None,
+    tools: WriterOptions = NO_WRITERS,
 ) -> int:
     """Serve a federation until it is over; returns the exit code.  as_json: print the summary in place of the table.
 
     lab: the folder of a lab, which brings keys, certificates, and the broker if that is None.  feed: of the live page;
-    None: there is no page.
+    None: there is no page.  tools: what is written for other tools.
     """
     reach = _reach(broker, tls, lab, trace=trace)  # a mistake in it is reported before anything is opened
     shown = without_password(reach.broker)
@@ -115,61 +119,69 @@ def run_coordinator(
         seed=seed,
         pace=pace,
     )
-    progress = Progress(ready.spec.federation)
-    ledger = open_ledger(folder, resume=resume, quarantine=quarantine, tell=progress.noted)
-    begun_s, start_s = time.monotonic(), time.time()
-    with keeping(folder, tables, file, wanted=trace, resume=resume) as kept:
-        server = recording_server.server(
-            kept,
-            spec=ready.spec,
-            policy=dataclasses.replace(ready.policy, open=not ready.roster),
-            method=ready_method(ready.spec, _equipment(settings)),
-            transport=transport,
-            ledger=ledger,
-            roster=ready.roster,
-            robust=ready.robust,
-            public_server=_public_server(ready, settings, folder),
-            security=reach.security,
-            observer=_observers(ready, folder, progress, feed),
-        )
-        for warning in server.warnings:
-            progress.noted(warning)
-        if resume:
-            progress.noted(
-                f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
+    spec = ready.spec
+    with run_writers(
+        tools, folder, federation=spec.federation, method=spec.method, seed=spec.seed, tables=tables
+    ) as writers:
+        progress = writers.lines("")
+        ledger = open_ledger(folder, resume=resume, quarantine=quarantine, tell=progress.noted)
+        begun_s, start_s = time.monotonic(), time.time()
+        with keeping(folder, tables, file, wanted=trace, resume=resume) as kept:
+            server = recording_server.server(
+                kept,
+                spec=ready.spec,
+                policy=dataclasses.replace(ready.policy, open=not ready.roster),
+                method=ready_method(ready.spec, _equipment(settings)),
+                transport=transport,
+                ledger=ledger,
+                roster=ready.roster,
+                robust=ready.robust,
+                public_server=_public_server(ready, settings, folder),
+                security=reach.security,
+                observer=_observers(ready, folder, progress, feed, writers),
             )
-            lost = "" if quarantine else lost_rounds(folder, server.rounds.place.round)
-            if lost:
-                progress.noted(lost)
-        progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {shown}")
-        options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-        options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {folder}"
-        first = f"{PASSWORD_VARIABLE}=... " if shown != reach.broker else ""
-        again = f"{first}edge-sdk coordinator {file}{options} --resume"
+            for warning in server.warnings:
+                progress.noted(warning)
+            if resume:
+                progress.noted(
+                    f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
+                )
+                lost = "" if quarantine else lost_rounds(folder, server.rounds.place.round)
+                if lost:
+                    progress.noted(lost)
+            progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {shown}")
+            options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
+            options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {folder}"
+            first = f"{PASSWORD_VARIABLE}=... " if shown != reach.broker else ""
+            again = f"{first}edge-sdk coordinator {file}{options} --resume"
+            try:
+                server.run()
+            except KeyboardInterrupt:
+                progress.noted(f"interrupted; go on with: {again}" if server.numbers else "interrupted before it began")
+                raise
+        if server.drained:
+            progress.noted(f"an operator stopped the run; go on with: {again}")
+            return 0
+        devices = tuple(device_result(server, name) for name in sorted(server.hellos))
+        result = run_result(server, devices, shown, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
+        result = dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))
+        write_run(result, to_toml(tables), folder)
+        if feed is not None:
+            feed.publish(finished_state(result, str(folder)))
+        _show(result, folder, as_json=as_json)
         try:
-            server.run()
-        except KeyboardInterrupt:
-            progress.noted(f"interrupted; go on with: {again}" if server.numbers else "interrupted before it began")
-            raise
-    if server.drained:
-        progress.noted(f"an operator stopped the run; go on with: {again}")
-        return 0
-    devices = tuple(device_result(server, name) for name in sorted(server.hellos))
-    result = run_result(server, devices, shown, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
-    result = dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))
-    write_run(result, to_toml(tables), folder)
-    if feed is not None:
-        feed.publish(finished_state(result, str(folder)))
+            draw_run(result, folder / "plots")
+        except MissingExtra as missing:
+            progress.noted(f"no plots: {missing}")
+        return 0 if result.completed else 1
+
+
+def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
     else:
         show_table(run_table(result), sys.stdout)
         sys.stdout.write(f"{folder}/summary.json\n")
-    try:
-        draw_run(result, folder / "plots")
-    except MissingExtra as missing:
-        progress.noted(f"no plots: {missing}")
-    return 0 if result.completed else 1
 
 
 def _equipment(settings: Settings) -> Equipment:
@@ -216,7 +228,9 @@ def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) 
     return Reach(url, tls, security, options)
 
 
-def _observers(ready: Federation, folder: Path, progress: Progress, feed: Feed | None) -> RunObserver:
+def _observers(
+    ready: Federation, folder: Path, progress: RunObserver, feed: Feed | None, writers: RunWriters
+) -> RunObserver:
     """Return the observers of a run: its lines, its files, and its page where there is one."""
     spec = ready.spec
     about = About(
@@ -228,7 +242,7 @@ def _observers(ready: Federation, folder: Path, progress: Progress, feed: Feed |
     )
     pages = [] if feed is None else [PageObserver(feed, about, str(folder), virtual=False)]
     file = ProgressFile(folder, about, say=progress.noted)
-    return ObserverGroup(progress, file, EventLog(folder / "log.jsonl"), *pages)
+    return ObserverGroup(progress, file, EventLog(folder / "log.jsonl"), *pages, *writers.observers("", progress))
 
 
 def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[[str], None]) -> Ledger:

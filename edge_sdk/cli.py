@@ -68,6 +68,22 @@ def add_page_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_writer_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of a command whose run is written for other tools, too."""
+    options = parser.add_argument_group("for other tools (docs/how-to/watch-a-run.md)")
+    options.add_argument(
+        "--log",
+        action="append",
+        default=[],
+        metavar="TOOL",
+        help="also write figures for tensorboard, wandb or mlflow, into the run's folder; may be given several times",
+    )
+    options.add_argument("--metrics", metavar="HOST:PORT", help="serve metrics for Prometheus there")
+    options.add_argument(
+        "--log-format", choices=("text", "json"), default="text", help="lines on stderr (default: text)"
+    )
+
+
 def commands() -> list[Subcommand]:
     """Return all registered sub-commands, sorted by name."""
     points = importlib.metadata.entry_points(group="edge_sdk.commands")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import Subcommand, add_page_option, add_tls_options, whole_number
+from edge_sdk.cli import Subcommand, add_page_option, add_tls_options, add_writer_options, whole_number
 
 LAB, WAIT_S = "lab", 60.0
 """The name of a lab if none is given, and the longest wait in seconds for its boards."""
@@ -38,6 +38,7 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     add_page_option(parser)
+    add_writer_options(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as JSON instead of the table")
 
 
@@ -100,6 +101,13 @@ def _add_grid_options(parser: argparse.ArgumentParser, *, needs_methods: bool, n
         "--seeds", metavar="0,1,2", type=_seeds, help="seeds of data, models and batches (default: the file's own)"
     )
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
+    parser.add_argument(
+        "--jobs",
+        type=whole_number(1, 256),
+        default=1,
+        metavar="N",
+        help="how many runs go on at once, each in a process of its own (default: 1); results are the same",
+    )
     parser.add_argument(
         "--out",
         type=Path,

@@ -67,7 +67,7 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     drawn: list[Any] = []
 
     def savefig(self: Any, path: Path, **_options: object) -> None:
-        path.write_bytes(b"not rendered")
+        path.write_bytes(b"<svg></svg>" if path.suffix == ".svg" else b"not rendered")
         if self not in drawn:
             drawn.append(self)
 

@@ -165,7 +165,7 @@ class RoundResult:
         return found
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Result:
     """A whole run, finished or not."""
 
@@ -221,6 +221,12 @@ class Result:
     insight: Insight | None = field(default=None, compare=False)
     """Arrays about the models at the end, for plots."""
 
+    def __repr__(self) -> str:
+        values = [device.accuracy for device in self.devices if device.learns and device.accuracy is not None]
+        accuracy = f", accuracy {100 * statistics.fmean(values):.1f} %" if values else ""
+        rounds = f"{self.rounds_done} of {self.rounds} rounds"
+        return f"<{self.method} on {self.federation}: {rounds}, {len(self.devices)} devices{accuracy}>"
+
     @property
     def learners(self) -> frozenset[str]:
         """Ids of the devices that joined and learn: means are taken over these."""
@@ -257,16 +263,19 @@ class Result:
         learners = self.learners
         return {device: value for device, value in accuracy.items() if device in learners}
 
-    def own_task(self, accuracy: Mapping[str, float]) -> dict[str, float]:
+    def own_task(self, accuracy: Mapping[str, float] | None = None) -> dict[str, float]:
         """AMP, FM, WLP and quantiles over the learning devices; FM and WLP only if all of them were measured.
 
-        accuracy: by device id.
+        accuracy: by device id; default: the newest of each device's own model on its own task.
         """
+        if accuracy is None:
+            name = "local_accuracy"
+            accuracy = {device.id: device.metrics[name] for device in self.devices if name in device.metrics}
         weights = {device.id: device.test_samples or device.samples for device in self.devices}
         found = self.learned(accuracy)
         return over_devices(found, weights, every=len(found) == len(self.learners))
 
-    def gm(self, accuracy: Mapping[str, float]) -> float | None:
+    def gm_of(self, accuracy: Mapping[str, float]) -> float | None:
         """FedNH's GM from accuracies by device id; None if the devices did not measure one model."""
         return global_model(self.learned(accuracy)) if self.one_model else None
 

@@ -22,7 +22,10 @@ _SILENT_S = 60.0
 
 
 class Progress(RunObserver):
-    """An observer that writes lines for people.  `brief`: in a log, only the last line of a run that goes well."""
+    """An observer that writes lines for people.  `brief`: in a log, only the last line of a run that goes well.
+
+    left: returns the time left in words, where it is that of more than this run.
+    """
 
     def __init__(
         self,
@@ -30,9 +33,11 @@ class Progress(RunObserver):
         stream: TextIO | None = None,
         *,
         brief: bool = False,
+        left: Callable[[], str] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._label, self._stream, self._brief, self._clock = label, stream or sys.stderr, brief, clock
+        self._left = left
         self._live = self._stream.isatty()
         self._begun_s = self._told_s = clock()
         self._resumed_at: int | None = None
@@ -59,10 +64,11 @@ class Progress(RunObserver):
             return
         elapsed_s = self._clock() - self._begun_s
         left_s = elapsed_s / (result.round - self._resumed_at) * (of - result.round)
-        measured = record.newest_accuracies()[1].values()
-        accuracy = f", accuracy {statistics.fmean(measured):.1%}" if measured else ""
+        after, found = record.newest_accuracies()
+        accuracy = f", accuracy {statistics.fmean(found.values()):.1%} after round {after}" if found else ""
         sent = human_bytes(record.bytes_up.total() + record.bytes_down.total())
-        rest = "" if last else f", about {human_seconds(left_s)} left"
+        words = self._left() if self._left else "" if last else f"about {human_seconds(left_s)} left"
+        rest = f", {words}" if words else ""
         self._line(
             f"{self._bar(result.round / of)} round {result.round}/{of}{accuracy}, {sent} exchanged{rest}",
             passing=not last,

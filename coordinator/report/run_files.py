@@ -117,11 +117,7 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
     folder = Path(directory)
     files: dict[str, str | bytes] = {
         "federation.toml": resolved_toml,
-        "rounds.csv": csv_text(ROUND_COLUMNS, _round_rows(result)),
-        "devices.csv": csv_text(DEVICE_COLUMNS, _device_rows(result)),
-        "accuracy.csv": csv_text(ACCURACY_COLUMNS, _accuracy_rows(result)),
-        "instruments.csv": csv_text(INSTRUMENT_COLUMNS, _instrument_rows(result)),
-        "missed.csv": csv_text(Missed._fields, (each._asdict() for each in result.missed)),
+        **{f"{name}.csv": csv_text(columns, rows) for name, (columns, rows) in run_tables(result).items()},
         **({INSIGHT: insight_bytes(result.insight)} if result.insight is not None else {}),
         "summary.json": json.dumps(summary(result), indent=2, allow_nan=False) + "\n",
     }
@@ -133,6 +129,17 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
         raise UsageError(f"{folder}: is a file, not a folder; give --out another name") from None
     except OSError as error:
         raise StoreError(f"{folder}: cannot write the run ({error.strerror}); free or change the place") from error
+
+
+def run_tables(result: Result) -> dict[str, tuple[Sequence[str], Iterable[dict[str, object]]]]:
+    """The columns and the rows of each CSV file, by its name."""
+    return {
+        "rounds": (ROUND_COLUMNS, _round_rows(result)),
+        "devices": (DEVICE_COLUMNS, _device_rows(result)),
+        "accuracy": (ACCURACY_COLUMNS, _accuracy_rows(result)),
+        "instruments": (INSTRUMENT_COLUMNS, _instrument_rows(result)),
+        "missed": (Missed._fields, (each._asdict() for each in result.missed)),
+    }
 
 
 def read_run(directory: str | os.PathLike[str]) -> Result:
@@ -205,7 +212,12 @@ def _shared_cells(result: Result, entry: RoundResult) -> Iterator[tuple[str, obj
         if not found:
             continue
         own_task = result.own_task(entry.of(model, "local_accuracy"))
-        cells = {"gm": result.gm(found), "mean": statistics.fmean(found.values()), "measured": len(found), **own_task}
+        cells = {
+            "gm": result.gm_of(found),
+            "mean": statistics.fmean(found.values()),
+            "measured": len(found),
+            **own_task,
+        }
         yield from ((column, cells.get(name)) for name, column in SHARED_COLUMNS[model].items())
 
 

@@ -29,7 +29,7 @@ def summary(result: Result) -> dict[str, Any]:
         "completed": result.completed,
         "reason": result.reason,
         **({"stopped": result.stopped} if result.stopped else {}),
-        "accuracy": _accuracy(result.devices) | _known([("gm", result.gm(_newest(result, "global_accuracy")))]),
+        "accuracy": _accuracy(result.devices) | _known([("gm", result.gm_of(_newest(result, "global_accuracy")))]),
         **_since_joining(result.devices),
         "models": list(result.models),
         "one_model": result.one_model,
@@ -117,7 +117,7 @@ def _model(result: Result, model: MeasuredModel) -> dict[str, Any]:
     """Figures of a shared model over the devices that learn, on the shared test and on their own tasks."""
     found = _newest(result, f"{PREFIXES[model]}accuracy")
     return {
-        "accuracy": spread([*result.learned(found).values()]) | _known([("gm", result.gm(found))]),
+        "accuracy": spread([*result.learned(found).values()]) | _known([("gm", result.gm_of(found))]),
         "own_task": result.own_task(_newest(result, f"{PREFIXES[model]}local_accuracy")),
     }
 

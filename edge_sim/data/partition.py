@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,17 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Ints
 from edge_sdk.errors import UsageError
-from edge_sim.config.settings import PartitionTable
+from edge_sim.config.settings import Config, PartitionTable
+
+SIZES: Mapping[str, tuple[int, int]] = {
+    "digits": (1797, 10),
+    "mnist": (60_000, 10),
+    "fashion-mnist": (60_000, 10),
+    "cifar10": (50_000, 10),
+    "cifar100": (50_000, 100),
+    "svhn": (73_257, 10),
+}
+"""Training samples and classes of data sets that are always the same; of digits with those of the test."""
 
 
 def partition(
@@ -39,6 +49,33 @@ def partition(
         parts = _classes_per_device(table.classes_per_device, y, devices, classes, rng)
     check_least(parts, table.min_samples, "use fewer devices or a smaller public part")
     return parts
+
+
+def check_before_data(config: Config) -> None:
+    """Raise UsageError for a partition that cannot be, of a data set whose size is known before it is read."""
+    table, known = config.partition, SIZES.get(config.data.source)
+    if known is None or table.file is not None:
+        return
+    samples, classes = known
+    left = (config.data.train_samples or samples) - config.data.public
+    devices, held = config.federation.devices, table.classes_per_device
+    where = f"{config.file}: partition"
+    if left < devices * table.min_samples:
+        raise UsageError(
+            f"{where}.min_samples: {devices} devices with {table.min_samples} samples each need "
+            f"{devices * table.min_samples}, {config.data.source} leaves {max(0, left)} for them"
+        )
+    if table.kind == "classes_per_device" and held > classes:
+        raise UsageError(f"{where}.classes_per_device: expected at most the data set's {classes}, found {held}")
+    if table.kind == "classes_per_device" and devices * held < classes:
+        raise UsageError(
+            f"{where}.classes_per_device: {devices} devices with {held} each cannot hold all {classes} classes; "
+            f"expected at least {-(-classes // devices)}, or more devices"
+        )
+    if table.kind == "user":
+        raise UsageError(
+            f'{where}.kind: "user" needs a data set that says who recorded what, {config.data.source} does not'
+        )
 
 
 def check_least(parts: Sequence[Ints], least: int, remedy: str) -> None:

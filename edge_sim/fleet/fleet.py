@@ -32,7 +32,7 @@ from edge_sim.config.settings import CPU, Config, FleetRow
 from edge_sim.data import partition_file
 from edge_sim.data.datasets import Dataset, load_dataset
 from edge_sim.data.draw import cut
-from edge_sim.data.partition import partition
+from edge_sim.data.partition import check_before_data, partition
 from edge_sim.data.shared_inputs import SharedPreprocess
 from edge_sim.fleet.hardware import Hardware
 from edge_sim.models import families
@@ -191,6 +191,7 @@ class Fleet:
 def build_fleet(config: Config) -> Fleet:
     """Load, split and partition the data, and read the federation.  Raises UsageError, which names the file."""
     with _naming(config.file):
+        check_before_data(config)
         if config.run.device != CPU:
             from edge_sdk.models.torch_device import check_device  # torch only where a GPU is wanted
 

@@ -16,12 +16,12 @@ from coordinator.page.values import finished_state
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
-from coordinator.report.progress import Progress
 from coordinator.report.progress_file import About, ProgressFile
 from coordinator.report.run_files import write_run
 from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from coordinator.report.tables import show_table
+from coordinator.writers.opening import RunWriters, run_writers, writer_options
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines.choice import resolve_engine
@@ -44,11 +44,19 @@ def command(args: argparse.Namespace) -> int:
         if args.json:
             sys.stdout.write((out / "summary.json").read_text(encoding="utf-8"))
         return 0
-    with page_feed(args.page) as feed, run_folder.claimed(out):
-        return _simulate_in(out, config, args, feed)
+    table = config.federation
+    options = writer_options(args)
+    with (
+        page_feed(args.page) as feed,
+        run_folder.claimed(out),
+        run_writers(
+            options, out, federation=table.name, method=table.method, seed=table.seed, tables=config.tables
+        ) as writers,
+    ):
+        return _simulate_in(out, config, args, feed, writers)
 
 
-def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed | None) -> int:
+def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed | None, writers: RunWriters) -> int:
     if not args.resume:
         check_new(out)
     if args.broker != "memory" and settings.troubled(config):
@@ -67,7 +75,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
             broker=args.broker,
             resume=args.resume,
             quarantine=args.quarantine,
-            observer=lambda part: _observer(config, out, part, feed, fleet),
+            observer=lambda part: _observer(config, out, part, feed, fleet, writers),
             trace=args.trace,
             fleet=fleet,
         )
@@ -98,13 +106,15 @@ def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
     return f"the state is kept, go on with: {again}"
 
 
-def _observer(config: Config, out: Path, part: str, feed: Feed | None, fleet: Fleet | None) -> RunObserver:
+def _observer(  # noqa: PLR0917  # what one run is watched by
+    config: Config, out: Path, part: str, feed: Feed | None, fleet: Fleet | None, writers: RunWriters
+) -> RunObserver:
     """Return an observer that writes lines to the terminal, and progress.json and log.jsonl to the run directory.
 
     feed: of the live page; None: there is no page.  fleet: None over a broker.
     """
     table = config.federation
-    lines = Progress(f"{table.name} {part}".strip())
+    lines = writers.lines(part)
     about = About(
         federation=table.name,
         method="local" if part else table.method,
@@ -118,4 +128,4 @@ def _observer(config: Config, out: Path, part: str, feed: Feed | None, fleet: Fl
     if feed is not None:
         links = {device.kit.id: device.kit.link for device in fleet.devices} if fleet else {}
         pages = [PageObserver(feed, about, str(out), virtual=fleet is not None, links=links)]
-    return ObserverGroup(lines, ProgressFile(out, about, say=lines.noted), log, *pages)
+    return ObserverGroup(lines, ProgressFile(out, about, say=lines.noted), log, *pages, *writers.observers(part, lines))

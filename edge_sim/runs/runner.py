@@ -37,6 +37,7 @@ log = logging.getLogger(__name__)
 
 Kept: TypeAlias = tuple[Ledger, dict[str, Store], dict[str, Any] | None]
 """The ledger, the stores of devices and the state of a simulation; None: it begins."""
+WhenFinished: TypeAlias = "Callable[[VirtualFleet], None]"
 ObserverFor = Callable[[str], RunObserver | None]
 """An observer for the part of a run with this label."""
 
@@ -50,6 +51,7 @@ def run(
     quarantine: bool = False,
     observer: ObserverFor = lambda _label: None,
     trace: bool = False,
+    finished: WhenFinished = lambda _virtual: None,
 ) -> Result:
     """Run a federation and return its result.
 
@@ -57,18 +59,26 @@ def run(
     bit), `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).
     out: the run directory, needed for anything but memory; nobody else may run in it meanwhile.  trace: keep the
     message log there.  resume: go on with the run in that directory; one that is over is read, and nothing is changed.
-    quarantine: set damaged state aside, and begin the run anew where it is the run's own.
+    quarantine: set damaged state aside, and begin the run anew where it is the run's own.  finished: is called in the
+    end with the fleet of a run in memory, whose models are trained.
     Raises UsageError, RunFailed, StoreError.
     """
     parsed = _parsed(config)
     if out is None:
-        return run_in(None, parsed, broker=broker, observer=observer, trace=trace)
+        return run_in(None, parsed, broker=broker, observer=observer, trace=trace, finished=finished)
     folder = Path(out)
     if resume and run_folder.is_over(folder, parsed):
         return read_run(folder)
     with run_folder.claimed(folder):
         return run_in(
-            folder, parsed, broker=broker, resume=resume, quarantine=quarantine, observer=observer, trace=trace
+            folder,
+            parsed,
+            broker=broker,
+            resume=resume,
+            quarantine=quarantine,
+            observer=observer,
+            trace=trace,
+            finished=finished,
         )
 
 
@@ -82,10 +92,11 @@ def run_in(
     observer: ObserverFor = lambda _label: None,
     trace: bool = False,
     fleet: Fleet | None = None,
+    finished: WhenFinished = lambda _virtual: None,
 ) -> Result:
     """Run a federation in a folder that the caller has claimed, and that holds the state of a resumed run.
 
-    fleet: built from `parsed`, where the caller has it already.
+    fleet: built from `parsed`, where the caller has it already.  finished: see `run`.
     """
     with garbage_collection.rare_collection(), freed_memory_kept():
         check_broker(broker)
@@ -93,7 +104,17 @@ def run_in(
             run_folder.check_new(out)
         fleet = fleet or build_fleet(parsed)
         parsed, _ = choice.resolve_engine(parsed, fleet, out)
-        return _run_in(out, parsed, fleet, broker, resume=resume, quarantine=quarantine, observer=observer, trace=trace)
+        return _run_in(
+            out,
+            parsed,
+            fleet,
+            broker,
+            resume=resume,
+            quarantine=quarantine,
+            observer=observer,
+            trace=trace,
+            finished=finished,
+        )
 
 
 def _run_in(
@@ -106,6 +127,7 @@ def _run_in(
     quarantine: bool,
     observer: ObserverFor,
     trace: bool,
+    finished: WhenFinished,
 ) -> Result:
     if broker == "memory":
         feasible.check_feasible(fleet, parsed.run.stacked or ())
@@ -128,6 +150,7 @@ def _run_in(
             server, label, virtual_s, spent = virtual.server, "memory", virtual.virtual_s, virtual.spent
             resumed = virtual.resumed
             seen = model_insight(virtual, fleet.dataset)
+            finished(virtual)
         else:
             from edge_sim.over_broker.processes import over_broker  # paho only where there is a broker
 

@@ -7,7 +7,7 @@ keys are *conditions*, such as the skew of the data: no method chooses them, and
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -46,7 +46,16 @@ class Axis:
 
 def read_axes(texts: Sequence[str]) -> tuple[Axis, ...]:
     """Read the axes of `--over KEY=V1,V2 ...`.  Raises UsageError."""
-    axes = tuple(map(_axis, texts))
+    return checked_axes(tuple(map(_axis, texts)))
+
+
+def axes_of(over: Mapping[str, Sequence[Any]]) -> tuple[Axis, ...]:
+    """The axes with these keys and values.  Raises UsageError."""
+    return checked_axes(tuple(_axis_of(key, values) for key, values in over.items()))
+
+
+def checked_axes(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """Return the axes.  Raises UsageError where one stands there twice, or there is none."""
     for key in {axis.key for axis in axes}:
         if sum(axis.key == key for axis in axes) > 1:
             raise UsageError(f"--over {key}: stands there twice; give all values at once, as in {key}=1,2,3")
@@ -88,11 +97,18 @@ def _axis(text: str) -> Axis:
     key, parts = key.strip(), key.strip().split(".")
     if not equals or len(parts) < 2 or not all(parts):
         raise UsageError(f"--over {text}: expected SECTION.KEY=VALUE,VALUE, such as train.learning_rate=0.01,0.05")
+    return _axis_of(key, _values(key, values))
+
+
+def _axis_of(key: str, values: Sequence[Any]) -> Axis:
+    parts = key.split(".")
     if key in OTHER_OPTIONS:
         raise UsageError(f"--over {key}: this is what {OTHER_OPTIONS[key]} is for")
     if parts[0] == "method" and len(parts) != 3:
         raise UsageError(f"--over {key}: name the method, as in method.NAME.{parts[-1]}")
-    found = {repr(value): value for value in _values(key, values)}
+    if len(parts) < 2 or not values:
+        raise UsageError(f"--over {key}: expected SECTION.KEY and one value at least")
+    found = {repr(value): value for value in values}
     return Axis(key, tuple(found.values()))
 
 

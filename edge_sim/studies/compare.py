@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from coordinator.report.compare import Comparison, MethodRuns, Trial
@@ -11,14 +11,13 @@ from edge_sim.config.settings import Config
 from edge_sim.runs.runner import ObserverFor
 from edge_sim.studies.planned_runs import (
     PlannedRun,
-    RunOne,
     check_methods,
     check_metric,
     check_seeds,
-    in_memory,
     plan,
     run_missing,
 )
+from edge_sim.studies.study_runs import RunOne
 
 
 def compare(
@@ -26,22 +25,24 @@ def compare(
     methods: Sequence[str],
     seeds: Sequence[int],
     out: Path,
-    observer: ObserverFor = lambda _label: None,
+    observer: ObserverFor | None = None,
     *,
     metric: str = "mean",
-    run_one: RunOne = in_memory,
+    run_one: RunOne | None = None,
     on_boards: bool = False,
+    jobs: int = 1,
+    say: Callable[[str], None] = lambda _line: None,
 ) -> Comparison:
     """Run the missing runs, compare all, and write the files.
 
-    metric: the one of ACCURACIES that tables show.  run_one: carries out a run; default: in virtual time.
-    on_boards: whether it does so on the boards of a lab.  Raises UsageError for methods, seeds, a metric or a folder
+    metric: the one of ACCURACIES that tables show.  observer, run_one, on_boards, jobs, say: see
+    run_missing.  Raises UsageError for methods, seeds, a metric or a folder
     that do not fit, and whatever a run raises.
     """
     names = check_methods(methods)
     check_metric(config, names, metric)
     planned = plan(config, names, check_seeds(seeds))
-    run_missing(planned, out, observer, run_one=run_one, on_boards=on_boards)
+    run_missing(planned, out, observer, run_one=run_one, on_boards=on_boards, jobs=jobs, say=say)
     comparison = Comparison(lines=lines(planned, out), baseline=names[0], metric=metric)
     write_comparison(comparison, out)
     return comparison

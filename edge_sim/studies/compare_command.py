@@ -9,13 +9,14 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
 from coordinator.record.result import Result
 from coordinator.report.compare import Comparison
 from coordinator.report.compare_files import comparison_summary
 from coordinator.report.compare_table import compare_table
 from coordinator.report.plots import draw_comparison
-from coordinator.report.progress import Progress
+from coordinator.report.run_files import write_run
 from coordinator.report.tables import show_table
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.protocol.topics import is_id
@@ -27,9 +28,11 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.lab.desk import LabDesk
 from edge_sim.studies.compare import compare
-from edge_sim.studies.planned_runs import RunOne, in_memory
+from edge_sim.studies.study_runs import RunOne
 
 MOST_WAIT_S = 86_400.0
+KEPT = "everything is kept in {out}: the same command goes on from there"
+"""What is said of an interrupted study."""
 
 
 def command(args: argparse.Namespace) -> int:
@@ -40,7 +43,7 @@ def command(args: argparse.Namespace) -> int:
     try:
         comparison = _on_boards(args, config, out) if args.on_devices else _compared(args, config, out)
     except KeyboardInterrupt:
-        sys.stderr.write(f"\ninterrupted; finished runs are kept in {out}: the same command goes on from them\n")
+        sys.stderr.write(f"\ninterrupted; {KEPT.format(out=out)}\n")
         raise
     if args.json:
         sys.stdout.write(json.dumps(comparison_summary(comparison), indent=2) + "\n")
@@ -51,40 +54,45 @@ def command(args: argparse.Namespace) -> int:
     return 0 if comparison.completed else 1
 
 
-def _compared(args: argparse.Namespace, config: Config, out: Path, run_one: RunOne = in_memory) -> Comparison:
+def _compared(args: argparse.Namespace, config: Config, out: Path, run_one: RunOne | None = None) -> Comparison:
     seeds = args.seeds or (config.federation.seed,)
     return compare(
         config,
         args.methods,
         seeds,
         out,
-        lambda label: Progress(label, brief=True),
         metric=args.metric,
         run_one=run_one,
         on_boards=args.on_devices,
+        jobs=args.jobs,
+        say=say,
     )
 
 
 def _on_boards(args: argparse.Namespace, config: Config, out: Path) -> Comparison:
     """Compare on the boards of a lab; where all runs are finished, no board is needed."""
     if settings.troubled(config) or config.faults != Faults():
-        _say("[scenario], [faults] and what [[fleet]] rows have to bear are for simulations: left out on boards")
+        say("[scenario], [faults] and what [[fleet]] rows have to bear are for simulations: left out on boards")
     wait_s = WAIT_S if args.wait is None else args.wait
     files = TlsFiles(args.ca, args.cert, args.key)
     with ExitStack() as stack:
         desks: list[LabDesk] = []
 
-        def run_one(each: Config, observer: RunObserver | None) -> Result:
+        def run_one(each: Config, observer: RunObserver | None, folder: Path) -> Result:
             if not desks:
-                lab = LabDesk(args.broker, args.lab or LAB, tls=files, wait_s=wait_s, say=_say)
+                lab = LabDesk(args.broker, args.lab or LAB, tls=files, wait_s=wait_s, say=say)
                 desks.append(stack.enter_context(lab))
-            return desks[0].run(each, observer)
+            result = desks[0].run(each, observer)
+            write_run(result, to_toml(each.tables), folder)
+            return result
 
         return _compared(args, config, out, run_one)
 
 
 def _check_lab_options(args: argparse.Namespace) -> None:
     """Raise UsageError for options that do not go together, or that are no addresses, names or times."""
+    if args.on_devices and args.jobs > 1:
+        raise UsageError("--jobs: of no use with --on-devices: the boards carry out one run at a time")
     if not args.on_devices:
         for option in ("broker", "lab", "wait", "ca", "cert", "key"):
             if getattr(args, option) is not None:
@@ -99,7 +107,8 @@ def _check_lab_options(args: argparse.Namespace) -> None:
         raise UsageError(f"--wait {args.wait:g}: expected seconds from 0 to {MOST_WAIT_S:g}")
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Write a line for people."""
     sys.stderr.write(f"{line}\n")
 
 

@@ -14,23 +14,19 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from coordinator.config import to_toml
-from coordinator.record.observer import RunObserver
-from coordinator.record.result import Result
 from coordinator.report.compare import ACCURACIES, ALONE, Trial
-from coordinator.report.run_files import read_run, write_run
+from coordinator.report.run_files import read_run
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import build_fleet
 from edge_sim.runs import run_folder
-from edge_sim.runs.runner import ObserverFor, run
+from edge_sim.runs.runner import ObserverFor
+from edge_sim.studies.study_runs import InMemory, RunOne, run_all
 
 LONGEST_LABEL = 80
 
-RunOne: TypeAlias = "Callable[[Config, RunObserver | None], Result]"
-"""Carries out one run of a comparison."""
 Setting: TypeAlias = Mapping[str, Any]
 """Values that differ from those of the file, by key: SECTION.KEY or method.NAME.KEY."""
 FILE_AS_IT_IS: Setting = {}
@@ -45,6 +41,11 @@ class PlannedRun:
     seed: int
     folder: str
     config: Config
+
+    @property
+    def label(self) -> str:
+        """The run in words."""
+        return ", ".join(filter(None, (self.method, label(self.setting), f"seed {self.seed}")))
 
     def trial(self, out: Path) -> Trial:
         """Read the result of the run, which must be finished."""
@@ -168,39 +169,56 @@ def label(setting: Setting) -> str:
     return f"{plain[:LONGEST_LABEL]}-{hashlib.sha256(exact.encode()).hexdigest()[:8]}"
 
 
-def in_memory(config: Config, observer: RunObserver | None) -> Result:
-    """Run a federation in virtual time."""
-    return run(config, observer=lambda _label: observer)
-
-
 def run_missing(
     planned: Sequence[PlannedRun],
     out: Path,
-    observer: ObserverFor = lambda _label: None,
+    observer: ObserverFor | None = None,
     *,
-    run_one: RunOne = in_memory,
+    run_one: RunOne | None = None,
     on_boards: bool = False,
+    jobs: int = 1,
+    say: Callable[[str], None] = lambda _line: None,
 ) -> None:
     """Run the missing runs; before the first one, read all settings and build every kind of model.
 
-    run_one: carries out a run; on_boards: whether it does so on the boards of a lab.
+    observer: default: lines in the terminal.  run_one: carries out a run; default: in virtual time.  on_boards: whether
+    it does so on the boards of a lab.  jobs: how many runs go on at once.  say: is told what is about to happen.
 
-    Every run has its run directory inside `out`; a finished run with the same settings is not run again.  Raises
-    UsageError where a folder holds another run, or another command is at work in `out`, and every error of a run.
+    Every run has its run directory inside `out`; a finished run with the same settings is not run again, and an
+    interrupted one goes on.  Raises UsageError where a folder holds another run, or another command is at work in
+    `out`, and every error of a run.
     """
     if all(_finished(each, out, on_boards=on_boards) for each in planned):
+        say(f"all {len(planned)} runs are finished in {out}")
         return
     _check_settings([each for each in planned if each.seed == planned[0].seed])
     with run_folder.claimed(out):
         missing = [each for each in planned if not _finished(each, out, on_boards=on_boards)]
-        _run_all(missing, out, observer, run_one)
+        say(_plan_words(planned, missing, out, jobs))
+        run_all(
+            [(each.label, each.config, out / each.folder) for each in missing],
+            run_one=run_one or InMemory(),
+            observer=observer,
+            jobs=jobs,
+        )
 
 
-def _run_all(todo: Sequence[PlannedRun], out: Path, observer: ObserverFor, run_one: RunOne) -> None:
-    for place, each in enumerate(todo, 1):
-        which = ", ".join(filter(None, (each.method, label(each.setting), f"seed {each.seed}")))
-        result = run_one(each.config, observer(f"{which} ({place} of {len(todo)})"))
-        write_run(result, to_toml(each.config.tables), out / each.folder)
+def _plan_words(planned: Sequence[PlannedRun], missing: Sequence[PlannedRun], out: Path, jobs: int) -> str:
+    """What is about to happen, in a line."""
+    methods = list(dict.fromkeys(each.method for each in planned))
+    seeds = list(dict.fromkeys(each.seed for each in planned))
+    settings_ = len({label(each.setting) for each in planned})
+    one = planned[-1].config.federation
+    words = [
+        f"{len(planned)} runs: {', '.join(methods)}",
+        *([f"{settings_} settings"] if settings_ > 1 else []),
+        f"seed{'s' * (len(seeds) > 1)} {', '.join(map(str, seeds))}",
+        f"{one.devices} devices, {one.rounds} rounds each",
+    ]
+    done = len(planned) - len(missing)
+    begun = sum((out / each.folder / "checkpoint").exists() for each in missing)
+    rest = f"; {done} finished before" * (done > 0) + f"; {begun} interrupted, which go on" * (begun > 0)
+    return "; ".join(words) + rest + f"; {jobs} at once" * (jobs > 1) + f"; into {out}"
 
 
 def _folder(method: str, setting: Setting, seed: int) -> str:

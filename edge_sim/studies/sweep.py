@@ -6,7 +6,7 @@ Only the chosen settings are evaluated on the test, and every method chooses amo
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from coordinator.report.text_files import csv_text
 from edge_sdk.errors import UsageError
 from edge_sim.config.settings import Config
 from edge_sim.runs.runner import ObserverFor
-from edge_sim.studies.axes import Axis, check_axes_methods, check_equal_trials, choices, conditions, read_axes
+from edge_sim.studies.axes import Axis, check_axes_methods, check_equal_trials, choices, conditions
 from edge_sim.studies.planned_runs import (
     Setting,
     check_methods,
@@ -82,18 +82,20 @@ class Sweep:
 
 def sweep(
     config: Config,
-    over: Sequence[str],
+    axes: tuple[Axis, ...],
     methods: Sequence[str],
     seeds: Sequence[int],
     out: Path,
     *,
-    observer: ObserverFor = lambda _label: None,
+    observer: ObserverFor | None = None,
+    jobs: int = 1,
+    say: Callable[[str], None] = lambda _line: None,
 ) -> Sweep:
     """Run the missing runs of the grid, let every method choose its settings, and compare the methods.
 
-    Raises UsageError before the first run for axes, methods, seeds, settings or a folder that do not fit.
+    observer, jobs, say: see run_missing.  Raises UsageError before the first run for axes, methods, seeds, settings or
+    a folder that do not fit.
     """
-    axes = read_axes(over)
     names = check_methods(methods)
     check_axes_methods(axes, names)
     check_equal_trials(axes, names)
@@ -107,7 +109,7 @@ def sweep(
     for each in planned:  # a wrong key or value of --over is told first
         chosen_method(each.config)
     _check_validation(config, axes, names, around)
-    run_missing(planned, out, observer)
+    run_missing(planned, out, observer, jobs=jobs, say=say)
     trials: dict[tuple[str, str], list[Trial]] = {}
     for each in planned:
         trials.setdefault((each.method, label(each.setting)), []).append(each.trial(out))

@@ -8,9 +8,9 @@ import sys
 from pathlib import Path
 
 from coordinator.report.plots import draw_comparison
-from coordinator.report.progress import Progress
 from edge_sim.config import settings
-from edge_sim.studies.compare_command import say_drawn
+from edge_sim.studies.axes import read_axes
+from edge_sim.studies.compare_command import KEPT, say, say_drawn
 from edge_sim.studies.gain_plots import draw_gains
 from edge_sim.studies.planned_runs import label
 from edge_sim.studies.sweep import sweep, sweep_summary
@@ -23,9 +23,9 @@ def command(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / f"{config.federation.name}-sweep"
     methods, seeds = args.methods or (config.federation.method,), args.seeds or (config.federation.seed,)
     try:
-        found = sweep(config, args.over, methods, seeds, out, observer=lambda part: Progress(part, brief=True))
+        found = sweep(config, read_axes(args.over), methods, seeds, out, jobs=args.jobs, say=say)
     except KeyboardInterrupt:
-        sys.stderr.write(f"\ninterrupted; finished runs are kept in {out}: the same command goes on from them\n")
+        sys.stderr.write(f"\ninterrupted; {KEPT.format(out=out)}\n")
         raise
     if args.json:
         sys.stdout.write(json.dumps(sweep_summary(found), indent=2) + "\n")

@@ -29,7 +29,14 @@ COORDINATOR_MAY = (
 """The role-neutral parts of edge_sdk."""
 COMMANDS = "coordinator/commands.py"
 """Registers sub-commands, and for that may know the type that edge_sdk.cli collects."""
-SHOWN_BY = (COMMANDS, "coordinator/deploy.py", "coordinator/report/", "coordinator/page/", "coordinator/document/")
+SHOWN_BY = (
+    COMMANDS,
+    "coordinator/deploy.py",
+    "coordinator/report/",
+    "coordinator/page/",
+    "coordinator/document/",
+    "coordinator/writers/",
+)
 """The only places in the coordinator that may import coordinator.report: what it records does not know who shows it."""
 ONLY_IN = {
     "torch": "torch_",
@@ -43,6 +50,7 @@ ONLY_IN = {
 """Package -> the one file, or the beginning of the file names, that may import it."""
 LAZY = (
     *("sklearn", "threadpoolctl", "matplotlib", "rich", "amqtt", "PIL", "tomli_w", "starlette", "uvicorn", "jinja2", "shtab"),
+    *("pandas", "tensorboardX", "wandb", "mlflow", "prometheus_client"),
 )
 """Packages that are imported inside functions, except in files whose names say so."""
 HEAVY = (*ONLY_IN, *LAZY)

@@ -93,7 +93,7 @@ def test_both_models_are_measured(pictures: Path) -> None:
     last = run.result.history[-1]
     assert len(set(last.global_accuracy.values())) == 1
     assert len(last.accuracy) == len(last.global_accuracy) == 4
-    assert run.result.gm(last.global_accuracy) is not None
+    assert run.result.gm_of(last.global_accuracy) is not None
 
 
 def _flat(net: Any) -> np.ndarray:

@@ -8,11 +8,11 @@ from typing import Any
 
 import fleets
 import pytest
+from interrupting import stop_after
 
 from coordinator.record.result import Result
 from edge_sdk.errors import StoreError, UsageError
 from edge_sim.clock import checkpoint
-from edge_sim.clock.clock import VirtualClock
 from edge_sim.runs.runner import run
 
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)]
@@ -33,20 +33,6 @@ def same(result: Result, whole: Result) -> None:
     assert [entry.accuracy for entry in result.history] == [entry.accuracy for entry in whole.history]
     assert [d.rounds_done for d in result.devices] == [d.rounds_done for d in whole.devices]
     assert result.updates["accepted"] == whole.updates["accepted"]
-
-
-def stop_after(monkeypatch: pytest.MonkeyPatch, steps: int, error: type[BaseException]) -> None:
-    """Raise in the midst of a run, once."""
-    left = [steps]
-    step = VirtualClock.step
-
-    def counted(clock: VirtualClock) -> bool:
-        left[0] -= 1
-        if left[0] == 0:
-            raise error
-        return step(clock)
-
-    monkeypatch.setattr(VirtualClock, "step", counted)
 
 
 @pytest.mark.parametrize("steps", [1, 20, 60, 61, 77, 105, 140, 175])

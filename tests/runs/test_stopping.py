@@ -7,7 +7,7 @@ from typing import Any
 
 import fleets
 import pytest
-from test_interrupts import stop_after
+from interrupting import stop_after
 
 from coordinator import rounds
 from coordinator.record.result import Result

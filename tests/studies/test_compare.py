@@ -20,6 +20,7 @@ from edge_sim.config import settings
 from edge_sim.fleet import fleet as fleet_of
 from edge_sim.studies import compare as comparing
 from edge_sim.studies import planned_runs as plans
+from edge_sim.studies import study_runs
 
 
 @pytest.fixture
@@ -54,16 +55,15 @@ def test_every_run_lies_in_a_run_directory_and_none_is_run_twice(config, tmp_pat
 
 
 def test_an_interrupted_run_is_done_again_and_more_may_be_asked_for(config, tmp_path, monkeypatch):
-    real = plans.write_run
+    real = study_runs.write_run
 
     def interrupted(result, toml, folder):
         if folder.parts[-2:] == ("fedmd", "seed-0"):
-            (folder).mkdir(parents=True)
             (folder / "federation.toml").write_text(toml)
             raise KeyboardInterrupt
         real(result, toml, folder)
 
-    monkeypatch.setattr(plans, "write_run", interrupted)
+    monkeypatch.setattr(study_runs, "write_run", interrupted)
     with pytest.raises(KeyboardInterrupt):
         ran(config, tmp_path, seeds=(0,))
     monkeypatch.undo()
@@ -191,7 +191,7 @@ def test_the_command_says_how_to_go_on_after_an_interrupt(file, tmp_path, capsys
     def stop(*_arguments, **_options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(plans, "run", stop)
+    monkeypatch.setattr(study_runs, "run_in", stop)
     assert cli.main(["compare", str(file), "--methods", "fedmd", "--out", str(tmp_path / "cmp")]) == 130
     assert "same command goes on" in capsys.readouterr().err
 

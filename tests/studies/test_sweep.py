@@ -41,7 +41,7 @@ def file(config, tmp_path):
 
 def ran(config, out, over=(RATE,), methods=("fedmd",), seeds=(0, 1)):
     labels = []
-    found = sweeping.sweep(config, over, methods, seeds, out, observer=labels.append)
+    found = sweeping.sweep(config, axes.read_axes(over), methods, seeds, out, observer=labels.append)
     return found, [label.split(" (")[0] for label in labels]
 
 

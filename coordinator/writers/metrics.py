@@ -1,0 +1,81 @@
+"""Metrics of a running federation for Prometheus, and the address at which they are served."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping
+from typing import Any
+
+from edge_sdk.errors import MissingExtra, UsageError
+
+PREFIX = "edge_sdk"
+
+
+class PrometheusWriter:
+    """Serves the newest figures at http://HOST:PORT/metrics, as gauges with the names of the federation and the method.
+
+    Bytes and devices that did not answer are counters, which go on over rounds.
+    """
+
+    def __init__(self, host: str, port: int, labels: Mapping[str, str]) -> None:
+        """Raises UsageError where the address cannot be served, MissingExtra without prometheus_client."""
+        try:
+            from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server  # an optional package
+        except ImportError:
+            raise MissingExtra("prometheus-client", "metrics", "--metrics") from None
+        self._registry, self._labels = CollectorRegistry(), dict(labels)
+        self._gauge, self._counter = Gauge, Counter
+        self._known: dict[str, Any] = {}
+        try:
+            self._server, self._thread = start_http_server(port, addr=host, registry=self._registry)
+        except OSError as error:
+            raise UsageError(
+                f"--metrics {host}:{port}: cannot be served ({error.strerror}); a free one is {host}:{_free_port(host)}"
+            ) from None
+
+    @property
+    def port(self) -> int:
+        """The port, also where 0 was asked for."""
+        number: int = self._server.server_port
+        return number
+
+    def write(self, round_: int, figures: Mapping[str, float]) -> None:
+        """Set the gauges and raise the counters."""
+        self._of("round", counts=False).set(round_)
+        for name, value in figures.items():
+            counts = name.startswith(("bytes/", "devices/silent", "devices/declined", "work/"))
+            metric = self._of(name.replace("/", "_"), counts=counts)
+            if counts:
+                metric.inc(value)
+            else:
+                metric.set(value)
+
+    def close(self) -> None:
+        """Stop serving."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    def _of(self, name: str, *, counts: bool) -> Any:
+        if name not in self._known:
+            make = self._counter if counts else self._gauge
+            whole = make(f"{PREFIX}_{name}", name.replace("_", " "), [*self._labels], registry=self._registry)
+            self._known[name] = whole.labels(**self._labels)
+        return self._known[name]
+
+
+def read_address(text: str) -> tuple[str, int]:
+    """Host and port of --metrics.  Raises UsageError."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not port.isdecimal() or int(port) > 65535:
+        raise UsageError(f"--metrics {text}: expected HOST:PORT, such as 127.0.0.1:9464")
+    return host, int(port)
+
+
+def _free_port(host: str) -> int:
+    with socket.socket() as probe:
+        try:
+            probe.bind((host, 0))
+        except OSError:
+            return 0
+        return int(probe.getsockname()[1])

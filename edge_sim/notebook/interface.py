@@ -1,0 +1,170 @@
+"""`edge_sim.run`, `compare` and `sweep`."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coordinator.config import load_toml, to_toml
+from coordinator.record.observer import ObserverGroup, RunObserver
+from coordinator.report.run_files import write_run
+from edge_sdk.at_rest.files import replace_durably
+from edge_sdk.errors import UsageError
+from edge_sdk.models.base import Model
+from edge_sim.clock.virtual_fleet import VirtualFleet
+from edge_sim.config import settings as config_settings
+from edge_sim.config.settings import Config
+from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
+from edge_sim.notebook.given import GivenData, GivenModels, with_models, write_data
+from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
+from edge_sim.runs.runner import ObserverFor, run
+from edge_sim.studies.axes import axes_of
+from edge_sim.studies.compare import compare
+from edge_sim.studies.planned_runs import with_setting
+from edge_sim.studies.sweep import sweep
+
+Source = Config | Mapping[str, Any] | str | Path
+"""A TOML file, its tables, or a parsed Config."""
+DATA = "data.npz"
+ONLY_HERE = ("workers", "ray")
+"""Engines that compute in other processes, which do not know functions of this one."""
+
+
+def run_federation(
+    config: Source,
+    *,
+    models: GivenModels | None = None,
+    data: GivenData | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on_round: Callable[[RoundNews], object] | None = None,
+    on_device: Callable[[DeviceNews], object] | None = None,
+    broker: str = "memory",
+    out: str | Path | None = None,
+    resume: bool = False,
+    keep_models: bool = False,
+    observer: ObserverFor = lambda _label: None,
+    **options: Any,
+) -> SimulationResult:
+    """Run a federation and return its result.
+
+    config: a TOML file, its tables, or a parsed Config.  settings: values that differ, by key, such as
+    {"train.learning_rate": 0.01}.  models: functions (classes, input_shape, seed) that return a torch.nn.Module or a
+    Model: one for all devices, several that take turns, or by the name that [[fleet]] rows give.  data: arrays
+    (x_train, y_train, x_test, y_test), a mapping of these names, or a training and a test torch data set.
+
+    on_round, on_device: are called with RoundNews after each round, and with DeviceNews as devices join.  out: the run
+    directory, which then holds what `edge-sdk simulate` writes; nobody else may run in it meanwhile.  keep_models:
+    write the trained models there, too.  broker: `memory` (virtual time, one thread, repeatable bit for bit),
+    `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).  resume: go
+    on with the run in `out`.  options: quarantine and trace, as of `edge-sdk simulate`.
+
+    Raises UsageError, RunFailed, StoreError.
+    """
+    folder = Path(out) if out is not None else None
+    if keep_models and folder is None:
+        raise UsageError("keep_models: needs out, the folder to keep them in")
+    if models is not None and broker != "memory":
+        raise UsageError(f"models: functions are known in this process alone, not over {broker}; give MODULE:FACTORY")
+    trained: dict[str, Model] = {}
+
+    def keep(virtual: VirtualFleet) -> None:
+        trained.update({device.device.kit.id: device.agent.bench.model for device in virtual.devices})
+
+    def observed(label: str) -> RunObserver:
+        given = observer(label)
+        return ObserverGroup(CallbackObserver(label, on_round, on_device), *([given] if given is not None else []))
+
+    with _ready(config, models, data, settings, folder) as parsed:
+        result = run(parsed, broker=broker, out=folder, resume=resume, observer=observed, finished=keep, **options)
+        if folder is not None:
+            write_run(result, to_toml(parsed.tables), folder)
+            if keep_models:
+                _write_models(trained, folder / "models")
+    return outcome_of(result, folder, trained)
+
+
+def compare_methods(
+    config: Source,
+    methods: Sequence[str],
+    *,
+    seeds: Sequence[int] = (),
+    out: str | Path | None = None,
+    models: GivenModels | None = None,
+    data: GivenData | None = None,
+    settings: Mapping[str, Any] | None = None,
+    metric: str = "mean",
+    observer: ObserverFor = lambda _label: None,
+) -> ComparisonResult:
+    """Run the same federation under several methods, and compare them, as `edge-sdk compare` does.
+
+    out: default: runs/NAME-compare; finished runs in it are not run again.  The other arguments are those of `run`.
+    """
+    with _ready(config, models, data, settings, Path(out) if out is not None else None) as parsed:
+        folder = Path(out) if out is not None else Path("runs") / f"{parsed.federation.name}-compare"
+        found = compare(parsed, methods, seeds or (parsed.federation.seed,), folder, observer, metric=metric)
+    return ComparisonResult(found.lines, found.baseline, found.metric, folder)
+
+
+def sweep_settings(
+    config: Source,
+    over: Mapping[str, Sequence[Any]],
+    *,
+    methods: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    out: str | Path | None = None,
+    models: GivenModels | None = None,
+    data: GivenData | None = None,
+    settings: Mapping[str, Any] | None = None,
+    observer: ObserverFor = lambda _label: None,
+) -> SweepResult:
+    """Run a grid of settings, let every method choose on the validation part, and compare, as `edge-sdk sweep` does.
+
+    over: keys and their values, the base value first.  out: default: runs/NAME-sweep.
+    """
+    with _ready(config, models, data, settings, Path(out) if out is not None else None) as parsed:
+        folder = Path(out) if out is not None else Path("runs") / f"{parsed.federation.name}-sweep"
+        chosen, numbers = methods or (parsed.federation.method,), seeds or (parsed.federation.seed,)
+        found = sweep(parsed, axes_of(over), chosen, numbers, folder, observer=observer)
+    return SweepResult(found.axes, found.conditions, folder)
+
+
+@contextmanager
+def _ready(
+    config: Source,
+    models: GivenModels | None,
+    data: GivenData | None,
+    changes: Mapping[str, Any] | None,
+    folder: Path | None,
+) -> Iterator[Config]:
+    """The config with models and data in it.  Data lie in the folder, or in one that lasts as long as the context."""
+    tables, file = _tables(config)
+    tables = with_setting(tables, changes or {})
+    if models is not None:
+        tables = with_models(tables, models)
+    with tempfile.TemporaryDirectory() as temporary:
+        if data is not None:
+            path = (folder or Path(temporary)) / DATA
+            write_data(data, path)
+            tables["data"] = {**tables.get("data", {}), "source": "npz", "path": str(path.resolve())}
+        parsed = config_settings.parse(tables, file)
+        if models is not None and parsed.run.engine in ONLY_HERE:
+            raise UsageError(f'run.engine = "{parsed.run.engine}": functions are known in this process alone')
+        yield parsed
+
+
+def _tables(config: Source) -> tuple[dict[str, Any], Path]:
+    if isinstance(config, Config):
+        return config.tables, config.file
+    if isinstance(config, Mapping):
+        return {**config}, Path("config")
+    return load_toml(Path(config)), Path(config)
+
+
+def _write_models(trained: Mapping[str, Model], folder: Path) -> None:
+    """Write each model's state, as its `load_state` reads it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for device, model in trained.items():
+        replace_durably(folder / f"{device}.state", model.state_bytes())

@@ -1,0 +1,192 @@
+"""What run, compare and sweep return in Python: figures, tables, pictures, trained models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from coordinator.record.result import Result
+from coordinator.record.units import percent
+from coordinator.report.budgets import budget_table, read_budget
+from coordinator.report.compare import Comparison
+from coordinator.report.compare_files import comparison_summary, method_rows, run_rows
+from coordinator.report.compare_table import compare_table
+from coordinator.report.paper_table import USUAL, paper_table
+from coordinator.report.plots import comparison_drawings, run_drawings
+from coordinator.report.run_files import run_tables
+from coordinator.report.run_table import run_table
+from coordinator.report.summary import summary
+from coordinator.report.tables import Table, latex_text, plain_text
+from edge_sdk.errors import MissingExtra, UsageError
+from edge_sdk.models.base import Model
+from edge_sim.notebook.drawn import Plots
+from edge_sim.studies.sweep import Sweep, sweep_summary, trial_rows
+from edge_sim.studies.sweep_table import sweep_text
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+
+class PersonalMeans(NamedTuple):
+    """FedNH's measures of personal models, means over the devices; None: not measured."""
+
+    v: float | None
+    """PM(V): every class that a device holds weighs alike."""
+    l: float | None  # noqa: E741  # the paper's name
+    """PM(L): every class weighs as its share of the device's samples."""
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class SimulationResult(Result):
+    """The result of `edge_sim.run`: a Result with short names for what one looks at first."""
+
+    folder: Path | None = None
+    """The run directory, which `edge-sdk report` reads; None: the run was kept in memory."""
+    trained: Mapping[str, Model] = field(default_factory=dict, compare=False)
+    """The trained personal models by device id; empty over a broker, and of a run that was read from its folder."""
+
+    @property
+    def accuracy(self) -> float | None:
+        """The mean accuracy of the devices' own models at the end; None: none was measured."""
+        found: float | None = summary(self)["accuracy"].get("mean")
+        return found
+
+    @property
+    def gm(self) -> float | None:
+        """The accuracy of the global model on the shared test (FedNH's GM); None: there is no such model."""
+        found: float | None = summary(self)["accuracy"].get("gm")
+        return found
+
+    @property
+    def pm(self) -> PersonalMeans:
+        """FedNH's PM(V) and PM(L)."""
+        return PersonalMeans(self.metrics.get("pm_v_mean"), self.metrics.get("pm_l_mean"))
+
+    @property
+    def models_folder(self) -> Path | None:
+        """Where the trained models lie as files, one a device, with keep_models=True; None: nowhere."""
+        place = self.folder / "models" if self.folder else None
+        return place if place is not None and place.is_dir() else None
+
+    @property
+    def plot(self) -> Plots:
+        """The pictures of the run."""
+        return Plots(run_drawings(self))
+
+    def to_pandas(self, table: str = "rounds") -> DataFrame:
+        """A table of the run as a data frame: rounds, devices, accuracy, instruments or missed, as in its CSV files."""
+        tables = run_tables(self)
+        if table not in tables:
+            raise UsageError(f"to_pandas({table!r}): expected one of {', '.join(tables)}")
+        columns, rows = tables[table]
+        return data_frame(rows, columns)
+
+    def _repr_html_(self) -> str:
+        """A few figures, and the table of devices."""
+        figures = {"accuracy": self.accuracy, "GM": self.gm, "PM(V)": self.pm.v, "PM(L)": self.pm.l}
+        known = ", ".join(f"{name} {percent(value)}" for name, value in figures.items() if value is not None)
+        return f"<p><b>{escape(repr(self)[1:-1])}</b></p><p>{escape(known)}</p>{html_table(run_table(self))}"
+
+
+@dataclass(frozen=True, repr=False)
+class ComparisonResult(Comparison):
+    """The result of `edge_sim.compare`."""
+
+    folder: Path = Path()
+    """The folder of the comparison, which `edge-sdk report` and `edge-sdk table` read."""
+
+    def __repr__(self) -> str:
+        seeds = ", ".join(map(str, self.seeds))
+        return f"<comparison of {', '.join(self.methods)}: seeds {seeds}; {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        return html_table(compare_table(self))
+
+    @property
+    def plot(self) -> Plots:
+        """The pictures of the comparison."""
+        return Plots(comparison_drawings(self))
+
+    def to_pandas(self, table: str = "methods") -> DataFrame:
+        """A row for each method (`methods`), or for each run (`runs`)."""
+        rows = {"methods": method_rows, "runs": run_rows}.get(table)
+        if rows is None:
+            raise UsageError(f"to_pandas({table!r}): expected methods or runs")
+        return data_frame(rows(comparison_summary(self)))
+
+    def at_budget(self, *budgets: str) -> str:
+        """A table of accuracies at budgets such as 5MB, 100J, 2TFLOP, 60s; default: those that all methods reach."""
+        return plain_text(budget_table(self, [read_budget(text) for text in budgets]))
+
+    def to_latex(self, *columns: str, caption: str = "") -> str:
+        """A LaTeX table; columns: those of `edge-sdk table --columns`, and budgets."""
+        return latex_text(paper_table(self, columns or USUAL, latex=True, caption=caption))
+
+
+@dataclass(frozen=True, repr=False)
+class SweepResult(Sweep):
+    """The result of `edge_sim.sweep`."""
+
+    folder: Path = Path()
+
+    def __repr__(self) -> str:
+        axes = ", ".join(f"{axis.key} ({len(axis.values)})" for axis in self.axes)
+        return f"<sweep over {axes}; {self.folder}>"
+
+    def _repr_html_(self) -> str:
+        return f"<pre>{escape(sweep_text(self))}</pre>"
+
+    @property
+    def chosen(self) -> dict[str, dict[str, Any]]:
+        """The setting that each method chose on the validation part, of the first condition."""
+        return {method: dict(candidate.setting) for method, candidate in self.conditions[0].chosen.items()}
+
+    @property
+    def comparisons(self) -> tuple[ComparisonResult, ...]:
+        """The comparison of the chosen settings, one for each condition."""
+        return tuple(
+            ComparisonResult(each.comparison.lines, each.comparison.baseline, each.comparison.metric, self.folder)
+            for each in self.conditions
+        )
+
+    def to_pandas(self) -> DataFrame:
+        """A row for each run, with its values of every key."""
+        return data_frame(list(trial_rows(self)))
+
+    def summary(self) -> dict[str, Any]:
+        """The contents of sweep.json."""
+        return sweep_summary(self)
+
+
+def outcome_of(result: Result, folder: Path | None, trained: Mapping[str, Model]) -> SimulationResult:
+    """A Result with what Python has beside it."""
+    values = {each.name: getattr(result, each.name) for each in fields(Result)}
+    return SimulationResult(**values, folder=folder, trained=trained)
+
+
+def data_frame(rows: Iterable[Mapping[str, object]], columns: Iterable[str] | None = None) -> DataFrame:
+    """Rows as a data frame.  Raises MissingExtra without pandas."""
+    try:
+        from pandas import DataFrame as Frame  # an optional package: only where a data frame is wanted
+    except ImportError:
+        raise MissingExtra("pandas", "notebook", "data frames") from None
+    return Frame(list(rows), columns=None if columns is None else list(columns))
+
+
+def html_table(table: Table) -> str:
+    """A table and the lines below it as HTML."""
+    heads = "".join(f"<th>{escape(column.name)}</th>" for column in table.columns)
+    rows = "".join(_row(cells) for cells in (*table.rows, *([table.last] if table.last else [])))
+    notes = "".join(f"<p>{escape(note)}</p>" for note in (table.headline, *table.notes) if note)
+    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>{notes}"
+
+
+def _row(cells: Iterable[str]) -> str:
+    return f"<tr>{''.join(_cells(cells))}</tr>"
+
+
+def _cells(cells: Iterable[str]) -> Iterator[str]:
+    yield from (f"<td>{escape(cell)}</td>" for cell in cells)

@@ -1,0 +1,176 @@
+"""The missing runs of a comparison or a sweep: one after the other, or several at once, each in its own folder.
+
+A run that is interrupted keeps its checkpoint, and goes on from it when the same command is given again.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import dataclasses
+import logging
+import multiprocessing
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+from coordinator.config import to_toml
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import Result, RoundResult
+from coordinator.record.run_record import RunRecord
+from coordinator.record.units import human_seconds
+from coordinator.report.progress import Progress
+from coordinator.report.run_files import write_run
+from edge_sdk.errors import UsageError
+from edge_sim.config.settings import Config
+from edge_sim.fleet.fleet import Fleet, build_fleet, rebuilt
+from edge_sim.runs import run_folder
+from edge_sim.runs.runner import run_in
+
+log = logging.getLogger(__name__)
+
+RunOne: TypeAlias = "Callable[[Config, RunObserver | None, Path], Result]"
+"""Carries out one run in its folder."""
+CHECKPOINTS = ("checkpoint", "checkpoint.old", "checkpoint.new")
+
+
+class InMemory:
+    """Runs federations in virtual time; data that the next run needs, too, are loaded and divided once."""
+
+    def __init__(self) -> None:
+        self._fleet: Fleet | None = None
+        self._key: tuple[object, ...] = ()
+
+    def __call__(self, config: Config, observer: RunObserver | None, folder: Path) -> Result:
+        """Run the federation, or go on with it where its folder has a checkpoint of it."""
+        with run_folder.claimed(folder):
+            resume = _goes_on(folder, config)
+            result = run_in(
+                folder, config, observer=lambda _label: observer, fleet=self._with_data(config), resume=resume
+            )
+            write_run(result, to_toml(config.tables), folder)
+        for name in CHECKPOINTS:  # what a finished run is made of stands in its other files
+            shutil.rmtree(folder / name, ignore_errors=True)
+        return result
+
+    def _with_data(self, config: Config) -> Fleet:
+        federation = config.federation
+        key = (config.data, config.partition, federation.seed, federation.classes, federation.devices, config.file)
+        if self._fleet is None or key != self._key:
+            self._fleet, self._key = build_fleet(config), key
+            return self._fleet
+        return rebuilt(self._fleet, config)
+
+
+def _goes_on(folder: Path, config: Config) -> bool:
+    """Whether the folder has a checkpoint of this very run; any other leftover of an unfinished run is removed."""
+    if (folder / "summary.json").exists():  # it failed: it begins anew
+        (folder / "summary.json").unlink()
+    elif any((folder / name).exists() for name in CHECKPOINTS[:2]):
+        with suppress(UsageError):
+            return not run_folder.is_over(folder, config)
+    for name in CHECKPOINTS:
+        shutil.rmtree(folder / name, ignore_errors=True)
+    return False
+
+
+class TimeLeft:
+    """The time left of many runs, from the share of them that is done since the start."""
+
+    def __init__(self, runs: int, jobs: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
+        self._runs, self._jobs, self._clock = runs, max(1, jobs), clock
+        self._begun_s, self._done, self._share = clock(), 0, 0.0
+
+    def round_done(self, share: float) -> None:
+        """Note that this share of the run at hand is done."""
+        self._share = share
+
+    def run_done(self) -> None:
+        """Note that a run is done."""
+        self._done, self._share = self._done + 1, 0.0
+
+    @property
+    def words(self) -> str:
+        """The time left in words; empty as long as nothing is known, or nothing is left."""
+        done = self._done + self._share
+        if not done or done >= self._runs:
+            return ""
+        left_s = (self._clock() - self._begun_s) / done * (self._runs - done)
+        return f"about {human_seconds(left_s)} left in all"
+
+
+class StudyProgress(Progress):
+    """The lines of one run among many: with the time left of all."""
+
+    def __init__(self, label: str, left: TimeLeft) -> None:
+        super().__init__(label, brief=True, left=lambda: left.words)
+        self._overall = left
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """Say how far the run is, and the time left of all."""
+        self._overall.round_done(result.round / of)
+        super().round_done(result, of, record)
+
+
+def run_all(
+    todo: Sequence[tuple[str, Config, Path]],
+    *,
+    run_one: RunOne,
+    observer: Callable[[str], RunObserver | None] | None,
+    jobs: int,
+) -> None:
+    """Carry out runs: label, config and folder of each.  observer: None: lines in the terminal.
+
+    Raises what a run raises; with several jobs, after the others have stopped and kept their state.
+    """
+    left = TimeLeft(len(todo), jobs)
+    if jobs > 1 and len(todo) > 1:
+        _at_once(todo, left, jobs)
+        return
+    for place, (label, config, folder) in enumerate(todo, 1):
+        words = f"{label} ({place} of {len(todo)})"
+        run_one(config, StudyProgress(words, left) if observer is None else observer(words), folder)
+        left.run_done()
+
+
+def _at_once(todo: Sequence[tuple[str, Config, Path]], left: TimeLeft, jobs: int) -> None:
+    """Carry out runs in worker processes; their lines come when they end."""
+    context = multiprocessing.get_context("spawn")
+    with concurrent.futures.ProcessPoolExecutor(min(jobs, len(todo)), context, _one_thread) as pool:
+        waiting = {pool.submit(_in_worker, config, folder): label for label, config, folder in todo}
+        try:
+            for place, future in enumerate(concurrent.futures.as_completed(waiting), 1):
+                took_s, words = future.result()
+                left.run_done()
+                rest = f", {left.words}" if left.words else ""
+                sys.stderr.write(
+                    f"{waiting[future]} ({place} of {len(todo)} done): {words} in {human_seconds(took_s)}{rest}\n"
+                )
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for process in multiprocessing.active_children():
+                if process.pid is not None:
+                    with suppress(ProcessLookupError):
+                        os.kill(process.pid, signal.SIGINT)  # it writes its checkpoint
+            raise
+
+
+def _one_thread() -> None:
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+_WORKER = InMemory()
+
+
+def _in_worker(config: Config, folder: Path) -> tuple[float, str]:
+    begun_s = time.monotonic()
+    try:
+        result = _WORKER(config, None, folder)
+    except KeyboardInterrupt:
+        raise SystemExit(1) from None  # the checkpoint is written; the parent says so
+    return time.monotonic() - begun_s, repr(dataclasses.replace(result, insight=None))[1:-1]
