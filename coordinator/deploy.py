@@ -181,7 +181,7 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
         sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
     else:
         show_table(run_table(result), sys.stdout)
-        sys.stdout.write(f"{folder}/summary.json\n")
+        sys.stdout.write(f"\nsummary: {folder / 'summary.json'}\n")
 
 
 def _equipment(settings: Settings) -> Equipment:

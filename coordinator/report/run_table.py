@@ -96,11 +96,12 @@ def _costs(result: Result) -> list[str]:
     used_j = sum(device.energy_j for device in result.devices)
     sources = {device.joules_source for device in result.devices if device.energy_j}
     source = _JOULES_FROM.get(next(iter(sources)), "") if len(sources) == 1 else ", some measured, some by profiles"
-    parts = [f"{human_joules(used_j)} drawn by all devices{source}"] if used_j else []
+    parts = [f"energy: {human_joules(used_j)} drawn by all devices{source}"] if used_j else []
     slowest = max(result.devices, key=lambda device: device.waited_s, default=None)
     if slowest is not None and slowest.waited_s > WORTH_TELLING_S:
-        kind = "".join(f", {printable(word)}" for word in (slowest.board, slowest.link) if word)
-        parts.append(f"waited longest for {printable(slowest.id)}{kind}: {human_seconds(slowest.waited_s)}")
+        kind = ", ".join(printable(word) for word in (slowest.board, slowest.link) if word)
+        who = printable(slowest.id) + (f" ({kind})" if kind else "")
+        parts.append(f"the others waited longest for {who}: {human_seconds(slowest.waited_s)}")
     return ["; ".join(parts)] if parts else []
 
 
@@ -222,27 +223,34 @@ def _local(result: Result) -> list[str]:
         return []
     before = "" if alone is None else f"{percent(alone)} alone -> "
     after = "" if alone is None else f" federated ({_gain(alone, federated)} points)"
-    return [f"on their own classes: {before}{percent(federated)}{after}"]
+    return [f"on the classes that each device holds: {before}{percent(federated)}{after}"]
 
 
 def _own_task(result: Result) -> list[str]:
     """The measures of FedKF for each model, and those of FedNH where devices disclose their class counts."""
     whole = summary(result)
-    personal = (("PM(V)", "pm_v_mean"), ("PM(L)", "pm_l_mean"))
+    personal = (("every class alike", "PM(V)", "pm_v_mean"), ("by its samples", "PM(L)", "pm_l_mean"))
     words = _measures(whole["own_task"])
-    words += [f"{name} {percent(result.metrics[key])}" for name, key in personal if key in result.metrics]
+    words += [
+        f"{percent(result.metrics[key])} {said} ({name})" for said, name, key in personal if key in result.metrics
+    ]
     rows = [("own models", words)]
     for model, name in (("global", "global model"), ("active", "mean of the last round's devices (ACA)")):
         found = whole.get(f"{model}_model", {"own_task": {}, "accuracy": {}})
         gm = found["accuracy"].get("gm")
-        rows.append((name, _measures(found["own_task"]) + ([f"GM {percent(gm)}"] if gm is not None else [])))
-    return [f"{name} on own tasks: {', '.join(words)}" for name, words in rows if words]
+        shared = [f"{percent(gm)} on the test that all share (GM)"] if gm is not None else []
+        rows.append((name, _measures(found["own_task"]) + shared))
+    return [f"{name} on each device's own task: {', '.join(words)}" for name, words in rows if words]
 
 
 def _measures(own_task: Mapping[str, float]) -> list[str]:
-    """AMP, FM and WLP as far as they are known."""
-    ways = (("amp", "AMP", percent), ("fm", "FM", "{:.4f}".format), ("wlp", "WLP", percent))
-    return [f"{name} {say(own_task[key])}" for key, name, say in ways if key in own_task]
+    """AMP, WLP and FM as far as they are known, in words first."""
+    ways = (
+        ("amp", "{} on average (AMP)", percent),
+        ("wlp", "{} the worst device (WLP)", percent),
+        ("fm", "{} the variance between devices (FM)", "{:.4f}".format),
+    )
+    return [said.format(say(own_task[key])) for key, said, say in ways if key in own_task]
 
 
 def _times(time: dict[str, float]) -> list[str]:

@@ -186,7 +186,7 @@ class Deployment:
 
     def _refuse(self, found: JudgedModel) -> None:
         self._refused += 1
-        line = f"the model after round {found.rounds_done} is not served: {found.fault}"
+        line = f"predict() keeps the model that it has, and not that after round {found.rounds_done}: {found.fault}"
         if self._refused == REFUSED_IN_A_ROW:
             self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, LONGEST_PAUSE_S)
             self._pause_ends_s = self._clock() + self._pause_s

@@ -64,6 +64,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
             "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
         )
     fleet = None
+    sys.stderr.write(f"{_start(config)}\n")
     try:
         if args.broker == "memory":
             fleet = build_fleet(config)
@@ -90,10 +91,18 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
     else:
         show_table(run_table(result), sys.stdout)
         pictures = draw_run(result, out / "plots")
-        sys.stdout.write(f"\nsummary: {out / 'summary.json'}\n" + "".join(f"picture: {path}\n" for path in pictures))
+        sys.stdout.write(f"\nsummary: {out / 'summary.json'}\npictures: {len(pictures)} in {out / 'plots'}\n")
     if not result.completed:
         sys.stderr.write(f"edge-sdk: the run failed: {result.reason}\n")
     return 0 if result.completed else 1
+
+
+def _start(config: Config) -> str:
+    """Say what is about to run."""
+    table = config.federation
+    first = "first each device alone, for comparison; then " if config.run.standalone != "off" else ""
+    alone = "" if table.method == "local" else first
+    return f"{table.name}: {alone}{table.devices} devices under {table.method}, {table.rounds} rounds"
 
 
 def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:

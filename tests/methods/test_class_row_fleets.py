@@ -172,7 +172,7 @@ def test_local_accuracy_reaches_the_summary_beside_its_standalone_line(pictures:
     assert set(metrics) == expected | ({"prototype_accuracy_mean"} if method == "fedproto" else set())
     assert all(0 < value <= 1 for value in metrics.values())
     assert metrics["local_accuracy_mean"] > result.devices[0].accuracy  # two of four classes
-    line = f"on their own classes: {100 * metrics['standalone_local_accuracy_mean']:.1f} % alone -> "
+    line = f"on the classes that each device holds: {100 * metrics['standalone_local_accuracy_mean']:.1f} % alone -> "
     assert any(note.startswith(line) for note in run_table(result).notes)
 
 

@@ -144,7 +144,7 @@ def test_what_a_reader_must_know_stands_below():
         ("0 of 1 rounds", "quorum lost"),
         ("old", "version", "speaks 0", "upgrade it"),
         ("mute",),
-        ("device-9", "3 checksum", "1 limit"),
+        ("device-9", "3 messages", "(checksum)", "1 message ", "(limit)"),
         ("warning", "a term had no effect"),
         ("device-0, device-1", "extractor frozen"),  # what two devices share is said once
     )

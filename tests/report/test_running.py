@@ -218,7 +218,7 @@ def test_refused_devices_and_hostile_names_are_safe_to_read(tmp_path, observer):
     observer.round_done(RoundResult(round=4), 4, bad)
     text = running_text(tmp_path / "run", read_running(tmp_path / "run"))
     assert "\x1b" not in text
-    for part in ("evil: not ?[2J listed", "add it", "evil?: 2 chunk"):
+    for part in ("evil: not ?[2J listed", "add it", "evil?: 2 messages", "(chunk)"):
         assert part in text
 
 

@@ -74,9 +74,10 @@ def test_what_is_no_terminal_gets_plain_text():
 
 def test_without_rich_a_terminal_gets_plain_text(monkeypatch):
     monkeypatch.setitem(sys.modules, "rich", None)
+    monkeypatch.setenv("COLUMNS", "80")
     stream = Terminal()
     show_table(TABLE, stream)
-    assert stream.getvalue() == plain_text(TABLE)
+    assert stream.getvalue() == plain_text(TABLE, room=80)
 
 
 def test_with_rich_every_cell_and_line_is_there_and_nothing_is_markup(on_terminal):
