@@ -14,6 +14,7 @@ from coordinator.page.live import PageObserver
 from coordinator.page.serving import page_feed
 from coordinator.page.values import finished_state
 from coordinator.record.observer import ObserverGroup, RunObserver
+from coordinator.record.result import Result
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
 from coordinator.report.progress_file import About, ProgressFile
@@ -22,6 +23,7 @@ from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from coordinator.report.tables import show_table
 from coordinator.writers.opening import RunWriters, run_writers, writer_options
+from edge_sdk.errors import MissingExtra
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines.choice import resolve_engine
@@ -90,11 +92,18 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
         sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
     else:
         show_table(run_table(result), sys.stdout)
-        pictures = draw_run(result, out / "plots")
-        sys.stdout.write(f"\nsummary: {out / 'summary.json'}\npictures: {len(pictures)} in {out / 'plots'}\n")
+        sys.stdout.write(f"\nsummary: {out / 'summary.json'}\n{_drawn(result, out / 'plots')}\n")
     if not result.completed:
         sys.stderr.write(f"edge-sdk: the run failed: {result.reason}\n")
     return 0 if result.completed else 1
+
+
+def _drawn(result: Result, folder: Path) -> str:
+    """Draw the pictures, and say where they are, or why there are none."""
+    try:
+        return f"pictures: {len(draw_run(result, folder))} in {folder}"
+    except MissingExtra as missing:
+        return f"no pictures: {missing}"
 
 
 def _start(config: Config) -> str:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from edge_sdk.cli import main
 from edge_sim.data.sources.drawn_digits import read_drawn_digits
+from edge_sim.runs.demo_command import FILE
 
 WITHOUT_EXTRAS = """
 import sys
@@ -59,3 +61,13 @@ def test_drawn_digits_follow_from_the_seed_and_hold_every_class_equally():
     assert one.train.x.dtype == np.uint8
     assert set(np.bincount(one.train.y)) == {160}
     assert set(np.bincount(one.test.y)) == {40}
+
+
+def test_a_simulation_without_matplotlib_says_that_it_has_no_pictures(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    shorter = ["--set", "federation.rounds=1", "--set", "run.standalone=off"]
+    assert main(["simulate", str(FILE), "--out", str(tmp_path / "run"), *shorter]) == 0
+    assert "edge-sdk[coordinator]" in capsys.readouterr().out
+    assert (tmp_path / "run" / "summary.json").exists()
