@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import textwrap
 from collections.abc import Sequence
 from typing import TextIO
 
@@ -28,8 +29,11 @@ def columns(rows: Sequence[Sequence[str]], room: int | None = None) -> str:
         )
     head, *body = rows
     wide = max(map(len, head[1:]), default=0)
-    blocks = [
-        [row[0], *(f"{GAP}{name:{wide}}{GAP}{cell}" for name, cell in zip(head[1:], row[1:], strict=True) if cell)]
-        for row in body
-    ]
-    return "\n".join(line for block in blocks for line in block)
+    lines = []
+    for row in body:
+        lines += textwrap.wrap(row[0], room) or [""]
+        for name, cell in zip(head[1:], row[1:], strict=True):
+            begin = f"{GAP}{name:{wide}}{GAP}"
+            further = " " * min(len(begin), room // 2)
+            lines += textwrap.wrap(cell, room, initial_indent=begin, subsequent_indent=further)
+    return "\n".join(lines)

@@ -20,8 +20,9 @@ def load_method(name: str) -> type[Method[Any]]:
     """
     if not registry.value(METHODS, name):
         names = registry.names(METHODS)
-        near = meant(name, names) or f"registered are {', '.join(names) or 'none'}"
-        raise UsageError(f"federation.method: no method {name!r}; {near.rstrip()}")
+        near = meant(name, names)
+        known = f"{near}edge-sdk methods lists all" if near else f"registered are {', '.join(names) or 'none'}"
+        raise UsageError(f"federation.method: no method {name!r}; {known}")
     found = registry.load_entry(METHODS, name, "method")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UsageError(

@@ -154,8 +154,8 @@ MISTAKES = {
     ),
     "no such method": (
         '"fedmd"',
-        '"fedxyz"',
-        f"federation.method: .*'fedxyz'; .*{METHODS}",
+        '"steam"',
+        f"federation.method: .*'steam'; .*{METHODS}",
     ),
     "no such parameter": (
         "public_batch",
@@ -431,7 +431,7 @@ def test_a_deployment(tmp_path):
         ('[public]\npath = "public.npz"', "", "fedmd needs a public set: give .public. path = FILE.npz"),
         ('path = "public.npz"', "", "public.path: missing"),
         ('"public.npz"', '"none.npz"', "none.npz: no such file"),
-        ("[public]", "[pubic]", r"unknown section \[pubic\]; known are"),
+        ("[public]", "[pubic]", r"unknown section \[pubic\]; did you mean public\? known are"),
     ],
 )
 def test_a_mistake_in_a_deployment(tmp_path, old, new, expected):
