@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coordinator.config import FederationTable, PublicTable
-from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.errors import StoreError, UsageError, meant
 from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.messages import EncodingSpec, TrainSpec
 from edge_sdk.reductions.influence import RobustTable
@@ -43,6 +43,10 @@ SIMULATED = "Only edge-sdk simulate, compare and sweep read what follows; a coor
 
 def command(args: argparse.Namespace) -> int:
     """Write the file, or print it for `-`."""
+    if args.method not in method_names():
+        raise UsageError(
+            f"--method {args.method}: no such method; {meant(args.method, method_names())}see edge-sdk methods"
+        )
     text = commented(load_method(args.method)(), name=args.name, devices=args.devices, rounds=args.rounds)
     if str(args.file) == "-":
         sys.stdout.write(text)
