@@ -116,6 +116,9 @@ def test_the_desk_of_a_lab(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None
 
     assert lab.command("logs", "attic", "--lines", "1") == 0
     assert "accuracy" in capsys.readouterr().out
+    assert lab.command("logs", "attic", "--lines", "1", "--json") == 0
+    (line,) = json.loads(capsys.readouterr().out)["lines"]
+    assert "accuracy" in line
     assert lab.command("logs", "garage") == 2
     assert "garage" in capsys.readouterr().err
 
@@ -124,7 +127,11 @@ def test_the_desk_of_a_lab(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None
     error = lab.agents["cellar"].error
     assert isinstance(error, Refused)
     assert error.reason == "drained"
-    assert lab.command("drain", "cellar", "--undo") == 0
+    capsys.readouterr()
+    assert lab.command("drain", "cellar", "--undo", "--json") == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["operation"], told["device"]) == ("resume", "cellar")
+    assert "cellar" in told["answer"]
 
     lab.agents["garage"].stop()
     assert lab.command("forget", "garage") == 0
