@@ -54,7 +54,7 @@ def _tests() -> list[Path]:
 
 def _pages(folder: str) -> list[Path]:
     if folder == "examples":
-        return sorted((ROOT / "examples").glob("*/README.md"))
+        return sorted((ROOT / "examples").glob("**/README.md"))
     return sorted((DOCS / folder).glob("*.md"))
 
 

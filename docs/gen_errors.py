@@ -8,15 +8,18 @@ from __future__ import annotations
 import ast
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterator
 from pathlib import Path
+
+sys.path.append(str(Path(__file__).parent))
+
+from source_texts import ROOT, calls, modules, template, texts_of  # beside this script
 
 from coordinator.report.method_catalogue import describe_methods
 from edge_sdk import errors
 
-ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "reference" / "errors.md"
-PACKAGES = ("edge_sdk", "coordinator", "edge_sim")
 WARNING = re.compile(r"W(\d+): ")
 
 HEAD = """\
@@ -84,23 +87,15 @@ def _refusals() -> str:
 
 def _reasons() -> Iterator[tuple[str, str, str]]:
     """Find every (word, message, remedy) with which a device is refused."""
-    for tree in _modules():
-        texts = _texts_of(tree.body)
-        for scope, node in _calls(tree):
-            constants = texts if scope is None else {**texts, **_texts_of(ast.walk(scope))}
+    for _, tree in modules():
+        texts = texts_of(tree.body)
+        for scope, node in calls(tree):
+            constants = texts if scope is None else {**texts, **texts_of(ast.walk(scope))}
             name = getattr(node.func, "id", "")
             if name in ("RefusalReason", "Refused") and len(node.args) == 3:
-                word, message, remedy = (_template(argument, constants) for argument in node.args)
+                word, message, remedy = (template(argument, constants) for argument in node.args)
                 if re.fullmatch(r"[a-z-]+", word):
                     yield word, message, remedy
-
-
-def _calls(node: ast.AST, scope: ast.FunctionDef | None = None) -> Iterator[tuple[ast.FunctionDef | None, ast.Call]]:
-    """Yield every call with the function that it stands in."""
-    for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.Call):
-            yield scope, child
-        yield from _calls(child, child if isinstance(child, ast.FunctionDef) else scope)
 
 
 # -- warnings -------------------------------------------------------------------------------------------------------
@@ -131,13 +126,13 @@ def _warnings() -> Iterator[str]:
 def _said() -> dict[int, set[str]]:
     """Find the texts of each warning; those that only tell a method's conditions are left out."""
     found: dict[int, set[str]] = {}
-    for tree in _modules():
-        constants = _texts_of(tree.body)
+    for _, tree in modules():
+        constants = texts_of(tree.body)
         told = {id(each) for part in ast.walk(tree) if _conditions(part) for each in ast.walk(part)}
         told |= {id(part) for text in ast.walk(tree) if isinstance(text, ast.JoinedStr) for part in text.values}
         for node in ast.walk(tree):
             if isinstance(node, ast.Constant | ast.JoinedStr) and id(node) not in told:
-                text = _template(node, constants)
+                text = template(node, constants)
                 match = WARNING.match(text)
                 if match:
                     found.setdefault(int(match[1]), set()).add(text[match.end() :])
@@ -165,66 +160,6 @@ def _explained(number: int) -> list[str]:
 
 def _title(page: Path) -> str:
     return page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ").lower()
-
-
-# -- the source -----------------------------------------------------------------------------------------------------
-
-
-def _modules() -> Iterator[ast.Module]:
-    for package in PACKAGES:
-        for path in sorted((ROOT / package).rglob("*.py")):
-            yield ast.parse(path.read_text(encoding="utf-8"))
-
-
-def _texts_of(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """Return the texts that names stand for; one that stands for several has them all."""
-    found: dict[str, dict[str, None]] = {}
-    for node in nodes:
-        if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-            for value in _choices(node.value):
-                text = _template(value, {}) if isinstance(value, ast.Constant | ast.JoinedStr) else ""
-                if text:
-                    found.setdefault(node.targets[0].id, {})[text] = None
-    return {name: "; or: ".join(texts) for name, texts in found.items()}
-
-
-def _choices(node: ast.expr) -> list[ast.expr]:
-    return [*_choices(node.body), *_choices(node.orelse)] if isinstance(node, ast.IfExp) else [node]
-
-
-def _template(node: ast.expr, constants: dict[str, str]) -> str:
-    """Return a text with `{name}` for each value that is filled in; empty where it is no text."""
-    if isinstance(node, ast.Constant):
-        return node.value if isinstance(node.value, str) else ""
-    if isinstance(node, ast.Name):
-        return constants.get(node.id, f"{{{node.id}}}")
-    if isinstance(node, ast.JoinedStr):
-        return "".join(_template(part, constants) for part in node.values)
-    if isinstance(node, ast.FormattedValue):
-        return f"{{{_name(node.value).strip('_')}}}"
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "replace":
-        return _template(node.func.value, constants)
-    return f"{{{_name(node)}}}"
-
-
-def _name(node: ast.expr) -> str:
-    """Return a word for a value: the last name that leads to it."""
-    if (
-        isinstance(node, ast.Call)
-        and node.args
-        and getattr(node.func, "id", "") in ("len", "str", "sorted", "max", "min")
-    ):
-        return _name(node.args[0])
-    if isinstance(node, ast.Call) and node.args and getattr(node.func, "attr", "") == "join":
-        return _name(node.args[0])
-    if isinstance(node, ast.Call):
-        return _name(node.func.value if isinstance(node.func, ast.Attribute) and not node.args else node.func)
-    if isinstance(node, ast.Attribute):
-        return node.attr
-    if isinstance(node, ast.Name):
-        return node.id
-    inner = next((each for each in ast.walk(node) if isinstance(each, ast.Attribute | ast.Name)), None)
-    return _name(inner) if inner is not None and inner is not node else "..."
 
 
 def _cell(text: str) -> str:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import posixpath
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,10 @@ from typing import Any
 from mkdocs.structure.files import File, InclusionLevel
 from pymdownx.slugs import slugify
 from pymdownx.superfences import fence_code_format
+
+sys.path.append(str(Path(__file__).parent))
+
+import messages  # beside this file
 
 ROOT = Path(__file__).resolve().parents[1]
 LINK = re.compile(r"(?<=\]\()([^)\s]+)(?=\))")
@@ -39,6 +44,7 @@ def on_files(files: Any, config: Any) -> Any:
     """Add a page for each example, and one for each file outside docs/ that a page links to."""
     for readme in _readmes():
         files.append(_generated(config, _site_path(readme), _text(readme)))
+    files.append(_generated(config, "reference/messages.md", messages.page()))
     for path in sorted(_linked_sources()):
         files.append(_generated(config, _site_path(path), _listing(path), InclusionLevel.NOT_IN_NAV))
     return files
@@ -84,13 +90,15 @@ def _pages_of(folder: str) -> list[str]:
 
 
 def _readmes() -> list[str]:
-    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").glob("*/README.md"))
+    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").glob("**/README.md"))
 
 
 def _site_path(path: str) -> str:
     """Where a file of the repository is found on the site: examples/NAME/README.md -> examples/NAME.md."""
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
+    if path == "examples/README.md":
+        return "examples/index.md"
     if re.fullmatch(r"examples/[^/]+/README\.md", path):
         return f"{posixpath.dirname(path)}.md"
     return f"source/{path}.md"
@@ -99,6 +107,8 @@ def _site_path(path: str) -> str:
 def _repository_path(site_path: str) -> str:
     if site_path.startswith("source/"):
         return site_path.removeprefix("source/").removesuffix(".md")
+    if site_path == "examples/index.md":
+        return "examples/README.md"
     if site_path.startswith("examples/"):
         return f"{site_path.removesuffix('.md')}/README.md"
     return f"docs/{site_path}"

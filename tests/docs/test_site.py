@@ -16,6 +16,7 @@ import pytest
 
 for package in ("mkdocs", "material", "mkdocstrings"):
     pytest.importorskip(package)
+pytestmark = pytest.mark.timeout(400)  # the build takes some 10 s of CPU, which a busy machine has to find
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
@@ -76,6 +77,8 @@ def test_the_search_knows_the_words_of_pages(site: Path) -> None:
     found = json.loads((site / "search" / "search_index.json").read_text(encoding="utf-8"))["docs"]
     assert any("W17" in entry["title"] for entry in found)
     assert any(entry["location"].startswith("reference/api/agent.html#edge_sdk.Agent.predict") for entry in found)
+    messages = [entry["text"] for entry in found if entry["location"].startswith("reference/messages.html#")]
+    assert any("holds a run already; add --resume" in text for text in messages)
 
 
 def test_the_licences_of_what_is_shipped_are_there() -> None:
@@ -136,8 +139,8 @@ def test_a_browser_shows_it_without_the_network(site: Path) -> None:
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as play:
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        context = browser.new_context(offline=True)
-        page = context.new_page()
+        page = browser.new_context(offline=True).new_page()
+        page.set_default_timeout(90_000)  # of a busy machine
         outside: list[str] = []
         wrong: list[str] = []
         page.on("request", lambda asked: outside.append(asked.url) if asked.url.startswith(("http", "ws")) else None)

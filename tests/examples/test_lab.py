@@ -61,7 +61,7 @@ def test_from_init_to_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
                     running.append(
                         subprocess.Popen(command, cwd=folder, env={**environment, **more}, stdout=log, stderr=log)
                     )
-            codes = [process.wait(120) for process in running]
+            codes = [process.wait(250) for process in running]
         finally:
             for process in running:
                 process.kill()

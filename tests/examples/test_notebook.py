@@ -11,6 +11,7 @@ NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "study.ipynb"
 
 
 @pytest.mark.processes
+@pytest.mark.timeout(300)
 def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for package in ("ipykernel", "sklearn", "matplotlib"):
         pytest.importorskip(package)
@@ -20,7 +21,7 @@ def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("MPLBACKEND", "module://matplotlib_inline.backend_inline")
     book = nbformat.read(NOTEBOOK, as_version=4)
     assert all(not cell.get("outputs") for cell in book.cells)
-    nbclient.NotebookClient(book, timeout=120, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    nbclient.NotebookClient(book, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
     outputs = [output for cell in book.cells if cell.cell_type == "code" for output in cell.outputs]
     assert any("image/png" in output.get("data", {}) for output in outputs)
     printed = "".join(output.get("text", "") for output in outputs)

@@ -18,6 +18,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_black_box"
 
 @pytest.mark.broker
 @pytest.mark.processes
+@pytest.mark.timeout(300)
 def test_it_learns_and_does_not_forget(tmp_path: Path) -> None:
     for package in ("onnxruntime", "sklearn"):
         pytest.importorskip(package)
@@ -41,7 +42,7 @@ def test_it_learns_and_does_not_forget(tmp_path: Path) -> None:
             for each in commands
         ]
         try:
-            texts = [process.communicate(timeout=90)[0] for process in running]
+            texts = [process.communicate(timeout=200)[0] for process in running]
         finally:
             for process in running:
                 process.kill()
