@@ -54,7 +54,7 @@ def _tests() -> list[Path]:
 
 def _pages(folder: str) -> list[Path]:
     if folder == "examples":
-        return sorted((ROOT / "examples").glob("**/README.md"))
+        return [page for name in ("README.md", "*/README.md") for page in sorted((ROOT / "examples").glob(name))]
     return sorted((DOCS / folder).glob("*.md"))
 
 
@@ -66,18 +66,19 @@ def _flat(source: str) -> str:
 def _row(path: Path, tests: dict[str, str]) -> str:
     name = path.relative_to(ROOT).as_posix()
     generator = _generator(path)
-    found = [test for test, source in tests.items() if _names(source, name, generator)]
+    found = [test for test, source in tests.items() if _names(test, source, name, generator)]
     found += [EVERY_GENERATOR] * bool(generator and EVERY_GENERATOR not in found)
     by = ", ".join(f"`{test}`" for test in found)
     return f"| [{_title(path)}]({_from_here(path)}) | {by} | {f'`{generator}`' if generator else ''} |"
 
 
-def _names(source: str, page: str, generator: str) -> bool:
+def _names(test: str, source: str, page: str, generator: str) -> bool:
     """Whether a test names the page, its generator, its example's folder, or all pages of its folder."""
     folder = page.rpartition("/")[0]
     if folder.startswith("examples/"):
         own = re.escape(folder.removeprefix("examples/"))
-        return "examples" in source and bool(re.search(rf"""[/"']{own}[/"']""", source))
+        beside = test.startswith("tests/examples/") and bool(re.search(rf"""["']{own}["']""", source))
+        return beside or bool(re.search(rf"""examples/{own}[/"']""", source))
     shown = page if page.count("/") == 1 else page.removeprefix("docs/")
     return bool(generator and generator in source) or shown in source or f'{folder}").glob("*.md")' in source
 

@@ -90,7 +90,8 @@ def _pages_of(folder: str) -> list[str]:
 
 
 def _readmes() -> list[str]:
-    return sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "examples").glob("**/README.md"))
+    own = [path for pattern in ("README.md", "*/README.md") for path in sorted((ROOT / "examples").glob(pattern))]
+    return [path.relative_to(ROOT).as_posix() for path in own]
 
 
 def _site_path(path: str) -> str:
