@@ -7,7 +7,13 @@ const SIZE = 8;
 const options = new URLSearchParams(location.search);
 const element = (id) => document.getElementById(id);
 
-const data = await (await fetch(options.get("data") ?? "digits.json")).json();
+const file = options.get("data") ?? "digits.json";
+const found = await fetch(file);
+if (!found.ok) {
+  element("news").textContent = `${file} is not here: run make_data.py beside this page`;
+  throw new Error(`${file}: ${found.status}`);
+}
+const data = await found.json();
 const sample = ([pixels, y]) => ({ x: pixels.map((value) => value / 16), y });
 const train = data.train.map(sample);
 const model = new Softmax(10, SIZE * SIZE);

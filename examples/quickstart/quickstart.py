@@ -30,6 +30,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, default=Path("waves.npz"), help="written there (default: waves.npz)")
     data = parser.parse_args().data.resolve()
+    if not data.parent.is_dir():
+        parser.error(f"--data {data}: there is no folder {data.parent}")
     waves.write(data)
     result = edge_sim.run({**FEDERATION, "data": {**FEDERATION["data"], "path": str(data)}})
 
