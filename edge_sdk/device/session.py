@@ -23,8 +23,8 @@ HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
 RESEND_FIRST_S, RESEND_MOST_S = 4.0, 60.0
 """An upload without a receipt is sent again after 4, 8 ... 60 s."""
 AGAIN_S = 1.0
-"""Neither an upload nor a Hello is sent twice within this time because of what the coordinator says: each would be
-answered, and statuses that somebody else sends would make a flood of them."""
+"""A status of the coordinator is answered at most once within this time, and an upload that was sent again is not sent
+again within it: statuses that somebody else sends would make a flood, and an Assign that crosses the upload a copy."""
 IDLE_HELLO_S = 60.0
 """A device that receives nothing for this long sends Hello again: perhaps its Assign was lost, the coordinator counts
 it as away, or the coordinator was restarted unnoticed."""
@@ -72,6 +72,8 @@ class SessionState:
     """The length of the present wait."""
     called_at_s: float | None = None
     """When it last said Hello because of a coordinator's status; None: never."""
+    resent_at_s: float | None = None
+    """When it last sent an upload again because the link came up, or because of a coordinator's status; None: never."""
     owes_hello_at_s: float | None = None
     """When to answer a status that came within a second of that Hello; None: there is none."""
     reason: str = ""
@@ -239,6 +241,7 @@ def _link_up(state: SessionState, event: LinkUp) -> SessionTransition:
     """Send everything again that the broker may have lost during the interruption."""
     state = _retry_hello(replace(state, linked=True), event.now_s)
     if state.phase is SessionPhase.REPORTING:
+        state = replace(state, resent_at_s=event.now_s)
         return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.exchange_id))
     if state.phase is SessionPhase.FETCHING:
         return state, (SayHello(), FetchPublic())
@@ -370,13 +373,14 @@ def _call_again(state: SessionState, now_s: float) -> SessionTransition:
     if state.phase is not SessionPhase.REPORTING:
         return _retry_hello(state, now_s), (SayHello(),)
     state, commands = _send_again(state, now_s)
-    return _retry_upload(state, now_s) if commands else state, (SayHello(), *commands)
+    if commands:
+        state = replace(_retry_upload(state, now_s), resent_at_s=now_s)
+    return state, (SayHello(), *commands)
 
 
 def _send_again(state: SessionState, now_s: float) -> SessionTransition:
-    """Send an upload without a receipt again, once a second has passed since it was sent."""
-    again_s = state.retry_at_s - state.retry_wait_s + AGAIN_S
-    if now_s < again_s:
+    """Send an upload without a receipt again, unless it was sent again a moment ago: then once a second is over."""
+    if state.resent_at_s is not None and now_s < (again_s := state.resent_at_s + AGAIN_S):
         return replace(state, retry_at_s=again_s, retry_wait_s=AGAIN_S), ()
     return state, (SendUpload(state.exchange_id),)
 

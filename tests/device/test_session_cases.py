@@ -204,17 +204,19 @@ def test_a_newer_assign_supersedes_whatever_the_device_is_doing(phase, newer):
 
 def test_the_same_assign_gets_the_stored_upload():
     model = at(SessionPhase.REPORTING)
-    model.now_s = 1.5
     assert model.assign(1) == (SendUpload((1, 0)),)
     assert session.session_due_s(model.state) == 4.0  # the coordinator cannot hurry the retries
 
 
-def test_an_assign_that_crosses_its_upload_is_answered_once_a_second_is_over():
+def test_an_assign_that_crosses_an_upload_sent_again_is_answered_once_a_second_is_over():
     model = at(SessionPhase.REPORTING)
-    model.now_s = 0.25
+    model.now_s = 2.0
+    assert model.link() == (SayHello(), SendUpload((1, 0)))
+    model.now_s = 2.25
     assert model.assign(1) == model.assign(1) == ()
-    assert session.session_due_s(model.state) == 1.0
+    assert session.session_due_s(model.state) == 3.0
     assert model.wait_until_due() == (SendUpload((1, 0)),)
+    assert session.session_due_s(model.state) == 7.0
 
 
 @pytest.mark.parametrize("phase", [SessionPhase.IDLE, SessionPhase.WORKING, SessionPhase.REPORTING])
