@@ -29,7 +29,7 @@ PYTHONS = ("3.11", "3.13")
 """Those of Raspberry Pi OS 12 and 13."""
 MACHINES = ("aarch64", "x86_64")
 GLIBCS = ("manylinux2014", "manylinux_2_17", "manylinux_2_24", "manylinux_2_26", "manylinux_2_27", "manylinux_2_28")
-EXTRAS = ("base", "secure", "onnx", "coordinator")
+EXTRAS = ("base", "secure", "onnx", "coordinator", "page")
 """The installations that have a list; base: without any extra."""
 LEFT_OUT = frozenset({"torch", "torchvision"})
 
