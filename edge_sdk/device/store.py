@@ -151,6 +151,10 @@ class MemoryStore:
     _resting: Callable[[], RoundStart] | None = None
     """Returns the start of the next round, while none is going on; None: one is."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Return what a copy holds: the contents, and nothing of the device that fills the store."""
+        return {**vars(self), "_start": self.round_start(), "_resting": None, "keep": bytes}
+
     def welcome(self) -> bytes | None:
         """Return the frame of the last Welcome."""
         return self._welcome

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import tempfile
 from pathlib import Path
 
@@ -126,3 +127,31 @@ def test_what_is_saved_outlives_the_process(tmp_path):
     assert again.round_start() == RoundStart(0, b"model", b"method")
     assert again.finished() == (done(0, 0, receipted=True), done(0, 1))
     again.close()
+
+
+def test_a_store_in_memory_asks_for_the_start_between_rounds():
+    store, live = MemoryStore(), [b"after round 0"]
+    first = RoundStart(0, b"model", b"")
+    store.begin_round(first)
+    store.save(FinishedExchange(0, 0, b"assign", b"upload"), first)
+    assert store.round_start() == first
+    store.rest(lambda: RoundStart(1, live[0], b""))
+    assert store.round_start() == RoundStart(1, b"after round 0", b"")
+    assert store.saved_round() == 0
+    before = copy.deepcopy(store)
+    store.hold()
+    live[0] = b"lost with the power"
+    for each in (store, before):
+        assert each.round_start() == RoundStart(1, b"after round 0", b"")
+        assert each.finished() == (FinishedExchange(0, 0, b"assign", b"upload"),)
+
+
+def test_a_store_in_memory_drops_an_older_upload_that_has_its_receipt():
+    store = MemoryStore()
+    store.save(FinishedExchange(0, 0, b"assign", b"sent"), RoundStart(0, b"", b""))
+    store.begin_round(RoundStart(1, b"", b""))
+    assert store.upload(0, 0) == b"sent"  # the coordinator may still ask for it
+    store.mark_receipted(0, 0)
+    store.begin_round(RoundStart(1, b"", b""))
+    assert store.upload(0, 0) is None
+    assert [done.receipted for done in store.finished()] == [True]

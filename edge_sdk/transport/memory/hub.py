@@ -212,7 +212,8 @@ class Hub:
             client.push(Incoming(topic, frame))
         else:
             kept = frame if len(frame) < LEAST_BYTES else self.splicers[topic.rpartition("/")[2]].spliced(frame)
-            self.clock.at(arrival_s, lambda: client.arrive(topic, kept))
+            event = _Arrived(topic, kept) if isinstance(kept, Spliced) else Incoming(topic, frame)
+            self.clock.at(arrival_s, lambda: client.arrive(event))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -300,10 +301,10 @@ class MemoryTransport:
         """Whether a frame on this topic would reach this client now."""
         return self.online and any(topics.matches(pattern, topic) for pattern in self._subscriptions)
 
-    def arrive(self, topic: str, frame: bytes | Spliced) -> None:
+    def arrive(self, event: Incoming | _Arrived) -> None:
         """Deliver a frame after its transfer time; it is lost if this client is offline by now."""
         if self.online:
-            self.push(_Arrived(topic, frame) if isinstance(frame, Spliced) else Incoming(topic, frame))
+            self.push(event)
 
     def push(self, event: TransportEvent | _Arrived) -> None:
         """Queue an event for `poll`."""

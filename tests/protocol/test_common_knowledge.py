@@ -1,0 +1,95 @@
+"""Common knowledge that is decoded once gives the messages that decoding each frame gives."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol import codec
+from edge_sdk.protocol.codec import CommonKnowledge, Limits, Stamp
+from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.messages import Assign, Receipt
+
+LIMITS = Limits(2**24, 2**23)
+SIZES = (20, 100_000, 600_000)
+"""Weights of some bytes, of a body that is decoded as a whole, and of one whose tensors are not copied."""
+
+
+def weights(seed, size):
+    values = np.random.default_rng(seed).normal(size=size).astype(np.float32)
+    return Weights(values=values, layout=bytes(16))
+
+
+def assign(device, size, *, seed=0, personal=None, **fields):
+    return Assign(
+        federation="f",
+        device=device,
+        round=1,
+        exchange=0,
+        common={"w": weights(seed, size)},
+        personal={} if personal is None else {"own": personal},
+        **fields,
+    )
+
+
+def same(one, other):
+    plain = [dataclasses.replace(each.message, common={}, personal={}) for each in (one, other)]
+    assert plain[0] == plain[1]
+    assert one.stamp == other.stamp
+    for field in ("common", "personal"):
+        mine, theirs = getattr(one.message, field), getattr(other.message, field)
+        assert mine.keys() == theirs.keys()
+        for role in mine:
+            assert mine[role].values.tobytes() == theirs[role].values.tobytes()
+            assert not mine[role].values.flags.writeable
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_each_device_gets_its_message_and_all_share_the_knowledge(size):
+    known = CommonKnowledge()
+    messages = [assign("a", size), assign("bcd", size, run=b"12345678"), assign("e", size, personal=weights(9, 30))]
+    found = []
+    for number, message in enumerate(messages):
+        frame = codec.encode(message, Stamp(3, number))
+        found.append(known.decode(frame, LIMITS))
+        same(found[-1], codec.decode(frame, LIMITS))
+    assert all(each.message.common is found[0].message.common for each in found)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_other_knowledge_is_decoded_anew(size):
+    known = CommonKnowledge()
+    for seed in (0, 1, 0):
+        frame = codec.encode(assign("a", size, seed=seed))
+        same(known.decode(frame, LIMITS), codec.decode(frame, LIMITS))
+
+
+def test_other_messages_are_decoded_as_ever():
+    known = CommonKnowledge()
+    receipt = Receipt(federation="f", device="d", round=1, exchange=0, verdict="accepted")
+    for message in (assign("a", 50), receipt, Assign(federation="f", device="a", round=1, exchange=0)):
+        frame = codec.encode(message)
+        assert type(known.decode(frame, LIMITS).message) is type(message)
+
+
+@pytest.mark.parametrize("at", [4, 14, 30, 60, 200, -1])
+def test_damage_is_noticed_in_every_frame(at):
+    known = CommonKnowledge()
+    frames = [codec.encode(assign(device, 5000)) for device in ("a", "b")]
+    known.decode(frames[0], LIMITS)
+    damaged = bytearray(frames[1])
+    damaged[at] ^= 1
+    with pytest.raises(RemoteProtocolError):
+        known.decode(bytes(damaged), LIMITS)
+    known.decode(frames[1], LIMITS)
+
+
+def test_personal_knowledge_that_looks_like_a_field_name_misleads_nobody():
+    known = CommonKnowledge()
+    name = np.frombuffer(b"\xa8personal\xa6common\x80", np.uint8)
+    values = np.resize(name, 4 * 4096).view(np.float32).copy()
+    values[~np.isfinite(values)] = 0
+    for device in ("a", "b", "c"):
+        frame = codec.encode(assign(device, 4096, personal=Weights(values=values, layout=bytes(16))))
+        same(known.decode(frame, LIMITS), codec.decode(frame, LIMITS))
