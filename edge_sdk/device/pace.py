@@ -10,7 +10,7 @@ BETWEEN_PAUSES_S = 0.05
 """Seconds of training between two pauses, unless a single step takes longer."""
 
 
-class Pace:
+class FitPace:
     """Measures the steps of fits, and tells how many make up the time between two pauses."""
 
     def __init__(self) -> None:

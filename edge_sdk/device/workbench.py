@@ -17,7 +17,7 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import LocalData, Raw, augment_draws
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.meter import Meter
-from edge_sdk.device.pace import Pace
+from edge_sdk.device.pace import FitPace
 from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import REQUESTS, Handler, Private, Request, Source
@@ -67,7 +67,7 @@ class Workbench:
         """Preprocess all data once: the arrays stay the same objects, so extractors can cache their features."""
         self.proxy: Workbench | None = None
         """The workbench of the proxy beside the device's own model, on the same data; None: there is none."""
-        self.pace = Pace()
+        self.pace = FitPace()
         """How many steps of a fit are computed between two pauses."""
         self.preprocessed: dict[int, Floats] = {}
         """The samples after preprocessing, by the identity of the raw array, which `data` or `public` keeps."""

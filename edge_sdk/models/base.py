@@ -148,10 +148,10 @@ def outputs(model: Model, x: Floats) -> tuple[Floats, Floats]:
 
 
 def fits_at_once(model: Model, objective: Objective, *, stochastic: bool) -> bool:
-    """Return whether a fit of several steps is as one fit for each: no step uses `Batches.seed`, and none follows a
-    step whose loss is not finite.
+    """Return whether a fit of several steps is as one fit for each.
 
-    stochastic: that of the batches.  A model says so in a method of this name; one without it is given single steps.
+    Then no step uses `Batches.seed`, and the fit ends with a step whose loss is not finite.  stochastic: that of the
+    batches.  A model says so in a method of this name; one without it is given single steps.
     """
     own: Callable[..., bool] | None = getattr(model, "fits_at_once", None)
     return own is not None and own(objective, stochastic=stochastic)

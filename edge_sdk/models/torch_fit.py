@@ -23,11 +23,11 @@ class Steps:
     name: str
     """The model's."""
     classes: int
-    answer: Tap | nn.Module
-    """Gives logits and features where the objective has a term on features, else logits."""
-    on_features: bool
+    net: nn.Module
+    tap: Tap | None
+    """Gives logits and features; None: the objective has no term on features."""
     head: nn.Linear | None
-    parameters: Sequence[Tensor]
+    parameters: list[Tensor]
     trained: Sequence[bool]
     """Which of them the fit changes."""
     inputs: Tensor  # (n, ...), on the CPU, as labels and indices are
@@ -58,7 +58,7 @@ class Steps:
         None: the parameter is not trained, or the loss does not depend on it.
         """
         self.switch()
-        logits, features = self.answer(x) if self.on_features else (self.answer(x), None)
+        logits, features = self.tap(x) if self.tap else (self.net(x), None)
         check_width(self.name, tuple(logits.shape), len(x), self.classes)
         loss = self.loss(Pass(logits, features, labels, self.head, self.parameters), step)
         wanted = [p for p, trains in zip(self.parameters, self.trained, strict=True) if trains]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,20 +44,23 @@ from edge_sdk.models.torch_fit import Steps
 from edge_sdk.models.torch_forms import Forms, Host
 from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
-from edge_sdk.models.torch_served import ServedNet, infer, infer_all
+from edge_sdk.models.torch_served import CHUNK, ServedNet, infer, infer_all
 from edge_sdk.models.torch_traced import (
     PASSES,
     TRACES,
     Architecture,
     Checked,
-    Fit,
     Subject,
+    TracedFit,
     objective_key,
     optim_key,
     tensors_in,
     when,
 )
 from edge_sdk.models.torch_width import last_switch
+
+Answers: TypeAlias = Literal["logits", "features", "outputs"]
+"""What a forward pass is asked for."""
 
 
 class TorchModel:
@@ -226,14 +229,13 @@ class TorchModel:
         self, batches: Batches, objective: Objective, optimiser: TorchOptimiser, trained: Sequence[bool]
     ) -> Steps:
         """Return the steps of a fit, none of which is taken yet."""
-        tap = self._anatomy.tap if on_features(objective) else None
         return Steps(
             name=self.spec.name,
             classes=self.spec.classes,
-            answer=tap or self._net,
-            on_features=tap is not None,
+            net=self._net,
+            tap=self._anatomy.tap if on_features(objective) else None,
             head=self._anatomy.head,
-            parameters=self.trained,
+            parameters=list(self.trained),
             trained=trained,
             inputs=shared(np.asarray(batches.inputs, np.float32)),
             labels=None if batches.labels is None else shared(np.asarray(batches.labels, np.int64)),
@@ -245,7 +247,7 @@ class TorchModel:
             seeded=partial(self._randomness, batches),
         )
 
-    def _traceable(self, steps: Steps, objective: Objective, *, stochastic: bool) -> Fit | None:
+    def _traceable(self, steps: Steps, objective: Objective, *, stochastic: bool) -> TracedFit | None:
         """Return what a trace must know of a fit; None: this one is computed as always."""
         objectives, here = objective_key(objective), self._device.type == "cpu" and steps.indices.numel() > 0
         if when() == "off" or objectives is None or not here or not self._forms.traceable(objective):
@@ -255,7 +257,7 @@ class TorchModel:
             *(stochastic, steps.labels is None, tuple(steps.inputs.shape[1:]), tuple(steps.trained)),
             *(objectives, optim_key(steps.optimiser.optim)),
         )
-        return Fit(
+        return TracedFit(
             key=key,
             net=self._net,
             steps=steps,
@@ -263,13 +265,16 @@ class TorchModel:
             knowledge=tensors_in(steps.loss),
         )
 
-    def _answers(self, what: str, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> Sequence[Tensor]:
-        """Return a forward pass's results for samples x (b, ...), in inference mode; what: which results."""
+    def _answers(self, what: Answers, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> Sequence[Tensor]:
+        """Return a forward pass's results for samples x (b, ...), in inference mode."""
         if self._device.type != "cpu" or when() == "off" or not len(x):
             return function(x)
+        return PASSES.answer(self.subject(what), function, x)
+
+    def subject(self, what: Answers) -> Subject:
+        """Return what a trace must know of a forward pass."""
         key = self._architecture.key(), what
-        subject = Subject(self.spec.name, key, self._net, self.trained, self._others())
-        return PASSES.answer(subject, function, x, self._checked.passes)
+        return Subject(self.spec.name, key, self._net, list(self.trained), self._others(), self._checked)
 
     def _others(self) -> list[Tensor]:
         """Return the tensors of the net that no fit trains: frozen parameters and buffers."""
@@ -414,6 +419,18 @@ class TorchModel:
             **(optimiser.arrays() if optimiser else {}),
             **forms.arrays(),
         }
+
+
+def answers_of(models: Sequence[TorchModel], what: Answers, x: Floats) -> list[list[Floats]] | None:
+    """Return what each model answers to the same samples (n, c, h, w), in one call that holds no interpreter lock.
+
+    The bits are those of the models' own methods.  None: that is not known of all of them, or there are more samples
+    than in one pass.
+    """
+    if len(x) > CHUNK or when() == "off":
+        return None
+    found = PASSES.answers([each.subject(what) for each in models], shared(x))
+    return None if found is None else [[each.numpy() for each in answers] for answers in found]
 
 
 def _check_types(net: nn.Module, name: str) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_sdk.models.optim import CLIP_EPSILON, EPSILON, adam_scales, moment_count, pack_optim
-from edge_sdk.models.torch_steps import adam_step, clipped, momentum_step, sgd_step, with_decay
+from edge_sdk.models.torch_steps import adam_step, clipped_gradients, momentum_step, sgd_step, with_decay
 from edge_sdk.objectives import Optim
 
 Moments: TypeAlias = list[list[Tensor]]
@@ -63,15 +63,15 @@ class TorchOptimiser:
         optim, values, moments = self.optim, *self.stepped(stepping)
         found = [gradient for gradient in gradients if gradient is not None]
         if optim.clip_norm:
-            found = self._clipped_alone(found) if self._stacked else clipped(found, optim.clip_norm, CLIP_EPSILON)
+            found = self._clipped(found)
         if optim.weight_decay:
             found = with_decay(found, values, self.decaying(stepping), optim.weight_decay)
         if optim.kind == "adam":
             scales = [adam_scales(optim, int(self.steps[at])) for at in stepping]
             rates, roots = [rate for rate, _ in scales], [root for _, root in scales]
-            adam_step(values, found, *moments, [optim.beta1, optim.beta2], EPSILON, rates, roots)
+            adam_step(values, found, moments[0], moments[1], [optim.beta1, optim.beta2, EPSILON], rates, roots)
         elif moments:
-            momentum_step(values, found, *moments, optim.momentum, optim.learning_rate)
+            momentum_step(values, found, moments[0], optim.momentum, optim.learning_rate)
         else:
             sgd_step(values, found, optim.learning_rate)
 
@@ -88,8 +88,10 @@ class TorchOptimiser:
         """Return which of the parameters at these places weight decay is for."""
         return [self._decayed[at] for at in stepping]
 
-    def _clipped_alone(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Shorten the gradient of each model of a stack to the norm that is allowed: (c, ...) each."""
+    def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
+        """Shorten the gradient to the norm that is allowed, that of each model of a stack by itself: (c, ...) each."""
+        if not self._stacked:
+            return clipped_gradients(gradients, self.optim.clip_norm, CLIP_EPSILON)
         squares = [each.square().reshape(len(each), -1).sum(dim=1) for each in gradients]  # (c,) each
         norm = torch.stack(squares).sum(dim=0).sqrt()
         share = (self.optim.clip_norm / (norm + CLIP_EPSILON)).clamp(max=1)

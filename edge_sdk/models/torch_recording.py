@@ -17,11 +17,14 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from edge_sdk.protocol.leaves import one_line
-
 
 class NotTraceable(Exception):
     """A training step cannot be told as a sequence of operators; the text says why."""
+
+
+def first_line(error: Exception) -> str:
+    """Return the first line of what torch says of an error."""
+    return str(error).strip().partition("\n")[0]
 
 
 class OfStep(NamedTuple):
@@ -67,12 +70,12 @@ class Recording:
     """Tensors that are made of Python's numbers in each step, by the names k0, k1 ..."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
     """Notes the operators that are carried out while it is active."""
 
     def __init__(self, known: Mapping[str, Tensor]) -> None:
         """known: the tensors that a step begins with, by the names that lines have for them."""
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.lines: list[Line] = []
         self.constants: list[Tensor] = []
         self.draws = False
@@ -93,7 +96,7 @@ class Recorder(TorchDispatchMode):
         given = kwargs or {}
         result = func(*args, **given)
         self._kept.append((args, given, result))
-        space, name = func._schema.name.split("::")
+        space, name = func.name().split(".")[0].split("::")
         if name == "detach":
             self._names[id(result)] = self.name(args[0])
         elif name == "lift_fresh":
@@ -148,22 +151,21 @@ class Recorder(TorchDispatchMode):
 
     def _result(self, func: Any, result: Any) -> tuple[str, list[str]]:
         """Return what stands in front of the call, and lines that name what is in a list."""
-        returned, base = [str(each.type) for each in func._schema.returns], f"t{len(self.lines)}"
+        schema, base = func._schema, f"t{len(self.lines)}"  # noqa: SLF001  # torch has no other name for it
+        returned = [str(each.type) for each in schema.returns]
         if not returned:
             return "", []
         if returned == ["Tensor"]:
             self._names[id(result)] = base
             return f"{base} = ", []
         parts = [f"{base}_{at}" for at in range(len(result))] if isinstance(result, (tuple, list)) else []
-        if len(parts) != len(returned) and returned != ["List[Tensor]"] or not parts:
-            raise NotTraceable(
-                f"{func._schema.name} makes a number of a tensor, on which the next operators may depend"
-            )
+        if (len(parts) != len(returned) and returned != ["List[Tensor]"]) or not parts:
+            raise NotTraceable(f"{schema.name} makes a number of a tensor, on which the next operators may depend")
         for part, each in zip(parts, result, strict=True):
             if isinstance(each, Tensor):
                 self._names[id(each)] = part
             elif each is not None:
-                raise NotTraceable(f"{func._schema.name} gives a {type(each).__name__}")
+                raise NotTraceable(f"{schema.name} gives a {type(each).__name__}")
         if returned == ["List[Tensor]"]:
             return f"{base} = ", [f"{part} = {base}[{at}]" for at, part in enumerate(parts)]
         return f"{', '.join(parts)} = ", []
@@ -180,7 +182,7 @@ def recorded(known: Mapping[str, Tensor], compute: Callable[[], Sequence[Tensor 
         with recorder:
             results = compute()
     except RuntimeError as error:
-        raise NotTraceable(f"torch cannot record it: {one_line(str(error))}") from error
+        raise NotTraceable(f"torch cannot record it: {first_line(error)}") from error
     return Recording(
         lines=tuple(recorder.lines),
         results=tuple("" if each is None else recorder.name(each) for each in results),
@@ -196,7 +198,7 @@ def of_steps(first: Recording, again: Recording, apart: int, step: int) -> Recor
     """
 
     def compared(a: Number, b: Number) -> Number:
-        if a == b or (a != a and b != b):
+        if _same(a, b):
             return a
         if isinstance(a, int) and isinstance(b, int) and a - b == apart:
             return OfStep(a - step)
@@ -213,7 +215,7 @@ def of_sizes(first: Recording, other: Recording, sizes: tuple[int, int]) -> Reco
     one, two = sizes
 
     def compared(a: Number, b: Number) -> Number:
-        if a == b or (a != a and b != b):
+        if _same(a, b):
             return a
         if isinstance(a, int) and isinstance(b, int) and (a - b) % (one - two) == 0:
             factor = (a - b) // (one - two)
@@ -230,6 +232,10 @@ _DIFFERS = (
 )
 
 
+def _same(a: Number, b: Number) -> bool:
+    return a == b or (isinstance(a, float) and isinstance(b, float) and math.isnan(a) and math.isnan(b))
+
+
 def _compared(a: Recording, b: Recording, number: Callable[[Number, Number], Number]) -> Recording:
     same = [each.text for each in a.lines] == [each.text for each in b.lines] and a.results == b.results
     if not same or not all(torch.equal(*each) for each in zip(a.constants, b.constants, strict=True)):
@@ -241,7 +247,7 @@ def _compared(a: Recording, b: Recording, number: Callable[[Number, Number], Num
     return Recording(lines, a.results, a.draws, a.constants)
 
 
-def told(number: Number) -> str:
+def number_word(number: Number) -> str:
     """Return a number as a word of a script in which i is the step and b the size of the mini-batch."""
     if isinstance(number, OfStep):
         return f"(i + {number.more})" if number.more else "i"

@@ -1,13 +1,14 @@
 """A whole fit as one scripted function: the recorded lines of a step, and the optimiser's, in a loop.
 
-torch.jit runs it without autograd, without Python, and without the interpreter lock.  Its own optimiser is off: it would
-take operators apart, and change last bits.
+torch.jit runs it without autograd, without Python, and without the interpreter lock.  Its own optimiser is off: it
+would take operators apart, and change last bits.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,9 +18,17 @@ from torch import Tensor
 from edge_sdk.models import torch_steps
 from edge_sdk.models.optim import CLIP_EPSILON, EPSILON, adam_scales, moment_count
 from edge_sdk.models.torch_optim import TorchOptimiser
-from edge_sdk.models.torch_recording import Line, NotTraceable, OfBatch, OfStep, Recording, of_sizes, told
+from edge_sdk.models.torch_recording import (
+    Line,
+    NotTraceable,
+    OfBatch,
+    OfStep,
+    Recording,
+    first_line,
+    number_word,
+    of_sizes,
+)
 from edge_sdk.objectives import Optim
-from edge_sdk.protocol.leaves import one_line
 
 _FUNCTION = """
 def fit(p: List[Tensor], o: List[Tensor], m: List[List[Tensor]], X: Tensor, Y: Tensor, batches: Tensor,
@@ -42,7 +51,7 @@ def fit(p: List[Tensor], o: List[Tensor], m: List[List[Tensor]], X: Tensor, Y: T
 
 
 @dataclass(frozen=True, slots=True)
-class Knowledge:
+class KnowledgeUse:
     """How a recorded step uses a tensor of the objective."""
 
     shape: tuple[int | OfBatch, ...]
@@ -63,7 +72,7 @@ class SizedRecording:
     recording: Recording
     size: int
     """The size of the mini-batch; 0: any."""
-    knowledge: tuple[Knowledge, ...]
+    knowledge: tuple[KnowledgeUse, ...]
 
     def fits(self, tensors: Sequence[Tensor], size: int) -> bool:
         """Whether it holds for this knowledge and this size of a mini-batch."""
@@ -74,7 +83,7 @@ class SizedRecording:
 
 def sized(recording: Recording, size: int, tensors: Sequence[Tensor]) -> SizedRecording:
     """Return a recording with what it holds for; tensors: those of the objective, e0, e1 ... in its lines."""
-    found = [Knowledge(tuple(each.shape), _by_step(recording, f"e{at}")) for at, each in enumerate(tensors)]
+    found = [KnowledgeUse(tuple(each.shape), _by_step(recording, f"e{at}")) for at, each in enumerate(tensors)]
     parts = sum(isinstance(each, OfStep) for line in recording.lines for each in line.numbers)
     if parts != sum(
         _selects(line, f"e{at}") for line in recording.lines for at, each in enumerate(found) if each.by_step
@@ -101,7 +110,7 @@ def for_any_size(one: SizedRecording, two: SizedRecording) -> SizedRecording:
     for a, b in zip(one.knowledge, two.knowledge, strict=True):
         first = 1 if a.by_step else 0
         lengths = [_length(*each, (one.size, two.size)) for each in zip(a.shape[first:], b.shape[first:], strict=True)]
-        knowledge.append(Knowledge((*a.shape[:first], *lengths), a.by_step and b.by_step))
+        knowledge.append(KnowledgeUse((*a.shape[:first], *lengths), a.by_step and b.by_step))
     return SizedRecording(of_sizes(one.recording, two.recording, (one.size, two.size)), 0, tuple(knowledge))
 
 
@@ -142,7 +151,7 @@ class Script:
         parameters, others = tensors
         _, moments = optimiser.stepped(self.stepping)
         rates, roots = _scales(optimiser, self.stepping, len(indices))
-        with torch.inference_mode(), torch.jit.optimized_execution(should_optimize=False):
+        with torch.inference_mode(), _as_recorded():
             given = *others, *self.constants
             y = indices if labels is None else labels
             losses: list[float] = self._fit(parameters, list(given), moments, inputs, y, indices, rates, roots)
@@ -150,32 +159,43 @@ class Script:
         return losses
 
 
-_PASS = """
-def answer(p: List[Tensor], o: List[Tensor], x: Tensor) -> List[Tensor]:
-    {inputs}
-    {lines}
-    return [{results}]
+_PASSES_OF_NETS = """
+def answers(each_p: List[List[Tensor]], each_o: List[List[Tensor]], x: Tensor) -> List[List[Tensor]]:
+    found: List[List[Tensor]] = []
+    for net in range(len(each_p)):
+        p, o = each_p[net], each_o[net]
+        {inputs}
+        {lines}
+        found.append([{results}])
+    return found
 """
 
 
 class PassScript:
-    """A recorded forward pass as one scripted function, for mini-batches of one size."""
+    """A recorded forward pass as one scripted function, for any number of nets, and mini-batches of one size."""
 
     def __init__(self, recording: Recording, parameters: int, others: int) -> None:
         """parameters, others: the numbers of tensors p0, p1 ... and o0, o1 ...  Raises NotTraceable."""
         self._constants = list(recording.constants)
-        text = _PASS.format(
-            inputs="\n    ".join(_inputs(recording, parameters, (others, 0))),
-            lines="\n    ".join(_lines(recording)),
+        text = _PASSES_OF_NETS.format(
+            inputs="\n        ".join(_inputs(recording, parameters, (others, 0))),
+            lines="\n        ".join(_lines(recording)),
             results=", ".join(recording.results),
         )
-        self._answer = _compiled(text).answer
+        self._answers = _compiled(text).answers
 
-    def run(self, parameters: list[Tensor], others: list[Tensor], x: Tensor) -> list[Tensor]:
-        """Return what the pass returns for samples x (b, ...)."""
-        with torch.inference_mode(), torch.jit.optimized_execution(should_optimize=False):
-            found: list[Tensor] = self._answer(parameters, [*others, *self._constants], x)
+    def run(self, nets: Sequence[tuple[list[Tensor], list[Tensor]]], x: Tensor) -> list[list[Tensor]]:
+        """Return what the pass of each net returns for samples x (b, ...); nets: parameters and others of each."""
+        parameters, others = [each for each, _ in nets], [[*each, *self._constants] for _, each in nets]
+        with torch.inference_mode(), _as_recorded():
+            found: list[list[Tensor]] = self._answers(parameters, others, x)
         return found
+
+
+def _as_recorded() -> AbstractContextManager[None]:
+    """Let torch run operators as they stand, in this thread."""
+    switch: Callable[[bool], AbstractContextManager[None]] = torch.jit.optimized_execution  # type: ignore[attr-defined]
+    return switch(False)  # noqa: FBT003  # its only argument
 
 
 def _scales(optimiser: TorchOptimiser, stepping: Sequence[int], steps: int) -> tuple[list[float], list[float]]:
@@ -198,7 +218,7 @@ def _compiled(text: str) -> Any:
     try:
         return torch.jit.CompilationUnit(text)
     except RuntimeError as error:
-        raise NotTraceable(f"torch cannot script it: {one_line(str(error))}") from error
+        raise NotTraceable(f"torch cannot script it: {first_line(error)}") from error
 
 
 def _source(recording: Recording, counts: tuple[int, int], stepping: Sequence[int], optimiser: TorchOptimiser) -> str:
@@ -225,11 +245,11 @@ def _inputs(recording: Recording, parameters: int, counts: tuple[int, int]) -> l
 
 
 def _lines(recording: Recording) -> list[str]:
-    return [each.text.format(*map(told, each.numbers)) for each in recording.lines]
+    return [each.text.format(*map(number_word, each.numbers)) for each in recording.lines]
 
 
 _STEPS: Sequence[Any] = (
-    torch_steps.clipped,
+    torch_steps.clipped_gradients,
     torch_steps.with_decay,
     torch_steps.sgd_step,
     torch_steps.momentum_step,
@@ -245,13 +265,13 @@ def _steps(optim: Optim, decays: Sequence[bool]) -> list[str]:
     """Return the lines of an optimiser's step, as in TorchOptimiser.step."""
     found = []
     if optim.clip_norm:
-        found.append(f"gradients = clipped(gradients, {float(optim.clip_norm)!r}, {CLIP_EPSILON!r})")
+        found.append(f"gradients = clipped_gradients(gradients, {float(optim.clip_norm)!r}, {CLIP_EPSILON!r})")
     if optim.weight_decay:
         found.append(f"gradients = with_decay(gradients, values, {list(decays)}, {float(optim.weight_decay)!r})")
     if optim.kind == "adam":
-        n, betas = len(decays), [float(optim.beta1), float(optim.beta2)]
+        n, constants = len(decays), [float(optim.beta1), float(optim.beta2), EPSILON]
         own = f"rates[i * {n}:(i + 1) * {n}], roots[i * {n}:(i + 1) * {n}]"
-        found.append(f"adam_step(values, gradients, m[0], m[1], {betas}, {EPSILON!r}, {own})")
+        found.append(f"adam_step(values, gradients, m[0], m[1], {constants}, {own})")
     elif moment_count(optim):
         found.append(f"momentum_step(values, gradients, m[0], {float(optim.momentum)!r}, rates[0])")
     else:

@@ -14,7 +14,7 @@ from edge_sdk.models.checks import check_samples, check_state, check_width
 from edge_sdk.models.torch_arrays import array_of, to_tensor
 from edge_sdk.models.torch_export import net_bytes
 
-_CHUNK = 256
+CHUNK = 256
 """Samples per inference pass; limits the activations (a small net at 28 x 28 has some 100 kB a sample)."""
 
 
@@ -68,6 +68,6 @@ def infer(function: Callable[[Tensor], Tensor], x: Floats, device: torch.device)
 def infer_all(function: Callable[[Tensor], Sequence[Tensor]], x: Floats, device: torch.device) -> list[Floats]:
     """Apply a function with several results, as `infer` does."""
     with torch.inference_mode():
-        starts = range(0, max(len(x), 1), _CHUNK)  # one empty pass for no samples
-        parts = [function(to_tensor(x[i : i + _CHUNK], device)) for i in starts]
+        starts = range(0, max(len(x), 1), CHUNK)  # one empty pass for no samples
+        parts = [function(to_tensor(x[i : i + CHUNK], device)) for i in starts]
         return [torch.cat(each).cpu().numpy() for each in zip(*parts, strict=True)]

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 
-def clipped(gradients: list[Tensor], most: float, epsilon: float) -> list[Tensor]:
+def clipped_gradients(gradients: list[Tensor], most: float, epsilon: float) -> list[Tensor]:
     """Shorten the gradient over all parameters to the norm that is allowed; epsilon: added to the norm."""
     norm = torch.stack([each.square().sum() for each in gradients]).sum(dim=0).sqrt()
     share = ((norm + epsilon).reciprocal() * most).clamp(max=1)
@@ -39,18 +39,17 @@ def momentum_step(
         values[at].add_(velocities[at], alpha=-rate)
 
 
-def adam_step(
+def adam_step(  # noqa: PLR0917  # a traced fit knows lists and numbers
     values: list[Tensor],
     gradients: list[Tensor],
     first: list[Tensor],
     second: list[Tensor],
-    betas: list[float],
-    epsilon: float,
+    constants: list[float],
     rates: list[float],
     roots: list[float],
 ) -> None:
-    """Take a step of Adam; rates and roots: those of adam_scales, one for each parameter."""
+    """Take a step of Adam; constants: both betas and epsilon; rates, roots: of adam_scales, for each parameter."""
     for at, gradient in enumerate(gradients):
-        first[at].lerp_(gradient, 1 - betas[0])
-        second[at].mul_(betas[1]).addcmul_(gradient, gradient, value=1 - betas[1])
-        values[at].addcdiv_(first[at], second[at].sqrt().div_(roots[at]).add_(epsilon), value=-rates[at])
+        first[at].lerp_(gradient, 1 - constants[0])
+        second[at].mul_(constants[1]).addcmul_(gradient, gradient, value=1 - constants[1])
+        values[at].addcdiv_(first[at], second[at].sqrt().div_(roots[at]).add_(constants[2]), value=-rates[at])

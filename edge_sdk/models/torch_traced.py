@@ -13,7 +13,7 @@ import random
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import partial
 from typing import Any, Literal, TypeAlias, cast
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from edge_sdk.errors import UsageError
 from edge_sdk.models.torch_fit import Steps
 from edge_sdk.models.torch_optim import TorchOptimiser
-from edge_sdk.models.torch_recording import NotTraceable, Recording, of_steps, recorded
+from edge_sdk.models.torch_recording import NotTraceable, of_steps, recorded
 from edge_sdk.models.torch_script import PassScript, Script, SizedRecording, for_any_size, sized
 from edge_sdk.objectives import Objective, Optim
 
@@ -51,7 +51,7 @@ def when() -> When:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Fit:
+class TracedFit:
     """One call of a model's fit, as far as a trace must know it."""
 
     key: Hashable
@@ -85,8 +85,6 @@ class _Kind:
     """Why they are not traced; empty: they are, or nothing is known."""
     recordings: list[SizedRecording] = field(default_factory=list)
     scripts: list[Script] = field(default_factory=list)
-    told: bool = False
-    """Whether the log has a line about models that train without their trace."""
 
 
 class Traces:
@@ -94,9 +92,11 @@ class Traces:
 
     def __init__(self) -> None:
         self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
-        self._lock = threading.Lock()
+        self._told: set[tuple[str, str]] = set()
+        """The models, and why they train without a trace, of which the log has a line."""
+        self._lock = threading.RLock()
 
-    def fitted(self, fit: Fit, checked: Checked) -> list[float] | None:
+    def fitted(self, fit: TracedFit, checked: Checked) -> list[float] | None:
         """Carry a fit out as a trace, and return the loss of each step; None: nothing is done, and it is no trace's."""
         with self._lock:
             script = self._script(fit)
@@ -119,7 +119,7 @@ class Traces:
             return losses + (_run(fit, script, rest) if equal else fit.steps.take(rest))
         return _run(fit, script, range(len(fit.steps.indices))) if equal else None
 
-    def _script(self, fit: Fit) -> Script | None:
+    def _script(self, fit: TracedFit) -> Script | None:
         """Return the script of a fit, made now if that is worth it; None: there is none."""
         kind = self._kinds.setdefault(fit.key, _Kind())
         self._kinds.move_to_end(fit.key)
@@ -145,10 +145,11 @@ class Traces:
         kind.scripts.append(script)
         return script
 
-    def _tell(self, fit: Fit, why: str) -> None:
-        kind = self._kinds.get(fit.key)
-        if kind is not None and not kind.told:
-            kind.told = True
+    def _tell(self, fit: TracedFit, why: str) -> None:
+        with self._lock:
+            told = (fit.steps.name, why) in self._told
+            self._told.add((fit.steps.name, why))
+        if not told:
             log.warning("model %r trains without a trace, more slowly: %s", fit.steps.name, why)
 
 
@@ -166,6 +167,7 @@ class Subject:
     net: nn.Module
     parameters: list[Tensor]
     others: list[Tensor]
+    checked: Checked
 
 
 class Passes:
@@ -177,26 +179,27 @@ class Passes:
         """None: it cannot be traced."""
         self._lock = threading.Lock()
 
-    def answer(
-        self,
-        subject: Subject,
-        function: Callable[[Tensor], Sequence[Tensor]],
-        x: Tensor,
-        equal: dict[PassScript, bool],
-    ) -> Sequence[Tensor]:
-        """Return what a function that is one forward pass gives for samples x (b, ...), in inference mode.
-
-        equal: for which scripts that is equal to the bit, for this net; what is found is added.
-        """
+    def answer(self, subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> Sequence[Tensor]:
+        """Return what a function that is one forward pass gives for samples x (b, ...), in inference mode."""
         with self._lock:
             script = self._script(subject, function, x)
         if script is None:
             return function(x)
+        equal, nets = subject.checked.passes, [(subject.parameters, subject.others)]
         if script not in equal:
-            found, again = function(x), script.run(subject.parameters, subject.others, x)
+            found, (again,) = function(x), script.run(nets, x)
             equal[script] = all(_equal(*pair) for pair in zip(found, again, strict=True))
             return found
-        return script.run(subject.parameters, subject.others, x) if equal[script] else function(x)
+        return script.run(nets, x)[0] if equal[script] else function(x)
+
+    def answers(self, subjects: Sequence[Subject], x: Tensor) -> list[list[Tensor]] | None:
+        """Return what `answer` gives for each of some nets, in one call; None: not all are known to be equal so."""
+        script = self._scripts.get((subjects[0].key, tuple(x.shape)))
+        if script is None or not all(
+            each.key == subjects[0].key and each.checked.passes.get(script) for each in subjects
+        ):
+            return None
+        return script.run([(each.parameters, each.others) for each in subjects], x)
 
     def _script(self, subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> PassScript | None:
         key = subject.key, tuple(x.shape)
@@ -223,14 +226,16 @@ PASSES = Passes()
 def _recorded_pass(subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> PassScript:
     known = {f"p{at}": each for at, each in enumerate(subject.parameters)}
     known |= {f"o{at}": each for at, each in enumerate(subject.others)} | {"x": x}
-    with _restored(subject.net, subject.others):
+    with _restored(subject.net, subject.others), torch.random.fork_rng(devices=[]):
+        before = torch.get_rng_state()
         one, two = (recorded(known, partial(function, x)) for _ in range(2))
-    if one.lines != two.lines or one.draws:
+        draws = not torch.equal(before, torch.get_rng_state())
+    if one.lines != two.lines or draws:
         raise NotTraceable("two passes over the same samples are not the same operators")
     return PassScript(one, len(subject.parameters), len(subject.others))
 
 
-def _run(fit: Fit, script: Script, steps: range) -> list[float]:
+def _run(fit: TracedFit, script: Script, steps: range) -> list[float]:
     """Take these steps of a fit with its script."""
     knowledge = [
         tensor[steps.start : steps.stop] if each.by_step else tensor
@@ -244,7 +249,7 @@ def _run(fit: Fit, script: Script, steps: range) -> list[float]:
         )
 
 
-def _both(fit: Fit, script: Script, steps: int) -> tuple[bool, list[float]]:
+def _both(fit: TracedFit, script: Script, steps: int) -> tuple[bool, list[float]]:
     """Take the first steps as always, and on copies with the script; return whether all bits are equal, and losses."""
     optimiser = fit.steps.optimiser
     parameters, others = ([each.detach().clone() for each in some] for some in (fit.steps.parameters, fit.others))
@@ -278,7 +283,7 @@ def _equal(a: Tensor, b: Tensor) -> bool:
     return one == two
 
 
-def _recorded(fit: Fit) -> SizedRecording:
+def _recorded(fit: TracedFit) -> SizedRecording:
     """Record the first step of a fit, twice; nothing that the net holds is changed.  Raises NotTraceable."""
     index, steps = fit.steps.indices[0], len(fit.steps.indices)
     x = fit.steps.inputs.index_select(0, index)
@@ -287,11 +292,10 @@ def _recorded(fit: Fit) -> SizedRecording:
     known |= {f"o{at}": each for at, each in enumerate(fit.others)}
     known |= {f"e{at}": each for at, each in enumerate(fit.knowledge)}
     known |= {"x": x} if y is None else {"x": x, "y": y}
-    found: list[Recording] = []
+    both = (0, -steps)  # the same part of knowledge that has one for each step
     with _restored(fit.net, fit.others), fit.steps.seeded():
-        for step in (0, -steps):  # the same part of knowledge that has one for each step
-            found.append(recorded(known, partial(_flat, fit.steps, x, y, step)))
-    return sized(of_steps(*found, apart=steps, step=0), len(index), fit.knowledge)
+        first, again = (recorded(known, partial(_flat, fit.steps, x, y, step)) for step in both)
+    return sized(of_steps(first, again, apart=steps, step=0), len(index), fit.knowledge)
 
 
 def _flat(steps: Steps, x: Tensor, y: Tensor | None, step: int) -> list[Tensor | None]:
@@ -302,15 +306,29 @@ def _flat(steps: Steps, x: Tensor, y: Tensor | None, step: int) -> list[Tensor |
 def _generalised(own: SizedRecording, earlier: Sequence[SizedRecording]) -> SizedRecording:
     """Return a recording for mini-batches of any size, if an earlier one tells how; else the recording itself."""
     for each in earlier:
-        try:
+        with suppress(NotTraceable):
             return for_any_size(each, own)
-        except NotTraceable:
-            continue
     return own
 
 
-def _script_of(fit: Fit, of: SizedRecording) -> Script:
+def _script_of(fit: TracedFit, of: SizedRecording) -> Script:
     return Script(of, len(fit.others), len(fit.knowledge), fit.steps.optimiser)
+
+
+class _Generators:
+    """The states of Python's and numpy's generators, which a net may draw from."""
+
+    def __init__(self) -> None:
+        self._python, self._numpy = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002  # the net's
+
+    def drawn(self) -> bool:
+        """Return whether somebody has drawn since, and put the states back."""
+        now, own = _Generators(), self._numpy["state"]
+        same = now._python == self._python and now._numpy["state"]["pos"] == own["pos"]
+        same = same and np.array_equal(now._numpy["state"]["key"], own["key"])
+        random.setstate(self._python)
+        np.random.set_state(self._numpy)  # noqa: NPY002  # the net's
+        return not same
 
 
 @contextmanager
@@ -320,14 +338,12 @@ def _restored(net: nn.Module, others: Sequence[Tensor]) -> Iterator[None]:
     Raises NotTraceable if one of the latter was changed: a trace would not.
     """
     buffers = [each.detach().clone() for each in others]
-    drawn, attributes = (random.getstate(), np.random.get_state()), attributes_of(net)  # noqa: NPY002  # the net's
+    generators, attributes = _Generators(), attributes_of(net)
     try:
         yield
     finally:
-        after = random.getstate(), np.random.get_state()  # noqa: NPY002  # the net's own
+        drawn = generators.drawn()
         changed = [word for word, value in attributes_of(net).items() if attributes.get(word) != value]
-        random.setstate(drawn[0])
-        np.random.set_state(drawn[1])  # noqa: NPY002  # the net's own
         modules = dict(net.named_modules())
         for layer, word in changed:
             if (layer, word) in attributes:
@@ -339,7 +355,7 @@ def _restored(net: nn.Module, others: Sequence[Tensor]) -> Iterator[None]:
                 tensor.copy_(before)
     if changed:
         raise NotTraceable(f"a pass changes {changed[0][0] or 'the net'}.{changed[0][1]}, which is no tensor")
-    if drawn[0] != after[0] or not np.array_equal(drawn[1][1], after[1][1]) or drawn[1][2] != after[1][2]:
+    if drawn:
         raise NotTraceable("it draws from the generators of Python or numpy")
 
 
@@ -400,8 +416,8 @@ def objective_key(objective: Objective) -> Hashable | None:
     return key
 
 
-def _field_key(value: object) -> Hashable:
-    return ("array", value.ndim) if isinstance(value, np.ndarray) else cast("Hashable", value)
+def _field_key(value: Any) -> Hashable:
+    return ("array", value.ndim) if isinstance(value, np.ndarray) else value
 
 
 def optim_key(optim: Optim) -> Hashable:

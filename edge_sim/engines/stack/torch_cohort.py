@@ -6,7 +6,7 @@ Fits, class means and logits are stacked; evaluations are computed on threads, a
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from weakref import WeakKeyDictionary
@@ -19,15 +19,16 @@ from edge_sdk.arrays import Floats
 from edge_sdk.device import divergence
 from edge_sdk.device.workbench import Workbench, slices
 from edge_sdk.errors import Diverged
-from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit, Logits, Private
+from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Private
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.checks import check_fit
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_optim import TorchOptimiser
-from edge_sdk.objectives import Optim, softmax
+from edge_sdk.objectives import Optim, needed, softmax
 from edge_sim.engines.base import BatchEngine, DeviceAnswer, DeviceRequest, serve_alone
 from edge_sim.engines.same_models import KnownLogits
 from edge_sim.engines.stack.torch_dense_stack import DenseStacking
+from edge_sim.engines.stack.torch_evaluations import NETS_A_CALL, evaluated, evaluation_key
 from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
 from edge_sim.engines.stack.torch_stack import PRIVATE, ApplyGradient, Stack, Stacking
 from edge_sim.engines.stack.torch_stacked_terms import StackedBatch, shape_of, stacked_loss
@@ -91,18 +92,32 @@ class CohortEngine(BatchEngine):
         return self._pool.map(together, stacks) if self._pool and len(stacks) > 1 else map(together, stacks)
 
     def _alone(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
-        """Compute requests that do not stack; with a pool of threads, evaluations of torch nets several at a time.
+        """Compute requests that do not stack: on the pool's threads those of torch nets that let others compute."""
+        known, answers = KnownLogits(), [None] * len(asked)
+        tasks = list(self._tasks(asked, known)) if self._pool else []
+        left = set(range(len(asked))).difference(*(places for places, _ in tasks))
+        for at in sorted(left):
+            answers[at] = serve_alone(asked[at], known)
+        for places, task in tasks:
+            for at, answer in zip(places, task.result(), strict=True):
+                answers[at] = answer
+        return answers
 
-        A whole test set gives one net's products enough to do, so a stack of them would be no faster.
-        """
-        known = KnownLogits()
-        tasks = [
-            self._pool.submit(serve_alone, each, known) if self._pool and _measures_net(each) else None
-            for each in asked
-        ]
-        return [
-            serve_alone(each, known) if task is None else task.result() for each, task in zip(asked, tasks, strict=True)
-        ]
+    def _tasks(
+        self, asked: Sequence[DeviceRequest], known: KnownLogits
+    ) -> Iterator[tuple[list[int], Future[list[DeviceAnswer]]]]:
+        """Begin what threads compute; yield the places of its requests, and the task."""
+        pool, measured = needed(self._pool, "no pool"), dict[Hashable, list[int]]()
+        for at, each in enumerate(asked):
+            key = evaluation_key(each)
+            if key is not None:
+                measured.setdefault(key, []).append(at)
+            elif _trains_alone(each):
+                yield [at], pool.submit(_served_alone, each)
+        for places in measured.values():
+            for begin in range(0, len(places), NETS_A_CALL):
+                chosen = places[begin : begin + NETS_A_CALL]
+                yield chosen, pool.submit(evaluated, [asked[at] for at in chosen], known)
 
     def close(self) -> None:
         """Implement Engine."""
@@ -154,9 +169,16 @@ class CohortEngine(BatchEngine):
         return [ordered[at : at + most] for at in range(0, len(ordered), most)]
 
 
-def _measures_net(asked: DeviceRequest) -> bool:
-    """Whether a request only passes samples through a torch net, which lets other threads compute meanwhile."""
-    return isinstance(asked.request, Evaluate) and isinstance(asked.bench.model, TorchModel)
+def _served_alone(asked: DeviceRequest) -> list[DeviceAnswer]:
+    return [serve_alone(asked)]
+
+
+def _trains_alone(asked: DeviceRequest) -> bool:
+    """Whether a request is a fit of a torch net that uses no generator of the whole process."""
+    model, request = asked.bench.model, asked.request
+    if not (isinstance(request, Fit) and isinstance(model, TorchModel)):
+        return False
+    return model.fits_at_once(request.objective, stochastic=isinstance(request.source, Private))
 
 
 def _steps_taken(model: object, request: Fit) -> bytes:

@@ -1,0 +1,323 @@
+"""Traced fits: equal to eager ones to the bit for every net, term and optimiser that ships, or left alone."""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import Tensor, nn  # noqa: E402  # torch may be missing
+
+from edge_sdk.data import Preprocess  # noqa: E402  # likewise
+from edge_sdk.errors import UsageError  # noqa: E402  # likewise
+from edge_sdk.models import torch_traced  # noqa: E402  # likewise
+from edge_sdk.models.base import Batches, FitReport  # noqa: E402  # likewise
+from edge_sdk.models.torch_model import TorchModel, answers_of  # noqa: E402  # likewise
+from edge_sdk.models.torch_seed import seeded  # noqa: E402  # likewise
+from edge_sdk.objectives import (  # noqa: E402  # likewise
+    BalancedCrossEntropy,
+    BoundedDistance,
+    ClassContrast,
+    ClassTarget,
+    CrossEntropy,
+    Distill,
+    FeatureMatch,
+    HeadDivergence,
+    HeadLabels,
+    HeadMatch,
+    HeadProximal,
+    LessForgetting,
+    LogitGradient,
+    LogitMatch,
+    ModelContrast,
+    Objective,
+    Optim,
+    PrototypeDistance,
+    PrototypePull,
+    Proximal,
+    names_on,
+)
+from edge_sim.models import torch_families  # noqa: E402  # likewise
+
+CLASSES, WIDTH, SHAPE = 4, 12, (1, 8, 8)
+SAMPLES = np.random.default_rng(0)
+X = SAMPLES.normal(size=(40, *SHAPE)).astype(np.float32)
+Y = SAMPLES.integers(0, CLASSES, 40)
+SGD = Optim(kind="sgd", learning_rate=0.05)
+OPTIMS = {
+    "sgd": SGD,
+    "momentum": Optim(kind="sgd", learning_rate=0.05, momentum=0.9),
+    "decay": Optim(kind="sgd", learning_rate=0.05, momentum=0.9, weight_decay=0.01, clip_norm=0.5),
+    "adam": Optim(kind="adam"),
+    "adam, all": Optim(kind="adam", beta1=0.8, weight_decay=0.01, decay_all=True, clip_norm=0.1),
+}
+
+
+class Adding(nn.Module):
+    """Two ways beside one another, as in a residual net, of a class that torch does not know."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(8, 8, 3, padding=1), nn.GroupNorm(2, 8), nn.GELU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.body(x)
+
+
+class Deciding(nn.Module):
+    """Computes one thing or another, as its input tells."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if float(x.detach().sum()) > 0 else x
+
+
+class Drawing(nn.Module):
+    """Draws from Python's generator in training."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * random.random() if self.training else x
+
+
+class Counting(nn.Module):
+    """Counts its passes in an attribute."""
+
+    passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return x / self.passes
+
+
+def dense(*more: nn.Module) -> nn.Sequential:
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), *more, nn.ReLU(), nn.Linear(WIDTH, CLASSES))
+
+
+def convolving(*more: nn.Module) -> nn.Sequential:
+    pooled = nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(32, WIDTH), nn.Tanh(), nn.Linear(WIDTH, CLASSES)
+    return nn.Sequential(nn.Conv2d(1, 8, 3), *more, nn.MaxPool2d(2), *pooled)
+
+
+NETS: dict[str, Callable[[], nn.Module]] = {
+    "dense": dense,
+    "convolutions": lambda: convolving(nn.ReLU()),
+    "batch norm": lambda: convolving(nn.BatchNorm2d(8)),
+    "residual": lambda: convolving(Adding()),
+    "dropout": lambda: dense(nn.Dropout(0.3)),
+}
+
+
+def model(net: str) -> TorchModel:
+    with seeded(0):
+        return TorchModel(NETS[net](), CLASSES, input_shape=SHAPE)
+
+
+def objectives(steps: int, size: int, parameters: int) -> dict[str, Objective]:
+    """Every term that torch has a form for, beside a cross-entropy where it is not on the logits."""
+    rng, classes, ce = np.random.default_rng([steps, size]), np.array([0, 1, 3]), CrossEntropy()
+
+    def drawn(*shape: int) -> np.ndarray:
+        return rng.normal(size=shape).astype(np.float32)
+
+    soft, rows = drawn(3, CLASSES) ** 2, drawn(3, WIDTH)
+    found: list[Objective] = [
+        (ce,),
+        (BalancedCrossEntropy(counts=np.array([3, 0, 2, 5], np.float32)),),
+        (ce, Distill(logits=drawn(steps, size, CLASSES), temperature=3.0, weight=0.3)),
+        (LessForgetting(logits=drawn(steps, size, CLASSES), temperature=2.0),),
+        (LogitGradient(gradient=drawn(steps, size, CLASSES)),),
+        (LogitMatch(logits=drawn(steps, size, CLASSES)),),
+        (ce, FeatureMatch(targets=drawn(steps, size, 5), projection=drawn(5, WIDTH))),
+        (ce, PrototypePull(classes=classes, rows=rows, weight=0.7)),
+        (ce, PrototypeDistance(classes=classes, rows=rows)),
+        (ce, BoundedDistance(classes=classes, rows=rows, most=1.0)),
+        (ce, HeadMatch(features=rows, soft=soft)),
+        (ce, HeadDivergence(features=rows, soft=soft)),
+        (ce, HeadLabels(features=rows, labels=classes)),
+        (ce, HeadProximal(rows=drawn(CLASSES, WIDTH + 1))),
+        (ce, ModelContrast(near=drawn(steps, size, WIDTH), away=drawn(steps, size, WIDTH))),
+        (ce, ClassContrast()),
+        (ce, ClassTarget(classes=classes, rows=soft)),
+        (ce, Proximal(anchor=drawn(parameters))),
+    ]
+    return {each[-1].name: each for each in found}
+
+
+def batches(steps: int, size: int) -> Batches:
+    rng = np.random.default_rng([steps, size, 1])
+    return Batches(inputs=X, labels=Y, indices=rng.integers(0, len(X), (steps, size)), seed=3)
+
+
+@pytest.fixture(autouse=True)
+def nothing_recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr("edge_sdk.models.torch_model.TRACES", torch_traced.Traces())
+    monkeypatch.setattr("edge_sdk.models.torch_model.PASSES", torch_traced.Passes())
+    monkeypatch.delenv(torch_traced.VARIABLE, raising=False)
+    return
+
+
+def fitted(monkeypatch: pytest.MonkeyPatch, when: str, own: TorchModel, *arguments: Any) -> FitReport:
+    monkeypatch.setenv(torch_traced.VARIABLE, when)
+    return own.fit(*arguments)
+
+
+SIZES = ((5, 7), (3, 7), (4, 9), (2, 2), (6, 12), (1, 5))
+"""Steps and mini-batches of fits that follow one another, the tail of an epoch among them."""
+
+
+def check_equal(monkeypatch: pytest.MonkeyPatch, net: str, term: str, optim: Optim) -> None:
+    """Train a model both ways, and compare state and reports."""
+    eager, traced = model(net), model(net)
+    for steps, size in SIZES:
+        objective = objectives(steps, size, eager.spec.parameters)[term]
+        expected = fitted(monkeypatch, "off", eager, batches(steps, size), objective, optim)
+        assert fitted(monkeypatch, "always", traced, batches(steps, size), objective, optim) == expected
+        assert traced.state_bytes() == eager.state_bytes()
+
+
+def was_traced(caplog: pytest.LogCaptureFixture) -> bool:
+    return not [record for record in caplog.records if record.name == torch_traced.__name__]
+
+
+@pytest.mark.parametrize("net", NETS)
+@pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+def test_every_net_and_optimiser_gives_the_bits_of_autograd(
+    net: str, optim: Optim, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_equal(monkeypatch, net, "prototype-pull", optim)
+    assert was_traced(caplog)
+
+
+TERMS = sorted(set(objectives(1, 2, 10)))
+
+
+@pytest.mark.parametrize("term", TERMS)
+@pytest.mark.parametrize("net", ["dense", "convolutions"])
+def test_every_term_gives_the_bits_of_autograd(
+    term: str, net: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    check_equal(monkeypatch, net, term, OPTIMS["decay"])
+    assert was_traced(caplog)
+
+
+def test_the_terms_above_are_all_that_ship() -> None:
+    assert set(TERMS) == names_on("logits", "features", "head", "weights")
+
+
+DEEP = ("resnet18", "resnet34", "mobilenet-v3-small", "shufflenet-v2")
+"""Families whose test takes seconds."""
+
+
+@pytest.mark.parametrize(
+    "family", [pytest.param(each, marks=pytest.mark.long if each in DEEP else ()) for each in torch_families.NETS]
+)
+def test_families_of_the_simulator(
+    family: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    eager, traced = (torch_families.torch_model(family, CLASSES, SHAPE, Preprocess(), 0) for _ in range(2))
+    for _ in range(2):
+        expected = fitted(monkeypatch, "off", eager, batches(2, 6), (CrossEntropy(),), SGD)
+        assert fitted(monkeypatch, "always", traced, batches(2, 6), (CrossEntropy(),), SGD) == expected
+        assert traced.state_bytes() == eager.state_bytes()
+    assert was_traced(caplog)
+
+
+@pytest.mark.parametrize("part", ["body", "head"])
+def test_parts_of_a_model(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    eager, traced = model("dense"), model("dense")
+    for each in (part, "all", part):
+        fitted(monkeypatch, "off", eager, batches(3, 5), (CrossEntropy(),), OPTIMS["adam"], each)
+        fitted(monkeypatch, "always", traced, batches(3, 5), (CrossEntropy(),), OPTIMS["adam"], each)
+        assert traced.state_bytes() == eager.state_bytes()
+
+
+@pytest.mark.parametrize("layer", [Deciding, Drawing, Counting])
+def test_a_net_that_cannot_be_traced_trains_as_without_and_says_so_once(
+    layer: type[nn.Module], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(NETS, "own", lambda: dense(layer()))
+    states = []
+    for when in ("off", "always"):
+        own = model("own")
+        random.seed(1)
+        for _ in range(3):
+            fitted(monkeypatch, when, own, batches(2, 5), (CrossEntropy(),), SGD)
+        states.append(own.state_bytes())
+    assert states[0] == states[1]
+    assert len(caplog.records) == 1
+    assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_a_fleet_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, real = [], torch_traced.recorded
+    monkeypatch.setattr(torch_traced, "recorded", lambda *given: recorded.append(1) or real(*given))
+    for _ in range(4):
+        fitted(monkeypatch, "always", model("dense"), batches(2, 5), (CrossEntropy(),), SGD)
+    assert len(recorded) == 2  # at two steps, to tell what depends on them
+
+
+def test_two_sizes_of_mini_batches_tell_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    recorded, real = [], torch_traced.recorded
+    monkeypatch.setattr(torch_traced, "recorded", lambda *given: recorded.append(1) or real(*given))
+    for size in (5, 7, 3, 12, 8):
+        fitted(monkeypatch, "always", model("convolutions"), batches(2, size), (CrossEntropy(),), SGD)
+    assert len(recorded) == 4
+
+
+def test_short_runs_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_traced, "recorded", lambda *_: pytest.fail("recorded"))
+    fitted(monkeypatch, "auto", model("dense"), batches(torch_traced.WORTH_STEPS, 5), (CrossEntropy(),), SGD)
+
+
+@pytest.mark.parametrize("when", ["off", "always"])
+def test_a_fit_ends_with_a_loss_that_is_not_finite(when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = model("dense")
+    first = fitted(monkeypatch, when, own, batches(2, 5), (CrossEntropy(),), SGD)
+    report = fitted(monkeypatch, when, own, batches(9, 5), (CrossEntropy(),), Optim(kind="sgd", learning_rate=1e30))
+    assert first.steps == 2
+    assert report.steps < 9
+    assert not np.isfinite(report.loss)
+
+
+def test_several_steps_in_one_fit_are_as_one_fit_each() -> None:
+    once, each = model("convolutions"), model("convolutions")
+    many = batches(6, 5)
+    assert once.fits_at_once((CrossEntropy(),), stochastic=True)
+    report = once.fit(many, (CrossEntropy(),), OPTIMS["adam"])
+    for row in many.indices:
+        last = each.fit(Batches(inputs=X, labels=Y, indices=row[None]), (CrossEntropy(),), OPTIMS["adam"])
+    assert once.state_bytes() == each.state_bytes()
+    assert report.loss == last.loss
+
+
+def test_dropout_takes_its_seed_step_by_step() -> None:
+    assert not model("dropout").fits_at_once((CrossEntropy(),), stochastic=True)
+    assert model("dropout").fits_at_once((CrossEntropy(),), stochastic=False)
+
+
+def test_an_unknown_word_in_the_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UsageError, match=torch_traced.VARIABLE):
+        fitted(monkeypatch, "sometimes", model("dense"), batches(2, 5), (CrossEntropy(),), SGD)
+
+
+@pytest.mark.parametrize("net", NETS)
+def test_answers_of_several_nets_are_those_of_each(net: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(torch_traced.VARIABLE, "off")
+    nets = [model(net) for _ in range(3)]
+    for at, each in enumerate(nets):
+        each.fit(batches(at + 1, 5), (CrossEntropy(),), SGD)
+    expected = [each.outputs(X) for each in nets]
+    monkeypatch.setenv(torch_traced.VARIABLE, "always")
+    assert answers_of(nets, "outputs", X) is None  # nothing is known of them yet
+    own = [each.outputs(X) for each in nets]
+    together = answers_of(nets, "outputs", X)
+    assert together is not None
+    for one, two, three in zip(expected, own, together, strict=True):
+        for a, b, c in zip(one, two, three, strict=True):
+            np.testing.assert_array_equal(a, b)
+            np.testing.assert_array_equal(a, c)
