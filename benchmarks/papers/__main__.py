@@ -56,12 +56,12 @@ def main(
         if args.figures:
             named = [table for table in tables if args.table in (None, table.name)]
             figures.draw(figures.FIGURES, named, rows, runs, _say)
-            text_files.replace(out, page(tables, rows))
+            text_files.replace_file(out, page(tables, rows))
             return 0
         failed = cells.run_missing(
-            wanted, rows, runs, _say, lambda: text_files.replace(out, page(tables, rows)), again=args.again
+            wanted, rows, runs, _say, lambda: text_files.replace_file(out, page(tables, rows)), again=args.again
         )
-        text_files.replace(out, page(tables, rows))
+        text_files.replace_file(out, page(tables, rows))
     except KeyboardInterrupt:
         _say("interrupted; finished cells are kept, and the same command goes on")
         return INTERRUPTED

@@ -247,7 +247,7 @@ def measured(cell: Cell, runs: Path) -> dict[str, object]:
         raise RunFailed(result.reason)
     kept = run_folder(cell, runs)
     write_run(result, to_toml(config.tables), kept)
-    text_files.replace(kept / DIGEST, f"{digest}\n")
+    text_files.replace_file(kept / DIGEST, f"{digest}\n")
     trial = Trial(cell.seed, result)
     return {
         "setting": cell.setting.name,
@@ -299,6 +299,6 @@ def _keep(row: dict[str, object], found: Sequence[Row], path: Path) -> None:
     others: list[dict[str, object]] = [{**old} for old in found if any(old[key] != str(row[key]) for key in same)]
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        text_files.replace(path, text_files.csv_text(COLUMNS, [*others, row]))
+        text_files.replace_file(path, text_files.csv_text(COLUMNS, [*others, row]))
     except OSError as error:
         raise StoreError(f"{path}: cannot write the row ({error.strerror}); free or change the place") from error

@@ -276,6 +276,6 @@ def _copy(drawn: Path, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         for suffix in (".png", ".csv"):
             if drawn.with_suffix(suffix).exists():
-                text_files.replace(path.with_suffix(suffix), drawn.with_suffix(suffix).read_bytes())
+                text_files.replace_file(path.with_suffix(suffix), drawn.with_suffix(suffix).read_bytes())
     except OSError as error:
         raise StoreError(f"{path}: cannot write the picture ({error.strerror}); free or change the place") from error

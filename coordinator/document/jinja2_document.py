@@ -41,6 +41,6 @@ def write_document(
         title=title, sections=full, overview=overview, version=__version__
     )
     try:
-        text_files.replace(path, text)
+        text_files.replace_file(path, text)
     except OSError as error:
         raise StoreError(f"{path}: cannot write the report ({error.strerror}); give --html another file") from error

@@ -132,7 +132,7 @@ def write_files(files: Mapping[str, str], out: Path) -> None:
     """Replace each file at once, in this order.  Raises StoreError where they cannot be written."""
     try:
         for name, text in files.items():
-            text_files.replace(out / name, text)
+            text_files.replace_file(out / name, text)
     except OSError as error:
         raise StoreError(f"{out}: cannot write the comparison ({error.strerror}); free or change the place") from error
 

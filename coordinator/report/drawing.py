@@ -134,7 +134,7 @@ def picture_path(folder: Path, name: str) -> Path:
 
 def write_points(path: Path, columns: Sequence[str], points: Iterable[Mapping[str, object]]) -> None:
     """Write the CSV beside a picture."""
-    text_files.replace(path.with_suffix(".csv"), text_files.csv_text(columns, points))
+    text_files.replace_file(path.with_suffix(".csv"), text_files.csv_text(columns, points))
 
 
 # -- figures ------------------------------------------------------------------------------------------------------

@@ -157,7 +157,7 @@ class ProgressFile(RunObserver):
         }
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            text_files.replace(self._path, json.dumps({**whole, **times}) + "\n")
+            text_files.replace_file(self._path, json.dumps({**whole, **times}) + "\n")
         except OSError as error:
             self._broken = True
             self._say(

@@ -124,7 +124,7 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in files.items():
-            text_files.replace(folder / name, text)
+            text_files.replace_file(folder / name, text)
     except (FileExistsError, NotADirectoryError):
         raise UsageError(f"{folder}: is a file, not a folder; give --out another name") from None
     except OSError as error:

@@ -33,7 +33,7 @@ def command(args: argparse.Namespace) -> int:
         sys.stdout.write(text)
         return 0
     try:
-        text_files.replace(args.out, text)
+        text_files.replace_file(args.out, text)
     except OSError as error:
         raise StoreError(f"{args.out}: cannot be written ({error.strerror}); give --out another file") from error
     sys.stderr.write(f"table: {args.out}\n")

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 
-def replace(path: Path, content: str | bytes) -> None:
+def replace_file(path: Path, content: str | bytes) -> None:
     """Write a whole file at once: a concurrent reader gets the old file or the new one.  Raises OSError."""
     descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:

@@ -36,15 +36,15 @@ def replace(record: _T, /, **changes: Any) -> _T:
 
 
 @functools.cache
-def names(cls: type) -> tuple[str, ...]:
+def field_names(cls: type) -> tuple[str, ...]:
     """Return the names of a dataclass's fields."""
     return tuple(field.name for field in dataclasses.fields(cls))
 
 
 @functools.cache
 def getter(cls: type) -> Callable[[Any], tuple[Any, ...]]:
-    """Return a function that returns the values of an object's fields, in the order of `names`."""
-    fields = names(cls)
+    """Return a function that returns the values of an object's fields, in the order of `field_names`."""
+    fields = field_names(cls)
     if len(fields) > 1:
         return operator.attrgetter(*fields)
     return lambda value: tuple(getattr(value, name) for name in fields)
@@ -73,8 +73,8 @@ def _generated(cls: type) -> tuple[Callable[..., Any], Callable[..., Any]]:
     fields, values = dataclasses.fields(cls), getter(cls)
     given_by_name = [(each.name, each.type, _default(each)) for each in fields]
     by_name = dataclasses.make_dataclass(cls.__name__, given_by_name, slots=True, kw_only=True)
-    in_order = dataclasses.make_dataclass(cls.__name__, names(cls), slots=True)
-    places = {name: at for at, name in enumerate(names(cls))}
+    in_order = dataclasses.make_dataclass(cls.__name__, field_names(cls), slots=True)
+    places = {name: at for at, name in enumerate(field_names(cls))}
 
     def make(**given: Any) -> Any:
         one = by_name(**given)

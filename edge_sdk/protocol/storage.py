@@ -17,7 +17,7 @@ _NOTHING = b"\x80"
 def serialise(value: object) -> bytes:
     """Return an object of a class registered with @wire as bytes."""
     cls: type = type(value)
-    if not records.names(cls):
+    if not records.field_names(cls):
         return _NOTHING
     return b"".join(body.joined_parts(body.pack(schema.to_plain(value))))
 

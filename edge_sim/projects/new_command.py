@@ -37,7 +37,7 @@ MOST_CLASSES, MOST_DEVICES = 1000, 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Answers:
+class ProjectAnswers:
     """What a project is made from."""
 
     folder: Path
@@ -68,7 +68,7 @@ def command(args: argparse.Namespace) -> int:
     return 0
 
 
-def asked(args: argparse.Namespace, stream: TextIO | None) -> Answers:
+def asked(args: argparse.Namespace, stream: TextIO | None) -> ProjectAnswers:
     """Return the answers: from the options, and for those that were not given from `stream` or by default.
 
     stream: where a person answers; None: nobody is there to be asked.  Raises UsageError for what cannot be.
@@ -86,7 +86,7 @@ def asked(args: argparse.Namespace, stream: TextIO | None) -> Answers:
     known = _answer(stream, "How many classes", classes, 10, _count(2, MOST_CLASSES))
     devices = _answer(stream, "How many devices", args.devices, 4, _count(2, MOST_DEVICES))
     parse_broker_url(args.broker)
-    return Answers(
+    return ProjectAnswers(
         folder=folder,
         name=name,
         model=model,
@@ -98,7 +98,7 @@ def asked(args: argparse.Namespace, stream: TextIO | None) -> Answers:
     )
 
 
-def make_project(answers: Answers) -> None:
+def make_project(answers: ProjectAnswers) -> None:
     """Write all files.  Raises StoreError where the disk refuses."""
     values = _values(answers)
     try:
@@ -113,7 +113,7 @@ def make_project(answers: Answers) -> None:
         raise StoreError(f"{answers.folder}: cannot be written: {error.strerror}") from error
 
 
-def _values(answers: Answers) -> Mapping[str, object]:
+def _values(answers: ProjectAnswers) -> Mapping[str, object]:
     """Return what stands in the templates."""
     inputs = _input_shape(answers.shape)
     imports, body = _MODEL_TEXT[answers.model]

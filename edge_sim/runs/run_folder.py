@@ -81,7 +81,7 @@ def keep_settings(folder: Path, config: Config) -> None:
     """Write the resolved settings, which a resumed run is checked against.  Raises StoreError."""
     path = folder / KEPT
     with as_store_error(path):
-        text_files.replace(path, to_toml(config.tables))
+        text_files.replace_file(path, to_toml(config.tables))
 
 
 def unused(folder: Path) -> Path:

@@ -35,7 +35,7 @@ from edge_sim.runs.simulation_result import NOTHING, simulation_result
 
 log = logging.getLogger(__name__)
 
-Kept: TypeAlias = tuple[Ledger, dict[str, Store], dict[str, Any] | None]
+KeptState: TypeAlias = tuple[Ledger, dict[str, Store], dict[str, Any] | None]
 """The ledger, the stores of devices and the state of a simulation; None: it begins."""
 WhenFinished: TypeAlias = "Callable[[VirtualFleet], None]"
 ObserverFor = Callable[[str], RunObserver | None]
@@ -250,10 +250,10 @@ def _in_memory(
     return virtual, {"peak_mib": peak_mib} if peak_mib else NOTHING
 
 
-def _kept(checkpoints: Checkpoints, *, quarantine: bool, tell: Callable[[str], None]) -> Kept:
+def _kept(checkpoints: Checkpoints, *, quarantine: bool, tell: Callable[[str], None]) -> KeptState:
     """Return what the last checkpoint holds; with `quarantine` a damaged one is set aside, and the run begins anew."""
 
-    def load() -> Kept:
+    def load() -> KeptState:
         return checkpoints.load() if checkpoints.folder.exists() else (Ledger(None), {}, None)
 
     return opened_or_anew(load, checkpoints.folder, quarantine=quarantine, tell=tell)

@@ -49,7 +49,19 @@ ONLY_IN = {
 }
 """Package -> the one file, or the beginning of the file names, that may import it."""
 LAZY = (
-    *("sklearn", "threadpoolctl", "matplotlib", "rich", "amqtt", "PIL", "tomli_w", "starlette", "uvicorn", "jinja2", "shtab"),
+    *(
+        "sklearn",
+        "threadpoolctl",
+        "matplotlib",
+        "rich",
+        "amqtt",
+        "PIL",
+        "tomli_w",
+        "starlette",
+        "uvicorn",
+        "jinja2",
+        "shtab",
+    ),
     *("pandas", "tensorboardX", "wandb", "mlflow", "prometheus_client"),
 )
 """Packages that are imported inside functions, except in files whose names say so."""

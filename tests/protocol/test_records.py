@@ -8,7 +8,7 @@ import pytest
 from edge_sdk.device.session import SessionPhase, SessionState
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Assign, Receipt, Upload
-from edge_sdk.protocol.records import getter, maker, names, replace
+from edge_sdk.protocol.records import field_names, getter, maker, replace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,5 +91,5 @@ def test_checks_of_a_class_are_made():
 
 def test_values_come_in_the_order_of_the_fields():
     for record in (Checked(3), Receipt(**MADE), SessionState()):
-        values = tuple(getattr(record, name) for name in names(type(record)))
+        values = tuple(getattr(record, name) for name in field_names(type(record)))
         assert getter(type(record))(record) == values

@@ -13,7 +13,15 @@ from coordinator.report.run_files import read_run, write_run
 from coordinator.report.summary import summary
 from edge_sdk.errors import StoreError, UsageError
 
-NAMES = {"federation.toml", "summary.json", "rounds.csv", "devices.csv", "accuracy.csv", "instruments.csv"}
+NAMES = {
+    "federation.toml",
+    "summary.json",
+    "rounds.csv",
+    "devices.csv",
+    "accuracy.csv",
+    "instruments.csv",
+    "missed.csv",
+}
 
 
 def measured_alone(result):
