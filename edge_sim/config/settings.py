@@ -58,17 +58,18 @@ class DataTable:
     """The section [data]; paths are relative to the TOML file."""
 
     source: Annotated[
-        str, Text(16, "digits|drawn-digits|npz|folder|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100")
+        str, Text(16, "digits|drawn-digits|npz|folder|leaf|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100")
     ] = "digits"
     """Where the samples come from."""
     path: str | None = None
-    """The npz file, or the folder with one sub-folder for each class."""
+    """The npz file, the folder with one sub-folder for each class, or LEAF's folder with train/ and test/."""
     root: str | None = None
     """Folder with the files of a torchvision data set, which its loaders call root."""
     emnist_split: Annotated[str, Text(16, "balanced|byclass|bymerge|letters|digits|mnist")] = "balanced"
     """One of EMNIST's six splits."""
     image_size: tuple[Side, ...] | None = None
-    """Height and width to which pictures of a folder are resized when they are read; needed where sizes differ."""
+    """Height and width to which pictures of a folder are resized when they are read, needed where sizes differ; of LEAF's
+    flat samples the shape."""
     train_samples: SampleCount | None = None
     """Number of training samples to keep, each class in proportion; default: all."""
     test_samples: SampleCount | None = None
@@ -288,7 +289,9 @@ def _fleet(rows: Any, file: Path, seed: int) -> tuple[FleetRow, ...]:
 
 def _data(plain: Any, file: Path) -> DataTable:
     table = read_section(DataTable, plain, "data", file)
-    needed = {"digits": None, "drawn-digits": None, "npz": "path", "folder": "path"}.get(table.source, "root")
+    needed = {"digits": None, "drawn-digits": None, "npz": "path", "folder": "path", "leaf": "path"}.get(
+        table.source, "root"
+    )
     if needed and not getattr(table, needed):
         what = "file" if table.source == "npz" else "folder"
         raise UsageError(f'{file}: data.{needed}: missing; with source = "{table.source}" it names the {what}')

@@ -17,7 +17,7 @@ from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config.settings import DataTable
 from edge_sim.data.draw import draw_equally, draw_evenly
 from edge_sim.data.normalise import Scaling, far_from_unit_scale, scaling_of
-from edge_sim.data.sources import digits, drawn_digits, npz
+from edge_sim.data.sources import digits, drawn_digits, leaf, npz
 from edge_sim.data.sources import folder as pictures
 from edge_sim.data.sources.base import SourceData
 
@@ -120,6 +120,9 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
     if table.source == "folder":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
         return pictures.read_folder(folder / (table.path or ""), size, table.test_fraction, seed)
+    if table.source == "leaf":
+        shape = (table.image_size[0], table.image_size[1]) if table.image_size else None
+        return leaf.read_leaf(folder / (table.path or ""), shape)
     from edge_sim.data.sources import torch_sources
 
     return torch_sources.read_torchvision(table.source, folder / (table.root or ""), table.emnist_split)

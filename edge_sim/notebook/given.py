@@ -18,6 +18,7 @@ import numpy as np
 
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
+from edge_sdk.samples.readers import samples_from_torch
 from edge_sim.data.sources.npz import NEEDED, USERS
 from edge_sim.models.model_types import HeadKind, InputShape
 
@@ -111,15 +112,8 @@ def _samples(part: Any) -> tuple[Any, Any]:
     """The inputs and labels of a torch data set, or of a pair of arrays."""
     if isinstance(part, (tuple, list)) and len(part) == 2:
         return part[0], part[1]
-    try:
-        pairs = [part[place] for place in range(len(part))]
-        x = np.stack([_array(pair[0]) for pair in pairs])
-        y = np.array([int(pair[1]) for pair in pairs], np.int64)
-    except (TypeError, ValueError, IndexError, KeyError) as error:
-        raise UsageError(f"data: {type(part).__name__} gives no equal inputs with labels ({error})") from None
-    if x.ndim == 4 and x.shape[1] in (1, 3) and x.shape[-1] not in (1, 3):
-        x = np.ascontiguousarray(x.transpose(0, 2, 3, 1))  # torch has channels first, settings last
-    return (x[..., 0] if x.ndim == 4 and x.shape[-1] == 1 else x), y
+    found = samples_from_torch(part)
+    return found.x, found.y
 
 
 def _array(values: Any) -> np.ndarray[Any, Any]:

@@ -1,0 +1,80 @@
+"""A source for federated benchmarks in LEAF's layout: FOLDER/train/*.json and FOLDER/test/*.json, with users.
+
+Each file holds {"users": [...], "user_data": {USER: {"x": [...], "y": [...]}}}.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.arrays import Floats, Ints
+from edge_sdk.data import Samples
+from edge_sdk.errors import UsageError
+from edge_sim.data.sources.base import SourceData
+
+
+def read_leaf(folder: Path, size: tuple[int, int] | None) -> SourceData:
+    """Read the samples of all users: f4 (n, d), or (n, h, w) and (n, h, w, c) where `size` is given.
+
+    Raises UsageError, which names the file, for what is missing or no number.
+    """
+    x, y, users = _part(folder, "train")
+    test_x, test_y, _ = _part(folder, "test")
+    if x.shape[1:] != test_x.shape[1:]:
+        raise UsageError(f"{folder}: samples of {x.shape[1:]} in train, of {test_x.shape[1:]} in test")
+    train, test = Samples(_shaped(x, size, folder), y), Samples(_shaped(test_x, size, folder), test_y)
+    return SourceData(name=folder.name, train=train, test=test, scale=1.0, users=users)
+
+
+def _part(folder: Path, part: str) -> tuple[Floats, Ints, NDArray[Any]]:
+    """The samples (n, d), labels (n,) and users (n,) of all files of a part, users in the order of their names."""
+    files = sorted((folder / part).glob("*.json"))
+    if not files:
+        raise UsageError(f"data.path: {folder / part}: no .json files there, as LEAF lays them out")
+    found: dict[str, tuple[Floats, Ints]] = {}
+    for path in files:
+        found |= _file(path)
+    users = np.concatenate([np.full(len(found[name][1]), name) for name in sorted(found)])
+    shapes = {found[name][0].shape[1:] for name in found}
+    if len(shapes) > 1:
+        raise UsageError(f"{folder / part}: samples of different shapes: {', '.join(map(str, sorted(shapes)))}")
+    x = np.concatenate([found[name][0] for name in sorted(found)])
+    return x, np.concatenate([found[name][1] for name in sorted(found)]), users
+
+
+def _file(path: Path) -> dict[str, tuple[Floats, Ints]]:
+    """The samples and labels of each user in a file."""
+    try:
+        whole = json.loads(path.read_text(encoding="utf-8"))
+        pairs = {str(user): (held["x"], held["y"]) for user, held in whole["user_data"].items() if len(held["y"])}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UsageError(f"{path}: not a LEAF file with user_data, x and y ({type(error).__name__})") from None
+    found = {}
+    for user, (x, y) in pairs.items():
+        try:
+            samples, labels = np.array(x, np.float32), np.array(y, np.int64)
+        except (ValueError, TypeError):
+            raise UsageError(f"{path}: user {user}: samples and labels that are no numbers, as of a text") from None
+        if samples.ndim < 2 or labels.shape != samples.shape[:1] or not np.isfinite(samples).all() or labels.min() < 0:
+            raise UsageError(
+                f"{path}: user {user}: expected numbers x (n, d) and classes y (n,), found {samples.shape} and "
+                f"{labels.shape}"
+            )
+        found[user] = samples, labels
+    return found
+
+
+def _shaped(x: Floats, size: tuple[int, int] | None, folder: Path) -> Floats:
+    """Flat samples (n, d) as pictures of this size; others as they are."""
+    if size is None or x.ndim > 2:
+        return x
+    height, width = size
+    channels = x.shape[1] // (height * width)
+    if channels * height * width != x.shape[1] or not channels:
+        raise UsageError(f"data.image_size: {folder} has samples of {x.shape[1]} values, not of {height} x {width}")
+    return x.reshape(-1, height, width) if channels == 1 else x.reshape(-1, height, width, channels)

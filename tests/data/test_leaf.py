@@ -1,0 +1,59 @@
+"""LEAF's layout: samples by user, and what is no such file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from edge_sdk.errors import UsageError
+from edge_sim.config import settings
+from edge_sim.data.sources.leaf import read_leaf
+from edge_sim.fleet.fleet import build_fleet
+
+USERS = {"f01": 6, "f02": 9, "f10": 7}
+
+
+def write(folder: Path, x=lambda user, row: [len(user) + row / 10, 0.0, 0.5, 1.0]) -> Path:
+    for part, share in (("train", 1), ("test", 3)):
+        (folder / part).mkdir(parents=True)
+        for place, (user, count) in enumerate(USERS.items()):
+            rows = range(count // share)
+            held = {"x": [x(user, row) for row in rows], "y": [row % 2 for row in rows]}
+            text = json.dumps({"users": [user], "num_samples": [len(rows)], "user_data": {user: held}})
+            (folder / part / f"{place}.json").write_text(text)
+    return folder
+
+
+def test_samples_are_those_of_their_users(tmp_path: Path) -> None:
+    found = read_leaf(write(tmp_path), (2, 2))
+    assert found.train.x.shape == (22, 2, 2)
+    assert found.test.y.shape == (7,)
+    assert dict(zip(*np.unique(found.users, return_counts=True), strict=True)) == USERS
+
+
+def test_each_device_holds_one_user(tmp_path: Path) -> None:
+    tables = {
+        "federation": {"name": "x", "method": "fedavg", "rounds": 1, "devices": 3},
+        "data": {"source": "leaf", "path": str(write(tmp_path)), "public": 0},
+        "partition": {"kind": "user", "min_samples": 1},
+        "fleet": [{"count": 3, "model": "softmax"}],
+    }
+    fleet = build_fleet(settings.parse(tables, tmp_path / "f.toml"))
+    assert [len(device.data.train) for device in fleet.devices] == [*USERS.values()]
+
+
+def test_what_is_none_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no \.json"):
+        read_leaf(tmp_path, None)
+    with pytest.raises(UsageError, match="image_size"):
+        read_leaf(write(tmp_path / "a"), (3, 3))
+    with pytest.raises(UsageError, match="no numbers"):
+        read_leaf(write(tmp_path / "b", x=lambda _user, _row: "a line of Shakespeare"), None)
+    with pytest.raises(UsageError, match=r"different shapes|expected numbers"):
+        read_leaf(write(tmp_path / "c", x=lambda user, _row: [1.0] * len(user.rstrip("0"))), None)
+    (tmp_path / "a" / "train" / "0.json").write_text("[]")
+    with pytest.raises(UsageError, match=r"0\.json"):
+        read_leaf(tmp_path / "a", None)
