@@ -68,8 +68,8 @@ class DataTable:
     emnist_split: Annotated[str, Text(16, "balanced|byclass|bymerge|letters|digits|mnist")] = "balanced"
     """One of EMNIST's six splits."""
     image_size: tuple[Side, ...] | None = None
-    """Height and width to which pictures of a folder are resized when they are read, needed where sizes differ; of LEAF's
-    flat samples the shape."""
+    """Height and width to which pictures of a folder are resized when they are read, needed where sizes differ; of leaf
+    the shape of its flat samples."""
     train_samples: SampleCount | None = None
     """Number of training samples to keep, each class in proportion; default: all."""
     test_samples: SampleCount | None = None
