@@ -218,7 +218,8 @@ def _draw_runs(figure: Figure, results: Mapping[str, Result], path: Path) -> Non
             for name, result in results.items()
             if result.insight is not None
         ]
-        insight_plots.draw_insights(insights, figure.table, path.parent)
+        if draw := insight_plots.insight_drawings(insights, figure.table).get(figure.draws):
+            draw(path)
     else:
         lines = tuple(MethodRuns(name, (Trial(result.seed, result),)) for name, result in results.items())
         COMPARED[figure.draws](Comparison(lines, lines[0].method), path)

@@ -66,12 +66,12 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
             "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
         )
     fleet = None
-    sys.stderr.write(f"{_start(config)}\n")
     try:
         if args.broker == "memory":
             fleet = build_fleet(config)
             config, why = resolve_engine(config, fleet, out)
             sys.stderr.writelines(f"{line}\n" for line in (why, fleet.dataset.remark) if line)
+        sys.stderr.write(f"{_start(config)}\n")
         result = run_in(
             out,
             config,

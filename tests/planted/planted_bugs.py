@@ -40,15 +40,15 @@ BUGS = (
     PlantedBug(
         "all devices have the same seeds of steps",
         "edge_sdk/device/handlers.py",
-        "[job.spec.seed, job.round, job.exchange, job.number, step]",
-        "[job.spec.seed, job.round, job.exchange, 0, step]",
+        "[job.spec.seed, job.round, job.exchange, job.number, steps.start]",
+        "[job.spec.seed, job.round, job.exchange, 0, steps.start]",
         "tests/device/test_draws.py::test_the_seed_of_each_step",
     ),
     PlantedBug(
         "every round has the same seeds of steps",
         "edge_sdk/device/handlers.py",
-        "[job.spec.seed, job.round, job.exchange, job.number, step]",
-        "[job.spec.seed, 0, job.exchange, job.number, step]",
+        "[job.spec.seed, job.round, job.exchange, job.number, steps.start]",
+        "[job.spec.seed, 0, job.exchange, job.number, steps.start]",
         "tests/device/test_draws.py::test_the_seed_of_each_step",
     ),
     PlantedBug(
@@ -111,17 +111,17 @@ BUGS = (
     PlantedBug(
         "receipts are not counted",
         "coordinator/serving/sender.py",
-        "        self._sent(device, len(frame))\n",
-        "        if kind is not Receipt:\n            self._sent(device, len(frame))\n",
+        "        self._sent(device, len(frame), _COUNTED_AS[kind])\n",
+        "        if kind is not Receipt:\n            self._sent(device, len(frame), _COUNTED_AS[kind])\n",
         "tests/record/test_booking.py::test_joules_seconds_and_bytes_of_two_exchanges_by_hand",
     ),
     PlantedBug(
         "bytes of duplicates are not counted",
         "coordinator/serving/server.py",
-        "        self.record.bytes_up[upload.device] += len(incoming.frame)\n"
+        '        self.record.came(upload.device, len(incoming.frame), "knowledge")\n'
         "        if self.ledger.has(place, upload.device):\n",
         "        if not self.ledger.has(place, upload.device):\n"
-        "            self.record.bytes_up[upload.device] += len(incoming.frame)\n"
+        '            self.record.came(upload.device, len(incoming.frame), "knowledge")\n'
         "        if self.ledger.has(place, upload.device):\n",
         "tests/record/test_booking.py::test_bytes_of_duplicates_count",
     ),
