@@ -12,6 +12,7 @@ from typing import Any
 # One thread for torch, in the processes that tests start, too: results are promised to the bit for that, and more would
 # only wait for each other.  It is read when torch is loaded.
 os.environ["OMP_NUM_THREADS"] = "1"
+os.environ.pop("COLUMNS", None)  # tables are as wide as they are, whatever terminal the tests run in
 
 import fleets
 import pytest
