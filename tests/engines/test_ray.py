@@ -264,7 +264,7 @@ def simulated(pictures: Path, tmp_path: Path, *overrides: str) -> int:
 def test_a_cluster_that_does_not_answer(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     address = f"127.0.0.1:{free_port()}"
     assert simulated(pictures, tmp_path, f"run.ray_address={address}") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    *_, line = capsys.readouterr().err.splitlines()  # below the one that says what is about to run
     assert f"nothing answers at {address}" in line
 
 
@@ -292,13 +292,13 @@ def test_without_ray(
     monkeypatch.delitem(sys.modules, "edge_sim.engines.remote.ray_actor_pool", raising=False)
     monkeypatch.setitem(sys.modules, "ray", None)
     assert simulated(pictures, tmp_path) == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    *_, line = capsys.readouterr().err.splitlines()  # below the one that says what is about to run
     assert line.endswith("""engine = "ray" needs the package ray: pip install 'edge-sdk[ray]'""")
 
 
 @pytest.mark.usefixtures("ray")
 def test_more_workers_than_the_cluster_has(pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert simulated(pictures, tmp_path, "run.workers=7") == 2
-    (line,) = capsys.readouterr().err.splitlines()
+    *_, line = capsys.readouterr().err.splitlines()  # below the one that says what is about to run
     assert "run.workers: 7, " in line
     assert "2 CPUs" in line
