@@ -52,7 +52,12 @@ def getter(cls: type) -> Callable[[Any], tuple[Any, ...]]:
 
 def _prepare(cls: type) -> None:
     if _is_plain(cls):
-        _MAKERS[cls], _CHANGERS[cls] = _generated(cls)
+        try:
+            _MAKERS[cls], _CHANGERS[cls] = _generated(cls)
+        except RuntimeError as error:
+            if isinstance(error.__cause__, KeyboardInterrupt):  # Python before 3.12 wraps it while it makes a class
+                raise error.__cause__ from None
+            raise
     else:
         _MAKERS[cls], _CHANGERS[cls] = cls, dataclasses.replace
 

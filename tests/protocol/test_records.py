@@ -93,3 +93,16 @@ def test_values_come_in_the_order_of_the_fields():
     for record in (Checked(3), Receipt(**MADE), SessionState()):
         values = tuple(getattr(record, name) for name in field_names(type(record)))
         assert getter(type(record))(record) == values
+
+
+def test_ctrl_c_while_a_class_is_made_stays_one(monkeypatch):
+    @dataclasses.dataclass(frozen=True, slots=True)
+    class New:
+        size: int
+
+    def interrupted(*_given, **_named):
+        raise RuntimeError("Error calling __set_name__") from KeyboardInterrupt()
+
+    monkeypatch.setattr(dataclasses, "make_dataclass", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        replace(New(1), size=2)
