@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fcntl
 import importlib.util
 import os
 import pickle
@@ -59,8 +60,15 @@ TABLE = RunTable(engine="ray")
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """One Ray for all tests here, its token not in the home folder; engines find it running."""
-    with pytest.MonkeyPatch.context() as patch:
+    """One Ray for all tests here, its token not in the home folder; engines find it running.
+
+    Processes of one run of the tests take turns: two that start a Ray at once may choose the same port.
+    """
+    with (
+        pytest.MonkeyPatch.context() as patch,
+        (tmp_path_factory.getbasetemp().parent / "ray.lock").open("w", encoding="utf-8") as turn,
+    ):
+        fcntl.flock(turn, fcntl.LOCK_EX)
         token = tmp_path_factory.mktemp("ray") / "token"
         token.write_text(secrets.token_hex(32), encoding="utf-8")
         patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
