@@ -109,6 +109,7 @@ def _process(command: list[str], folder: Path, name: str) -> Iterator[subprocess
             process.wait()
 
 
+@pytest.mark.long  # Chromium starts slowly where much goes on
 @pytest.mark.broker
 @pytest.mark.processes
 @pytest.mark.timeout(300)
