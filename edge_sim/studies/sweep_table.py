@@ -22,7 +22,10 @@ def _condition(condition: Condition) -> str:
 
 def _choice(condition: Condition, candidate: Candidate) -> str:
     method = candidate.line.method
-    number = sum(other.line.method == method for other in condition.candidates)
+    tried = [other for other in condition.candidates if other.line.method == method]
+    pruned = sum(other.pruned for other in tried)
+    early = f", {pruned} of them ended early" if pruned else ""
     found = candidate.validation
     validated = "never measured" if found is None else percent(found.mean)
-    return f"  {method}: {printable(setting_text(candidate.setting))} (validation {validated}, best of {number})\n"
+    setting = printable(setting_text(candidate.setting))
+    return f"  {method}: {setting} (validation {validated}, best of {len(tried)}{early})\n"
