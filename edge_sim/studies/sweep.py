@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.config import chosen_method
-from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, spread_of
+from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, setting_text, spread_of
 from coordinator.report.compare_files import RUN_COLUMNS, comparison_summary, plain_spreads, run_figures, write_files
 from coordinator.report.paper_table import paper_table
 from coordinator.report.tables import latex_text
@@ -198,11 +198,6 @@ def trial_rows(found: Sweep) -> Iterable[dict[str, object]]:
                     "chosen": int(condition.chosen[candidate.line.method] is candidate),
                     **run_figures(trial),
                 }
-
-
-def setting_text(setting: Setting) -> str:
-    """Return a setting as text: `partition.alpha = 0.1, train.local_steps = 4`; empty for the file's own."""
-    return ", ".join(f"{key} = {value}" for key, value in setting.items())
 
 
 def _check_validation(config: Config, axes: Sequence[Axis], methods: Sequence[str], around: Sequence[Setting]) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from coordinator.record.units import percent, printable
+from coordinator.report.compare import setting_text
 from coordinator.report.compare_table import compare_table
 from coordinator.report.tables import plain_text
-from edge_sim.studies.sweep import Candidate, Condition, Sweep, setting_text
+from edge_sim.studies.sweep import Candidate, Condition, Sweep
 
 
 def sweep_text(found: Sweep) -> str:
