@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,15 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from undrawn import undrawn
+
 EDGE_SDK = ("-m", "edge_sdk.cli")
 ONE_THREAD = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
 
 
 @contextmanager
 def running(folder: Path, *command: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Run Python with a command line in a folder; it is killed at the end if it still runs."""
+    """Run Python with a command line in a folder, without pictures; it is killed at the end if it still runs."""
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-    env = {**os.environ, **ONE_THREAD, **environment}
+    env = {**undrawn(), **ONE_THREAD, **environment}
     with subprocess.Popen([sys.executable, *command], cwd=folder, env=env, text=True, **pipes) as process:
         try:
             yield process

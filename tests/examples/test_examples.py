@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -31,7 +32,9 @@ def test_two_terminals(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     folder = _prepare(tmp_path, "two_terminals")
     with EmbeddedBroker() as broker, ExitStack() as stack:
-        coordinator = stack.enter_context(running(folder, *coordinator_of(broker.url, *ROUNDS)))
+        drawing = os.environ.get("PYTHONPATH", "")
+        command = coordinator_of(broker.url, *ROUNDS)
+        coordinator = stack.enter_context(running(folder, *command, PYTHONPATH=drawing))
         device = (*EDGE_SDK, "device", "--broker", broker.url, "--federation", "digits", "--app", "my_app:make", "--id")
         left = stack.enter_context(running(folder, *device, "left", DIGITS="0,1,2,3,4"))
         right = stack.enter_context(running(folder, *device, "right", DIGITS="5,6,7,8,9"))
@@ -42,6 +45,7 @@ def test_two_terminals(tmp_path: Path) -> None:
     summary = json.loads((folder / "run" / "summary.json").read_text())
     assert summary["completed"]
     assert [device["rounds_done"] for device in summary["per_device"]] == [4, 4]
+    assert [*(folder / "run" / "plots").glob("*.png")]
 
 
 def test_app_embedding(tmp_path: Path) -> None:
