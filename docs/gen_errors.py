@@ -90,9 +90,9 @@ def _reasons() -> Iterator[tuple[str, str, str]]:
     for _, tree in modules():
         texts = texts_of(tree.body)
         for scope, node in calls(tree):
-            constants = texts if scope is None else {**texts, **texts_of(ast.walk(scope))}
             name = getattr(node.func, "id", "")
             if name in ("RefusalReason", "Refused") and len(node.args) == 3:
+                constants = texts if scope is None else {**texts, **texts_of(ast.walk(scope))}
                 word, message, remedy = (template(argument, constants) for argument in node.args)
                 if re.fullmatch(r"[a-z-]+", word):
                     yield word, message, remedy
@@ -126,7 +126,9 @@ def _warnings() -> Iterator[str]:
 def _said() -> dict[int, set[str]]:
     """Find the texts of each warning; those that only tell a method's conditions are left out."""
     found: dict[int, set[str]] = {}
-    for _, tree in modules():
+    for path, tree in modules():
+        if not WARNING.search(path.read_text(encoding="utf-8")):
+            continue
         constants = texts_of(tree.body)
         told = {id(each) for part in ast.walk(tree) if _conditions(part) for each in ast.walk(part)}
         told |= {id(part) for text in ast.walk(tree) if isinstance(text, ast.JoinedStr) for part in text.values}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 import time
@@ -13,6 +12,7 @@ from types import TracebackType
 from typing import Any
 
 import fleets
+from undrawn import undrawn
 
 from coordinator.config import to_toml
 from edge_sim.config import settings
@@ -99,7 +99,7 @@ class Deployment:
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
-                env={**os.environ, **environment},
+                env={**undrawn(), **environment},
             )
 
     def end(self, name: str, signal: int) -> int:

@@ -10,11 +10,13 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from coordinator.page.address import PageAddress, bind, parse_address
+from coordinator.address import ListenAddress, bind, parse_address
 from coordinator.page.feed import Feed
 from coordinator.page.guard import LEAST_TOKEN, TOKEN_VARIABLE, Guard
 from edge_sdk.errors import MissingExtra, UsageError
 
+PAGE_PORT = 8421
+"""Where `edge-sdk page` serves, unless told otherwise."""
 EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # recognised, not bound
 """All addresses of this machine."""
 
@@ -28,11 +30,11 @@ def served(feed: Feed, text: str, say: Callable[[str], None], option: str = "--p
     for package in ("starlette", "uvicorn"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "page", "the live page")
-    address = parse_address(text, option)
+    address = parse_address(text, option, PAGE_PORT)
     token = None if address.loopback and not os.environ.get(TOKEN_VARIABLE) else page_token()
     feed.guarded = token is not None
     listening = bind(address, option)
-    address = PageAddress(address.host, listening.getsockname()[1])
+    address = ListenAddress(address.host, listening.getsockname()[1])
     from coordinator.page.uvicorn_server import PageThread
 
     thread = PageThread(feed, listening, address, None if token is None else Guard(token))
@@ -80,7 +82,7 @@ def page_token() -> str:
     return token
 
 
-def page_url(address: PageAddress, token: str | None) -> str:
+def page_url(address: ListenAddress, token: str | None) -> str:
     """Return the address that a user opens."""
     host = socket.gethostname() if address.host in EVERYWHERE else address.shown_host
     return f"http://{host}:{address.port}/" + (f"?token={token}" if token else "")

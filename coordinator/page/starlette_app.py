@@ -16,7 +16,7 @@ from starlette.responses import FileResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from coordinator.page.address import PageAddress
+from coordinator.address import ListenAddress
 from coordinator.page.feed import EVERY_S, Feed
 from coordinator.page.guard import TOKEN_VARIABLE, WINDOW_S, Guard, PageVerdict
 from edge_sdk.protocol.topics import is_id
@@ -46,7 +46,7 @@ ANSWERS = {
 }
 
 
-def page_app(feed: Feed, address: PageAddress, guard: Guard | None, stopping: Callable[[], bool]) -> Starlette:
+def page_app(feed: Feed, address: ListenAddress, guard: Guard | None, stopping: Callable[[], bool]) -> Starlette:
     """Return the application; guard: None where only this machine reaches the address.
 
     stopping: whether the server stops, so that the streams of events end.
@@ -145,7 +145,7 @@ def static_file(request: Request) -> Response:
 class _Door:
     """Middleware: refuses foreign host names and requests without the token, and adds HEADERS to every answer."""
 
-    def __init__(self, app: ASGIApp, address: PageAddress, guard: Guard | None) -> None:
+    def __init__(self, app: ASGIApp, address: ListenAddress, guard: Guard | None) -> None:
         self._app, self._address, self._guard = app, address, guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

@@ -8,7 +8,7 @@ import threading
 
 import uvicorn
 
-from coordinator.page.address import PageAddress
+from coordinator.address import ListenAddress
 from coordinator.page.feed import Feed
 from coordinator.page.guard import Guard
 from coordinator.page.starlette_app import page_app
@@ -20,7 +20,7 @@ STOP_S = 5.0
 class PageThread:
     """The page's HTTP server.  It ends with the process, whatever browsers do."""
 
-    def __init__(self, feed: Feed, listening: socket.socket, address: PageAddress, guard: Guard | None) -> None:
+    def __init__(self, feed: Feed, listening: socket.socket, address: ListenAddress, guard: Guard | None) -> None:
         self._socket = listening
         self._stopping = False
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)

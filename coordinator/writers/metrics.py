@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Mapping
 from typing import Any
 
-from edge_sdk.errors import MissingExtra, UsageError
+from coordinator.address import ListenAddress, bind, parse_address
+from edge_sdk.errors import MissingExtra
 
 PREFIX = "edge_sdk"
+OPTION = "--metrics"
+METRICS_PORT = 9464
 
 
 class PrometheusWriter:
@@ -17,21 +19,17 @@ class PrometheusWriter:
     Bytes and devices that did not answer are counters, which go on over rounds.
     """
 
-    def __init__(self, host: str, port: int, labels: Mapping[str, str]) -> None:
+    def __init__(self, address: ListenAddress, labels: Mapping[str, str]) -> None:
         """Raises UsageError where the address cannot be served, MissingExtra without prometheus_client."""
         try:
             from prometheus_client import CollectorRegistry, Counter, Gauge, start_http_server  # an optional package
         except ImportError:
-            raise MissingExtra("prometheus-client", "metrics", "--metrics") from None
+            raise MissingExtra("prometheus-client", "metrics", OPTION) from None
         self._registry, self._labels = CollectorRegistry(), dict(labels)
         self._gauge, self._counter = Gauge, Counter
         self._known: dict[str, Any] = {}
-        try:
-            self._server, self._thread = start_http_server(port, addr=host, registry=self._registry)
-        except OSError as error:
-            raise UsageError(
-                f"--metrics {host}:{port}: cannot be served ({error.strerror}); a free one is {host}:{_free_port(host)}"
-            ) from None
+        bind(address, OPTION).close()  # it says what is wrong with an address
+        self._server, self._thread = start_http_server(address.port, addr=address.host, registry=self._registry)
 
     @property
     def port(self) -> int:
@@ -64,18 +62,6 @@ class PrometheusWriter:
         return self._known[name]
 
 
-def read_address(text: str) -> tuple[str, int]:
-    """Host and port of --metrics.  Raises UsageError."""
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not port.isdecimal() or int(port) > 65535:
-        raise UsageError(f"--metrics {text}: expected HOST:PORT, such as 127.0.0.1:9464")
-    return host, int(port)
-
-
-def _free_port(host: str) -> int:
-    with socket.socket() as probe:
-        try:
-            probe.bind((host, 0))
-        except OSError:
-            return 0
-        return int(probe.getsockname()[1])
+def metrics_address(text: str) -> ListenAddress:
+    """Read the value of the option.  Raises UsageError."""
+    return parse_address(text, OPTION, METRICS_PORT)

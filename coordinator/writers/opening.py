@@ -14,7 +14,7 @@ from coordinator.record.observer import RunObserver
 from coordinator.report.progress import Progress
 from coordinator.writers.figures import FigureWriter, WriterObserver
 from coordinator.writers.json_lines import JsonLines
-from coordinator.writers.metrics import PrometheusWriter, read_address
+from coordinator.writers.metrics import PrometheusWriter, metrics_address
 from coordinator.writers.tools import MlflowWriter, TensorBoardWriter, WandbWriter
 from edge_sdk.errors import UsageError
 
@@ -40,7 +40,7 @@ def writer_options(args: argparse.Namespace) -> WriterOptions:
         if name not in TOOLS:
             raise UsageError(f"--log {name}: expected some of {', '.join(TOOLS)}")
     if args.metrics is not None:
-        read_address(args.metrics)
+        metrics_address(args.metrics)
     return WriterOptions(tuple(dict.fromkeys(args.log)), args.metrics, args.log_format == "json")
 
 
@@ -70,8 +70,8 @@ def run_writers(
     name = f"{method}-seed-{seed}"
     try:
         if options.metrics is not None:
-            host, port = read_address(options.metrics)
-            writers.append(PrometheusWriter(host, port, {"federation": federation, "method": method}))
+            address = metrics_address(options.metrics)
+            writers.append(PrometheusWriter(address, {"federation": federation, "method": method}))
         for tool in options.tools:
             if tool == "tensorboard":
                 writers.append(TensorBoardWriter(folder / "tensorboard"))

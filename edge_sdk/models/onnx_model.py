@@ -8,26 +8,24 @@ from typing import Literal
 
 import numpy as np
 
-from edge_sdk.arrays import Floats, Ints
+from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError
-from edge_sdk.models.base import ModelSpec, unpack_arrays
+from edge_sdk.models.base import unpack_arrays
 from edge_sdk.models.checks import check_width
 from edge_sdk.models.cosine_head import CosineHead, make_head
-from edge_sdk.models.feature_cache import FeatureCache
-from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
+from edge_sdk.models.frozen_body import FrozenBodyModel
 from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
 from edge_sdk.models.onnx_file.head import ending_of
 from edge_sdk.models.onnx_inputs import Adapter, Inputs, Layout
 from edge_sdk.models.onnx_session import OnnxSession
 from edge_sdk.models.onnx_split import split_file
 from edge_sdk.models.predict_only import PredictOnly
-from edge_sdk.objectives import names_on
 
 _NAME = "onnx"
 
 
-class OnnxModel(HeadModel):
+class OnnxModel(FrozenBodyModel):
     """An .onnx file with a frozen body, under a head that is trained in numpy.
 
     A classifier is split before its last linear layer, and the head starts from that layer's weights; an extractor
@@ -77,34 +75,17 @@ class OnnxModel(HeadModel):
         layer = make_head(head, session.width, count, seed)
         if split.rows is not None:
             layer.set_rows(split.rows, np.arange(count))
-        spec = ModelSpec(
+        super().__init__(
+            session.rows,
+            layer,
             name=name,
             runtime="onnx",
             classes=count,
-            feature_dim=session.width,
-            capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows", "head-weights"},
-            terms=names_on(*BY_SLOPE),
-            inert_terms=names_on("features"),
-            preprocess=preprocess or Preprocess(),
-            parameters=layer.values().size,
-            flops_per_sample=(flops_per_sample or _flops(graph)) + 2 * session.width * count,
-            activation_bytes_per_sample=4 * (session.width + count),
-            calls_per_pass=2,
+            width=session.width,
+            preprocess=preprocess,
+            flops=flops_per_sample or _flops(graph),
             note=note or graph.description or split.remark(),
         )
-        super().__init__(spec, layer)
-        self._session = session
-        self._cache: FeatureCache | None = FeatureCache(session.rows, session.width)
-        """None in a copy for serving: what it is asked about comes once, and from several threads."""
-
-    def separate(self) -> None:
-        """Take a head of its own; the frozen extractor stays shared."""
-        super().separate()
-        self._cache = None
-
-    def feature_rows(self, x: Floats, index: Ints) -> Floats:
-        """Return the body's output for some samples: x (n, c, h, w), index (m,) -> (m, d), a copy."""
-        return self._session.rows(x[index]) if self._cache is None else self._cache.rows(x, index)
 
     def load_state(self, state: bytes) -> None:
         """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model.

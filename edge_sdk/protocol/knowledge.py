@@ -196,9 +196,25 @@ def _check_simplex(name: str, soft: NDArray[Any], rows: int, expect: Expect) -> 
         raise unfit(f"{name}: probabilities do not sum to 1")
 
 
+class ByPublicSample(Payload):
+    """A number per class for each sample of one public batch."""
+
+    __slots__ = ()
+
+    @classmethod
+    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
+        """Return the bytes of a row for each sample of the public batch."""
+        return (4 * expect.rows * expect.classes,)
+
+    @classmethod
+    def scalars(cls, slot: Slot) -> Mapping[str, int]:
+        """Return the numbers in the batch that the slot names."""
+        return {"K": slot.rows}
+
+
 @wire("logits")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class PublicLogits(Payload):
+class PublicLogits(ByPublicSample):
     """Logits before softmax on one public batch, from one device or averaged over `contributors` of them."""
 
     coded: ClassVar[tuple[str, ...]] = ("values",)
@@ -212,16 +228,6 @@ class PublicLogits(Payload):
         if not 1 <= self.contributors <= (expect.contributors or self.contributors):
             most = expect.contributors or "any number"
             raise unfit(f"PublicLogits: {self.contributors} contributors, expected 1 to {most}")
-
-    @classmethod
-    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
-        """Return the bytes of a row for each sample of the public batch."""
-        return (4 * expect.rows * expect.classes,)
-
-    @classmethod
-    def scalars(cls, slot: Slot) -> Mapping[str, int]:
-        """Return the numbers in the batch that the slot names."""
-        return {"K": slot.rows}
 
 
 @wire("public-features")
@@ -247,7 +253,7 @@ class PublicFeatures(Payload):
 
 @wire("logit-gradients")
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class LogitGradients(Payload):
+class LogitGradients(ByPublicSample):
     """The gradient of some loss with respect to this device's logits, per sample, divided by nothing."""
 
     coded: ClassVar[tuple[str, ...]] = ("values",)
@@ -257,16 +263,6 @@ class LogitGradients(Payload):
     def check(self, expect: Expect) -> None:
         """Raise RemoteProtocolError unless shape, batch and magnitude are possible."""
         _check_batch("LogitGradients", self.batch, self.values, expect)
-
-    @classmethod
-    def most_bytes(cls, expect: Expect) -> tuple[int, ...]:
-        """Return the bytes of a row for each sample of the public batch."""
-        return (4 * expect.rows * expect.classes,)
-
-    @classmethod
-    def scalars(cls, slot: Slot) -> Mapping[str, int]:
-        """Return the numbers in the batch that the slot names."""
-        return {"K": slot.rows}
 
 
 @wire("class-rows")

@@ -19,7 +19,7 @@ from edge_sdk.policy.policy import Policy
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import CoordinatorStatus, LabHello, LabRun
+from edge_sdk.protocol.messages import CoordinatorStatus, LabHello, LabRun, Message
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.version import __version__
@@ -30,6 +30,16 @@ HELLO_S = 5.0
 """Seconds between two hellos of a board."""
 POLL_S = 0.2
 WHY_CHARACTERS = 512
+
+
+def take_message(event: Incoming, say: Callable[[str], None]) -> Message | None:
+    """Acknowledge a frame, and return its message; None for one that cannot be read, which `say` is told."""
+    event.acknowledge()
+    try:
+        return codec.decode(event.frame).message
+    except RemoteProtocolError as error:
+        say(f"refused a frame on {event.topic}: {error}")
+        return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,12 +107,7 @@ class LabBoard:
         elif isinstance(event, Disconnected):
             self._say(f"broker: {event.reason}")
         elif isinstance(event, Incoming):
-            event.acknowledge()
-            try:
-                message = codec.decode(event.frame).message
-            except RemoteProtocolError as error:
-                self._say(f"refused a frame on {event.topic}: {error}")
-                return
+            message = take_message(event, self._say)
             if isinstance(message, LabRun) and message.device == self._options.device:
                 self._begin(message)
             elif isinstance(message, CoordinatorStatus) and message.state == "finished":

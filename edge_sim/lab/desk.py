@@ -21,7 +21,7 @@ from coordinator.record.result import ON_BOARDS, Result
 from coordinator.serving import final_prototypes
 from coordinator.serving.equipment import ready_method
 from coordinator.serving.server import Server
-from edge_sdk.errors import RemoteProtocolError, RunFailed, TransportError, UsageError
+from edge_sdk.errors import RunFailed, TransportError, UsageError
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import CoordinatorStatus, LabHello, LabRun
@@ -30,7 +30,7 @@ from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.fleet.hardware import DeviceCost
-from edge_sim.lab.board import HELLO_S
+from edge_sim.lab.board import HELLO_S, take_message
 from edge_sim.lab.wire_settings import packed_settings
 from edge_sim.runs.simulation_result import simulation_result
 
@@ -228,12 +228,7 @@ class LabDesk:
         elif isinstance(event, Disconnected):
             self._linked, self._fault = False, event.reason
         elif isinstance(event, Incoming):
-            event.acknowledge()
-            try:
-                message = codec.decode(event.frame).message
-            except RemoteProtocolError as error:
-                self._say(f"refused a frame on {event.topic}: {error}")
-                return
+            message = take_message(event, self._say)
             if isinstance(message, LabHello) and message.device == topics.sender(event.topic):
                 self._boards[message.device] = self._clock(), message
             elif isinstance(message, CoordinatorStatus):

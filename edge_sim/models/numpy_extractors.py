@@ -10,12 +10,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
-from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.checks import check_samples
 from edge_sdk.models.cosine_head import make_head
-from edge_sdk.models.feature_cache import FeatureCache
-from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
-from edge_sdk.objectives import names_on
+from edge_sdk.models.frozen_body import FrozenBodyModel
 from edge_sim.models.model_types import HeadKind, InputShape
 
 HIDDEN = 128
@@ -80,7 +77,7 @@ class RandomFilters:
         return means.reshape(n, -1)
 
 
-class FrozenNumpyModel(HeadModel):
+class FrozenNumpyModel(FrozenBodyModel):
     """A frozen extractor in numpy, under a head that is trained."""
 
     def __init__(
@@ -95,36 +92,23 @@ class FrozenNumpyModel(HeadModel):
         head: HeadKind = "linear",
     ) -> None:
         """Take samples (c, h, w) = `input_shape` from `preprocess`; seed: of the head."""
-        layer = make_head(head, body.width, classes, seed)
-        spec = ModelSpec(
+        super().__init__(
+            body,
+            make_head(head, body.width, classes, seed),
             name=name,
             runtime="numpy",
             classes=classes,
-            feature_dim=body.width,
-            capabilities=layer.abilities | {"predict", "logit-gradients", "features", "head-rows", "head-weights"},
-            terms=names_on(*BY_SLOPE),
-            inert_terms=names_on("features"),
+            width=body.width,
             preprocess=preprocess,
-            parameters=layer.values().size,
-            flops_per_sample=body.flops + 2 * body.width * classes,
-            activation_bytes_per_sample=4 * (body.width + classes),
-            calls_per_pass=2,
+            flops=body.flops,
             note=body.note,
         )
-        super().__init__(spec, layer)
-        self._body, self._input_shape = body, input_shape
-        self._cache: FeatureCache | None = FeatureCache(body, body.width)
-        """None in a copy for serving: what it is asked about comes once, and from several threads."""
-
-    def separate(self) -> None:
-        """Take a head of its own; the frozen body stays shared."""
-        super().separate()
-        self._cache = None
+        self._input_shape = input_shape
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
         """Return the features of some samples: x (n, c, h, w), index (m,) -> (m, d)."""
         check_samples(self.spec.name, x, self._input_shape)
-        return self._body(x[index]) if self._cache is None else self._cache.rows(x, index)
+        return super().feature_rows(x, index)
 
 
 def _random(shape: tuple[int, int], inputs: int, seed: int) -> Floats:

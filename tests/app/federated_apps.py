@@ -44,6 +44,7 @@ def federation(
     roster: tuple[str, ...] = (),
     quorum: int | None = None,
     transport: Transport | None = None,
+    deadline_s: float = 60.0,
 ) -> Server:
     method = load_method("local")()
     spec = FederationSpec(
@@ -54,7 +55,14 @@ def federation(
         rounds=rounds,
         train=TrainSpec(local_steps=local_steps, learning_rate=0.05),
     )
-    policy = RoundPolicy(expected=devices, quorum=quorum or devices, rounds=rounds, exchanges=1, retry_s=0.5)
+    policy = RoundPolicy(
+        expected=devices,
+        quorum=quorum or devices,
+        rounds=rounds,
+        exchanges=1,
+        retry_s=0.5,
+        deadline_s=deadline_s,
+    )
     link = transport or hub.link("coordinator")
     return Server(spec=spec, policy=policy, method=method, transport=link, ledger=Ledger(None), roster=roster)
 

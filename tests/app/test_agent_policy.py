@@ -10,21 +10,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from federated_apps import CLASSES, agent_of, federation
 
 import edge_sdk
-from coordinator.ledger import Ledger
-from coordinator.rounds import RoundPhase, RoundPolicy
+from coordinator.rounds import RoundPhase
 from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.registry import load_method
 from edge_sdk.policy.sensors import FakeSensors
 from edge_sdk.protocol import codec
-from edge_sdk.protocol.messages import Assign, FederationSpec, Message, TrainSpec, Welcome
+from edge_sdk.protocol.messages import Assign, Message, Welcome
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Hub
 
-CLASSES = 4
 COOL = edge_sdk.Policy(max_temperature_c=80)
 
 
@@ -41,34 +39,8 @@ class Deliberate(edge_sdk.NumpyModel):
             self.ended_s = time.monotonic()
 
 
-def coordinator(hub: Hub, *, devices: int, rounds: int, steps: int, deadline_s: float = 60.0) -> Server:
-    method = load_method("local")()
-    spec = FederationSpec(
-        federation="app",
-        method="local",
-        contract=method.digest,
-        classes=CLASSES,
-        rounds=rounds,
-        train=TrainSpec(local_steps=steps, learning_rate=0.05),
-    )
-    policy = RoundPolicy(
-        expected=devices, quorum=devices, rounds=rounds, exchanges=1, retry_s=0.5, deadline_s=deadline_s
-    )
-    return Server(spec=spec, policy=policy, method=method, transport=hub.link("coordinator"), ledger=Ledger(None))
-
-
 def device(hub: Hub, name: str, **other: Any) -> edge_sdk.Agent:
-    rng = np.random.default_rng(0)
-    y = rng.integers(0, CLASSES, 64)
-    samples = edge_sdk.Samples(rng.normal(size=(64, 8)).astype(np.float32), y)
-    return edge_sdk.Agent(
-        federation="app",
-        broker=hub.link(name),
-        identity=name,
-        model=Deliberate(CLASSES, (1, 1, 8), seed=1),
-        data=edge_sdk.LocalData(train=samples, test=samples),
-        **other,
-    )
+    return agent_of(hub, name, model=Deliberate(CLASSES, (1, 1, 8), seed=1), **other)
 
 
 @pytest.fixture(autouse=True)
@@ -101,7 +73,7 @@ def until(condition: Callable[[], bool]) -> None:
 
 def test_the_round_goes_on_without_a_hot_device_which_takes_part_later(serve) -> None:
     hub, sensors = Hub(), FakeSensors()
-    server = coordinator(hub, devices=2, rounds=20, steps=10)
+    server = federation(hub, devices=2, rounds=20, local_steps=10)
     serve(server)
     sensors.celsius = 84.0
     agents = [device(hub, "cool"), device(hub, "hot", policy=COOL, sensors=sensors)]
@@ -125,7 +97,7 @@ def test_the_round_goes_on_without_a_hot_device_which_takes_part_later(serve) ->
 
 def test_a_pause_within_an_exchange_keeps_what_was_computed_and_predict_answers(serve) -> None:
     hub, sensors = Hub(), FakeSensors()
-    server = coordinator(hub, devices=1, rounds=1, steps=100)
+    server = federation(hub, devices=1, rounds=1, local_steps=100)
     serve(server)
     agent = device(hub, "left", policy=COOL, sensors=sensors)
     news: list[str] = []
@@ -148,7 +120,7 @@ def test_a_pause_within_an_exchange_keeps_what_was_computed_and_predict_answers(
 
 def test_a_round_s_time_budget_is_declined_for_that_round_alone(serve) -> None:
     hub = Hub()
-    server = coordinator(hub, devices=2, rounds=2, steps=60)
+    server = federation(hub, devices=2, rounds=2, local_steps=60)
     serve(server)
     agents = [device(hub, "free"), device(hub, "thrifty", policy=edge_sdk.Policy(round_time_s=0.02))]
     for agent in agents:
@@ -160,7 +132,7 @@ def test_a_round_s_time_budget_is_declined_for_that_round_alone(serve) -> None:
 
 def test_joules_and_seconds_of_training_reach_the_report(serve) -> None:
     hub = Hub()
-    server = coordinator(hub, devices=2, rounds=2, steps=20)
+    server = federation(hub, devices=2, rounds=2, local_steps=20)
     serve(server)
     meter = edge_sdk.PowerMeter(watts=lambda: 5.0)
     agents = [
@@ -182,7 +154,7 @@ def test_joules_and_seconds_of_training_reach_the_report(serve) -> None:
 
 def test_an_owner_s_pause_is_declined_too(serve) -> None:
     hub = Hub()
-    server = coordinator(hub, devices=2, rounds=3, steps=2)
+    server = federation(hub, devices=2, rounds=3, local_steps=2)
     serve(server)
     agents = [device(hub, "left"), device(hub, "right")]
     agents[1].pause()
@@ -196,7 +168,7 @@ def test_an_owner_s_pause_is_declined_too(serve) -> None:
 def test_an_exchange_that_was_never_begun_is_replaced_without_computing_the_round_before_again(tmp_path) -> None:
     agent = device(Hub(), "left", state=tmp_path)
     agent.connect()
-    server = coordinator(Hub(), devices=1, rounds=5, steps=7)
+    server = federation(Hub(), devices=1, rounds=5, local_steps=7)
     address = {"federation": "app", "device": "left"}
 
     sequence = itertools.count(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shlex
 import shutil
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from certificates import mosquitto
+from undrawn import undrawn
 
 import edge_sdk
 from coordinator.broker.embedded import MOSQUITTO_CONF
@@ -103,7 +103,7 @@ def test_the_commands_run(folder: Path, url: str) -> None:
     done = subprocess.run(command(doctor, url), cwd=folder, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     with ExitStack() as stack:
-        environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+        environment = {**undrawn(), "OPENBLAS_NUM_THREADS": "1"}
         both = [
             stack.enter_context(
                 subprocess.Popen(

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from undrawn import undrawn
 
 from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk import cli
@@ -48,7 +49,9 @@ def test_the_blocks_run_in_order(folder, capsys):
     with EmbeddedBroker() as broker:
         words = shlex.split(command.replace(ADDRESS, broker.url))
         program = [sys.executable, "-m", "edge_sdk.cli", *words[1:], *small]
-        with subprocess.Popen(program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as coordinator:
+        with subprocess.Popen(
+            program, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env=undrawn()
+        ) as coordinator:
             names = {}
             try:
                 for block in BLOCKS:

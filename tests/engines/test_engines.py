@@ -70,14 +70,14 @@ def exactly(chosen: Config) -> fleets.Run:
     return fleets.Run(chosen).finished()
 
 
-LONG_FEDMD = pytest.param("fedmd", marks=pytest.mark.long)  # asks for nothing that fedal does not ask for
+LONG_FEDMD = pytest.param("fedmd", 2, marks=pytest.mark.long)  # asks for nothing that fedal does not ask for
 
 
-@pytest.mark.parametrize("method", ["fedproto", "fedavg", LONG_FEDMD, "fedal"])
-def test_workers_compute_the_same_bits(pictures: Path, method: str) -> None:
+@pytest.mark.parametrize(("method", "count"), [("fedproto", 2), ("fedavg", 1), LONG_FEDMD, ("fedal", 1)])
+def test_workers_compute_the_same_bits(pictures: Path, method: str, count: int) -> None:
     chosen = config(pictures, method, "cycle:mlp,cnn,softmax" if method != "fedproto" else "cycle:mlp,cnn")
     alone, shared = exactly(chosen), fleets.Run(chosen)
-    engine = workers(shared.fleet, 2)
+    engine = workers(shared.fleet, count)
     divided = fleets.Run(shared.fleet, engine=engine).finished()
     engine.close()
     assert divided.model_bytes == alone.model_bytes
@@ -86,8 +86,21 @@ def test_workers_compute_the_same_bits(pictures: Path, method: str) -> None:
     assert summary(divided.result) == summary(alone.result)
 
 
-@pytest.mark.parametrize("train", [{"optimiser": "adam"}, {"optimiser": "sgd", "momentum": 0.9}, {"local_epochs": 1}])
-@pytest.mark.parametrize("method", METHODS)
+ADAM, MOMENTUM, EPOCHS = {"optimiser": "adam"}, {"optimiser": "sgd", "momentum": 0.9}, {"local_epochs": 1}
+
+
+@pytest.mark.parametrize(
+    ("method", "train"),
+    [
+        *((method, ADAM) for method in METHODS),
+        *(("fedproto", train) for train in (MOMENTUM, EPOCHS)),
+        *(
+            pytest.param(method, train, marks=pytest.mark.long)  # optimisers know no methods
+            for method in METHODS[1:]
+            for train in (MOMENTUM, EPOCHS)
+        ),
+    ],
+)
 def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: dict[str, Any]) -> None:
     chosen = config(pictures, method, **train)
     alone, stacked = exactly(chosen), fleets.Run(chosen, engine=CohortEngine()).finished()
@@ -115,7 +128,7 @@ def test_workers_compute_the_same_bits_on_a_bad_line_and_through_power_cuts(
         run.power_cut(run.devices[4].device.kit.id, 2.0, 5.0)
         return run.finished()
 
-    alone, engine = troubled(ExactEngine()), workers(fleets.Run(chosen).fleet, 2)
+    alone, engine = troubled(ExactEngine()), workers(fleets.Run(chosen).fleet, 1)
     divided = troubled(engine)
     engine.close()
     assert divided.model_bytes == alone.model_bytes == exactly(chosen).model_bytes
@@ -290,7 +303,7 @@ def test_an_unknown_engine_is_refused(pictures: Path) -> None:
 @pytest.mark.parametrize("engine", ["cohort", "workers"])
 def test_a_run_on_each_engine(pictures: Path, engine: str) -> None:
     plain = tables(pictures, "fedproto")
-    plain["run"] |= {"engine": engine, "workers": 2, "stacked": ["mlp"], "memory_bytes": 1, "standalone": True}
+    plain["run"] |= {"engine": engine, "workers": 1, "stacked": ["mlp"], "memory_bytes": 1, "standalone": True}
     found = run(plain)
     assert found.completed
     assert found.standalone_history
@@ -308,7 +321,7 @@ def test_data_is_loaded_and_dealt_out_once(
     plain["run"] |= {"engine": engine, "standalone": True}
     file = tmp_path / "tiny.toml"
     file.write_text(to_toml(plain), encoding="utf-8")
-    assert cli.main(["simulate", str(file), "--out", str(tmp_path / "out")]) == 0
+    assert cli.main(["simulate", str(file), "--out", str(tmp_path / "out"), "--json"]) == 0
     assert done == ["load", "deal"]
     done.clear()
     found = run(plain)

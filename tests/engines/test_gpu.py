@@ -42,6 +42,12 @@ use_exact_arithmetic()
 ON_A_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU that torch can use")
 DEVICES = ("cpu", pytest.param("cuda:0", marks=ON_A_GPU))
 METHODS = ("fedproto", "fedavg", "fedmd", "fedal")
+MOMENTUM = {"optimiser": "sgd", "momentum": 0.9, "local_epochs": 1}
+OTHER_NETS = (
+    ("cnn", {"optimiser": "adam"}),  # whose steps are of one length, also where a slope is but rounding
+    ("resnet", {"optimiser": "sgd"}),
+    ("resnet", MOMENTUM),
+)
 
 
 def config(pictures: Path, method: str, device: str, family: str = "cnn", **train: Any) -> Config:
@@ -58,15 +64,17 @@ def stacking(device: str, moments: int = 0) -> CohortEngine:
 
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(
-    ("family", "train"),
+    ("method", "family", "train"),
     [
-        ("cnn", {"optimiser": "sgd", "momentum": 0.9, "local_epochs": 1}),
-        ("cnn", {"optimiser": "adam"}),  # whose steps are of one length, also where a slope is but rounding
-        ("resnet", {"optimiser": "sgd"}),
-        ("resnet", {"optimiser": "sgd", "momentum": 0.9, "local_epochs": 1}),
+        *((method, "cnn", MOMENTUM) for method in METHODS),
+        *(("fedproto", family, train) for family, train in OTHER_NETS),
+        *(
+            pytest.param(method, family, train, marks=pytest.mark.long)  # nets and optimisers know no methods
+            for method in METHODS[1:]
+            for family, train in OTHER_NETS
+        ),
     ],
 )
-@pytest.mark.parametrize("method", METHODS)
 def test_stacked_nets_differ_by_rounding(
     pictures: Path, monkeypatch: pytest.MonkeyPatch, *, method: str, family: str, train: dict[str, Any], device: str
 ) -> None:

@@ -96,14 +96,13 @@ def chosen(pictures: Path, method: str, models: str, **run: Any) -> Config:
 
 
 TORCH = pytest.mark.torch
-CASES = [("fedal", "softmax"), pytest.param("fedproto", "cycle:mlp,cnn", marks=TORCH)]
 
 
+@TORCH
 @pytest.mark.processes
 @pytest.mark.usefixtures("ray")
-@pytest.mark.parametrize(("method", "models"), CASES)
-def test_actors_compute_the_same_bits(pictures: Path, method: str, models: str) -> None:
-    config = chosen(pictures, method, models)
+def test_actors_compute_the_same_bits(pictures: Path) -> None:
+    config = chosen(pictures, "fedal", "cycle:mlp,cnn,softmax")
     alone, fleet = fleets.Run(config).finished(), fleets.Run(config).fleet
     engine = opened(config, fleet)
     divided = fleets.Run(fleet, engine=engine).finished()

@@ -13,6 +13,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from undrawn import undrawn
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "lab"
@@ -44,7 +45,7 @@ def test_from_init_to_a_finished_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     claim, enroll, device = commands("2. Each board")
     named = ["localhost" if each == "lab.local" else each for each in init]
     labs.edge_sdk(folder, *named, "--port", str(labs.free_port()), "--bind", "127.0.0.1")
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "EDGE_SDK": str(edge_sdk)}
+    environment = {**undrawn(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "EDGE_SDK": str(edge_sdk)}
     with labs.serving(folder, *serve):
         labs.edge_sdk(folder, *claim)
         boards = [each for each in claim if each.startswith("board-")]

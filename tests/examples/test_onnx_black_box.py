@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from undrawn import undrawn
 
 from coordinator.broker.embedded import EmbeddedBroker
 
@@ -24,7 +24,7 @@ def test_it_learns_and_does_not_forget(tmp_path: Path) -> None:
         pytest.importorskip(package)
     folder = tmp_path / "example"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("*.onnx", "*.npz", "__pycache__", "state", "runs"))
-    environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment = {**undrawn(), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     cli = [sys.executable, "-m", "edge_sdk.cli"]
     subprocess.run([sys.executable, "make_model.py"], cwd=folder, env=environment, check=True)
     asked = [*cli, "inspect", "model.onnx", "--json"]

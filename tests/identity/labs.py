@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import fleets
 import pytest
 
 from coordinator.lab import owner
@@ -29,6 +30,7 @@ from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
 from edge_sdk.identity.crypto_keys import new_signing_key
 from edge_sdk.identity.crypto_sealing import new_exchange_key
 from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SEALING, SIGNING, TLS_KEY, IdentityCard
+from edge_sdk.transport.memory.hub import Faults
 from edge_sdk.transport.mqtt.tls import TlsFiles
 
 PATIENCE_S = 60.0
@@ -134,3 +136,17 @@ def until(condition: object, what: Sequence[object] = ()) -> None:
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < end_s, what
         time.sleep(0.02)
+
+
+def models(run: fleets.Run) -> dict[str, bytes]:
+    """The states of all models of a run, by device."""
+    return {each.device.kit.id: each.agent.bench.model.state_bytes() for each in run.devices}
+
+
+def run_with_faults(pictures: Path, secured: Path) -> fleets.Run:
+    """A finished run of a lab's fleet with lost, repeated and late frames and two power cuts."""
+    faults = Faults(drop=0.05, duplicate=0.2, delay=0.2)
+    run = fleets.Run(fleets.built(pictures), secured=secured, faults=faults, seed=3)
+    run.power_cut("coordinator", 3.0, 2.0)
+    run.power_cut(run.fleet.federation.roster[0], 5.0, 2.0)
+    return run.finished()

@@ -28,7 +28,7 @@ from edge_sdk.identity.signatures import FrameSigner, Key, Role, key_id, verifie
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import CONTROL_LIMITS, HEADER_BYTES, SIGNATURE_BYTES
 from edge_sdk.protocol.messages import Bye
-from edge_sdk.transport.memory.hub import Faults, MemoryTransport
+from edge_sdk.transport.memory.hub import MemoryTransport
 
 CANARY = "canary-7f3a"
 BYE = Bye(federation="cameras", device="device-07", reason=CANARY)
@@ -175,16 +175,12 @@ def tapped(run: fleets.Run) -> list[tuple[str, bytes]]:
     return sent
 
 
-def models(run: fleets.Run) -> dict[str, bytes]:
-    return {each.device.kit.id: each.agent.bench.model.state_bytes() for each in run.devices}
-
-
 def test_encryption_changes_no_bit_of_what_is_learnt(pictures: Path, clean: fleets.Run, secured: Path) -> None:
     run = fleets.Run(fleets.built(pictures), secured=secured)
     sent = tapped(run)
     run.finished()
     assert run.result.completed
-    assert models(run) == models(clean)
+    assert labs.models(run) == labs.models(clean)
     assert run.result.refused_frames == {}
     own = [frame for topic, frame in sent if "/st" not in topic]
     plain = {type(codec.decode(frame).message).__name__ for frame in own if not codec.is_sealed(frame)}
@@ -199,12 +195,7 @@ def test_encryption_changes_no_bit_of_what_is_learnt(pictures: Path, clean: flee
 
 
 def test_faults_and_power_cuts_leave_the_same_bits(pictures: Path, clean: fleets.Run, secured: Path) -> None:
-    faults = Faults(drop=0.05, duplicate=0.2, delay=0.2)
-    run = fleets.Run(fleets.built(pictures), secured=secured, faults=faults, seed=3)
-    run.power_cut("coordinator", 3.0, 2.0)
-    run.power_cut(run.fleet.federation.roster[0], 5.0, 2.0)
-    run.finished()
-    assert models(run) == models(clean)
+    assert labs.models(labs.run_with_faults(pictures, secured)) == labs.models(clean)
 
 
 @pytest.fixture

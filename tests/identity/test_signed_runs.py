@@ -12,7 +12,6 @@ from coordinator.ledger import Ledger
 from coordinator.record.observer import RunObserver
 from edge_sdk.identity import key_files
 from edge_sdk.identity.folder import COORDINATOR_FOLDER, STARTS
-from edge_sdk.transport.memory.hub import Faults
 
 
 @pytest.fixture(scope="module")
@@ -28,24 +27,15 @@ def clean(pictures: Path) -> fleets.Run:
     return fleets.Run(fleets.built(pictures)).finished()
 
 
-def models(run: fleets.Run) -> dict[str, bytes]:
-    return {each.device.kit.id: each.agent.bench.model.state_bytes() for each in run.devices}
-
-
 def test_signing_changes_no_bit_of_what_is_learnt(pictures: Path, clean: fleets.Run, secured: Path) -> None:
     run = fleets.Run(fleets.built(pictures), secured=secured).finished()
     assert run.result.completed
-    assert models(run) == models(clean)
+    assert labs.models(run) == labs.models(clean)
     assert run.result.refused_frames == {}
 
 
 def test_faults_and_power_cuts_leave_the_same_bits(pictures: Path, clean: fleets.Run, secured: Path) -> None:
-    faults = Faults(drop=0.05, duplicate=0.2, delay=0.2)
-    run = fleets.Run(fleets.built(pictures), secured=secured, faults=faults, seed=3)
-    run.power_cut("coordinator", 3.0, 2.0)
-    run.power_cut(run.fleet.federation.roster[0], 5.0, 2.0)
-    run.finished()
-    assert models(run) == models(clean)
+    assert labs.models(labs.run_with_faults(pictures, secured)) == labs.models(clean)
 
 
 class Notes(RunObserver):

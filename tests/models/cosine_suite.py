@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from loss_terms import HEAD_TERMS, head_terms
 from model_suite import ADAM, CLASSES, ModelSuite, WeightSuite, batches, samples
 
 from edge_sdk.models.base import Model
-from edge_sdk.objectives import CrossEntropy, HeadLabels, HeadMatch, HeadProximal, HeadTerm
+from edge_sdk.objectives import CrossEntropy
 
 SCALE = 3.0
 """Of the models here: logits of a usual size, whose squares and exponentials f4 tells apart."""
@@ -49,17 +50,11 @@ class CosineSuite(ModelSuite, WeightSuite):
         expected[[3, 0], :-1] = SCALE * new[:, :-1] / np.linalg.norm(new[:, :-1], axis=1, keepdims=True)
         np.testing.assert_allclose(model.head_rows(), expected, atol=1e-5)
 
-    @pytest.mark.parametrize("kind", ["head-match", "head-labels", "head-proximal"])
+    @pytest.mark.parametrize("kind", HEAD_TERMS)
     def test_a_term_on_the_head_moves_the_head_as_the_reference_says(self, kind: str) -> None:
         """Downhill, and nothing else; what the gradient becomes through the lengths, the runtimes' twins compare."""
-        model, rng = self.make(), np.random.default_rng(5)
-        rows = rng.normal(size=(2, model.spec.feature_dim)).astype(np.float32)
-        anchor = rng.normal(size=(CLASSES, model.spec.feature_dim + 1)).astype(np.float32)
-        term: HeadTerm = {
-            "head-match": HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32)),
-            "head-labels": HeadLabels(features=rows, labels=np.array([3, 0]), weight=0.7),
-            "head-proximal": HeadProximal(rows=anchor, weight=0.1),
-        }[kind]
+        model = self.make()
+        term = head_terms(np.random.default_rng(5), CLASSES, model.spec.feature_dim)[kind]
         features = model.features(batches(1).inputs)
         losses = [model.fit(batches(1), (term,), ADAM).loss for _ in range(20)]
         assert losses[-1] < losses[0]

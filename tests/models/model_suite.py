@@ -4,22 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from loss_terms import HEAD_TERMS, head_terms, logit_terms
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
 from edge_sdk.models.base import Batches, Model, pack_arrays, serving_copy, unpack_arrays
 from edge_sdk.objectives import (
-    BalancedCrossEntropy,
     ClassContrast,
     ClassTarget,
     CrossEntropy,
     Distill,
-    HeadLabels,
     HeadMatch,
     HeadProximal,
-    HeadTerm,
-    LessForgetting,
     LogitGradient,
-    LogitMatch,
     ModelContrast,
     Objective,
     Optim,
@@ -65,18 +61,7 @@ def batches(steps: int, *, seed: int = 0, stochastic: bool = False) -> Batches:
 
 def objectives(steps: int) -> dict[str, Objective]:
     """One objective per term, with weights and temperatures that are not 1, and all of them together."""
-    rng = np.random.default_rng(5)
-    teacher, snapshot, gradient = rng.normal(size=(3, steps, BATCH, CLASSES)).astype(np.float32)
-    single = {
-        "cross-entropy": CrossEntropy(weight=0.7),
-        "balanced-cross-entropy": BalancedCrossEntropy(counts=np.arange(1, CLASSES + 1, dtype=np.float32), weight=0.7),
-        "distill": Distill(logits=3 * teacher, temperature=2.5, weight=1.5),
-        "less-forgetting": LessForgetting(logits=snapshot, temperature=0.8, weight=0.5),
-        "logit-gradient": LogitGradient(gradient=gradient, weight=2.0),
-        "logit-match": LogitMatch(logits=teacher, weight=0.5),
-        "logit-match squared": LogitMatch(logits=teacher, error="squared", weight=0.5),
-        "class-target": ClassTarget(classes=np.arange(2), rows=np.full((2, CLASSES), 0.25, np.float32), weight=0.5),
-    }
+    single = logit_terms(np.random.default_rng(5), steps, BATCH, CLASSES)
     return {**{name: (term,) for name, term in single.items()}, "all": tuple(single.values())}
 
 
@@ -161,24 +146,18 @@ class ModelSuite:
         second = Batches(inputs=work.inputs, labels=work.labels, indices=work.indices[1:], stochastic=False)
         assert model.fit(second, objective, ADAM).loss == pytest.approx(objective_loss(objective, seen), abs=1e-5)
 
-    @pytest.mark.parametrize("kind", ["head-match", "head-labels", "head-proximal"])
+    @pytest.mark.parametrize("kind", HEAD_TERMS)
     def test_a_term_on_the_head_moves_the_head_as_the_reference_says(self, kind: str) -> None:
         """And nothing else: one step of sgd down the reference's gradient, rows with the bias as last column."""
-        model, rng = self.make(), np.random.default_rng(5)
-        rows = rng.normal(size=(2, model.spec.feature_dim)).astype(np.float32)
-        anchor = rng.normal(size=(CLASSES, model.spec.feature_dim + 1)).astype(np.float32)
-        term: HeadTerm = {
-            "head-match": HeadMatch(features=rows, soft=rng.dirichlet(np.ones(CLASSES), 2).astype(np.float32)),
-            "head-labels": HeadLabels(features=rows, labels=np.array([3, 0]), weight=0.7),
-            "head-proximal": HeadProximal(rows=anchor, weight=0.1),
-        }[kind]
+        model = self.make()
+        term = head_terms(np.random.default_rng(5), CLASSES, model.spec.feature_dim)[kind]
         before, slopes, asked = model.head_rows(), term.slope(Seen(head=model.head)), term.asks()
         features = model.features(batches(1).inputs)
         expected = before - 0.5 * slopes.T @ np.hstack([asked, np.ones((len(asked), 1), np.float32)])
         loss = model.fit(batches(1), (term,), Optim(kind="sgd", learning_rate=0.5)).loss
         assert loss == pytest.approx(term.value(Seen(head=lambda f: f @ before[:, :-1].T + before[:, -1])), rel=1e-4)
         if isinstance(term, HeadProximal):
-            np.testing.assert_allclose(expected, before - 0.05 * (before - anchor), atol=1e-5)
+            np.testing.assert_allclose(expected, before - 0.05 * (before - term.rows), atol=1e-5)
         np.testing.assert_allclose(model.head_rows(), expected, atol=1e-5)
         np.testing.assert_array_equal(model.features(batches(1).inputs), features)
 

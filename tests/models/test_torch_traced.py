@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from loss_terms import head_terms, logit_terms
 
 torch = pytest.importorskip("torch")
 
@@ -21,26 +22,18 @@ from edge_sdk.models.base import Batches, FitReport  # noqa: E402  # likewise
 from edge_sdk.models.torch_model import TorchModel, answers_of  # noqa: E402  # likewise
 from edge_sdk.models.torch_seed import seeded  # noqa: E402  # likewise
 from edge_sdk.objectives import (  # noqa: E402  # likewise
-    BalancedCrossEntropy,
     BoundedDistance,
     ClassContrast,
-    ClassTarget,
     CrossEntropy,
-    Distill,
     FeatureMatch,
     HeadDivergence,
-    HeadLabels,
-    HeadMatch,
-    HeadProximal,
-    LessForgetting,
-    LogitGradient,
-    LogitMatch,
     ModelContrast,
     Objective,
     Optim,
     PrototypeDistance,
     PrototypePull,
     Proximal,
+    Term,
     names_on,
 )
 from edge_sim.models import torch_families  # noqa: E402  # likewise
@@ -119,33 +112,25 @@ def model(net: str) -> TorchModel:
 
 def objectives(steps: int, size: int, parameters: int) -> dict[str, Objective]:
     """Every term that torch has a form for, beside a cross-entropy where it is not on the logits."""
-    rng, classes, ce = np.random.default_rng([steps, size]), np.array([0, 1, 3]), CrossEntropy()
+    rng, classes = np.random.default_rng([steps, size]), np.array([0, 1, 3])
 
     def drawn(*shape: int) -> np.ndarray:
         return rng.normal(size=shape).astype(np.float32)
 
-    soft, rows = drawn(3, CLASSES) ** 2, drawn(3, WIDTH)
-    found: list[Objective] = [
-        (ce,),
-        (BalancedCrossEntropy(counts=np.array([3, 0, 2, 5], np.float32)),),
-        (ce, Distill(logits=drawn(steps, size, CLASSES), temperature=3.0, weight=0.3)),
-        (LessForgetting(logits=drawn(steps, size, CLASSES), temperature=2.0),),
-        (LogitGradient(gradient=drawn(steps, size, CLASSES)),),
-        (LogitMatch(logits=drawn(steps, size, CLASSES)),),
-        (ce, FeatureMatch(targets=drawn(steps, size, 5), projection=drawn(5, WIDTH))),
-        (ce, PrototypePull(classes=classes, rows=rows, weight=0.7)),
-        (ce, PrototypeDistance(classes=classes, rows=rows)),
-        (ce, BoundedDistance(classes=classes, rows=rows, most=1.0)),
-        (ce, HeadMatch(features=rows, soft=soft)),
-        (ce, HeadDivergence(features=rows, soft=soft)),
-        (ce, HeadLabels(features=rows, labels=classes)),
-        (ce, HeadProximal(rows=drawn(CLASSES, WIDTH + 1))),
-        (ce, ModelContrast(near=drawn(steps, size, WIDTH), away=drawn(steps, size, WIDTH))),
-        (ce, ClassContrast()),
-        (ce, ClassTarget(classes=classes, rows=soft)),
-        (ce, Proximal(anchor=drawn(parameters))),
+    rows = drawn(3, WIDTH)
+    more: list[Term] = [
+        FeatureMatch(targets=drawn(steps, size, 5), projection=drawn(5, WIDTH)),
+        PrototypePull(classes=classes, rows=rows, weight=0.7),
+        PrototypeDistance(classes=classes, rows=rows),
+        BoundedDistance(classes=classes, rows=rows, most=1.0),
+        HeadDivergence(features=rows, soft=drawn(3, CLASSES) ** 2),
+        ModelContrast(near=drawn(steps, size, WIDTH), away=drawn(steps, size, WIDTH)),
+        ClassContrast(),
+        Proximal(anchor=drawn(parameters)),
     ]
-    return {each[-1].name: each for each in found}
+    beside = [*head_terms(rng, CLASSES, WIDTH).values(), *more]
+    alone = logit_terms(rng, steps, size, CLASSES)
+    return {**{name: (term,) for name, term in alone.items()}, **{term.name: (CrossEntropy(), term) for term in beside}}
 
 
 def batches(steps: int, size: int) -> Batches:
@@ -206,7 +191,7 @@ def test_every_term_gives_the_bits_of_autograd(
 
 
 def test_the_terms_above_are_all_that_ship() -> None:
-    assert set(TERMS) == names_on("logits", "features", "head", "weights")
+    assert {name.removesuffix(" squared") for name in TERMS} == names_on("logits", "features", "head", "weights")
 
 
 DEEP = ("resnet18", "resnet34", "mobilenet-v3-small", "shufflenet-v2")

@@ -5,7 +5,7 @@ from contextlib import closing
 
 import pytest
 
-from coordinator.page.address import PageAddress, bind, parse_address
+from coordinator.address import ListenAddress, bind, parse_address
 from coordinator.page.guard import TOKEN_VARIABLE, WINDOW_S, WRONG, Guard, PageVerdict
 from coordinator.page.serving import page_token, page_url
 from edge_sdk.errors import UsageError
@@ -26,21 +26,21 @@ TOKEN = "a-token-of-the-lab"
     ],
 )
 def test_addresses_are_read(text, host, port, loopback):
-    found = parse_address(text)
+    found = parse_address(text, "--page", 8421)
     assert (found.host, found.port, found.loopback) == (host, port, loopback)
 
 
 @pytest.mark.parametrize("text", ["", "lab", "lab:", "lab:http", "lab:70000", "lab:-1", "lab:\u0664"])
 def test_what_is_no_address_is_refused(text):
     with pytest.raises(UsageError, match="HOST:PORT"):
-        parse_address(text)
+        parse_address(text, "--page", 8421)
 
 
 def test_a_port_in_use_is_named_and_a_free_one_suggested():
-    with closing(bind(PageAddress("127.0.0.1", 0))) as taken:
+    with closing(bind(ListenAddress("127.0.0.1", 0), "--page")) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(UsageError) as caught:
-            bind(PageAddress("127.0.0.1", port))
+            bind(ListenAddress("127.0.0.1", port), "--page")
     said = str(caught.value)
     free = int(said.rpartition(":")[2])
     assert f"port {port}" in said
@@ -51,7 +51,7 @@ def test_a_port_in_use_is_named_and_a_free_one_suggested():
 
 def test_an_address_of_another_machine_is_refused():
     with pytest.raises(UsageError, match=r"192\.0\.2\.1"):
-        bind(PageAddress("192.0.2.1", 8421))
+        bind(ListenAddress("192.0.2.1", 8421), "--page")
 
 
 def test_only_the_token_opens_the_page():
@@ -85,8 +85,8 @@ def test_a_token_is_drawn_or_taken_from_the_environment(monkeypatch):
     assert page_token() != page_token()
     monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
     assert page_token() == TOKEN
-    assert page_url(PageAddress("::1", 8421), TOKEN) == f"http://[::1]:8421/?token={TOKEN}"
-    assert page_url(PageAddress("0.0.0.0", 8421), None) == f"http://{socket.gethostname()}:8421/"
+    assert page_url(ListenAddress("::1", 8421), TOKEN) == f"http://[::1]:8421/?token={TOKEN}"
+    assert page_url(ListenAddress("0.0.0.0", 8421), None) == f"http://{socket.gethostname()}:8421/"
     monkeypatch.setenv(TOKEN_VARIABLE, "short")
     with pytest.raises(UsageError, match=TOKEN_VARIABLE):
         page_token()

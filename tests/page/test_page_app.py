@@ -6,7 +6,7 @@ import json
 import pytest
 from page_parts import a_state
 
-from coordinator.page.address import PageAddress
+from coordinator.address import ListenAddress
 from coordinator.page.feed import Feed
 from coordinator.page.guard import WRONG, Guard
 
@@ -16,7 +16,7 @@ httpx = pytest.importorskip("httpx")
 from coordinator.page import starlette_app  # noqa: E402  # needs starlette
 
 TOKEN = "a-token-of-the-lab"
-HERE, LAB = PageAddress("127.0.0.1", 8421), PageAddress("192.0.2.7", 8421)
+HERE, LAB = ListenAddress("127.0.0.1", 8421), ListenAddress("192.0.2.7", 8421)
 
 
 def asked(*requests, address=HERE, guard=None, feed=None):

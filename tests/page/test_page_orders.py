@@ -9,7 +9,7 @@ import fleets
 import pytest
 from page_parts import a_state
 
-from coordinator.page.address import PageAddress
+from coordinator.address import ListenAddress
 from coordinator.page.feed import Feed
 from coordinator.page.guard import TOKEN_VARIABLE, Guard
 from coordinator.page.live import PageObserver
@@ -24,7 +24,7 @@ httpx = pytest.importorskip("httpx")
 from coordinator.page import starlette_app  # noqa: E402  # needs starlette
 
 TOKEN = "a-token-of-the-lab"
-LAB = PageAddress("192.0.2.7", 8421)
+LAB = ListenAddress("192.0.2.7", 8421)
 ABOUT = About(federation="tiny", method="fedmd", seed=7, rounds=3, expected=3)
 JSON = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}"}
 

@@ -16,6 +16,7 @@ import pytest
 import synthetic
 
 from coordinator import writers
+from coordinator.address import ListenAddress
 from coordinator.config import to_toml
 from coordinator.record.run_record import RunRecord
 from coordinator.writers.figures import WriterObserver, round_figures
@@ -78,14 +79,14 @@ def test_lines_are_json() -> None:
 
 def test_prometheus_reads_gauges_and_counters() -> None:
     pytest.importorskip("prometheus_client", reason="no prometheus_client here: pip install edge-sdk[metrics]")
-    writer = PrometheusWriter("127.0.0.1", 0, {"federation": "lab", "method": "fedavg"})
+    writer = PrometheusWriter(ListenAddress("127.0.0.1", 0), {"federation": "lab", "method": "fedavg"})
     try:
         for number in (1, 2):
             writer.write(number, FIGURES)
         with urllib.request.urlopen(f"http://127.0.0.1:{writer.port}/metrics", timeout=5) as answer:
             text = answer.read().decode()
-        with pytest.raises(UsageError, match="free one"):
-            PrometheusWriter("127.0.0.1", writer.port, {})
+        with pytest.raises(UsageError, match="is free"):
+            PrometheusWriter(ListenAddress("127.0.0.1", writer.port), {})
     finally:
         writer.close()
     labels = '{federation="lab",method="fedavg"}'
@@ -164,7 +165,7 @@ def test_a_simulation_writes_them(pictures: Path, tmp_path: Path, capsys: pytest
     assert [*(out / "tensorboard").iterdir()]
 
 
-@pytest.mark.parametrize("arguments", [["--log", "excel"], ["--metrics", "9464"], ["--metrics", "localhost:99999"]])
+@pytest.mark.parametrize("arguments", [["--log", "excel"], ["--metrics", "lab"], ["--metrics", "localhost:99999"]])
 def test_wrong_options_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     file = tmp_path / "f.toml"
     file.write_text('[federation]\nname = "x"\nrounds = 2\ndevices = 2\n[data]\nsource = "digits"\n')

@@ -1,4 +1,4 @@
-"""Where the page is served: HOST:PORT as a user writes it, and the socket for it."""
+"""Where a page or metrics are served: HOST:PORT as a user writes it, and the socket for it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from edge_sdk.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
-DEFAULT_PORT = 8421
 NEAR = 50
 """How many ports above one in use are tried for a free one."""
 _MOST_PORT = 65535
 
 
 @dataclass(frozen=True, slots=True)
-class PageAddress:
+class ListenAddress:
     """An address of this machine."""
 
     host: str
@@ -41,16 +40,19 @@ class PageAddress:
         return f"[{self.host}]" if ":" in self.host else self.host
 
 
-def parse_address(text: str, option: str = "--page") -> PageAddress:
-    """Read HOST:PORT, :PORT, PORT or [IPV6]:PORT.  Raises UsageError; option: the name that it stands under."""
+def parse_address(text: str, option: str, usual_port: int) -> ListenAddress:
+    """Read HOST:PORT, :PORT, PORT or [IPV6]:PORT.
+
+    Raises UsageError, which names the option that it stands under, and an address with the usual port as an example.
+    """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or LOOPBACK
     if not port.isascii() or not port.isdigit() or int(port) > _MOST_PORT:
-        raise UsageError(f"{option} {text}: expected HOST:PORT, such as {LOOPBACK}:{DEFAULT_PORT}")
-    return PageAddress(host, int(port))
+        raise UsageError(f"{option} {text}: expected HOST:PORT, such as {LOOPBACK}:{usual_port}")
+    return ListenAddress(host, int(port))
 
 
-def bind(address: PageAddress, option: str = "--page") -> socket.socket:
+def bind(address: ListenAddress, option: str) -> socket.socket:
     """Return a listening socket; port 0 takes a free one.  Raises UsageError that names what is wrong."""
     shown = f"{option} {address.shown_host}:{address.port}"
     try:
@@ -82,7 +84,7 @@ def _listening(host: str, port: int) -> socket.socket:
     return found
 
 
-def _free_near(address: PageAddress) -> int:
+def _free_near(address: ListenAddress) -> int:
     """Return a free port, near the one that is in use if possible."""
     ports = [*range(address.port + 1, min(address.port + NEAR, _MOST_PORT) + 1), 0]
     return next((found for port in ports if (found := _if_free(address.host, port))), 0)
