@@ -24,7 +24,7 @@ from edge_sdk.models.checks import (
     lacks,
     require,
 )
-from edge_sdk.models.optim import unpack_optim
+from edge_sdk.models.optim import PLAIN_STEP, unpack_optim
 from edge_sdk.objectives import Objective, Optim, names_on, on_features
 from edge_sdk.objectives.optim import Part
 
@@ -40,7 +40,7 @@ from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draw
 from edge_sdk.models.torch_arrays import Views, array_of, overwrite, shared, to_tensor
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
-from edge_sdk.models.torch_fit import Steps
+from edge_sdk.models.torch_fit import Steps, norms_of_changes
 from edge_sdk.models.torch_forms import Forms, Host
 from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
@@ -219,6 +219,21 @@ class TorchModel:
             extra_flops=self._forms.extra_flops(objective, len(losses), batches.indices.shape[1]),
             instruments=self._forms.instruments(objective),
         )
+
+    def step_norms(self, batches: Batches, objective: Objective, part: Part = "all") -> list[float] | None:
+        """Return what the function of that name in base.py does; None for terms that keep something between fits."""
+        if any(term.on == "own" for term in objective):
+            return None
+        check_fit(self.spec, batches, objective)
+        check_samples(self.spec.name, batches.inputs, self._input_shape)
+        optimiser = self.optimiser_after(PLAIN_STEP)
+        steps = self._steps(batches, objective, optimiser, self._trained(part))
+        losses = [self._forms.loss((term,), batches) for term in objective]
+        buffers = [(each, each.clone()) for each in self._net.buffers()] if self._has_buffers else []
+        found = norms_of_changes(steps, losses)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        return found
 
     def fits_at_once(self, objective: Objective, *, stochastic: bool) -> bool:
         """Return whether one fit of several steps is as one fit for each: whether no step uses `Batches.seed`."""
