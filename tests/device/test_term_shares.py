@@ -15,6 +15,8 @@ from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402
 from edge_sdk.objectives import CrossEntropy, Distill, Optim  # noqa: E402
 
+pytestmark = pytest.mark.torch
+
 CLASSES, SIDE, SIZE = 3, 4, 6
 RNG = np.random.default_rng(0)
 TARGETS = RNG.normal(size=(1, SIZE, CLASSES)).astype(np.float32)

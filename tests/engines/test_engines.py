@@ -73,6 +73,7 @@ def exactly(chosen: Config) -> fleets.Run:
 LONG_FEDMD = pytest.param("fedmd", 2, marks=pytest.mark.long)  # asks for nothing that fedal does not ask for
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize(("method", "count"), [("fedproto", 2), ("fedavg", 1), LONG_FEDMD, ("fedal", 1)])
 def test_workers_compute_the_same_bits(pictures: Path, method: str, count: int) -> None:
     chosen = config(pictures, method, "cycle:mlp,cnn,softmax" if method != "fedproto" else "cycle:mlp,cnn")
@@ -116,6 +117,7 @@ def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: 
 BAD_LINE = Faults(drop=0.05, duplicate=0.2, delay=0.2, delay_s=3.0, disconnect=0.02)
 
 
+@pytest.mark.processes
 @pytest.mark.parametrize("method", ["fedproto", pytest.param("fedal", marks=pytest.mark.long)])
 def test_workers_compute_the_same_bits_on_a_bad_line_and_through_power_cuts(
     pictures: Path, monkeypatch: pytest.MonkeyPatch, method: str
@@ -208,6 +210,7 @@ class Killer(Noting):
             os.kill(self.engine.pids[0], signal.SIGKILL)
 
 
+@pytest.mark.processes
 def test_a_killed_worker_is_replaced(pictures: Path) -> None:
     chosen = config(pictures, "fedproto")
     killer = Killer()
@@ -237,6 +240,7 @@ def test_a_run_whose_workers_keep_dying_can_be_resumed(
     assert again["memory"]["peak_mib"] > 10
 
 
+@pytest.mark.processes
 def test_a_worker_that_cannot_begin_says_why(pictures: Path) -> None:
     chosen = config(pictures, "fedproto")
     fleet = fleets.Run(chosen).fleet
@@ -300,7 +304,7 @@ def test_an_unknown_engine_is_refused(pictures: Path) -> None:
         settings.parse(plain, Path("test.toml"))
 
 
-@pytest.mark.parametrize("engine", ["cohort", "workers"])
+@pytest.mark.parametrize("engine", ["cohort", pytest.param("workers", marks=pytest.mark.processes)])
 def test_a_run_on_each_engine(pictures: Path, engine: str) -> None:
     plain = tables(pictures, "fedproto")
     plain["run"] |= {"engine": engine, "workers": 1, "stacked": ["mlp"], "memory_bytes": 1, "standalone": True}

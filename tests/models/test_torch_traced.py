@@ -38,6 +38,8 @@ from edge_sdk.objectives import (  # noqa: E402  # likewise
 )
 from edge_sim.models import torch_families  # noqa: E402  # likewise
 
+pytestmark = pytest.mark.torch
+
 CLASSES, WIDTH, SHAPE = 4, 12, (1, 8, 8)
 SAMPLES = np.random.default_rng(0)
 X = SAMPLES.normal(size=(40, *SHAPE)).astype(np.float32)
