@@ -116,8 +116,8 @@ class Model(Protocol):
     def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
         """Take one optimiser step per row of `batches.indices`; other parts keep their values and moments.
 
-        A model may have methods `fits_at_once(objective, *, stochastic)` and `step_norms(batches, objective, part)`,
-        too, which the functions of these names ask.
+        A model may have methods `fits_at_once(objective, *, stochastic)`, `step_norms(batches, objective, part)` and
+        `weights_are_finite()`, too, which the functions of these names ask.
         """
 
     def head_rows(self) -> Floats:
@@ -166,6 +166,12 @@ def step_norms(model: Model, batches: Batches, objective: Objective, part: Part)
     """
     own: Callable[..., list[float] | None] | None = getattr(model, "step_norms", None)
     return None if own is None else own(batches, objective, part)
+
+
+def weights_are_finite(model: Model) -> bool:
+    """Return whether a model with a method of this name has found its weights to be finite, without a copy of them."""
+    own: Callable[[], bool] | None = getattr(model, "weights_are_finite", None)
+    return own is not None and own()
 
 
 class Served(Protocol):

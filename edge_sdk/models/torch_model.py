@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -264,8 +265,10 @@ class TorchModel:
 
     def _traceable(self, steps: Steps, objective: Objective, *, stochastic: bool) -> TracedFit | None:
         """Return what a trace must know of a fit; None: this one is computed as always."""
-        objectives, here = objective_key(objective), self._device.type == "cpu" and steps.indices.numel() > 0
-        if when() == "off" or objectives is None or not here or not self._forms.traceable(objective):
+        if when() == "off" or self._device.type != "cpu" or not self._forms.traceable(objective):
+            return None
+        objectives = objective_key(objective)
+        if objectives is None or not steps.indices.numel():
             return None
         key = (
             self._architecture.key(),
@@ -331,6 +334,11 @@ class TorchModel:
         """Return the trainable parameters in order of registration: (p,), a copy."""
         require(self.spec, "weights")
         return np.concatenate([array_of(piece).ravel() for piece in self._pieces])
+
+    def weights_are_finite(self) -> bool:
+        """Return whether each array of weights has a finite sum; that of very large numbers may not be."""
+        with np.errstate(all="ignore"):
+            return all(math.isfinite(np.add.reduce(array_of(piece), axis=None)) for piece in self._pieces)
 
     def head_mask(self) -> NDArray[np.bool_]:
         """Return the mask of the last layer: (p,).  Raises Unsupported without a linear head that has a bias."""
@@ -407,7 +415,7 @@ class TorchModel:
         """Return which parameters a fit of `part` changes."""
         fixed = held(self._anatomy.head)
         if part == "all":
-            return [id(p) not in fixed for p in self.trained]
+            return [id(p) not in fixed for p in self.trained] if fixed else [True] * len(self.trained)
         head = self._of_head()
         return [(id(p) in head) == (part == "head") and id(p) not in fixed for p in self.trained]
 

@@ -20,6 +20,7 @@ from coordinator.trace.log import TraceWriter, keeping
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.device.store import Store
 from edge_sdk.errors import UsageError
+from edge_sdk.policy.priority import limit_threads
 from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.virtual_fleet import VirtualFleet
@@ -227,10 +228,9 @@ def _in_memory(
     )
     if any(device.kit.needs_torch for device in fleet.devices):
         from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
-        from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
-        use_one_thread()
         use_exact_arithmetic()
+    limit_threads(1)  # of numpy's library, too: several threads add in another order, and wait for one another
     engine = choice.open_engine(config.run, fleet)
     virtual = VirtualFleet(
         fleet,
