@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -65,6 +65,11 @@ class FleetWork(NamedTuple):
     flops: int = 0
     busy_s: float = 0.0
     used_j: float = 0.0
+
+
+def nobody_knows(_device: str) -> str:
+    """Nothing: outside a simulation nobody knows why a device is silent."""
+    return ""
 
 
 NO_WORK = FleetWork()
@@ -190,6 +195,8 @@ class RunRecord:
 
     After a restart the caller may set it; otherwise the time since the last round ended is not counted.
     """
+    why_silent: Callable[[str], str] = field(default=nobody_knows, repr=False, compare=False)
+    """Tells why nothing has come from a device, where a simulation knows; empty: it does not.  Not saved."""
     waiting: Waiting = field(default_factory=Waiting)
     """Starts empty after a restart, unless `remember` restores it."""
     _closed: _Totals = field(default_factory=_Totals)
@@ -307,15 +314,17 @@ class RunRecord:
             why[device] = f"declined: {text or reason}"
         self.silent.update(silent)
         self.round_silent += len(silent)
-        why |= {device: LINK_LOST if device in away else SAID_NOTHING for device in silent}
-        why |= {device: f"refused: {self.refused_uploads[device][1]}" for device in silent if self._refused(device, at)}
+        why |= {device: self._why_missed(device, at, lost=device in away) for device in silent}
         if at is not None:
             room = max(0, MAX_MISSED - len(self.missed))
             self.missed += [Missed(at.round + 1, at.exchange + 1, name, why[name]) for name in sorted(why)][:room]
 
-    def _refused(self, device: str, at: ExchangeId | None) -> bool:
-        """Whether the device's upload to this exchange was refused."""
-        return device in self.refused_uploads and self.refused_uploads[device][0] == at
+    def _why_missed(self, device: str, at: ExchangeId | None, *, lost: bool) -> str:
+        """Why no upload of a device counted in an exchange: what was wrong with it, or why none came."""
+        place, fault = self.refused_uploads.get(device, (None, ""))
+        if place is not None and place == at:
+            return f"refused: {fault}"
+        return self.why_silent(device) or (LINK_LOST if lost else SAID_NOTHING)
 
     def came_late(self, device: str, at: ExchangeId) -> None:
         """Note that an upload arrived after its exchange had closed without it."""
@@ -324,7 +333,8 @@ class RunRecord:
             if (found.round, found.exchange) < (at.round + 1, at.exchange + 1):
                 return
             if found[:3] == (at.round + 1, at.exchange + 1, device):
-                self.missed[place] = found._replace(reason=CAME_LATE)
+                known = "" if found.reason in (SAID_NOTHING, LINK_LOST) else f" (at the deadline: {found.reason})"
+                self.missed[place] = found._replace(reason=CAME_LATE + known)
 
     def spent(self, device: str, upload: Upload) -> None:
         """Count what an accepted upload reports of the device's training."""

@@ -167,7 +167,8 @@ class DeviceReport:
         if device in state.draining:
             return "draining", f"an operator takes it out at the end of round {number}"
         if device in state.away:
-            return "absent", "it missed a deadline, or the broker reports its link lost"
+            guess = "it missed a deadline, or the broker reports its link lost"
+            return "absent", self._record.why_silent(device) or guess
         if device in state.declined:
             word, text = self._record.declining.get(device, ("", ""))
             return "declined", text or word

@@ -105,6 +105,11 @@ class DeviceFaults:
         """What keeps the device off at present."""
         self._attempts: Counter[tuple[int, int]] = Counter()
         """How often each (round, exchange) was computed."""
+        self.slowed = 1.0
+        """The factor on the computing time of the exchange that was computed last."""
+        self.why_off = ""
+        self.off_at_s: float | None = None
+        """Why and when it went off last; empty and None: it never did."""
         self._checks = 0
         """Number of battery checks that were scheduled; only the last one is carried out."""
 
@@ -123,7 +128,8 @@ class DeviceFaults:
     def slow_factor(self, place: tuple[int, int]) -> float:
         """Return the factor on the computing time of an exchange.  place: (round, exchange)."""
         slow = self._conditions.slow_share and self._draw(place)[0] < self._conditions.slow_share
-        return self._conditions.slow_factor if slow else 1.0
+        self.slowed = self._conditions.slow_factor if slow else 1.0
+        return self.slowed
 
     def computing(self, place: tuple[int, int], took_s: float) -> None:
         """Note that the device begins to compute an exchange for `took_s` seconds; it may drop out meanwhile."""
@@ -202,6 +208,7 @@ class DeviceFaults:
 
     def _off(self, cause: str) -> None:
         self._causes.add(cause)
+        self.why_off, self.off_at_s = cause, self._clock.now_s
         self._device.excused = True
         if self._device.powered:
             self._device.power_off()

@@ -15,7 +15,7 @@ from typing import Any
 
 from coordinator.ledger import Ledger
 from coordinator.record.observer import ObserverGroup, RunObserver
-from coordinator.record.run_record import NO_WORK, FleetWork
+from coordinator.record.run_record import NO_WORK, FleetWork, nobody_knows
 from coordinator.serving.equipment import ready_method
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
@@ -36,6 +36,7 @@ from edge_sim.clock.computation_queue import Computation, ComputationQueue
 from edge_sim.clock.interrupts import held_back
 from edge_sim.clock.resumption import Resumption, resumption_point
 from edge_sim.clock.scenario_faults import DeviceFaults, schedule_faults
+from edge_sim.clock.silence import SilenceCauses
 from edge_sim.clock.whole_fleet import WholeFleet
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, ask, unchanged
 from edge_sim.fleet.fleet import Device, Fleet, hardware
@@ -80,7 +81,8 @@ class VirtualFleet:
         self._whole_fleet = WholeFleet(
             lambda: self.server, lambda: [(d.device.kit.number, d.agent) for d in self.devices], self._queue.settle
         )
-        observer = ObserverGroup(*filter(None, (observer,)), self._whole_fleet)
+        causes = SilenceCauses(self.clock, self.hub, lambda name: self._by_id[name])
+        observer = ObserverGroup(*filter(None, (observer,)), self._whole_fleet, causes)
         self._coordinator = VirtualCoordinator(
             fleet,
             ledger,
@@ -94,6 +96,7 @@ class VirtualFleet:
             begun_s=state.get("begun_s"),  # older checkpoints lack these
             unclosed=state.get("unclosed"),
             lab=secured / "lab" if secured else None,
+            why_silent=causes,
         )
         stores, common = stores or {}, CommonKnowledge()
         name = fleet.federation.spec.federation
@@ -111,6 +114,7 @@ class VirtualFleet:
             )
             for device in fleet.devices
         )
+        self._by_id = {each.device.kit.id: each for each in self.devices}
         for each in self.devices:
             if each.device.kit.id in state["hardware"]:
                 each.hardware.restore(state["hardware"][each.device.kit.id], self.clock.now_s)
@@ -262,11 +266,13 @@ class VirtualCoordinator:
         begun_s: float | None = None,
         unclosed: Mapping[str, Any] | None = None,
         lab: Path | None = None,
+        why_silent: Callable[[str], str] = nobody_knows,
     ) -> None:
         """begun_s, unclosed: for a resumed run, the time of its first exchange, and counts that no ledger holds.
 
-        lab: the folder with the keys; None: frames are not signed.
+        lab: the folder with the keys; None: frames are not signed.  why_silent: see RunRecord.
         """
+        self._why_silent = why_silent
         self._work, self._wrap_method, self._lab = work, wrap_method, lab
         self._trace = trace
         self._fleet, self._hub, self._clock, self._observer = fleet, hub, clock, observer
@@ -316,6 +322,7 @@ class VirtualCoordinator:
             begun_s=begun_s,
             security=LabSecurity(self._lab) if self._lab else None,
         )
+        self.server.record.why_silent = self._why_silent
         if unclosed is not None:
             self.server.record.remember(unclosed)
         self._waker = _Waker(self._clock, self._wake, self.server.next_due_s)
@@ -366,6 +373,11 @@ class VirtualDevice:
     def over(self) -> bool:
         """Whether its part in the run has ended."""
         return self.agent.over
+
+    @property
+    def online(self) -> bool:
+        """Whether its link to the broker stands."""
+        return self._transport.online
 
     def connect(self) -> None:
         """Switch the board on and connect to the broker."""

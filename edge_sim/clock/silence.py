@@ -1,0 +1,72 @@
+"""Why a simulated device has not answered: what the simulation knows, and a coordinator can only guess."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Protocol
+
+from coordinator.record.observer import RunObserver
+from coordinator.record.units import human_seconds
+from edge_sdk.agent import Agent
+from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.transport.memory.hub import Hub
+from edge_sim.clock.clock import VirtualClock
+from edge_sim.clock.scenario_faults import SwitchableDevice
+
+_WHY_OFF: Mapping[str, str] = {
+    "hours": "these are not its hours",
+    "drop-out": "its power went while it computed",
+    "power cut": "its power was cut",
+    "battery": "its battery is empty",
+    "broken": "it broke for good",
+}
+_POWER_CUT = _WHY_OFF["power cut"]
+
+
+class SilentDevice(SwitchableDevice, Protocol):
+    """The interface of a device whose silence is explained."""
+
+    agent: Agent
+
+    @property
+    def online(self) -> bool:
+        """Whether its link to the broker stands."""
+
+
+class SilenceCauses(RunObserver):
+    """Says of a device why nothing has come from it in the exchange that is open."""
+
+    def __init__(self, clock: VirtualClock, hub: Hub, device: Callable[[str], SilentDevice]) -> None:
+        self._clock, self._hub, self._device = clock, hub, device
+        self._at, self._opened_s = ExchangeId(0, 0), 0.0
+
+    def opened(self, at: ExchangeId, devices: Collection[str]) -> None:  # noqa: ARG002  # an observer's method
+        """Note which exchange is open, and since when."""
+        if at != self._at:
+            self._at, self._opened_s = at, self._clock.now_s
+
+    def __call__(self, name: str) -> str:
+        """Return the cause in words."""
+        device = self._device(name)
+        faults, agent, now_s = device.faults, device.agent, self._clock.now_s
+        if not device.powered:
+            return f"it is off: {self._why_off(device)}"
+        if self._hub.down:
+            return "the broker is away"
+        if not device.online:
+            return "its link is lost"
+        computed_s = device.hardware.unfinished_s(now_s)
+        if agent.working and computed_s:
+            slow = faults.slowed if faults is not None else 1.0
+            heat = device.hardware.heat(now_s)
+            words = f"it has computed for {human_seconds(computed_s)} and is not done"
+            return words + f", {slow:g} times as slow as usual" * (slow > 1) + ", slowed by heat" * (heat == 1.0)
+        if faults is not None and faults.off_at_s is not None and faults.off_at_s >= self._opened_s:
+            return f"it was off meanwhile: {self._why_off(device)}"
+        link = device.device.kit.link_name
+        if agent.session.exchange_id == self._at:
+            return f"its upload is on its way, over {link}"
+        return f"its task has not reached it, over {link}"
+
+    def _why_off(self, device: SilentDevice) -> str:
+        return _WHY_OFF[device.faults.why_off] if device.faults is not None and device.faults.why_off else _POWER_CUT
