@@ -17,6 +17,7 @@ from typing import TypeVar
 
 import numpy as np
 
+from edge_sdk import samples
 from edge_sdk.arrays import Floats
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.callbacks import Callbacks
@@ -50,7 +51,6 @@ from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.samples.store import SampleStore
 from edge_sdk.serving.deployment import MAX_DROP, Deployment
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt import pace as pacing
@@ -530,7 +530,7 @@ def _check_kinds(model: object, data: object, public: object, proxy: object) -> 
                 f"{name}: found {type(given).__name__}, which has no spec: "
                 "wrap it, as in edge_sdk.TorchModel(net, classes=10)"
             )
-    if not isinstance(data, LocalData | SampleStore):
+    if not isinstance(data, LocalData) and not isinstance(data, samples.SampleStore):  # whose module may not be loaded
         raise UsageError(
             f"data: found {type(data).__name__}: give edge_sdk.LocalData(train=edge_sdk.Samples(x, y)) of numpy "
             "arrays, or an edge_sdk.SampleStore"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from edge_sdk.data import LocalData
 from edge_sdk.device.budget import BudgetLedger
@@ -12,11 +12,13 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Model
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.samples.store import SampleStore, Snapshot
+
+if TYPE_CHECKING:
+    from edge_sdk.samples.store import SampleStore, Snapshot
 
 log = logging.getLogger(__name__)
 
-OwnData: TypeAlias = LocalData | SampleStore
+OwnData: TypeAlias = "LocalData | SampleStore"
 """What an owner gives as a device's data."""
 
 
@@ -33,7 +35,7 @@ class DataSupply:
         proxy: Model | None,
         budget: BudgetLedger | None = None,
     ) -> None:
-        self._store = data if isinstance(data, SampleStore) else None
+        self._store = None if isinstance(data, LocalData) else data
         self._now: Snapshot | None = None
         self._told_of: bytes | None = None
         """The snapshot whose lost classes the owner was told of last; rounds without a change have the same one."""

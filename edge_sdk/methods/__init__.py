@@ -9,10 +9,14 @@ installed methods, and what they use).  All is pure numpy, except torch_NAME.py.
 
 from __future__ import annotations
 
-from edge_sdk.methods.averaging import Averaging
-from edge_sdk.methods.base import Caching, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.params import Range, Start, Weighting
-from edge_sdk.protocol.exchange_id import ExchangeId
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edge_sdk.methods.averaging import Averaging
+    from edge_sdk.methods.base import Caching, Exchange, Method, OnDevice, Slot, Stage, Up
+    from edge_sdk.methods.params import Range, Start, Weighting
+    from edge_sdk.protocol.exchange_id import ExchangeId
 
 __all__ = [
     "Averaging",
@@ -28,3 +32,25 @@ __all__ = [
     "Up",
     "Weighting",
 ]
+
+_HOMES = {
+    "Averaging": "edge_sdk.methods.averaging",
+    "Caching": "edge_sdk.methods.base",
+    "Exchange": "edge_sdk.methods.base",
+    "Method": "edge_sdk.methods.base",
+    "OnDevice": "edge_sdk.methods.base",
+    "Slot": "edge_sdk.methods.base",
+    "Stage": "edge_sdk.methods.base",
+    "Up": "edge_sdk.methods.base",
+    "Range": "edge_sdk.methods.params",
+    "Start": "edge_sdk.methods.params",
+    "Weighting": "edge_sdk.methods.params",
+    "ExchangeId": "edge_sdk.protocol.exchange_id",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, its module loaded at the first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

@@ -26,7 +26,6 @@ from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate, Fit, MeasuredModel, ModelRole, Private, Request
 from edge_sdk.objectives import CrossEntropy, Objective, Optim
 from edge_sdk.objectives.optim import Part
-from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, LogitGradients, Payload, PublicFeatures, PublicLogits, Slot, Weights
 from edge_sdk.protocol.messages import FederationSpec, Hello, Scalar
@@ -34,10 +33,13 @@ from edge_sdk.protocol.public_batch import batch_digest
 from edge_sdk.protocol.schema import tag_of, wire
 from edge_sdk.protocol.toml_table import NO_KEYS, read_table, to_table
 from edge_sdk.protocol.wires import Exchange
-from edge_sdk.reductions import PAPERS, Bag, Contribution
+from edge_sdk.reductions import PAPERS, Bag
 
-if TYPE_CHECKING:  # of the tools, not of a base install
-    from typing_extensions import Self
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of the tools, not of a base install
+
+    from edge_sdk.privacy.release import Guarantee
+    from edge_sdk.reductions import Contribution
 
 __all__ = [
     "CAPABILITIES",

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
+from edge_sdk.models import onnx_file
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
     check_fit,
@@ -27,8 +28,6 @@ from edge_sdk.models.checks import (
 )
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead
-from edge_sdk.models.onnx_file.graph import samples_graph
-from edge_sdk.models.onnx_file.head import with_new_head
 from edge_sdk.objectives import (
     HeadTerm,
     Objective,
@@ -195,9 +194,9 @@ class NumpyModel(HeadModel):
 
     def onnx_bytes(self, _x: Floats) -> bytes:
         """Return the model as an .onnx file: input `samples` (n, c, h, w), output `logits` (n, k)."""
-        whole = samples_graph("samples", self._input_shape)
+        whole = onnx_file.samples_graph("samples", self._input_shape)
         unit = isinstance(self._head, CosineHead)
-        return with_new_head(whole, "samples", self._head.linear_rows(), unit=unit, output="logits").content()
+        return onnx_file.with_new_head(whole, "samples", self._head.linear_rows(), unit=unit, output="logits").content()
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
         """Return the flattened samples: x (n, c, h, w), index (m,) -> (m, c * h * w)."""

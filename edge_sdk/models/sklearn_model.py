@@ -15,13 +15,12 @@ import numpy as np
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, Unsupported
+from edge_sdk.models import onnx_file
 from edge_sdk.models.base import ModelSpec, layout_digest
 from edge_sdk.models.checks import check_samples
 from edge_sdk.models.feature_cache import FeatureCache
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
-from edge_sdk.models.onnx_file.graph import samples_graph
-from edge_sdk.models.onnx_file.head import with_new_head
 from edge_sdk.objectives import names_on
 
 _ABSENT_BIAS = -10.0
@@ -126,8 +125,8 @@ class SklearnModel(HeadModel):
             raise Unsupported(
                 f"model {self.spec.name!r}: the pipeline's steps are scikit-learn's: write estimator() with skl2onnx"
             )
-        whole = samples_graph("samples", x.shape[1:])
-        return with_new_head(whole, "samples", self.head_rows(), unit=False, output="logits").content()
+        whole = onnx_file.samples_graph("samples", x.shape[1:])
+        return onnx_file.with_new_head(whole, "samples", self.head_rows(), unit=False, output="logits").content()
 
     def _transformed(self, x: Floats) -> Floats:
         """Return the features of samples: (n, c, h, w) -> (n, d); one at a time, so that neighbours change no bit."""

@@ -5,13 +5,17 @@ Any order and any split of the same uploads gives the same bits.  Pure numpy; im
 
 from __future__ import annotations
 
-from edge_sdk.reductions.bag import Bag, mean_in_order
-from edge_sdk.reductions.class_rows import MOST, carried_over, mean_over_holders, mean_over_others
-from edge_sdk.reductions.contribution import Aggregate, Contribution
-from edge_sdk.reductions.mixed_sum import MixedSum
-from edge_sdk.reductions.robust import PAPERS, Combining
-from edge_sdk.reductions.slots import Change, SlotSum, changed
-from edge_sdk.reductions.weighted_sum import WeightedSum
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edge_sdk.reductions.bag import Bag, mean_in_order
+    from edge_sdk.reductions.class_rows import MOST, carried_over, mean_over_holders, mean_over_others
+    from edge_sdk.reductions.contribution import Aggregate, Contribution
+    from edge_sdk.reductions.mixed_sum import MixedSum
+    from edge_sdk.reductions.robust import PAPERS, Combining
+    from edge_sdk.reductions.slots import Change, SlotSum, changed
+    from edge_sdk.reductions.weighted_sum import WeightedSum
 
 __all__ = [
     "MOST",
@@ -30,3 +34,28 @@ __all__ = [
     "mean_over_holders",
     "mean_over_others",
 ]
+
+_HOMES = {
+    "Bag": "edge_sdk.reductions.bag",
+    "mean_in_order": "edge_sdk.reductions.bag",
+    "MOST": "edge_sdk.reductions.class_rows",
+    "carried_over": "edge_sdk.reductions.class_rows",
+    "mean_over_holders": "edge_sdk.reductions.class_rows",
+    "mean_over_others": "edge_sdk.reductions.class_rows",
+    "Aggregate": "edge_sdk.reductions.contribution",
+    "Contribution": "edge_sdk.reductions.contribution",
+    "MixedSum": "edge_sdk.reductions.mixed_sum",
+    "PAPERS": "edge_sdk.reductions.robust",
+    "Combining": "edge_sdk.reductions.robust",
+    "Change": "edge_sdk.reductions.slots",
+    "SlotSum": "edge_sdk.reductions.slots",
+    "changed": "edge_sdk.reductions.slots",
+    "WeightedSum": "edge_sdk.reductions.weighted_sum",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, its module loaded at the first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

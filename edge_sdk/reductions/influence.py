@@ -6,7 +6,6 @@ before anything is weighed with them.  Values beyond a bound are no knowledge: s
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Annotated, NamedTuple, TypeAlias
@@ -86,7 +85,7 @@ def count_cap(table: RobustTable, declared: Collection[int]) -> CountCap:
     told, bound = [samples for samples in declared if samples > 0], table.most_samples
     if not (table.count_factor and told):
         return CountCap(bound, bound)
-    median = statistics.median_low(told)
+    median = sorted(told)[(len(told) - 1) // 2]
     most = max(median, int(table.count_factor * median))
     return CountCap(most, median) if not bound or most < bound else CountCap(bound, bound)
 

@@ -136,6 +136,7 @@ DEVICE = ["edge_sdk.app", "edge_sdk.models.numpy_model", "edge_sdk.transport.mqt
 NOT_FOR_A_DEVICE = [
     *HEAVY,
     *("coordinator", "edge_sim", "edge_sdk.tools", "edge_sdk.methods.fedal", "edge_sdk.models.sklearn_model"),
+    *("edge_sdk.methods.averaging", "edge_sdk.models.onnx_file.graph", "edge_sdk.samples.store", "statistics"),
     *("asyncio", "concurrent.futures", "multiprocessing", "doctest", "pdb", "pydoc", "unittest", "xml"),
     *("numpy.f2py", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.random", "numpy.testing"),
 ]

@@ -3,3 +3,27 @@
 A board needs ONNX Runtime to run a file, and nothing more to split one or to write a trained head back (ADR 0026).
 These modules may import numpy, edge_sdk.errors and edge_sdk.arrays; none imports onnx or ONNX Runtime.
 """
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from edge_sdk.models.onnx_file.graph import samples_graph
+    from edge_sdk.models.onnx_file.head import with_new_head
+
+__all__ = ["samples_graph", "with_new_head"]
+
+_HOMES = {
+    "samples_graph": "edge_sdk.models.onnx_file.graph",
+    "with_new_head": "edge_sdk.models.onnx_file.head",
+}
+"""What models that are no files need, and only when they are written to one."""
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, its module loaded at the first use (PEP 562)."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)
