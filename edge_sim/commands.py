@@ -138,6 +138,17 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         help="a key and its values, the base value first; may be given several times.  Of train.* and method.NAME.* "
         "every method chooses the best on the validation part; any other key is a condition with a table of its own",
     )
+    parser.add_argument(
+        "--trials",
+        type=whole_number(1, 100_000),
+        metavar="N",
+        help="try only N settings of each method, which Optuna proposes (TPE); values may then be ranges: 0.001..0.1",
+    )
+    parser.add_argument(
+        "--prune",
+        action="store_true",
+        help="end runs whose validation accuracy is below the median of the settings that were tried before (Optuna)",
+    )
     _add_grid_options(parser, needs_methods=False, name="sweep")
     parser.add_argument("--json", action="store_true", help="print sweep.json instead of the tables")
 

@@ -38,9 +38,10 @@ All are in per cent: *GM*: the global model on the shared test. *Personal*: the 
 *Own test*: the same on each device's own test part. *Up, down*: bytes of a device in a round; *client s*: seconds of
 computing of all devices in a round, by the profile of a Raspberry Pi 4. The rest: [reports](../reference/reports.md).
 
-A sign is the mean of the differences seed by seed. Where it is claimed, seeds {seeds} are run; all other rows have one
-seed, and say so. Rows, with bytes, FLOPs, CPU seconds and versions, are in `papers/TABLE.csv`; the files of the tables,
-and how to get their data, are in [benchmarks/papers](../../benchmarks/papers/README.md). From all of it:
+A sign is the mean of the differences seed by seed; it is shown where that is above 0 and more seeds agree than
+disagree. Where it is claimed, seeds {seeds} are run; all other rows have one seed, and say so. Rows, with bytes, FLOPs,
+CPU seconds and versions, are in `papers/TABLE.csv`; the files of the tables, and how to get their data, are in
+[benchmarks/papers](../../benchmarks/papers/README.md). From all of it:
 [which method for which fleet](choose-a-method.md).
 """
 PICTURES_HEAD = """## The papers' figures from these runs

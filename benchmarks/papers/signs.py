@@ -32,10 +32,11 @@ class Sign:
 
     @property
     def verdict(self) -> str:
-        """SHOWN where the mean difference is above 0, MISSED, or NOT_RUN."""
+        """SHOWN where the mean difference is above 0 and more seeds agree than disagree, MISSED, or NOT_RUN."""
         if not self.gains:
             return NOT_RUN
-        return SHOWN if statistics.fmean(self.gains) > 0 else MISSED
+        for_it, against = (sum(sign * gain > 0 for gain in self.gains) for sign in (1, -1))
+        return SHOWN if statistics.fmean(self.gains) > 0 and for_it > against else MISSED
 
     @property
     def found(self) -> str:
@@ -45,7 +46,9 @@ class Sign:
         mean, agree = 100 * statistics.fmean(self.gains), sum(gain > 0 for gain in self.gains)
         if len(self.gains) == 1:
             return f"{mean:+.1f}, one seed"
-        return f"{mean:+.1f} ± {100 * statistics.stdev(self.gains):.1f}, {agree} of {len(self.gains)} seeds"
+        equal = sum(gain == 0 for gain in self.gains)
+        told = f"{agree} of {len(self.gains)} seeds" + (f", {equal} equal" if equal else "")
+        return f"{mean:+.1f} ± {100 * statistics.stdev(self.gains):.1f}, {told}"
 
 
 def found_in(table: Table, setting: Setting, kept: Sequence[cells.Row]) -> Found:

@@ -10,9 +10,23 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.document.values import DocumentSection, SortableTable, comparison_section, overview, run_section
+from coordinator.document.values import (
+    DocumentSection,
+    SortableTable,
+    chosen_settings,
+    comparison_section,
+    condition_section,
+    overview,
+    run_section,
+)
 from coordinator.record.result import Result
-from coordinator.report.compare_files import comparison_summary, is_comparison, read_comparison
+from coordinator.report.compare_files import (
+    comparison_summary,
+    is_comparison,
+    is_sweep,
+    read_comparison,
+    read_sweep,
+)
 from coordinator.report.compare_table import compare_table
 from coordinator.report.drawing import Drawings, draw_pictures
 from coordinator.report.plots import comparison_drawings, run_drawings
@@ -42,7 +56,9 @@ class Found:
     def add(self, folder: Path) -> None:
         """Read a folder, and show its table and draw its pictures.  Raises UsageError, StoreError."""
         anchor = f"part-{len(self.plain) + 1}"
-        if is_comparison(folder):
+        if is_sweep(folder):
+            self._add_sweep(folder, anchor)
+        elif is_comparison(folder):
             comparison = read_comparison(folder)
             self.plain.append(comparison_summary(comparison))
             one = folder / comparison.lines[-1].trials[0].folder
@@ -60,6 +76,19 @@ class Found:
             self._show(run_table(result), folder, run_drawings(result))
             self.sections.append((run_section(result, folder.name, _settings(folder), anchor), run_drawings(result)))
             self._results.append((anchor, str(folder), result))
+
+    def _add_sweep(self, folder: Path, anchor: str) -> None:
+        """Read a sweep, and show its tables; its pictures are those that `sweep` drew."""
+        whole, conditions = read_sweep(folder)
+        self.plain.append(whole)
+        for number, condition in enumerate(conditions, 1):
+            one = folder / condition.comparison.lines[-1].trials[0].folder
+            section = condition_section(condition, folder.name, _settings(one), f"{anchor}-{number}")
+            if not self._silent:
+                sys.stdout.write(f"{section.title}\n\n")
+                show_table(compare_table(condition.comparison), sys.stdout)
+                sys.stdout.write("".join(f"{who}: {what}\n" for who, what in chosen_settings(condition)) + "\n")
+            self.sections.append((section, comparison_drawings(condition.comparison)))
 
     @property
     def overview(self) -> SortableTable | None:

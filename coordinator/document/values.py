@@ -9,13 +9,15 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, TypeAlias
 
 from coordinator.record.result import DeviceResult, Result, RoundResult
+from coordinator.record.run_record import MAX_MISSED
 from coordinator.record.units import human_bytes, human_flops, human_joules, human_seconds, percent, printable
 from coordinator.report.budgets import budget_table
-from coordinator.report.compare import Comparison
+from coordinator.report.compare import Comparison, Trial, setting_text
+from coordinator.report.compare_files import SweptCondition
 from coordinator.report.compare_table import compare_table
 from coordinator.report.run_table import run_table
 from coordinator.report.tables import UNKNOWN, Table
@@ -24,6 +26,7 @@ from coordinator.report.text_files import by_reason
 SortKey: TypeAlias = "float | str"
 MOST_ROUNDS = 2000
 """The most rounds of a table; rounds.csv has all."""
+MISSED_COLUMNS = (("round", True), ("exchange", True), ("device", False), ("why", False))
 
 
 class DocumentCell(NamedTuple):
@@ -87,9 +90,11 @@ def run_section(result: Result, name: str, toml: str, anchor: str) -> DocumentSe
 
 
 def comparison_section(comparison: Comparison, name: str, toml: str, anchor: str) -> DocumentSection:
-    """What there is to say of a comparison.  name: of its folder."""
+    """What there is to say of a comparison and its runs.  name: of its folder."""
     table, example = compare_table(comparison), comparison.example
+    trials = [trial for line in comparison.lines for trial in line.trials]
     alarms = [note for note in table.notes if "ended early" in note]
+    warnings = [f"{trial.folder}: {printable(each)}" for trial in trials for each in trial.result.warnings]
     return DocumentSection(
         anchor=anchor,
         title=f"{example.federation}: {len(comparison.methods)} methods compared ({name})",
@@ -100,16 +105,82 @@ def comparison_section(comparison: Comparison, name: str, toml: str, anchor: str
             ("devices", str(len(example.devices))),
             ("rounds", str(example.rounds)),
         ),
-        alarms=tuple(alarms),
+        alarms=(*alarms, *warnings),
         notes=tuple(note for note in table.notes if note not in alarms),
         tables=(
             _sortable(table, "Methods: means over the seeds"),
             _sortable(budget_table(comparison), "Equal budget: accuracy by the time this much was spent"),
+            _runs_table(trials),
+            _missed_in_runs(trials),
         ),
         toml=toml,
         versions=tuple((name, str(version)) for name, version in sorted(example.versions.items())),
         card=tuple(_card(example)),
     )
+
+
+def condition_section(condition: SweptCondition, name: str, toml: str, anchor: str) -> DocumentSection:
+    """What there is to say of a sweep under one condition.  name: of its folder."""
+    found = comparison_section(condition.comparison, name, toml, anchor)
+    under = f", {setting_text(condition.values)}" if condition.values else ""
+    trials = [trial for tried in condition.tried for trial in tried.line.trials]
+    methods, budgets, _, missed = found.tables
+    return replace(
+        found,
+        title=f"{condition.comparison.example.federation}: sweep{under} ({name})",
+        facts=(*found.facts, *chosen_settings(condition)),
+        tables=(methods, _tried_table(condition), budgets, _runs_table(trials), missed),
+    )
+
+
+def chosen_settings(condition: SweptCondition) -> list[tuple[str, str]]:
+    """What each method chose, in words; nothing of those that had no choice."""
+    found = []
+    for each in condition.tried:
+        if each.chosen and each.setting:
+            tried = sum(other.line.method == each.line.method for other in condition.tried)
+            known = "never measured" if each.validation is None else percent(each.validation)
+            words = f"{setting_text(each.setting)} (validation {known}, best of {tried})"
+            found.append((f"chosen by {each.line.method}", words))
+    return found
+
+
+def _tried_table(condition: SweptCondition) -> SortableTable:
+    keys = list(dict.fromkeys(key for each in condition.tried for key in each.setting))
+    heads = (("method", False), *((key, True) for key in keys), ("validation", True), ("chosen", False), ("runs", True))
+    rows = tuple(
+        (
+            _text(each.line.method),
+            *(_value(each.setting.get(key, "")) for key in keys),
+            _measure(each.validation or 0.0, percent),
+            _text("chosen" if each.chosen else ""),
+            _count(len(each.line.trials)),
+        )
+        for each in condition.tried
+    )
+    return SortableTable("Settings that were tried, judged on the validation part", heads, rows)
+
+
+def _value(value: object) -> DocumentCell:
+    number = float(value) if isinstance(value, int | float) else math.inf
+    return DocumentCell(printable(str(value)), number)
+
+
+def _runs_table(trials: Sequence[Trial]) -> SortableTable:
+    """A row for each run, and why it ended."""
+    shown = overview(("", trial.folder, trial.result) for trial in trials)
+    ends = [_text("as planned" if trial.result.completed else trial.result.reason) for trial in trials]
+    rows = tuple((*row, end) for row, end in zip(shown.rows, ends, strict=True))
+    return SortableTable(shown.caption, (*shown.columns, ("ended", False)), rows)
+
+
+def _missed_in_runs(trials: Sequence[Trial]) -> SortableTable:
+    """Who missed which deadline, in all runs; the first MAX_MISSED."""
+    tables = [(trial, _missed_table(trial.result)) for trial in trials]
+    rows = [(_text(trial.folder), *row) for trial, table in tables for row in table.rows]
+    columns = (("run", False), *MISSED_COLUMNS)
+    more = f" (the first {MAX_MISSED})" if len(rows) > MAX_MISSED else ""
+    return SortableTable(f"Who missed which deadline, and why{more}", columns, tuple(rows[:MAX_MISSED]))
 
 
 def _run_facts(result: Result) -> Iterator[tuple[str, str]]:
@@ -214,11 +285,10 @@ def _round_cells(result: Result, entry: RoundResult, *, measured: bool) -> Itera
 
 
 def _missed_table(result: Result) -> SortableTable:
-    heads = (("round", True), ("exchange", True), ("device", False), ("why", False))
     rows = tuple((_count(m.round), _count(m.exchange), _text(m.device), _text(m.reason)) for m in result.missed)
     counted = sum(device.silent + sum(device.declined.values()) for device in result.devices)
     more = f" (the first {len(rows)} of {counted})" if counted > len(rows) else ""
-    return SortableTable(f"Who missed which deadline, and why{more}", heads, rows)
+    return SortableTable(f"Who missed which deadline, and why{more}", MISSED_COLUMNS, rows)
 
 
 def _sortable(table: Table, caption: str, keys: Sequence[Mapping[str, SortKey]] = ()) -> SortableTable:

@@ -37,6 +37,10 @@ class RunView(Protocol):
         """Carries out a command, such as pause, for a device or the run; returns whether, and a line about it."""
 
 
+class RunEnded(Exception):
+    """An observer's `round_done` raises it to end a simulation after that round; its text is the result's reason."""
+
+
 class RunObserver:
     """Receives the events of a run.  Every method does nothing here: an observer overrides those that it needs."""
 

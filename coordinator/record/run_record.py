@@ -34,6 +34,8 @@ CAME_LATE, SAID_NOTHING, LINK_LOST = (
     "nothing came before the deadline, and its link was lost or it had missed one before",
 )
 """Why a device that did not decline missed an exchange."""
+PAUSED = ("paused", "an operator paused it")
+"""Word and reason of a device that is not asked."""
 MAX_STRANGERS = 100
 """The most names that are kept of senders that do not take part, and whose frames were refused."""
 OTHERS = "others"
@@ -115,6 +117,8 @@ class RunRecord:
     """Uploads that each device withheld because its training diverged or failed."""
     why_withheld: dict[str, str] = field(default_factory=dict)
     """The newest reason of each device."""
+    refused_uploads: dict[str, tuple[ExchangeId, str]] = field(default_factory=dict)
+    """The newest upload of each device that was refused for what it held: its place, and why.  Not saved."""
     declining: dict[str, tuple[str, str]] = field(default_factory=dict)
     """The devices that decline now -> word and text of the reason.  Not saved: after a restart their statuses tell."""
     declined: dict[str, Counter[str]] = field(default_factory=dict)
@@ -287,24 +291,31 @@ class RunRecord:
         at: ExchangeId | None = None,
         away: Collection[str] = (),
         withheld: Collection[str] = (),
+        paused: Collection[str] = (),
     ) -> None:
         """Count an exchange that closed without these devices.
 
         at: the exchange; None: who missed it is not listed.  away: those whose link was lost, or that missed an earlier
-        deadline.  withheld: those that sent no knowledge because their training diverged or failed.
+        deadline.  withheld: those that sent no knowledge because their training diverged or failed.  paused: those that
+        an operator paused, which are among `declined`.
         """
         why = {device: f"withheld: {self.why_withheld.get(device, 'it did not say why')}" for device in withheld}
         for device in sorted(declined):
-            reason, text = self.declining.get(device, ("unknown", ""))
+            reason, text = PAUSED if device in paused else self.declining.get(device, ("unknown", ""))
             self.declined.setdefault(device, Counter())[reason] += 1
             self.round_declined[reason] += 1
             why[device] = f"declined: {text or reason}"
         self.silent.update(silent)
         self.round_silent += len(silent)
         why |= {device: LINK_LOST if device in away else SAID_NOTHING for device in silent}
+        why |= {device: f"refused: {self.refused_uploads[device][1]}" for device in silent if self._refused(device, at)}
         if at is not None:
             room = max(0, MAX_MISSED - len(self.missed))
             self.missed += [Missed(at.round + 1, at.exchange + 1, name, why[name]) for name in sorted(why)][:room]
+
+    def _refused(self, device: str, at: ExchangeId | None) -> bool:
+        """Whether the device's upload to this exchange was refused."""
+        return device in self.refused_uploads and self.refused_uploads[device][0] == at
 
     def came_late(self, device: str, at: ExchangeId) -> None:
         """Note that an upload arrived after its exchange had closed without it."""

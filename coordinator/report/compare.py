@@ -200,6 +200,11 @@ class Comparison:
         return spread_of(mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None)
 
 
+def setting_text(setting: Mapping[str, Any]) -> str:
+    """Return a setting as text: `partition.alpha = 0.1, train.local_steps = 4`; empty for the file's own."""
+    return ", ".join(f"{key} = {value}" for key, value in setting.items())
+
+
 def spread_of(values: Iterable[float | None]) -> Spread | None:
     """Mean and sample standard deviation of the values that are known; None without any."""
     known = [value for value in values if value is not None]

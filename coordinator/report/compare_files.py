@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from coordinator.record.metrics import TARGETS, Point
 from coordinator.report import text_files
@@ -138,32 +139,95 @@ def write_files(files: Mapping[str, str], out: Path) -> None:
 
 
 def is_comparison(folder: Path) -> bool:
-    """Whether this is the folder of a comparison.  Raises UsageError for a sweep's, which only `sweep` shows."""
-    if (folder / SWEEP).exists():
+    """Whether this is the folder of a comparison.  Raises UsageError for that of a sweep, which `report` shows."""
+    if is_sweep(folder):
         raise UsageError(
-            f"{folder}: holds a sweep; give the same edge-sdk sweep command again: it shows its tables, and runs "
-            "nothing that is there"
+            f"{folder}: holds a sweep; edge-sdk report shows it, and its pictures lie in {folder / 'plots'}"
         )
     return (folder / COMPARISON).exists()
+
+
+def is_sweep(folder: Path) -> bool:
+    """Whether this is the folder of a sweep."""
+    return (folder / SWEEP).exists()
 
 
 def read_comparison(folder: Path) -> Comparison:
     """Read a comparison and its runs back from its folder.  Raises UsageError where one of the files does not read."""
     path = folder / COMPARISON
-    try:
+    with _readable(path, "compare"):
+        return _comparison_in(json.loads(path.read_text(encoding="utf-8")), folder, path)
+
+
+class SweptSetting(NamedTuple):
+    """A setting that a method tried in a sweep, and its runs."""
+
+    line: MethodRuns
+    setting: Mapping[str, Any]
+    chosen: bool
+    validation: float | None
+    """The mean validation accuracy over the seeds; None: a run ended early."""
+
+
+class SweptCondition(NamedTuple):
+    """What was run under one condition of a sweep."""
+
+    values: Mapping[str, Any]
+    comparison: Comparison
+    """Of the settings that were chosen."""
+    tried: tuple[SweptSetting, ...]
+
+
+def read_sweep(folder: Path) -> tuple[dict[str, Any], tuple[SweptCondition, ...]]:
+    """Read sweep.json and all runs of a sweep back from its folder.  Raises UsageError where one does not read."""
+    path = folder / SWEEP
+    with _readable(path, "sweep"):
         whole = json.loads(path.read_text(encoding="utf-8"))
-        version = whole["version"]
-        runs = {each["method"]: [(run["seed"], run["folder"]) for run in each["runs"]] for each in whole["methods"]}
-        baseline, metric = str(whole["baseline"]), str(whole.get("metric", "mean"))  # older ones do not have it
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path}: does not read ({type(error).__name__}); run edge-sdk compare again") from None
-    if version != COMPARISON_VERSION:
-        raise UsageError(f"{path}: version {version!r}, this edge-sdk reads {COMPARISON_VERSION}; run compare again")
+        _check_version(whole["version"], path, "sweep")
+        return whole, tuple(
+            SweptCondition(
+                each["condition"],
+                _comparison_in(each["comparison"], folder, path),
+                tuple(
+                    SweptSetting(
+                        _runs_in(entry["method"], entry["runs"], folder),
+                        entry["setting"],
+                        entry["chosen"],
+                        entry.get("validation_accuracy", {}).get("mean"),
+                    )
+                    for entry in each["trials"]
+                ),
+            )
+            for each in whole["conditions"]
+        )
+
+
+@contextmanager
+def _readable(path: Path, command: str) -> Iterator[None]:
+    """Turn what a file that does not read raises into a UsageError; command: what writes it."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        again = f"run edge-sdk {command} again"
+        raise UsageError(f"{path}: does not read ({type(error).__name__}); {again}") from None
+
+
+def _comparison_in(whole: Mapping[str, Any], folder: Path, path: Path) -> Comparison:
+    """The comparison with this summary; folder: where its runs lie."""
+    _check_version(whole["version"], path, "compare")
+    metric = str(whole.get("metric", "mean"))  # older ones do not have it
     return Comparison(
-        lines=tuple(
-            MethodRuns(method, tuple(Trial(seed, read_run(folder / name), name) for seed, name in found))
-            for method, found in runs.items()
-        ),
-        baseline=baseline,
+        lines=tuple(_runs_in(each["method"], each["runs"], folder) for each in whole["methods"]),
+        baseline=str(whole["baseline"]),
         metric=metric if metric in ACCURACIES else "mean",
     )
+
+
+def _runs_in(method: str, runs: Iterable[Mapping[str, Any]], folder: Path) -> MethodRuns:
+    places = [(run["seed"], run["folder"]) for run in runs]
+    return MethodRuns(method, tuple(Trial(seed, read_run(folder / name), name) for seed, name in places))
+
+
+def _check_version(version: object, path: Path, command: str) -> None:
+    if version != COMPARISON_VERSION:
+        raise UsageError(f"{path}: version {version!r}, this edge-sdk reads {COMPARISON_VERSION}; run {command} again")

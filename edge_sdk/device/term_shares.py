@@ -3,37 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isfinite
 
 import numpy as np
 
-from edge_sdk.models.base import Batches, Model
-from edge_sdk.objectives import Objective, Optim, Term
+from edge_sdk.models.base import Batches, Model, step_norms
+from edge_sdk.models.optim import PLAIN_STEP
+from edge_sdk.objectives import Objective, Term
 from edge_sdk.objectives.optim import Part
-
-PLAIN_STEP = Optim(kind="sgd", learning_rate=1.0)
-"""A step that changes the weights by minus the gradient."""
 
 
 def term_shares(model: Model, batches: Batches, objective: Objective, part: Part = "all") -> Mapping[str, float]:
     """Return each term's gradient norm over the sum of all terms' norms, by the names of `term_names`.
 
     batches: one mini-batch.  The gradient of one term is the difference of the weights before and after a step of plain
-    SGD with this term alone; then the model is restored, optimiser moments and running statistics included.  Terms that
-    are inert for the model are left out.  Empty if fewer than two terms remain, the model does not give its weights,
-    or a gradient is not finite.
+    SGD with this term alone.  The model is as before afterwards, optimiser moments and running statistics included.
+    Terms that are inert for the model are left out.  Empty if fewer than two terms remain, the model does not give its
+    weights, or a gradient is not finite.
     """
     spec = model.spec
     named = {name: term for name, term in term_names(objective).items() if term.name not in spec.inert_terms}
     if len(named) < 2 or "weights" not in spec.capabilities:
         return {}
+    terms = tuple(named.values())
+    norms = step_norms(model, batches, terms, part)
+    if norms is None:
+        norms = _norms_of_steps(model, batches, terms, part)
+    total = sum(norms)
+    if not (isfinite(total) and total > 0):
+        return {}
+    return {name: norm / total for name, norm in zip(named, norms, strict=True)}
+
+
+def _norms_of_steps(model: Model, batches: Batches, terms: Objective, part: Part) -> list[float]:
+    """Return what step_norms does, by steps that are taken back."""
     state, before = model.state_bytes(), model.weights()  # (p,)
-    norms = {}
-    for name, term in named.items():
+    norms = []
+    for term in terms:
         model.fit(batches, (term,), PLAIN_STEP, part)
-        norms[name] = float(np.linalg.norm((model.weights() - before).astype(np.float64)))
+        norms.append(float(np.linalg.norm((model.weights() - before).astype(np.float64))))
         model.load_state(state)
-    total = sum(norms.values())
-    return {name: norm / total for name, norm in norms.items()} if np.isfinite(total) and total > 0 else {}
+    return norms
 
 
 def term_names(objective: Objective) -> dict[str, Term]:

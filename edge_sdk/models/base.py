@@ -116,7 +116,8 @@ class Model(Protocol):
     def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
         """Take one optimiser step per row of `batches.indices`; other parts keep their values and moments.
 
-        A model may have a method `fits_at_once(objective, *, stochastic)`, too, which the function of that name asks.
+        A model may have methods `fits_at_once(objective, *, stochastic)`, `step_norms(batches, objective, part)` and
+        `weights_are_finite()`, too, which the functions of these names ask.
         """
 
     def head_rows(self) -> Floats:
@@ -155,6 +156,22 @@ def fits_at_once(model: Model, objective: Objective, *, stochastic: bool) -> boo
     """
     own: Callable[..., bool] | None = getattr(model, "fits_at_once", None)
     return own is not None and own(objective, stochastic=stochastic)
+
+
+def step_norms(model: Model, batches: Batches, objective: Objective, part: Part) -> list[float] | None:
+    """Return how far a step with each term alone would change the weights, by SGD with rate 1; L2 norms.
+
+    batches: one mini-batch.  None: the model has no method of this name, or not for these terms; then one takes the
+    steps and restores the model, with the same bits.
+    """
+    own: Callable[..., list[float] | None] | None = getattr(model, "step_norms", None)
+    return None if own is None else own(batches, objective, part)
+
+
+def weights_are_finite(model: Model) -> bool:
+    """Return whether a model with a method of this name has found its weights to be finite, without a copy of them."""
+    own: Callable[[], bool] | None = getattr(model, "weights_are_finite", None)
+    return own is not None and own()
 
 
 class Served(Protocol):

@@ -15,6 +15,9 @@ EPSILON = 1e-8
 CLIP_EPSILON = 1e-6
 """Added to a gradient's norm that clipping divides by, as in torch.nn.utils.clip_grad_norm_."""
 
+PLAIN_STEP = Optim(kind="sgd", learning_rate=1.0)
+"""A step that changes the weights by minus the gradient."""
+
 _KINDS = ("sgd", "adam")
 _USUAL_BETAS = (Optim().beta1, Optim().beta2)
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edge_sdk.models.checks import check_width
@@ -57,16 +59,49 @@ class Steps:
 
         None: the parameter is not trained, or the loss does not depend on it.
         """
+        loss = self.loss(self.passed(x, labels), step)
+        return loss.detach(), self.slopes(loss)
+
+    def passed(self, x: Tensor, labels: Tensor | None) -> Pass:
+        """Return the forward pass of a mini-batch x (b, ...), labels (b,)."""
         self.switch()
         logits, features = self.tap(x) if self.tap else (self.net(x), None)
         check_width(self.name, tuple(logits.shape), len(x), self.classes)
-        loss = self.loss(Pass(logits, features, labels, self.head, self.parameters), step)
+        return Pass(logits, features, labels, self.head, self.parameters)
+
+    def slopes(self, loss: Tensor, *, once: bool = True) -> list[Tensor | None]:
+        """Return the gradient of each parameter, as `gradients` does; once: nobody asks the same pass again."""
         wanted = [p for p, trains in zip(self.parameters, self.trained, strict=True) if trains]
-        found = iter(torch.autograd.grad(loss, wanted, allow_unused=True) if wanted and loss.requires_grad else ())
-        return loss.detach(), [next(found, None) if trains else None for trains in self.trained]
+        differs = wanted and loss.requires_grad
+        found = iter(torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=not once) if differs else ())
+        return [next(found, None) if trains else None for trains in self.trained]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor | None]:
         """Return the samples (b, ...) and labels (b,) of a step."""
         index = self.indices[step]
         y = None if self.labels is None else self.labels.index_select(0, index).to(self.device)
         return self.inputs.index_select(0, index).to(self.device), y
+
+
+def norms_of_changes(steps: Steps, losses: Sequence[Loss]) -> list[float]:
+    """Return how far the first step of a fit would go with each of these losses alone, by SGD with rate 1: L2 norms.
+
+    A change is what rounding leaves of it: the weights after the step less those before.  Only buffers change.
+    """
+    changes = np.empty(sum(p.numel() for p in steps.parameters))  # (p,)
+    found = []
+    with steps.seeded():
+        done = steps.passed(*steps.batch(0))
+        for place, loss in enumerate(losses):
+            slopes = steps.slopes(loss(done, 0), once=place == len(losses) - 1)
+            _write_changes(changes, steps.parameters, slopes)
+            found.append(float(np.linalg.norm(changes)))
+    return found
+
+
+@torch.no_grad()
+def _write_changes(changes: NDArray[np.float64], parameters: Sequence[Tensor], slopes: Sequence[Tensor | None]) -> None:
+    end = 0
+    for p, slope in zip(parameters, slopes, strict=True):
+        begin, end = end, end + p.numel()
+        changes[begin:end] = 0 if slope is None else (p - slope).sub_(p).cpu().numpy().ravel()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
@@ -24,7 +25,7 @@ from edge_sdk.models.checks import (
     lacks,
     require,
 )
-from edge_sdk.models.optim import unpack_optim
+from edge_sdk.models.optim import PLAIN_STEP, unpack_optim
 from edge_sdk.objectives import Objective, Optim, names_on, on_features
 from edge_sdk.objectives.optim import Part
 
@@ -40,7 +41,7 @@ from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draw
 from edge_sdk.models.torch_arrays import Views, array_of, overwrite, shared, to_tensor
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
-from edge_sdk.models.torch_fit import Steps
+from edge_sdk.models.torch_fit import Steps, norms_of_changes
 from edge_sdk.models.torch_forms import Forms, Host
 from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
@@ -220,6 +221,21 @@ class TorchModel:
             instruments=self._forms.instruments(objective),
         )
 
+    def step_norms(self, batches: Batches, objective: Objective, part: Part = "all") -> list[float] | None:
+        """Return what the function of that name in base.py does; None for terms that keep something between fits."""
+        if any(term.on == "own" for term in objective):
+            return None
+        check_fit(self.spec, batches, objective)
+        check_samples(self.spec.name, batches.inputs, self._input_shape)
+        optimiser = self.optimiser_after(PLAIN_STEP)
+        steps = self._steps(batches, objective, optimiser, self._trained(part))
+        losses = [self._forms.loss((term,), batches) for term in objective]
+        buffers = [(each, each.clone()) for each in self._net.buffers()] if self._has_buffers else []
+        found = norms_of_changes(steps, losses)
+        for buffer, before in buffers:
+            buffer.copy_(before)
+        return found
+
     def fits_at_once(self, objective: Objective, *, stochastic: bool) -> bool:
         """Return whether one fit of several steps is as one fit for each: whether no step uses `Batches.seed`."""
         draws = self._draws if self._checked.draws is None else self._checked.draws
@@ -249,8 +265,10 @@ class TorchModel:
 
     def _traceable(self, steps: Steps, objective: Objective, *, stochastic: bool) -> TracedFit | None:
         """Return what a trace must know of a fit; None: this one is computed as always."""
-        objectives, here = objective_key(objective), self._device.type == "cpu" and steps.indices.numel() > 0
-        if when() == "off" or objectives is None or not here or not self._forms.traceable(objective):
+        if when() == "off" or self._device.type != "cpu" or not self._forms.traceable(objective):
+            return None
+        objectives = objective_key(objective)
+        if objectives is None or not steps.indices.numel():
             return None
         key = (
             self._architecture.key(),
@@ -316,6 +334,11 @@ class TorchModel:
         """Return the trainable parameters in order of registration: (p,), a copy."""
         require(self.spec, "weights")
         return np.concatenate([array_of(piece).ravel() for piece in self._pieces])
+
+    def weights_are_finite(self) -> bool:
+        """Return whether each array of weights has a finite sum; that of very large numbers may not be."""
+        with np.errstate(all="ignore"):
+            return all(math.isfinite(np.add.reduce(array_of(piece), axis=None)) for piece in self._pieces)
 
     def head_mask(self) -> NDArray[np.bool_]:
         """Return the mask of the last layer: (p,).  Raises Unsupported without a linear head that has a bias."""
@@ -392,7 +415,7 @@ class TorchModel:
         """Return which parameters a fit of `part` changes."""
         fixed = held(self._anatomy.head)
         if part == "all":
-            return [id(p) not in fixed for p in self.trained]
+            return [id(p) not in fixed for p in self.trained] if fixed else [True] * len(self.trained)
         head = self._of_head()
         return [(id(p) in head) == (part == "head") and id(p) not in fixed for p in self.trained]
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as nnf
 from torch import Tensor
 
-from edge_sdk.models.torch_arrays import to_tensor
+from edge_sdk.models.torch_arrays import shared, to_tensor
 from edge_sdk.models.torch_forms import Loss, Pass
 from edge_sdk.objectives import (
     FEATURES,
@@ -212,7 +213,7 @@ def class_target_loss(term: ClassTarget, device: torch.device) -> Loss:
 
 def _rows_by_label(term: PrototypePull | ClassTarget, device: torch.device) -> Callable[[Pass], tuple[Tensor, Tensor]]:
     """Return the row of each sample's class, and whether it exists: (b, d), (b, 1)."""
-    classes = torch.tensor(term.classes, dtype=torch.int64, device=device)  # (m,)
+    classes = shared(np.asarray(term.classes, np.int64)).to(device)  # (m,)
     rows = to_tensor(term.rows, device)  # (m, d)
 
     def look_up(done: Pass) -> tuple[Tensor, Tensor]:

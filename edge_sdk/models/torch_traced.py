@@ -15,7 +15,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Literal, TypeAlias, cast
 
 import numpy as np
@@ -406,14 +406,18 @@ def objective_key(objective: Objective) -> Hashable | None:
     if not all(is_dataclass(term) for term in objective):
         return None
     key = tuple(
-        (type(term), *(_field_key(getattr(term, each.name)) for each in fields(cast("Any", term))))
-        for term in objective
+        (kind := type(term), *(_field_key(getattr(term, name)) for name in _field_names(kind))) for term in objective
     )
     try:
         hash(key)
     except TypeError:
         return None
     return key
+
+
+@cache
+def _field_names(kind: type) -> tuple[str, ...]:
+    return tuple(each.name for each in fields(kind))
 
 
 def _field_key(value: Any) -> Hashable:

@@ -29,7 +29,7 @@ def limit_threads(count: int | None, maps: Path = Path("/proc/self/maps")) -> No
     """Let torch and OpenBLAS, where they are loaded, compute with this many threads; None: leave them as they are."""
     if count is None:
         return
-    if "torch" in sys.modules:
+    if sys.modules.get("torch") is not None:
         from edge_sdk.models.torch_threads import use_threads
 
         use_threads(count)

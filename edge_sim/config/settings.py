@@ -58,18 +58,27 @@ class DataTable:
     """The section [data]; paths are relative to the TOML file."""
 
     source: Annotated[
-        str, Text(16, "digits|drawn-digits|npz|folder|leaf|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100")
+        str,
+        Text(16, "digits|drawn-digits|npz|folder|leaf|hugging-face|mnist|fashion-mnist|emnist|svhn|cifar10|cifar100"),
     ] = "digits"
     """Where the samples come from."""
     path: str | None = None
     """The npz file, the folder with one sub-folder for each class, or LEAF's folder with train/ and test/."""
     root: str | None = None
     """Folder with the files of a torchvision data set, which its loaders call root."""
+    dataset: Annotated[str, Text(200)] | None = None
+    """Name of a data set on the Hugging Face Hub, as flwr-datasets takes it, such as ylecun/mnist (hugging-face)."""
+    subset: Annotated[str, Text(200)] | None = None
+    """The subset of that data set, where it has several (hugging-face)."""
+    label_column: Annotated[str, Text(200)] | None = None
+    """The column with the classes, where there are several such (hugging-face)."""
+    user_column: Annotated[str, Text(200)] | None = None
+    """The column that says who recorded a sample, for partition.kind = "user" (hugging-face)."""
     emnist_split: Annotated[str, Text(16, "balanced|byclass|bymerge|letters|digits|mnist")] = "balanced"
     """One of EMNIST's six splits."""
     image_size: tuple[Side, ...] | None = None
-    """Height and width to which pictures of a folder are resized when they are read, needed where sizes differ; of leaf
-    the shape of its flat samples."""
+    """Height and width to which pictures of a folder or of the Hub are resized when they are read, needed where sizes
+    differ; of leaf the shape of its flat samples."""
     train_samples: SampleCount | None = None
     """Number of training samples to keep, each class in proportion; default: all."""
     test_samples: SampleCount | None = None
@@ -287,13 +296,22 @@ def _fleet(rows: Any, file: Path, seed: int) -> tuple[FleetRow, ...]:
     return fleet
 
 
+NEEDED_KEYS: Mapping[str, str | None] = {
+    "digits": None,
+    "drawn-digits": None,
+    "npz": "path",
+    "folder": "path",
+    "leaf": "path",
+    "hugging-face": "dataset",
+}
+"""The key of [data] that a source needs; all others need `root`."""
+
+
 def _data(plain: Any, file: Path) -> DataTable:
     table = read_section(DataTable, plain, "data", file)
-    needed = {"digits": None, "drawn-digits": None, "npz": "path", "folder": "path", "leaf": "path"}.get(
-        table.source, "root"
-    )
+    needed = NEEDED_KEYS.get(table.source, "root")
     if needed and not getattr(table, needed):
-        what = "file" if table.source == "npz" else "folder"
+        what = {"npz": "file", "hugging-face": "data set, such as ylecun/mnist"}.get(table.source, "folder")
         raise UsageError(f'{file}: data.{needed}: missing; with source = "{table.source}" it names the {what}')
     if table.image_size is not None and len(table.image_size) != 2:
         raise UsageError(f"{file}: data.image_size: expected [height, width], found {list(table.image_size)}")

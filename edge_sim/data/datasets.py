@@ -17,7 +17,7 @@ from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config.settings import DataTable
 from edge_sim.data.draw import draw_equally, draw_evenly
 from edge_sim.data.normalise import Scaling, far_from_unit_scale, scaling_of
-from edge_sim.data.sources import digits, drawn_digits, leaf, npz
+from edge_sim.data.sources import digits, drawn_digits, hub, leaf, npz
 from edge_sim.data.sources import folder as pictures
 from edge_sim.data.sources.base import SourceData
 
@@ -123,6 +123,10 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
     if table.source == "leaf":
         shape = (table.image_size[0], table.image_size[1]) if table.image_size else None
         return leaf.read_leaf(folder / (table.path or ""), shape)
+    if table.source == "hugging-face":
+        size = (table.image_size[0], table.image_size[1]) if table.image_size else None
+        columns = hub.Columns(table.label_column, table.user_column)
+        return hub.read_hub(table.dataset or "", table.subset, columns, size, hold_out=(table.test_fraction, seed))
     from edge_sim.data.sources import torch_sources
 
     return torch_sources.read_torchvision(table.source, folder / (table.root or ""), table.emnist_split)

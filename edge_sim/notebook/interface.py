@@ -24,6 +24,7 @@ from edge_sim.runs.runner import ObserverFor, run
 from edge_sim.studies.axes import axes_of
 from edge_sim.studies.compare import compare
 from edge_sim.studies.planned_runs import with_setting
+from edge_sim.studies.search import search_of
 from edge_sim.studies.sweep import sweep
 
 Source = Config | Mapping[str, Any] | str | Path
@@ -112,6 +113,8 @@ def sweep_settings(
     config: Source,
     over: Mapping[str, Sequence[Any]],
     *,
+    trials: int | None = None,
+    prune: bool = False,
     methods: Sequence[str] = (),
     seeds: Sequence[int] = (),
     out: str | Path | None = None,
@@ -122,13 +125,16 @@ def sweep_settings(
 ) -> SweepResult:
     """Run a grid of settings, let every method choose on the validation part, and compare, as `edge-sdk sweep` does.
 
-    over: keys and their values, the base value first.  out: default: runs/NAME-sweep.
+    over: keys and their values, the base value first; or as text, "0.001..0.1" for a range.  trials: try only so many
+    settings of each method, which Optuna proposes (TPE).  prune: end runs that are below the median of those before.
+    out: default: runs/NAME-sweep.
     """
+    search = search_of(trials, prune=prune)
     with _ready(config, models, data, settings, Path(out) if out is not None else None) as parsed:
         folder = Path(out) if out is not None else Path("runs") / f"{parsed.federation.name}-sweep"
         chosen, numbers = methods or (parsed.federation.method,), seeds or (parsed.federation.seed,)
-        found = sweep(parsed, axes_of(over), chosen, numbers, folder, observer=observer)
-    return SweepResult(found.axes, found.conditions, folder)
+        found = sweep(parsed, axes_of(over), chosen, numbers, folder, search=search, observer=observer)
+    return SweepResult(found.axes, found.conditions, found.search, folder)
 
 
 @contextmanager

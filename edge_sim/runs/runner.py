@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
-from coordinator.record.observer import RunObserver
+from coordinator.record.observer import RunEnded, RunObserver
 from coordinator.record.result import Result
 from coordinator.report.run_files import read_run, write_run
 from coordinator.serving import final_prototypes
@@ -20,6 +20,7 @@ from coordinator.trace.log import TraceWriter, keeping
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.device.store import Store
 from edge_sdk.errors import UsageError
+from edge_sdk.policy.priority import limit_threads
 from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.virtual_fleet import VirtualFleet
@@ -141,10 +142,10 @@ def _run_in(
     standalone = _standalone(alone, fleet, alone_in, observer) if wanted else None
     folder = out or Path("runs") / parsed.federation.name
     memory = NOTHING
-    virtual_time = broker == "memory"
+    virtual_time, ended = broker == "memory", ""
     with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
         if virtual_time:
-            virtual, memory = _in_memory(
+            virtual, memory, ended = _in_memory(
                 parsed, fleet, out, observer(""), resume=resume, quarantine=quarantine, trace=kept
             )
             server, label, virtual_s, spent = virtual.server, "memory", virtual.virtual_s, virtual.spent
@@ -168,7 +169,8 @@ def _run_in(
         if virtual_time
         else ()
     )
-    return replace(found, insight=seen, warnings=(*found.warnings, *left, *filter(None, [fleet.dataset.remark])))
+    warnings = (*found.warnings, *left, *filter(None, [fleet.dataset.remark]))
+    return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
 
 
 def check_broker(broker: str) -> None:
@@ -200,7 +202,7 @@ def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: Obse
 def _alone(alone: Config, federated: Fleet, observer: ObserverFor) -> Result:
     fleet = rebuilt(federated, alone)
     begun_s = time.monotonic()
-    virtual, memory = _in_memory(alone, fleet, None, observer("alone"), resume=False)
+    virtual, memory, _ = _in_memory(alone, fleet, None, observer("alone"), resume=False)
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual.clock.now_s}
     return simulation_result(virtual.server, fleet, transport="memory", time=took, memory=memory, spent=virtual.spent)
 
@@ -214,8 +216,11 @@ def _in_memory(
     resume: bool,
     quarantine: bool = False,
     trace: TraceWriter | None = None,
-) -> tuple[VirtualFleet, Mapping[str, float]]:
-    """Run the federation in virtual time; return its fleet at the end, and the memory that the run took."""
+) -> tuple[VirtualFleet, Mapping[str, float], str]:
+    """Run the federation in virtual time; return its fleet at the end, and the memory that the run took.
+
+    The text is why an observer ended the run early; empty: none did.
+    """
     checkpoints = Checkpoints(out / "checkpoint") if out else None
     tell = observer.noted if observer is not None else log.warning
     ledger, stores, state = (
@@ -223,10 +228,9 @@ def _in_memory(
     )
     if any(device.kit.needs_torch for device in fleet.devices):
         from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
-        from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
-        use_one_thread()
         use_exact_arithmetic()
+    limit_threads(1)  # of numpy's library, too: several threads add in another order, and wait for one another
     engine = choice.open_engine(config.run, fleet)
     virtual = VirtualFleet(
         fleet,
@@ -241,13 +245,16 @@ def _in_memory(
         state=state,
         trace=trace,
     )
+    ended = ""
     try:
         virtual.run()
+    except RunEnded as why:
+        ended = str(why)
     finally:
         engine.close()
         virtual.server.close()
     peak_mib = (peak_bytes() + engine.peak_bytes) / MIB
-    return virtual, {"peak_mib": peak_mib} if peak_mib else NOTHING
+    return virtual, {"peak_mib": peak_mib} if peak_mib else NOTHING, ended
 
 
 def _kept(checkpoints: Checkpoints, *, quarantine: bool, tell: Callable[[str], None]) -> KeptState:

@@ -1,12 +1,15 @@
 """The axes of a sweep, read from the command line, and the grid that they span.
 
 Keys of [train] and [method.NAME] are *settings*: a method may choose the best one, on the validation part.  All other
-keys are *conditions*, such as the skew of the data: no method chooses them, and each has its own table.
+keys are *conditions*, such as the skew of the data: no method chooses them, and each has its own table.  A setting may
+be a range, `0.001..0.1`, of which a search proposes values.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +26,7 @@ OTHER_OPTIONS = {
     "federation.seed": "--seeds",
     "run.standalone": "the line of `alone`",
 }
+_NUMBER = re.compile(r"\s*[+-]?\d+(\.\d+)?([eE][+-]?\d+)?\s*")
 
 
 @dataclass(frozen=True)
@@ -31,6 +35,8 @@ class Axis:
 
     key: str
     values: tuple[Any, ...]
+    is_range: bool = False
+    """Whether the values are the two ends of a range: whole numbers, or fractions."""
 
     @property
     def chosen(self) -> bool:
@@ -42,6 +48,15 @@ class Axis:
         """The only method that has this key; empty: all methods have it."""
         section, name, *_ = self.key.split(".")
         return name if section == "method" else ""
+
+    def is_chosen_by(self, method: str) -> bool:
+        """Whether this method may choose among the values."""
+        return self.chosen and self.method in ("", method)
+
+    @property
+    def text(self) -> str:
+        """The values as in `--over`."""
+        return (".." if self.is_range else ",").join(map(str, self.values))
 
 
 def read_axes(texts: Sequence[str]) -> tuple[Axis, ...]:
@@ -78,18 +93,44 @@ def conditions(axes: Sequence[Axis]) -> list[Setting]:
 
 def choices(axes: Sequence[Axis], method: str) -> list[Setting]:
     """Return every combination of the settings from which this method may choose; the base values come first."""
-    return _grid([axis for axis in axes if axis.chosen and axis.method in ("", method)])
+    return _grid([axis for axis in axes if axis.is_chosen_by(method)])
 
 
-def check_equal_trials(axes: Sequence[Axis], methods: Sequence[str]) -> None:
+def number_of_choices(axes: Sequence[Axis], method: str) -> float:
+    """The number of settings from which this method may choose; infinite where one of them is a range of fractions."""
+    return math.prod(_size(axis) for axis in axes if axis.is_chosen_by(method))
+
+
+def check_equal_trials(axes: Sequence[Axis], methods: Sequence[str], trials: int | None = None) -> None:
     """Raise UsageError where one method may choose among more settings than another, which would favour it.
 
     The devices alone have no parameters of a method, so they choose among the settings of [train] only.
+    trials: how many settings a search tries of each method; None: all.
     """
-    counts = {method: len(choices(axes, method)) for method in methods if method != ALONE}
-    if len(set(counts.values())) > 1:
+    _check_ranges(axes, trials)
+    counts = {method: number_of_choices(axes, method) for method in methods if method != ALONE}
+    if trials is not None:
+        few = min(counts, key=lambda method: counts[method])
+        if trials > counts[few]:
+            raise UsageError(f"--trials {trials}: of {few} there are {counts[few]} settings; without it all are tried")
+    elif len(set(counts.values())) > 1:
         said = ", ".join(f"{method} {count}" for method, count in counts.items())
         raise UsageError(f"--over: unequal numbers of settings to choose from ({said}); give every method as many")
+
+
+def _check_ranges(axes: Sequence[Axis], trials: int | None) -> None:
+    for axis in axes:
+        if axis.is_range and not axis.chosen:
+            raise UsageError(f"--over {axis.key}={axis.text}: a condition has values, no range, such as 0.1,1")
+        if axis.is_range and trials is None:
+            raise UsageError(f"--over {axis.key}={axis.text}: a range needs --trials N, the number of settings to try")
+
+
+def _size(axis: Axis) -> float:
+    if not axis.is_range:
+        return len(axis.values)
+    low, high = axis.values
+    return high - low + 1 if isinstance(low, int) else math.inf
 
 
 def _axis(text: str) -> Axis:
@@ -97,11 +138,15 @@ def _axis(text: str) -> Axis:
     key, parts = key.strip(), key.strip().split(".")
     if not equals or len(parts) < 2 or not all(parts):
         raise UsageError(f"--over {text}: expected SECTION.KEY=VALUE,VALUE, such as train.learning_rate=0.01,0.05")
-    return _axis_of(key, _values(key, values))
+    return _axis_of(key, values)
 
 
 def _axis_of(key: str, values: Sequence[Any]) -> Axis:
+    """The axis of a key and its values; values: as text, they are read as on the command line."""
     parts = key.split(".")
+    ends: tuple[Any, ...] = ()
+    if isinstance(values, str):
+        ends, values = _ends(key, values), _values(key, values)
     if key in OTHER_OPTIONS:
         raise UsageError(f"--over {key}: this is what {OTHER_OPTIONS[key]} is for")
     if parts[0] == "method" and len(parts) != 3:
@@ -109,7 +154,20 @@ def _axis_of(key: str, values: Sequence[Any]) -> Axis:
     if len(parts) < 2 or not values:
         raise UsageError(f"--over {key}: expected SECTION.KEY and one value at least")
     found = {repr(value): value for value in values}
-    return Axis(key, tuple(found.values()))
+    return Axis(key, ends or tuple(found.values()), is_range=bool(ends))
+
+
+def _ends(key: str, text: str) -> tuple[Any, ...]:
+    """The two ends of a range such as `0.001..0.1` or `1..8`; empty: the text is none."""
+    parts = text.split("..")
+    if len(parts) != 2 or not all(map(_NUMBER.fullmatch, parts)):
+        return ()
+    low, high = (read_values(part)[0] for part in parts)
+    if not (isinstance(low, int) and isinstance(high, int)):
+        low, high = float(low), float(high)
+    if not low < high:
+        raise UsageError(f"--over {key}={text}: expected the lower end first, such as 0.001..0.1")
+    return low, high
 
 
 def _values(key: str, text: str) -> list[Any]:

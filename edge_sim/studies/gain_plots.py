@@ -24,7 +24,8 @@ from coordinator.report.drawing import (
     write_points,
 )
 from edge_sim.studies.axes import Axis
-from edge_sim.studies.sweep import CRITERION, Sweep
+from edge_sim.studies.search import CRITERION
+from edge_sim.studies.sweep import Sweep
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -50,10 +51,16 @@ def draw_gains(found: Sweep, folder: Path) -> list[Path]:
     Raises MissingExtra without matplotlib, StoreError where the pictures cannot be written.
     """
     with pictures_in(folder):
-        varied = {picture_path(folder, f"gain_{axis.key}"): axis for axis in found.axes if len(axis.values) > 1}
+        varied = {picture_path(folder, f"gain_{axis.key}"): axis for axis in found.axes if _has_gains(found, axis)}
         for path, axis in varied.items():
             draw_gain(found, axis, path)
         return list(varied)
+
+
+def _has_gains(found: Sweep, axis: Axis) -> bool:
+    """Whether each value of the axis was run with all others at their base."""
+    searched = found.search is not None and found.search.trials is not None
+    return len(axis.values) > 1 and not (axis.chosen and searched)
 
 
 def draw_gain(found: Sweep, axis: Axis, path: Path) -> None:
@@ -128,6 +135,8 @@ def _lines(found: Sweep, axis: Axis) -> Iterator[tuple[str, str, MethodRuns]]:
     for condition in found.conditions:
         candidates = condition.candidates if axis.chosen else condition.chosen.values()
         for candidate in candidates:
+            if candidate.pruned:
+                continue
             at = {**condition.values, **(candidate.setting if axis.chosen else {})}
             if axis.key in at and all(bases[key] == value for key, value in at.items() if key != axis.key):
                 yield candidate.line.method, str(at[axis.key]), candidate.line

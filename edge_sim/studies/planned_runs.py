@@ -112,11 +112,17 @@ def plan(
     would repeat the method `local`.  Raises UsageError for a setting that no run can have.
     """
     return [
-        PlannedRun(method, setting, seed, _folder(method, setting, seed), trial_config(config, method, seed, setting))
+        planned_run(config, method, seed, setting)
         for seed in seeds
         for method in planned_lines(config, methods)
         for setting in settings(method)
     ]
+
+
+def planned_run(config: Config, method: str, seed: int, setting: Setting) -> PlannedRun:
+    """Plan one run.  Raises UsageError for a setting that no run can have."""
+    folder = "/".join(filter(None, (method, label(setting), f"seed-{seed}")))
+    return PlannedRun(method, setting, seed, folder, trial_config(config, method, seed, setting))
 
 
 def planned_lines(config: Config, methods: Sequence[str]) -> tuple[str, ...]:
@@ -188,12 +194,12 @@ def run_missing(
     interrupted one goes on.  Raises UsageError where a folder holds another run, or another command is at work in
     `out`, and every error of a run.
     """
-    if all(_finished(each, out, on_boards=on_boards) for each in planned):
+    if all(has_ended(each, out, on_boards=on_boards) for each in planned):
         say(f"all {len(planned)} runs are finished in {out}")
         return
-    _check_settings([each for each in planned if each.seed == planned[0].seed])
+    check_settings([each for each in planned if each.seed == planned[0].seed])
     with run_folder.claimed(out):
-        missing = [each for each in planned if not _finished(each, out, on_boards=on_boards)]
+        missing = [each for each in planned if not has_ended(each, out, on_boards=on_boards)]
         say(_plan_words(planned, missing, out, jobs))
         run_all(
             [(each.label, each.config, out / each.folder) for each in missing],
@@ -221,15 +227,11 @@ def _plan_words(planned: Sequence[PlannedRun], missing: Sequence[PlannedRun], ou
     return "; ".join(words) + rest + f"; {jobs} at once" * (jobs > 1) + f"; into {out}"
 
 
-def _folder(method: str, setting: Setting, seed: int) -> str:
-    return "/".join(filter(None, (method, label(setting), f"seed-{seed}")))
-
-
 def _written(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _check_settings(one_of_each: Sequence[PlannedRun]) -> None:
+def check_settings(one_of_each: Sequence[PlannedRun]) -> None:
     """Read all settings and build every kind of model, before the first run takes hours."""
     kinds = set()
     for planned in one_of_each:
@@ -241,15 +243,21 @@ def _check_settings(one_of_each: Sequence[PlannedRun]) -> None:
                 device.kit.proxy_model(device.public)
 
 
-def _finished(planned: PlannedRun, out: Path, *, on_boards: bool) -> bool:
-    """Whether this run exists and has ended.  Raises UsageError where its folder holds another run."""
+def has_ended(planned: PlannedRun, out: Path, *, on_boards: bool = False, early: str = "") -> bool:
+    """Whether this run is finished, or ended early for the reason `early`.
+
+    Raises UsageError where its folder holds another run.
+    """
     folder = out / planned.folder
-    if not run_folder.finished(folder):
+    if not (folder / "summary.json").exists():
+        return False
+    found = read_run(folder)
+    if not (found.completed or (early and found.reason == early)):
         return False
     kept = settings.load_config(folder / run_folder.KEPT)
     if replace(kept, file=planned.config.file) != planned.config:
         raise UsageError(f"{folder}: holds a run with other settings; give --out another folder, or remove this one")
-    if read_run(folder).on_boards is not on_boards:
+    if found.on_boards is not on_boards:
         where = "in a simulation" if on_boards else "on boards"
         raise UsageError(f"{folder}: holds a run {where}; give --out another folder, or remove this one")
     return True

@@ -1,18 +1,19 @@
-"""A sweep: every method chooses its settings from a grid on the validation part, then the methods are compared.
+"""A sweep: every method chooses its settings on the validation part, then the methods are compared.
 
-Only the chosen settings are evaluated on the test, and every method chooses among the same number of settings.
+The settings are a grid, of which every point is run, or those that a search proposes.  Only the chosen settings are
+evaluated on the test, and every method chooses among the same number of settings.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from coordinator.config import chosen_method
-from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, spread_of
+from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, setting_text, spread_of
 from coordinator.report.compare_files import RUN_COLUMNS, comparison_summary, plain_spreads, run_figures, write_files
 from coordinator.report.paper_table import paper_table
 from coordinator.report.tables import latex_text
@@ -22,18 +23,20 @@ from edge_sim.config.settings import Config
 from edge_sim.runs.runner import ObserverFor
 from edge_sim.studies.axes import Axis, check_axes_methods, check_equal_trials, choices, conditions
 from edge_sim.studies.planned_runs import (
+    PlannedRun,
     Setting,
     check_methods,
     check_seeds,
+    check_settings,
     label,
     plan,
     planned_lines,
     run_missing,
     trial_config,
 )
+from edge_sim.studies.search import CRITERION, PRUNED, Search, check_optuna, search_runs
 
 SWEEP_VERSION = 1
-CRITERION = "validation_accuracy"
 
 
 @dataclass(frozen=True)
@@ -50,6 +53,11 @@ class Candidate:
         values = [trial.accuracy(CRITERION) for trial in self.line.trials]
         return None if None in values else spread_of(values)
 
+    @property
+    def pruned(self) -> bool:
+        """Whether a search ended one of the runs early, so that no other seeds were run."""
+        return any(trial.result.reason == PRUNED for trial in self.line.trials)
+
 
 @dataclass(frozen=True)
 class Condition:
@@ -64,16 +72,18 @@ class Condition:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The results of a whole grid."""
+    """The results of a whole grid, or of what a search tried."""
 
     axes: tuple[Axis, ...]
     conditions: tuple[Condition, ...]
+    search: Search | None = None
+    """None: every point of the grid was run in full."""
 
     @property
     def completed(self) -> bool:
-        """Whether every run was completed."""
+        """Whether every run was completed, or was ended early by the search."""
         return all(
-            trial.result.completed
+            candidate.pruned or trial.result.completed
             for condition in self.conditions
             for candidate in condition.candidates
             for trial in candidate.line.trials
@@ -87,34 +97,44 @@ def sweep(
     seeds: Sequence[int],
     out: Path,
     *,
+    search: Search | None = None,
     observer: ObserverFor | None = None,
     jobs: int = 1,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Sweep:
-    """Run the missing runs of the grid, let every method choose its settings, and compare the methods.
+    """Run what is missing, let every method choose its settings, and compare the methods.
 
-    observer, jobs, say: see run_missing.  Raises UsageError before the first run for axes, methods, seeds, settings or
-    a folder that do not fit.
+    search: what to run of the grid, and whether to the end; None: all of it.  observer, jobs, say: see run_missing.
+    Raises UsageError before the first run for axes, methods, seeds, settings or a folder that do not fit.
     """
     names = check_methods(methods)
     check_axes_methods(axes, names)
-    check_equal_trials(axes, names)
+    check_equal_trials(axes, names, search.trials if search else None)
     around = conditions(axes)
-    planned = plan(
+    grid = plan(
         config,
         names,
         check_seeds(seeds),
         lambda method: [{**condition, **setting} for condition in around for setting in choices(axes, method)],
     )
-    for each in planned:  # a wrong key or value of --over is told first
+    for each in grid:  # a wrong key or value of --over is told first
         chosen_method(each.config)
     _check_validation(config, axes, names, around)
-    run_missing(planned, out, observer, jobs=jobs, say=say)
-    trials: dict[tuple[str, str], list[Trial]] = {}
-    for each in planned:
-        trials.setdefault((each.method, label(each.setting)), []).append(each.trial(out))
     shown = planned_lines(config, names)
-    found = Sweep(axes, tuple(_condition(axes, shown, names[0], values, trials) for values in around))
+    if search is None:
+        run_missing(grid, out, observer, jobs=jobs, say=say)
+        ran = grid
+    else:
+        if jobs > 1:
+            raise UsageError("--jobs: a search runs one after the other, for each follows from those before")
+        check_optuna()
+        check_settings([each for each in grid if each.seed == grid[0].seed])
+        say(f"{_search_words(search)}: {', '.join(shown)}; seeds {', '.join(map(str, seeds))}; into {out}")
+        ran = search_runs(
+            config, axes, lines=shown, around=around, seeds=seeds, out=out, search=search, observer=observer
+        )
+    each_alone = [_condition(axes, ran, lines=shown, baseline=names[0], values=values, out=out) for values in around]
+    found = Sweep(axes, tuple(each_alone), search)
     write_sweep(found, out)
     return found
 
@@ -132,7 +152,11 @@ def sweep_summary(found: Sweep) -> dict[str, Any]:
     """Return the contents of sweep.json, version 1."""
     return {
         "version": SWEEP_VERSION,
-        "axes": [{"key": axis.key, "values": list(axis.values), "chosen": axis.chosen} for axis in found.axes],
+        "axes": [
+            {"key": axis.key, "values": list(axis.values), "chosen": axis.chosen, "range": axis.is_range}
+            for axis in found.axes
+        ],
+        **({"search": asdict(found.search)} if found.search else {}),
         "criterion": CRITERION,
         "completed": found.completed,
         "conditions": [
@@ -176,11 +200,6 @@ def trial_rows(found: Sweep) -> Iterable[dict[str, object]]:
                 }
 
 
-def setting_text(setting: Setting) -> str:
-    """Return a setting as text: `partition.alpha = 0.1, train.local_steps = 4`; empty for the file's own."""
-    return ", ".join(f"{key} = {value}" for key, value in setting.items())
-
-
 def _check_validation(config: Config, axes: Sequence[Axis], methods: Sequence[str], around: Sequence[Setting]) -> None:
     """Raise UsageError where methods choose settings and the devices have no validation part."""
     if not any(len(choices(axes, method)) > 1 for method in methods):
@@ -195,21 +214,34 @@ def _check_validation(config: Config, axes: Sequence[Axis], methods: Sequence[st
 
 def _condition(
     axes: Sequence[Axis],
+    ran: Sequence[PlannedRun],
+    *,
     lines: Sequence[str],
     baseline: str,
     values: Setting,
-    trials: Mapping[tuple[str, str], list[Trial]],
+    out: Path,
 ) -> Condition:
+    """Read what was run under a condition, and let every line choose."""
+    chosen_keys = {axis.key for axis in axes if axis.chosen}
+    found: dict[str, dict[str, tuple[Setting, list[Trial]]]] = {line: {} for line in lines}
+    for each in ran:
+        setting = {key: value for key, value in each.setting.items() if key in chosen_keys}
+        if {**values, **setting} == each.setting:
+            _, trials = found[each.method].setdefault(label(setting), (setting, []))
+            trials.append(each.trial(out))
     candidates = {
-        method: [
-            Candidate(MethodRuns(method, tuple(trials[method, label({**values, **setting})])), values, setting)
-            for setting in choices(axes, method)
-        ]
-        for method in lines
+        line: [Candidate(MethodRuns(line, tuple(trials)), values, setting) for setting, trials in tried.values()]
+        for line, tried in found.items()
     }
-    chosen = {method: choose(found) for method, found in candidates.items()}
+    chosen = {line: choose(tried) for line, tried in candidates.items()}
     comparison = Comparison(tuple(candidate.line for candidate in chosen.values()), baseline)
-    return Condition(values, tuple(each for found in candidates.values() for each in found), chosen, comparison)
+    return Condition(values, tuple(each for tried in candidates.values() for each in tried), chosen, comparison)
+
+
+def _search_words(search: Search) -> str:
+    """What a search is about to do."""
+    words = f"{search.trials} settings of each, proposed by TPE" if search.trials else "all settings of each"
+    return words + ", with median pruning" * search.prune
 
 
 def _entry(condition: Condition, candidate: Candidate) -> dict[str, Any]:
@@ -217,6 +249,7 @@ def _entry(condition: Condition, candidate: Candidate) -> dict[str, Any]:
         "method": candidate.line.method,
         "setting": dict(candidate.setting),
         "chosen": condition.chosen[candidate.line.method] is candidate,
+        **({"pruned": True} if candidate.pruned else {}),
         **plain_spreads({CRITERION: candidate.validation}),
         "runs": [run_figures(trial) for trial in candidate.line.trials],
     }

@@ -13,6 +13,7 @@ from edge_sim.studies.axes import read_axes
 from edge_sim.studies.compare_command import KEPT, say, say_drawn
 from edge_sim.studies.gain_plots import draw_gains
 from edge_sim.studies.planned_runs import label
+from edge_sim.studies.search import search_of
 from edge_sim.studies.sweep import sweep, sweep_summary
 from edge_sim.studies.sweep_table import sweep_text
 
@@ -22,8 +23,9 @@ def command(args: argparse.Namespace) -> int:
     config = settings.load_config(args.file, args.overrides)
     out = args.out or Path("runs") / f"{config.federation.name}-sweep"
     methods, seeds = args.methods or (config.federation.method,), args.seeds or (config.federation.seed,)
+    axes, search = read_axes(args.over), search_of(args.trials, prune=args.prune)
     try:
-        found = sweep(config, read_axes(args.over), methods, seeds, out, jobs=args.jobs, say=say)
+        found = sweep(config, axes, methods, seeds, out, search=search, jobs=args.jobs, say=say)
     except KeyboardInterrupt:
         sys.stderr.write(f"\ninterrupted; {KEPT.format(out=out)}\n")
         raise

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from coordinator.record.units import percent, printable
+from coordinator.report.compare import setting_text
 from coordinator.report.compare_table import compare_table
 from coordinator.report.tables import plain_text
-from edge_sim.studies.sweep import Candidate, Condition, Sweep, setting_text
+from edge_sim.studies.sweep import Candidate, Condition, Sweep
 
 
 def sweep_text(found: Sweep) -> str:
@@ -22,7 +23,10 @@ def _condition(condition: Condition) -> str:
 
 def _choice(condition: Condition, candidate: Candidate) -> str:
     method = candidate.line.method
-    number = sum(other.line.method == method for other in condition.candidates)
+    tried = [other for other in condition.candidates if other.line.method == method]
+    pruned = sum(other.pruned for other in tried)
+    early = f", {pruned} of them ended early" if pruned else ""
     found = candidate.validation
     validated = "never measured" if found is None else percent(found.mean)
-    return f"  {method}: {printable(setting_text(candidate.setting))} (validation {validated}, best of {number})\n"
+    setting = printable(setting_text(candidate.setting))
+    return f"  {method}: {setting} (validation {validated}, best of {len(tried)}{early})\n"

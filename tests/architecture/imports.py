@@ -62,7 +62,7 @@ LAZY = (
         "jinja2",
         "shtab",
     ),
-    *("pandas", "tensorboardX", "wandb", "mlflow", "prometheus_client"),
+    *("datasets", "huggingface_hub", "optuna", "pandas", "tensorboardX", "wandb", "mlflow", "prometheus_client"),
 )
 """Packages that are imported inside functions, except in files whose names say so."""
 HEAVY = (*ONLY_IN, *LAZY)

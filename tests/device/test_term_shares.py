@@ -63,6 +63,27 @@ def test_the_model_stays_as_it_was(runtime):
     assert model.state_bytes() == before
 
 
+class StepsAlone:
+    """A model that takes steps, and has no quicker way to say how far each would go."""
+
+    def __init__(self, model: TorchModel) -> None:
+        self._model = model
+
+    def __getattr__(self, name: str) -> object:
+        if name == "step_norms":
+            raise AttributeError(name)
+        return getattr(self._model, name)
+
+
+@pytest.mark.parametrize("layers", [(), (nn.Dropout(),), (nn.BatchNorm1d(5),)])
+@pytest.mark.parametrize("part", ["all", "head"])
+def test_one_pass_gives_the_bits_of_steps(layers, part):
+    model = torch_model(*layers)
+    quick = term_shares(model, BATCHES, OBJECTIVE, part)
+    assert quick == term_shares(StepsAlone(model), BATCHES, OBJECTIVE, part)
+    assert len(quick) == 2
+
+
 def test_one_term_has_no_share():
     assert term_shares(torch_model(), BATCHES, (CrossEntropy(),)) == {}
 

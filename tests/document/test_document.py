@@ -6,9 +6,11 @@ import dataclasses
 import json
 import re
 
+import fleets
 import pytest
 import synthetic
 
+import edge_sim
 from coordinator.document import values
 from coordinator.record.result import Missed
 from coordinator.report.compare import Comparison, MethodRuns, Trial
@@ -77,6 +79,46 @@ def test_a_comparison_has_its_table_and_equal_budgets(tmp_path):
     text = (tmp_path / "x.html").read_text()
     assert ">fedavg</th>" in text
     assert ">at 128 kB</button>" in text  # 4 rounds of 16,000 bytes in each direction
+
+
+@pytest.mark.usefixtures("bare")
+def test_a_sweep_has_all_that_was_tried(pictures, tmp_path, capsys):
+    tables = fleets.tables(pictures, "fedavg", devices=2, rounds=1)
+    tables["data"]["split"] = [8, 2, 0]
+    over = {"train.learning_rate": [0.001, 0.5], "partition.classes_per_device": [2, 3]}
+    edge_sim.sweep(tables, over, out=tmp_path / "s")
+    assert main(["report", str(tmp_path / "s")]) == 0
+    assert "chosen by fedavg" in capsys.readouterr().out
+    text = (tmp_path / "s" / "report.html").read_text()
+    assert text.count('<section id="part-') == 2
+    assert "partition.classes_per_device = 3" in text
+    runs = [path.parent.relative_to(tmp_path / "s").as_posix() for path in tmp_path.glob("s/*/*/*/summary.json")]
+    assert len(runs) == 8
+    assert all(text.count(f">{run}</th>") == 1 for run in runs)
+    assert text.count('data-sort="chosen"') == 4
+    assert main(["report", str(tmp_path / "s"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == [json.loads((tmp_path / "s" / "sweep.json").read_text())]
+
+
+@pytest.mark.usefixtures("bare")
+def test_missed_deadlines_and_warnings_of_a_comparison_name_the_run(tmp_path):
+    missed = (Missed(2, 1, "device-1", "declined: charging"),)
+    result = run_in(tmp_path / "cmp" / "fedavg", missed=missed, warnings=("W99",))
+    lines = (MethodRuns("fedavg", (Trial(0, result, "fedavg"),)),)
+    write_comparison(Comparison(lines, "fedavg"), tmp_path / "cmp")
+    assert main(["report", str(tmp_path / "cmp")]) == 0
+    text = (tmp_path / "cmp" / "report.html").read_text()
+    assert "fedavg: W99" in text
+    assert "declined: charging" in text
+
+
+@pytest.mark.parametrize(
+    "damage", ["{", '{"version": 99}', '{"version": 1}', '{"version": 1, "conditions": [1]}', "[]"]
+)
+def test_a_sweep_that_does_not_read_is_one_line(tmp_path, capsys, damage):
+    (tmp_path / "sweep.json").write_text(damage)
+    assert main(["report", str(tmp_path)]) == 2
+    assert len(capsys.readouterr().err.splitlines()) == 1
 
 
 def test_json_alone_writes_no_document(tmp_path, capsys):

@@ -56,12 +56,14 @@ if importlib.util.find_spec("ray") is None:
 pytestmark = pytest.mark.timeout(600)  # Ray starts a process for each worker: slow on busy cores
 SMALL = {"public_batch": 4, "max_devices": 8, "tau": 2, "distill_batch": 4, "samples_per_class": 2, "steps": 2}
 TABLE = RunTable(engine="ray")
+TOKEN = secrets.token_hex(32)
 
 
 @pytest.fixture(scope="module")
 def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
     """One Ray for all tests here, its token not in the home folder; engines find it running.
 
+    A process that runs tests of other files in between starts Ray again, with the token that Ray keeps in memory.
     Processes of one run of the tests take turns: two that start a Ray at once may choose the same port.
     """
     with (
@@ -69,9 +71,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
         (tmp_path_factory.getbasetemp().parent / "ray.lock").open("w", encoding="utf-8") as turn,
     ):
         fcntl.flock(turn, fcntl.LOCK_EX)
-        token = tmp_path_factory.mktemp("ray") / "token"
-        token.write_text(secrets.token_hex(32), encoding="utf-8")
-        patch.setenv("RAY_AUTH_TOKEN_PATH", str(token))
+        patch.setenv("RAY_AUTH_TOKEN", TOKEN)
         patch.delenv("RAY_ADDRESS", raising=False)
         address = ray_address.find_ray_address(TABLE)
         import ray  # Ray learns what it may listen on before it is loaded

@@ -23,6 +23,29 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 HERE = EXAMPLES / "browser"
 NODE, CHROMIUM, MOSQUITTO = shutil.which("node"), shutil.which("chromium"), shutil.which("mosquitto")
 ROUNDS = 20
+WAITING_APP = """
+import time
+from pathlib import Path
+
+import edge_sdk
+import my_app
+
+
+class WaitingModel(edge_sdk.NumpyModel):
+    fits = 0  # five a round, one for each step
+
+    def fit(self, *job):
+        self.fits += 1
+        while self.fits > 30 and not Path("go").exists():
+            time.sleep(0.02)
+        return super().fit(*job)
+
+
+edge_sdk.NumpyModel = WaitingModel
+make = my_app.make
+"""
+"""The Python device waits in its seventh round for the file `go`, so that the run cannot end before the page is loaded
+anew."""
 
 
 def test_its_own_tests_pass() -> None:
@@ -109,7 +132,6 @@ def _process(command: list[str], folder: Path, name: str) -> Iterator[subprocess
             process.wait()
 
 
-@pytest.mark.long  # Chromium starts slowly where much goes on
 @pytest.mark.broker
 @pytest.mark.processes
 @pytest.mark.timeout(300)
@@ -120,6 +142,7 @@ def test_a_page_and_a_python_device_learn_from_each_other(broker: tuple[int, int
     folder = tmp_path / "www" / "browser"
     cli = [sys.executable, "-m", "edge_sdk.cli"]
     url = f"mqtt://127.0.0.1:{mqtt}"
+    (folder / "waiting_app.py").write_text(WAITING_APP, encoding="utf-8")
     rounds = ["--set", f"federation.rounds={ROUNDS}", "--set", "federation.retry_s=0.5"]
     with ExitStack() as stack:
         coordinator = stack.enter_context(
@@ -129,7 +152,8 @@ def test_a_page_and_a_python_device_learn_from_each_other(broker: tuple[int, int
                 "coordinator",
             )
         )
-        device = [*cli, "device", "--broker", url, "--federation", "digits", "--app", "my_app:make", "--id", "python"]
+        join = ["--broker", url, "--federation", "digits", "--id", "python"]
+        device = [*cli, "device", *join, "--app", "waiting_app:make"]
         python = stack.enter_context(_process(device, folder, "python"))
         play = stack.enter_context(api.sync_playwright())
         browser = play.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -148,6 +172,8 @@ def test_a_page_and_a_python_device_learn_from_each_other(broker: tuple[int, int
         page.goto(address)
         page.get_by_text("round 4 of").wait_for()
         page.goto(address)  # its memory is lost, as in a power cut; the next Assign brings the layer back
+        page.get_by_text("joined digits").wait_for()
+        (folder / "go").touch()
         page.get_by_text("the federation is complete").wait_for()
         said = page.locator("#news").inner_text()
         draw_a_one(page)

@@ -187,6 +187,10 @@ def test_a_sign_is_the_mean_difference_of_the_seeds_that_both_have(tiny: Table) 
     ]
     assert verdicts(tiny, [*low, *rows_of(tiny, "fast", "iid", personal="0.4,0.4,0.65")])[0][0] == MISSED
     assert verdicts(tiny, [*high, *rows_of(tiny, "local", "iid", personal="0.4")]) == [(SHOWN, "+10.0, one seed")]
+    most_against = rows_of(tiny, "local", "iid", personal="0.51,0.61,0.1")  # one seed alone makes the mean
+    assert verdicts(tiny, [*high, *most_against])[0][0] == MISSED
+    one_equal = rows_of(tiny, "local", "iid", personal="0.4,0.6,0.5")
+    assert verdicts(tiny, [*high, *one_equal]) == [(SHOWN, "+10.0 ± 10.0, 2 of 3 seeds, 1 equal")]
     assert verdicts(tiny, high) == [(NOT_RUN, NOT_RUN)]
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 
-from coordinator.record.run_record import RunRecord
+from coordinator.record.run_record import PAUSED, SAID_NOTHING, RunRecord
+from edge_sdk.protocol.exchange_id import ExchangeId
 
 
 def test_a_device_that_misses_more_than_a_tenth_is_a_laggard() -> None:
@@ -38,3 +39,17 @@ def test_a_device_without_the_common_test_still_tells_of_its_own_parts() -> None
     record.measured("a", 2, {})  # an upload in which nothing was measured
     assert record.metrics == {"a": {"validation_accuracy": 0.7}}
     assert record.last_accuracy("a") == 0.5
+
+
+def test_who_missed_an_exchange_is_listed_with_the_reason() -> None:
+    record, at = RunRecord(), ExchangeId(3, 0)
+    record.declining["hot"] = "temperature", "71 C, and at most 70"
+    record.refused_uploads |= {"liar": (at, "a norm of 90"), "mended": (ExchangeId(2, 0), "a norm of 90")}
+    record.closed_without(["hot", "held"], ["liar", "mended"], at=at, paused=["held"])
+    assert {each.device: each.reason for each in record.missed} == {
+        "held": f"declined: {PAUSED[1]}",
+        "hot": "declined: 71 C, and at most 70",
+        "liar": "refused: a norm of 90",
+        "mended": SAID_NOTHING,
+    }
+    assert record.declined == {"held": {"paused": 1}, "hot": {"temperature": 1}}

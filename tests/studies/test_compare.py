@@ -226,7 +226,7 @@ def test_report_shows_a_comparison_again(config, tmp_path, capsys):
     [
         ("compare.json", "{", "compare.json: does not read"),
         ("compare.json", '{"version": 9, "methods": [], "baseline": "x"}', "version 9"),
-        ("sweep.json", "{}", "the same edge-sdk sweep command again"),
+        ("sweep.json", "{}", "sweep.json: does not read"),
     ],
 )
 def test_report_of_what_cannot_be_shown_is_one_line(tmp_path, capsys, name, text, message):

@@ -1,0 +1,146 @@
+"""A source for data sets of the Hugging Face Hub, which flwr-datasets names: those in this machine's cache alone.
+
+The library `datasets` reads them; flwr-datasets rests on it, and shares its cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.arrays import Ints
+from edge_sdk.data import Raw, Samples
+from edge_sdk.errors import MissingExtra, UsageError
+from edge_sdk.samples.pictures import picture_bytes, stacked
+from edge_sim.data.draw import hold_out as held_out
+from edge_sim.data.sources.base import SourceData
+from edge_sim.data.sources.folder import REMEDY
+
+TEST_SPLITS = ("test", "validation", "valid")
+"""Names of the part that becomes the test, the first that there is."""
+
+
+class Columns(NamedTuple):
+    """The columns that the user named; None: they are found."""
+
+    label: str | None = None
+    user: str | None = None
+
+
+def read_hub(
+    name: str, subset: str | None, columns: Columns, size: tuple[int, int] | None, *, hold_out: tuple[float, int]
+) -> SourceData:
+    """Read a data set that is cached: pictures u1 (n, h, w) or (n, h, w, 3), or numbers f4 (n, ...).
+
+    size: height and width to which pictures are resized.  hold_out: share that becomes the test where there is none,
+    and a seed.  Nothing is downloaded.  Raises UsageError, MissingExtra without the library `datasets`.
+    """
+    parts = _load(name, subset)
+    where = f"data.dataset: {name}"
+    if "train" not in parts:
+        raise UsageError(f"{where}: has no part train; there are {', '.join(parts)}")
+    test_name = next((each for each in TEST_SPLITS if each in parts), None)
+    label, samples = _find_columns(parts["train"], columns, where)
+    used = [parts["train"], *([parts[test_name]] if test_name else [])]
+    x = _samples([value for part in used for value in part[samples]], size, f"{where}: {samples}")
+    y = _labels([value for part in used for value in part[label]], f"{where}: {label}")
+    count = len(parts["train"])
+    train, test = np.arange(count), np.arange(count, len(y))
+    if test_name is None:
+        fraction, seed = hold_out
+        train, test = held_out(y, fraction, np.random.default_rng([seed, 1]))
+    users = np.array([str(each) for each in parts["train"][columns.user]]) if columns.user else None
+    return SourceData(
+        name=name,
+        train=Samples(x[train], y[train]),
+        test=Samples(x[test], y[test]),
+        scale=1 / 255 if x.dtype == np.uint8 else 1.0,
+        users=users[train] if users is not None else None,
+    )
+
+
+def _load(name: str, subset: str | None) -> Mapping[str, Any]:
+    """The parts of a data set by name.  Raises UsageError where it is not cached, or has several subsets."""
+    try:
+        import datasets
+    except ImportError:
+        raise MissingExtra("datasets", "flwr", 'source = "hugging-face"') from None
+    try:
+        with _offline_and_quiet():
+            found: Mapping[str, Any] = datasets.load_dataset(name, subset)
+    except Exception as error:  # noqa: BLE001  # a missing or damaged cache makes the library raise a dozen kinds
+        why = str(error).strip().splitlines() or [type(error).__name__]
+        named = ", ".join(repr(each) for each in (name, subset) if each is not None)
+        get = f'python -c "import datasets; datasets.load_dataset({named})"'
+        raise UsageError(
+            f"data.dataset: {name}: not in this machine's cache, and nothing is downloaded here ({why[0]}); "
+            f"once, with a network: {get}"
+        ) from None
+    return found
+
+
+@contextmanager
+def _offline_and_quiet() -> Iterator[None]:
+    """Keep the library from asking the network, whatever it was told when it was imported, and from writing lines."""
+    import datasets
+    import huggingface_hub
+
+    places = (datasets.config, huggingface_hub.constants)
+    before = [place.HF_HUB_OFFLINE for place in places]
+    verbosity = datasets.logging.get_verbosity()
+    for place in places:
+        place.HF_HUB_OFFLINE = True
+    datasets.logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        datasets.logging.set_verbosity(verbosity)
+        for place, value in zip(places, before, strict=True):
+            place.HF_HUB_OFFLINE = value
+
+
+def _find_columns(part: Any, columns: Columns, where: str) -> tuple[str, str]:
+    """The columns of labels and of samples.  Raises UsageError where they are not clear."""
+    kinds = {column: type(feature).__name__ for column, feature in part.features.items()}
+    for key, column in (("label_column", columns.label), ("user_column", columns.user)):
+        if column is not None and column not in kinds:
+            raise UsageError(f"{where}: data.{key}: {column}: no such column; there are {', '.join(kinds)}")
+    labels = [columns.label] if columns.label else [each for each, kind in kinds.items() if kind == "ClassLabel"]
+    if not columns.label and not labels and "label" in kinds:
+        labels = ["label"]
+    if len(labels) != 1:
+        found = f"are {', '.join(labels)}" if labels else f"is none among {', '.join(kinds)}"
+        raise UsageError(f"{where}: which column has the classes? there {found}; name it with data.label_column")
+    others = [column for column in kinds if column not in (labels[0], columns.user)]
+    pictures = [column for column in others if kinds[column] == "Image"]
+    samples = pictures or [column for column in others if isinstance(part[0][column], Sequence | np.ndarray)]
+    samples = [column for column in samples if not isinstance(part[0][column], str)]
+    if len(samples) != 1:
+        found = ", ".join(samples) or "none"
+        raise UsageError(f"{where}: expected one column of pictures, or one of numbers; found {found}")
+    return labels[0], samples[0]
+
+
+def _samples(values: Sequence[Any], size: tuple[int, int] | None, where: str) -> Raw:
+    if hasattr(values[0], "convert"):  # a picture of Pillow
+        names = [f"{where}, sample {number}" for number in range(len(values))]
+        pictures = [picture_bytes(value, size, name) for value, name in zip(values, names, strict=True)]
+        return stacked(pictures, names, remedy=REMEDY)
+    try:
+        found = np.array(values, np.float32)
+    except (ValueError, TypeError):
+        raise UsageError(f"{where}: expected as many numbers in each sample") from None
+    if not np.isfinite(found).all():
+        raise UsageError(f"{where}: holds values that are not finite")
+    return found
+
+
+def _labels(values: Sequence[Any], where: str) -> Ints:
+    found: NDArray[Any] = np.array(values)
+    if found.dtype.kind not in "iu" or found.ndim != 1 or found.min() < 0:
+        raise UsageError(f"{where}: expected a class, a whole number from 0, of every sample")
+    return found.astype(np.int64)
