@@ -17,16 +17,17 @@ os.environ.pop("COLUMNS", None)  # tables are as wide as they are, whatever term
 import fleets
 import pytest
 from hypothesis import HealthCheck, settings
+from properties import SHARE
 
 from edge_sdk import objectives
 from edge_sdk.protocol import registry
 
-# Property tests try the same examples in each run, so that a failure is one's own, and other ones with --all, where a
-# failure prints the line that repeats it.  Nor does a slow machine fail them: examples have no deadline, and may take
+# Property tests try the same few examples in each run, so that a failure is one's own, and more and other ones with
+# --all, where a failure prints the line that repeats it.  Nor does a slow machine fail them: examples have no deadline, and may take
 # their time to be made.
 _COMMON: dict[str, Any] = {"database": None, "deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("same_examples", derandomize=True, **_COMMON)
-settings.register_profile("new_examples", derandomize=False, print_blob=True, **_COMMON)
+settings.register_profile("same_examples", derandomize=True, max_examples=-(-100 // SHARE), **_COMMON)
+settings.register_profile("new_examples", derandomize=False, max_examples=100, print_blob=True, **_COMMON)
 settings.load_profile("same_examples")
 
 

@@ -91,7 +91,7 @@ def _draw_panel(axes: Axes, panel: Panel) -> None:
     axes.set_title(title, fontsize=8, loc="left")
     round_axis(axes)
     if any(lines):
-        axes.legend(fontsize=7, loc="best")
+        axes.legend(fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.26), ncols=2)  # lines may be anywhere
     if SHARE in title:
         axes.yaxis.set_major_formatter(tick_percent)
         axes.set_ylim(0, 1)

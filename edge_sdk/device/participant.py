@@ -2,7 +2,7 @@
 
 The settings that a Welcome brings are in `membership.py`, model and method in `learner.py`, the exchange that is being
 computed in `exchange.py`, the recovery after a restart in `recovery.py`, the public set in `public_supply.py`, and the
-messages that are sent in `uplink.py`.
+frames that come and go in `incoming_frames.py` and `uplink.py`.
 
 Nothing here waits or reads a clock.  The driver calls `handle`, `tick`, `work_slice` and `finish_work` with events and
 the time.  The loop in `agent.py` is the driver in an app; a simulator is one in virtual time.
@@ -24,6 +24,7 @@ from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.data_supply import DataSupply
 from edge_sdk.device.exchange import OngoingExchange, RoundReport, begin_exchange, training_failed
 from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
+from edge_sdk.device.incoming_frames import IncomingFrames
 from edge_sdk.device.learner import Learner, ServeRequest, WorkSlices
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.public_supply import PublicSupply
@@ -31,11 +32,10 @@ from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.errors import LearningLost, Refused, RemoteProtocolError, RunFailed, StoreError, TrainingFailed
-from edge_sdk.identity.sealing import sealed_limits
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import CONTROL_LIMITS, Envelope, Limits, Stamp
+from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
@@ -106,8 +106,8 @@ class Participant:
         """
         self.federation, self.device, self.board = federation, device, board
         self.transport, self.store = transport, store
-        self._security, self._told = security, set[str]()
-        """The words of refused frames that the owner was told of, beside the keys."""
+        self._security = security
+        self._incoming = IncomingFrames(device, transport, security, self._tell)
         self.data, self.bench, data.notify = data, data.bench, self.on_news
         self.shares_weights = self.bench.proxy is not None or (
             share_weights and "weights" in self.bench.model.spec.capabilities
@@ -116,9 +116,6 @@ class Participant:
         self._secret = secret or store.secret
         self.serve: ServeRequest = self.bench.serve
         """Carries out requests.  A simulator that does this for many devices at once replaces it."""
-        self._limits = CONTROL_LIMITS
-        """The limits of incoming frames, once they are opened."""
-        self._accept_up_to(CONTROL_LIMITS)
         self._uplink = Uplink(
             transport,
             federation=federation,
@@ -127,8 +124,6 @@ class Participant:
             signer=security.started() if security else None,
             sealing=security.sealing if security else None,
         )
-        self.refused_frames, self._refused_told = Counter[str](), Counter[str]()
-        """Frames that this device refused, by word; and those of them that uploads have told of."""
         fetch = None
         if self.bench.public is None and fetches_public:
             fetch = PublicFetch(public_cache, f"{federation}.{device}", self.refused_frames, max_public_bytes)
@@ -205,6 +200,11 @@ class Participant:
         return hello
 
     # -- driven from outside ----------------------------------------------------------------------------------------
+
+    @property
+    def refused_frames(self) -> Counter[str]:
+        """The number of frames that this device refused, by word."""
+        return self._incoming.refused
 
     def raise_if_failed(self) -> None:
         """Raise the Refused or RunFailed that ended the session, if one did."""
@@ -295,13 +295,13 @@ class Participant:
                 f"its access rules must let the user of {self.device} publish there"
             )
         else:
-            self._count_refused(event.kind, f"refused a frame on {event.topic}: {event.reason}")
+            self._incoming.count_refused(event.kind, f"refused a frame on {event.topic}: {event.reason}")
 
     def _handle_frame(self, incoming: Incoming, now_s: float) -> None:
         try:
             self._receive(incoming, now_s)
         except RemoteProtocolError as error:
-            self._count_refused(error.kind, f"refused a frame on {incoming.topic}: {error}")
+            self._incoming.count_refused(error.kind, f"refused a frame on {incoming.topic}: {error}")
         except StoreError as error:
             self._note_disk_fault(error)
         incoming.acknowledge()
@@ -317,15 +317,9 @@ class Participant:
         elif event.final:
             self._end_refused(Refused("transport", event.reason, "start again when that is repaired"))
 
-    def _refused_since(self) -> dict[str, int]:
-        """The frames refused since the last upload was made, by word."""
-        new = self.refused_frames - self._refused_told
-        self._refused_told = self.refused_frames.copy()
-        return dict(new)
-
-    def _count_refused(self, kind: str, line: str) -> None:
-        self.refused_frames[kind] += 1
-        log.warning("%s: %s", self.device, line)
+    def _tell(self, line: str) -> None:
+        """Give the owner a line; a subclass, or an app, may have replaced `on_news`."""
+        self.on_news(line)
 
     def _note_disk_fault(self, error: StoreError) -> None:
         log.warning("%s: %s", self.device, error)
@@ -379,7 +373,7 @@ class Participant:
             work.withhold(reason, self.on_news)
             return True
         except RemoteProtocolError as error:  # the Assign's knowledge does not fit: treat the frame as never received
-            self._count_refused(error.kind, f"refused an Assign: {error}")
+            self._incoming.count_refused(error.kind, f"refused an Assign: {error}")
             self._rebuild()
             membership = work.learner.membership
             self.session = recovery.restored_session(self.session, session.SessionPhase.IDLE, membership, self.store)
@@ -405,7 +399,8 @@ class Participant:
             return
         try:
             if work.done is None:
-                work.pack(self.knowledge_to_upload, self._uplink, self.on_news, self.cost(), self._refused_since())
+                refused = self._incoming.refused_since()
+                work.pack(self.knowledge_to_upload, self._uplink, self.on_news, self.cost(), refused)
         except RemoteProtocolError as error:
             self._leave_refused(Refused("method", f"round {work.assign.round}: {error}", "upgrade this device's SDK"))
             return
@@ -425,7 +420,7 @@ class Participant:
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _receive(self, incoming: Incoming, now_s: float) -> None:
-        envelope, frame = self._opened(incoming.frame)
+        envelope, frame = self._incoming.opened(incoming.frame, self.common_knowledge)
         message = envelope.message
         if message.federation != self.federation or getattr(message, "device", self.device) != self.device:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} for somebody else")
@@ -443,7 +438,7 @@ class Participant:
             if self._security is not None and (message.instance is None or message.instance != self.instance):
                 # of an earlier start of this device, or an answer to a frame that was not its own, or was not read
                 if message.reason == "encryption":
-                    self._tell_once("encryption", f"{message.message}; {message.remedy}")
+                    self._incoming.tell_once("encryption", f"{message.message}; {message.remedy}")
                 return
             if message.instance not in (None, self.instance):
                 line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"
@@ -483,30 +478,6 @@ class Participant:
         unnamed = message.run is None and self._security is None
         return (unnamed or message.run == self.session.run) and stamp.boot_epoch >= self.session.epoch
 
-    def _opened(self, frame: bytes) -> tuple[Envelope, bytes]:
-        """Return the message in a frame, and the frame as it is kept, after what the identity requires is checked."""
-        if self._security is None:
-            known = self.common_knowledge
-            envelope = codec.decode(frame, self._limits) if known is None else known.decode(frame, self._limits)
-            return envelope, frame
-        try:
-            return self._security.opened(frame, self._limits)
-        except RemoteProtocolError as error:
-            if error.kind in ("signature", "replayed", "encryption"):
-                self._tell_once(error.kind, f"refused a frame that claims to be the coordinator's: {error}")
-            raise
-
-    def _tell_once(self, word: str, line: str) -> None:
-        if word not in self._told:
-            self._told.add(word)
-            self.on_news(line)
-
-    def _accept_up_to(self, limits: Limits) -> None:
-        """Take frames of this size from now on."""
-        self._limits = limits
-        sealed = self._security is not None and self._security.sealing is not None
-        self.transport.accept_up_to((sealed_limits(limits) if sealed else limits).frame_bytes)
-
     def _send_log(self, wanted: LogRequest) -> None:
         lines = self.last_lines()
         if lines is not None:
@@ -516,12 +487,12 @@ class Participant:
         """Tell the owner once if the coordinator has lost rounds: a later frame of it assigns an earlier round."""
         own, came, before = self.session.exchange_id.round, (stamp.boot_epoch, stamp.sequence), self._newest_stamp
         self._newest_stamp = max(came, before)
-        if (0, 0) < before < came and assign.round < own and "went-back" not in self._told:
-            self._told.add("went-back")
-            self.on_news(
+        if (0, 0) < before < came and assign.round < own:
+            self._incoming.tell_once(
+                "went-back",
                 f"the coordinator assigns round {assign.round + 1}, and this device has begun round {own + 1}: its run "
                 "folder came back from an older backup; this device does no round twice, and waits: begin a new run, "
-                "or restore a newer folder"
+                "or restore a newer folder",
             )
 
     def _receive_assign(self, assign: Assign, stamp: Stamp, frame: bytes, now_s: float) -> None:
@@ -617,7 +588,7 @@ class Participant:
         try:
             complete = self._supply.advance(now_s)
         except RemoteProtocolError as error:
-            self._count_refused(error.kind, str(error))
+            self._incoming.count_refused(error.kind, str(error))
         except StoreError as error:
             self._fetch_later(error)
         except Refused as refusal:
@@ -700,7 +671,7 @@ class Participant:
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""
         joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights)
-        self._accept_up_to(joined.limits)
+        self._incoming.accept_up_to(joined.limits)
         self._learner = learner = Learner(joined, self.data, secret=self._secret)
         self._supply.require(joined.public)
         return learner

@@ -7,11 +7,11 @@ import datetime as dt
 import re
 from pathlib import Path
 
-import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from coordinator.config import federation, load_toml, read_settings, to_toml
 from coordinator.rounds import RoundPolicy
@@ -467,7 +467,7 @@ values = st.recursive(
 )
 
 
-@hypothesis.settings(max_examples=200)
+@examples(200)
 @given(tables=st.dictionaries(keys, values, max_size=4))
 def test_tables_survive_the_file(tmp_path_factory, tables):
     file = tmp_path_factory.getbasetemp() / "round_trip.toml"

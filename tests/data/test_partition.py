@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from properties import examples
 
 from edge_sdk.errors import UsageError
 from edge_sim.config.settings import PartitionTable
@@ -25,7 +26,7 @@ def is_whole(parts: list[np.ndarray], count: int) -> bool:
     )
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     table=st.builds(
         PartitionTable,
@@ -56,7 +57,7 @@ def test_every_sample_goes_to_exactly_one_device(table, y, devices, seed):
     assert all(np.array_equal(a, b) for a, b in zip(parts, deal(), strict=True))
 
 
-@settings(max_examples=100)
+@examples(100)
 @given(
     classes=st.integers(1, 12),
     held=st.integers(1, 12),

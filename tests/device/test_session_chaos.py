@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from session_model import OVER, Model
 
 from edge_sdk.device import session
@@ -51,13 +52,13 @@ def play(model: Model, script: bytes) -> None:
             model.state = replace(model.state, phase=SessionPhase.IDLE)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(chaos)
 def test_promises_hold_whatever_happens(script):
     play(Model(), script)
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(chaos, st.integers(0, 3), st.booleans())
 def test_a_device_comes_to_its_end_once_faults_stop(script, round_, lacking):
     """A coordinator that answers each hello, sends each Assign until it has the upload, and receipts what it has."""

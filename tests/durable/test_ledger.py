@@ -7,8 +7,9 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from coordinator.ledger import Checkpoint, Ledger, Row
 from edge_sdk.durable import APPLICATION_ID, FileForm, file_form
@@ -26,7 +27,7 @@ def ledger():
     ledger.close()
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(st.lists(st.lists(rows, max_size=5), max_size=6), st.integers(0, 3))
 def test_the_first_durable_upload_wins_and_a_checkpoint_forgets_what_is_before_it(groups, round_):
     ledger = Ledger(None)

@@ -7,8 +7,9 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from edge_sdk.device.store import FinishedExchange, MemoryStore, RoundStart, SqliteStore
 
@@ -99,7 +100,7 @@ actions = st.one_of(
 )
 
 
-@settings(max_examples=25)
+@examples(25)
 @given(st.lists(actions, max_size=12))
 def test_disk_and_memory_are_the_same(script):
     with tempfile.TemporaryDirectory() as folder:

@@ -21,16 +21,24 @@ ROUNDS = ["--set", "federation.rounds=4", "--set", "train.evaluate_every=2"]
 pytestmark = [pytest.mark.broker, pytest.mark.processes]
 
 
-def _prepare(folder: Path, example: str) -> Path:
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The public set, as make_public.py writes it."""
+    folder = tmp_path_factory.mktemp("public")
+    subprocess.run([sys.executable, EXAMPLES / "two_terminals" / "make_public.py"], cwd=folder, check=True)
+    (file,) = folder.iterdir()
+    return file
+
+
+def _prepare(folder: Path, example: str, public: Path) -> Path:
     shutil.copytree(EXAMPLES / example, folder / example)
-    shutil.copy(EXAMPLES / "two_terminals" / "make_public.py", folder / example)
-    subprocess.run([sys.executable, "make_public.py"], cwd=folder / example, check=True)
+    shutil.copy(public, folder / example)
     return folder / example
 
 
-def test_two_terminals(tmp_path: Path) -> None:
+def test_two_terminals(tmp_path: Path, public: Path) -> None:
     pytest.importorskip("torch")
-    folder = _prepare(tmp_path, "two_terminals")
+    folder = _prepare(tmp_path, "two_terminals", public)
     with EmbeddedBroker() as broker, ExitStack() as stack:
         drawing = os.environ.get("PYTHONPATH", "")
         command = coordinator_of(broker.url, *ROUNDS)
@@ -48,8 +56,8 @@ def test_two_terminals(tmp_path: Path) -> None:
     assert [*(folder / "run" / "plots").glob("*.png")]
 
 
-def test_app_embedding(tmp_path: Path) -> None:
-    folder = _prepare(tmp_path, "app_embedding")
+def test_app_embedding(tmp_path: Path, public: Path) -> None:
+    folder = _prepare(tmp_path, "app_embedding", public)
     with EmbeddedBroker() as broker, ExitStack() as stack:
         coordinator = stack.enter_context(running(folder, *coordinator_of(broker.url, *ROUNDS)))
         cameras = [

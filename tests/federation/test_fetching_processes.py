@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.processes, pytest.mark.broker]
 
 SIDE = 40
 LARGE_SIDE, BLOCKS = 160, 267  # 16 MB
-ROUNDS = 40
+ROUNDS = 24
 
 
 @pytest.fixture(scope="module", params=["amqtt", pytest.param("mosquitto", marks=pytest.mark.long)])
@@ -89,7 +89,7 @@ def test_it_fetches_the_set_once_and_the_result_is_the_same(large: Path, broker:
         deployment.start_device(lacking, public=False)
         deployment.start_device(given, "--public", "public.npz", public=False)
         deployment.start_device(having)
-        deployment.wait_for_round(8)
+        deployment.wait_for_round(6)
         assert ear.frames["PublicBlock", lacking] == 5  # 256 kB
         before = Counter(ear.frames)
         assert deployment.end(lacking, signal.SIGKILL) == -signal.SIGKILL

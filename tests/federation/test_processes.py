@@ -26,7 +26,7 @@ pytest.importorskip("amqtt")
 
 pytestmark = [pytest.mark.processes, pytest.mark.broker]
 
-ROUNDS = 40
+ROUNDS = 24
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def accuracies(summary: dict[str, Any]) -> dict[str, float]:
 
 def test_a_device_is_killed_and_started_again(deployment: Deployment, expected: dict[str, float]) -> None:
     deployment.start_all()
-    for round_, device in ((8, "device-01"), (20, "device-02")):
+    for round_, device in ((6, "device-01"), (14, "device-02")):
         deployment.wait_for_round(round_)
         assert deployment.end(device, signal.SIGKILL) == -signal.SIGKILL
         deployment.start_device(device)
@@ -65,7 +65,7 @@ def test_a_device_is_killed_and_started_again(deployment: Deployment, expected: 
 
 def test_the_coordinator_is_killed_and_resumes(deployment: Deployment, expected: dict[str, float]) -> None:
     deployment.start_all()
-    for round_ in (8, 20):
+    for round_ in (6, 14):
         deployment.wait_for_round(round_)
         assert deployment.end("coordinator", signal.SIGKILL) == -signal.SIGKILL
         deployment.start_coordinator(resume=True)
@@ -74,7 +74,7 @@ def test_the_coordinator_is_killed_and_resumes(deployment: Deployment, expected:
 
 def test_everybody_is_interrupted_and_goes_on(deployment: Deployment, expected: dict[str, float]) -> None:
     deployment.start_all()
-    deployment.wait_for_round(8)
+    deployment.wait_for_round(6)
     assert deployment.end("coordinator", signal.SIGINT) == 130
     for device in deployment.devices:
         assert deployment.end(device, signal.SIGINT) == 130
@@ -134,7 +134,7 @@ def test_ctrl_c_and_resume(pictures: Path, tmp_path: Path, expected: dict[str, f
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
-            if " round 8/" in line:
+            if " round 6/" in line:
                 os.killpg(process.pid, signal.SIGINT)
         said = line
     assert process.returncode == 130

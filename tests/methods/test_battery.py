@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import fleets
-import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
+from properties import examples
 
 from coordinator.report import message_sizes
 from coordinator.serving.equipment import ready_method
@@ -129,7 +129,7 @@ VARIANTS: tuple[dict[str, Any], ...] = (
 
 @EVERY
 @pytest.mark.parametrize("variant", VARIANTS, ids=["defaults", "variant"])
-@hypothesis.settings(max_examples=5)
+@examples(5)
 @given(devices=st.integers(2, 6), seed=st.integers(0, 2**32 - 1))
 def test_merge_laws(name: str, variant: dict[str, Any], devices: int, seed: int) -> None:
     method, spec = method_of(name, **variant)
@@ -227,7 +227,7 @@ def check_sound(run: fleets.Run) -> None:
 
 @EVERY
 def test_a_device_that_comes_late_is_let_in(pictures: Path, name: str) -> None:
-    run = fleets.Run(made(pictures, name, rounds=8, quorum=3, join_grace_s=0.5, deadline_s=2.0))
+    run = fleets.Run(made(pictures, name, rounds=5, quorum=3, join_grace_s=0.5, deadline_s=2.0))
     run.power_cut("device-03", 0.0, 0.55)
     run.finished()
     assert run.result.completed

@@ -6,9 +6,10 @@ from itertools import permutations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from method_specs import rows_of
+from properties import examples
 
 from edge_sdk.reductions.class_rows import MOST, carried_over, mean_over_holders
 
@@ -58,7 +59,7 @@ def uploads(draw: st.DrawFn) -> list:
     return found
 
 
-@settings(deadline=None, max_examples=50)  # a busy machine is no fault
+@examples(50)  # a busy machine is no fault
 @given(uploads())
 def test_the_mean_is_that_of_all_samples_and_lies_between_its_holders(ups: list) -> None:
     mean = mean_over_holders(ups)

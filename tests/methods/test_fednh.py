@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from laws import CLASSES, WIDTH, spec_of
 from method_specs import rows_of
+from properties import examples
 
 from edge_sdk.errors import EmptyRound, RemoteProtocolError, UsageError
 from edge_sdk.methods.fednh import DeviceState, FedNH, State, updated_prototypes
@@ -103,7 +104,7 @@ def test_a_simplex_is_regular(k: int, d: int) -> None:
     assert ((rows[0] - rows[1]) ** 2).sum() == pytest.approx(2 * k / (k - 1))
 
 
-@settings(max_examples=30)
+@examples(30)
 @given(k=st.integers(2, 24), d=st.integers(2, 12), seed=st.integers(0, 2**32 - 1))
 def test_the_first_prototypes_are_unit_and_no_closer_than_they_need_be(k: int, d: int, seed: int) -> None:
     rows = first_prototypes(k, d, "auto", np.random.default_rng(seed))
@@ -154,7 +155,7 @@ def test_means_that_cancel_leave_the_prototype(update: str, rho: float, mean: li
     np.testing.assert_array_equal(after.prototypes.rows, W0.astype(np.float32))
 
 
-@settings(max_examples=50)
+@examples(50)
 @given(seed=st.integers(0, 2**32 - 1), rho=st.floats(0, 1))
 def test_prototypes_stay_directions_between_the_old_and_the_new(seed: int, rho: float) -> None:
     rng = np.random.default_rng(seed)
@@ -186,7 +187,7 @@ def literal(before: np.ndarray, ups: Sequence[ClassRows], rho: float, update: st
 
 
 @pytest.mark.parametrize("update", WORKED)
-@settings(max_examples=20)
+@examples(20)
 @given(seed=st.integers(0, 2**32 - 1), devices=st.integers(1, 6))
 def test_the_update_is_that_of_its_literal_twin(update: str, seed: int, devices: int) -> None:
     rng = np.random.default_rng(seed)

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import fleets
-import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from method_specs import spec_of
+from properties import examples
 
 from coordinator.ledger import Ledger, Row, Slots
 from coordinator.record import remarks
@@ -70,7 +70,7 @@ def test_the_worked_table_as_the_paper_reads_it() -> None:
     np.testing.assert_allclose(changed(slots, second, LAYOUT).mean().values, [3.1, 1.3], rtol=1e-7)
 
 
-@hypothesis.settings(max_examples=40, deadline=None)
+@examples(40)
 @given(st.integers(0, 2**32 - 1))
 def test_any_history_of_answers_and_expiries_leaves_the_bits_of_what_is_left(seed: int) -> None:
     rng = np.random.default_rng(seed)

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError
@@ -36,7 +37,7 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 
 
 @given(form=st.sampled_from(FORMS), numbers=NUMBERS, soft=SOFT, listed=st.booleans())
-@settings(max_examples=30, deadline=None)
+@examples(30)
 def test_the_head_starts_from_the_last_layer(
     form: str, numbers: tuple[str, ...], soft: tuple[str, ...], listed: bool
 ) -> None:

@@ -6,8 +6,9 @@ import contextlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file import wire
@@ -32,21 +33,21 @@ def opened(content: bytes) -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_noise(content: bytes) -> None:
     with pytest.raises(ModelError):
         OnnxModel(content)
 
 
 @given(st.integers(0, len(FILE) - 1))
-@settings(max_examples=100, deadline=None)
+@examples(100)
 def test_truncated(length: int) -> None:
     with pytest.raises(ModelError):
         OnnxModel(FILE[:length])
 
 
 @given(st.lists(st.tuples(st.integers(0, len(FILE) - 1), st.integers(0, 255)), min_size=1, max_size=4))
-@settings(max_examples=150, deadline=None)
+@examples(150)
 def test_changed_bytes(changes: list[tuple[int, int]]) -> None:
     content = bytearray(FILE)
     for at, byte in changes:
@@ -55,7 +56,7 @@ def test_changed_bytes(changes: list[tuple[int, int]]) -> None:
 
 
 @given(st.binary(max_size=60))
-@settings(max_examples=300, deadline=None)
+@examples(300)
 def test_noise_as_a_constant(content: bytes) -> None:
     with contextlib.suppress(ModelError):
         Constant("w", content, None).values()

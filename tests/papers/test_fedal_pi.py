@@ -58,9 +58,9 @@ def test_methods_of_one_step_take_as_many_in_all() -> None:
 
 
 @pytest.mark.torch
+@pytest.mark.usefixtures("figures")
 def test_the_short_version_draws_accuracy_against_virtual_time(tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    pytest.importorskip("matplotlib")
     script = loaded("fedal_pi")
     script.FILE = tmp_path / "few.toml"
     script.FILE.write_text(FILE.read_text().replace("count = 10", "count = 3"))

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from protocol_samples import ADDRESS, BATCH, CLASSES, COUNTS, PAYLOADS, VALUES
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
@@ -163,7 +164,7 @@ def test_class_vectors_that_ran_away_are_refused(field):
     assert "ran away" in refused(replace(payload, **{field: np.full((2, 3), -2e6, np.float32)}))
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(
     classes=st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-1, 4), min_size=1, max_size=4),
     counts=st.lists(st.integers(-(2**31), 2**31 - 1) | st.integers(-1, 3), min_size=1, max_size=4),

@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from protocol_samples import PAYLOADS
 
 from edge_sdk.errors import RemoteProtocolError
@@ -53,7 +54,7 @@ def test_another_layout_is_refused() -> None:
         SAMPLE.check(replace(EXPECT, layout=bytes(16)))
 
 
-@settings(deadline=None, max_examples=30)
+@examples(30)
 @given(seed=st.integers(0, 2**32 - 1), energy=st.floats(0, 1))
 def test_what_is_cut_keeps_the_share_and_is_never_larger(seed: int, energy: float) -> None:
     rng = np.random.default_rng(seed)

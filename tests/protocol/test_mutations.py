@@ -23,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
+from properties import examples
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp, decode, encode
@@ -153,7 +154,7 @@ STAMPS = st.builds(Stamp, st.integers(0, 2**64 - 1), st.integers(0, 2**64 - 1), 
 
 @pytest.mark.parametrize("cls", get_args(Message), ids=lambda cls: cls.__name__)
 def test_what_is_sent_is_what_arrives(cls):
-    @settings(max_examples=100, suppress_health_check=list(HealthCheck))
+    @settings(examples(100), suppress_health_check=list(HealthCheck))
     @given(message=objects(cls), stamp=STAMPS)
     def check(message, stamp):
         frame = encode(message, stamp)

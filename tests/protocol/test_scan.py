@@ -7,8 +7,9 @@ import tracemalloc
 
 import msgpack
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from protocol_mutations import BODIES, BYTE_WISE
 
 from edge_sdk.errors import RemoteProtocolError
@@ -48,7 +49,7 @@ def check_agreement(body: bytes) -> None:
 LEADS = st.sampled_from([*range(256), *(0x81, 0x91, 0x92, 0xA1, 0xC4, 0xD9, 0xDC, 0xDE) * 16])
 
 
-@settings(max_examples=1000)
+@examples(1000)
 @given(body=st.lists(LEADS, min_size=1, max_size=24).map(bytes))
 def test_the_scan_agrees_with_msgpack_on_any_bytes(body):
     check_agreement(body)

@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
+from properties import examples
 from protocol_samples import ADDRESS
 
 from edge_sdk.errors import LocalProtocolError
@@ -163,7 +164,7 @@ def reference(pattern: list[str], topic: list[str]) -> bool:
 LEVELS = st.lists(st.sampled_from(["a", "b", ""]), min_size=1, max_size=4)
 
 
-@settings(max_examples=500)
+@examples(500)
 @given(
     pattern=st.lists(st.sampled_from(["a", "b", "", "+"]), min_size=1, max_size=4), closing=st.booleans(), topic=LEVELS
 )

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import fleets
-import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from coordinator.record.insight import Insight, principal_components
 from coordinator.report import insight_plots
@@ -62,7 +62,7 @@ def test_principal_components_of_a_line_and_of_a_plane() -> None:
     assert principal_components(np.ones((3, 1), np.float32))[0].tolist() == [[0, 0]] * 3
 
 
-@hypothesis.settings(deadline=None, max_examples=30)
+@examples(30)
 @given(st.integers(0, 2**32 - 1), st.integers(3, 20), st.integers(2, 8))
 def test_components_keep_distances_as_far_as_they_explain(seed: int, n: int, d: int) -> None:
     features = np.random.default_rng(seed).normal(size=(n, d)).astype(np.float32)

@@ -6,8 +6,9 @@ import random
 
 import pytest
 from hypothesis import event as note
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 from rounds_model import Model, names
 
 from coordinator import rounds
@@ -108,7 +109,7 @@ def settle(model: Model, alive: tuple[str, ...]) -> None:
     raise AssertionError(f"still {model.state}")
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(policies(), chaos)
 def test_promises_hold_whatever_happens(policy, script):
     model = Model(policy)
@@ -116,7 +117,7 @@ def test_promises_hold_whatever_happens(policy, script):
     note(f"{model.state.phase.value} in round {model.state.place.round}")
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(policies(), chaos)
 def test_a_run_ends_once_faults_stop(policy, script):
     model = Model(policy)
@@ -125,7 +126,7 @@ def test_a_run_ends_once_faults_stop(policy, script):
     assert model.over
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(policies(), chaos)
 def test_a_run_that_nobody_left_succeeds_once_faults_stop(policy, script):
     model = Model(policy)

@@ -170,8 +170,8 @@ def file(config, tmp_path):
     return path
 
 
+@pytest.mark.usefixtures("figures")
 def test_the_command_prints_a_table_draws_and_exits_with_0(file, tmp_path, capsys):
-    pytest.importorskip("matplotlib")
     out = tmp_path / "cmp"
     arguments = ["compare", str(file), "--methods", "fedmd, fedal", "--out", str(out)]
     assert cli.main(arguments) == 0

@@ -10,8 +10,9 @@ import zlib
 from contextlib import suppress
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from properties import examples
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
@@ -416,7 +417,7 @@ def test_the_pace_holds_back_what_waits_and_says_for_how_long() -> None:
 # --- both ends, and a bad line between them
 
 
-@settings(max_examples=60, deadline=None)
+@examples(60)
 @given(seed=st.integers(0, 2**32 - 1), loss=st.floats(0.0, 0.4), twice=st.floats(0.0, 0.3))
 def test_a_long_frame_crosses_a_line_that_loses_repeats_and_reorders(seed: int, loss: float, twice: float) -> None:
     """Also across a restart of either end in the middle: the sender sends it anew, and is told what is there.

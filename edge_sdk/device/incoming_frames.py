@@ -1,0 +1,71 @@
+"""The frames that a device gets: opened, checked as its identity requires, and counted by word if they are refused."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable
+
+from edge_sdk.device.security import DeviceSecurity
+from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.identity.sealing import sealed_limits
+from edge_sdk.protocol import codec
+from edge_sdk.protocol.codec import CONTROL_LIMITS, Envelope, Limits
+from edge_sdk.transport.base import Transport
+
+log = logging.getLogger(__name__)
+
+
+class IncomingFrames:
+    """Opens frames within the limits of a federation; an owner is told once of each kind of forged ones."""
+
+    def __init__(
+        self, device: str, transport: Transport, security: DeviceSecurity | None, tell: Callable[[str], None]
+    ) -> None:
+        """security: checks and decrypts frames; None: they are plain.  tell: takes a line for the owner."""
+        self._device, self._transport, self._security, self._tell = device, transport, security, tell
+        self._told = set[str]()
+        """The words of what the owner was told."""
+        self._limits = CONTROL_LIMITS
+        """The limits of frames, once they are opened."""
+        self.refused, self._reported = Counter[str](), Counter[str]()
+        """Frames that were refused, by word; and those of them that uploads have told of."""
+        self.accept_up_to(CONTROL_LIMITS)
+
+    def accept_up_to(self, limits: Limits) -> None:
+        """Take frames of this size from now on."""
+        self._limits = limits
+        sealed = self._security is not None and self._security.sealing is not None
+        self._transport.accept_up_to((sealed_limits(limits) if sealed else limits).frame_bytes)
+
+    def opened(self, frame: bytes, known: codec.CommonKnowledge | None) -> tuple[Envelope, bytes]:
+        """Return the message in a frame, and the frame as it is kept.  Raises RemoteProtocolError.
+
+        known: what this device shares with others in its process; None: nothing.
+        """
+        if self._security is None:
+            envelope = codec.decode(frame, self._limits) if known is None else known.decode(frame, self._limits)
+            return envelope, frame
+        try:
+            return self._security.opened(frame, self._limits)
+        except RemoteProtocolError as error:
+            if error.kind in ("signature", "replayed", "encryption"):
+                self.tell_once(error.kind, f"refused a frame that claims to be the coordinator's: {error}")
+            raise
+
+    def tell_once(self, word: str, line: str) -> None:
+        """Tell the owner, but not twice under one word."""
+        if word not in self._told:
+            self._told.add(word)
+            self._tell(line)
+
+    def count_refused(self, word: str, line: str) -> None:
+        """Count a frame that is refused, and log why."""
+        self.refused[word] += 1
+        log.warning("%s: %s", self._device, line)
+
+    def refused_since(self) -> dict[str, int]:
+        """Return the frames refused since the last call, by word."""
+        new = self.refused - self._reported
+        self._reported = self.refused.copy()
+        return dict(new)
