@@ -294,15 +294,18 @@ class RunRecord:
         at: ExchangeId | None = None,
         away: Collection[str] = (),
         withheld: Collection[str] = (),
+        paused: Collection[str] = (),
     ) -> None:
         """Count an exchange that closed without these devices.
 
         at: the exchange; None: who missed it is not listed.  away: those whose link was lost, or that missed an earlier
-        deadline.  withheld: those that sent no knowledge because their training diverged or failed.
+        deadline.  withheld: those that sent no knowledge because their training diverged or failed.  paused: those that
+        an operator paused, which decline without a reason of their own.
         """
         why = {device: f"withheld: {self.why_withheld.get(device, 'it did not say why')}" for device in withheld}
         for device in sorted(declined):
-            reason, text = self.declining.get(device, ("unknown", ""))
+            ordered = ("paused", "an operator paused it") if device in paused else ("unknown", "")
+            reason, text = self.declining.get(device, ordered)
             self.declined.setdefault(device, Counter())[reason] += 1
             self.round_declined[reason] += 1
             why[device] = f"declined: {text or reason}"

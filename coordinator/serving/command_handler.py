@@ -187,6 +187,7 @@ class CommandHandler:
             at=reduce.place,
             away=state.away,
             withheld=state.withheld,
+            paused=self._orders.paused,
         )
         for note in noted:
             self._observer().noted(note)
