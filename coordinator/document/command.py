@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,9 +86,11 @@ class Found:
             one = folder / condition.comparison.lines[-1].trials[0].folder
             section = condition_section(condition, folder.name, _settings(one), f"{anchor}-{number}")
             if not self._silent:
+                table = compare_table(condition.comparison)
+                chosen = (f"{who}: {what}" for who, what in chosen_settings(condition))
                 sys.stdout.write(f"{section.title}\n\n")
-                show_table(compare_table(condition.comparison), sys.stdout)
-                sys.stdout.write("".join(f"{who}: {what}\n" for who, what in chosen_settings(condition)) + "\n")
+                show_table(replace(table, notes=(*table.notes, *chosen)), sys.stdout)
+                sys.stdout.write("\n")
             self.sections.append((section, comparison_drawings(condition.comparison)))
 
     @property

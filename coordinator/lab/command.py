@@ -6,6 +6,7 @@ import argparse
 import csv
 import secrets
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -87,7 +88,8 @@ def restored_command(args: argparse.Namespace) -> int:
 
 
 def serve_command(args: argparse.Namespace) -> int:
-    """Run the broker of a lab and the desk that enrols boards, until Ctrl-C."""
+    """Run the broker of a lab and the desk that enrols boards, until Ctrl-C or SIGTERM, which end the broker, too."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     desk, url = EnrolmentDesk(args.lab), owner.broker_of(args.lab)
     with suppress(KeyboardInterrupt), _broker(args.lab, wanted=not args.no_broker) as process:
         files = TlsFiles(args.lab / AUTHORITY, args.lab / DESK / CERTIFICATE, args.lab / DESK / TLS_KEY)

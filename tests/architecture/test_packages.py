@@ -19,6 +19,7 @@ from imports import PACKAGES, ROOT
 from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 
+from edge_sdk import toml
 from edge_sdk.version import __version__
 
 BASE = ("numpy", "msgpack", "paho-mqtt")
@@ -120,3 +121,14 @@ def with_their_own(names: Sequence[str]) -> set[str]:
     if sys.version_info < (3, 11):
         found.add("tomli")
     return found
+
+
+def test_pictures_of_the_readme_are_absolute_once_the_project_has_an_address() -> None:
+    """An index such as PyPI shows no relative ones; without an address there is nothing to make them absolute with."""
+    project = toml.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"), "pyproject.toml")["project"]
+    pictures = re.findall(r"!\[[^\]]*\]\(([^)]+)\)", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert pictures
+    if project.get("urls"):
+        assert [each for each in pictures if not each.startswith("https://")] == []
+    else:
+        assert [each for each in pictures if not (ROOT / each).is_file()] == []

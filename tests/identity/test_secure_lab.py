@@ -96,6 +96,13 @@ def test_a_revoked_device_is_out_and_the_others_go_on(tmp_path: Path, pictures: 
         assert f"{out} was revoked" in run.said("coordinator")
 
 
+def test_a_desk_that_is_told_to_end_ends_its_broker(tmp_path: Path) -> None:
+    lab = labs.made(tmp_path, labs.free_port())
+    with labs.serving(tmp_path, "lab", "serve", "lab"):
+        os.kill(labs.parent_of_the_broker(lab), signal.SIGTERM)
+        labs.until(lambda: broker_settings.running_broker(lab) is None)
+
+
 def test_a_desk_that_was_killed_goes_on_with_the_broker_that_it_left(tmp_path: Path) -> None:
     lab = labs.made(tmp_path, labs.free_port())
     with labs.serving(tmp_path, "lab", "serve", "lab") as log:
