@@ -80,7 +80,8 @@ def serve_term_shares(bench: Workbench, request: requests.TermShares, job: Job) 
     fit, last = request.fit, len(request.fit.source.indices) - 1
     if isinstance(fit, requests.FitBoth):
         return _shares_of_both(bench, fit, job, last)
-    batches = batches_of_step(bench, fit.source, job, last)
+    draws = not fits_at_once(bench.model, fit.objective, stochastic=isinstance(fit.source, requests.Private))
+    batches = batches_of_steps(bench, fit.source, job, slice(last, last + 1), draws=draws)
     return term_shares(bench.model, batches, at_step(fit.objective, last), fit.part)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -39,6 +39,15 @@ def array_of(tensor: Tensor) -> NDArray[Any]:
     """Return the tensor's values; on the CPU as a view."""
     values: NDArray[Any] = tensor.detach().cpu().numpy()
     return values
+
+
+def norm_of(tensors: Sequence[Tensor], wide: NDArray[np.float64]) -> float:
+    """Return the L2 norm of tensors of p numbers together; wide: room for them, (p,)."""
+    end = 0
+    for each in tensors:
+        begin, end = end, end + each.numel()
+        wide[begin:end] = array_of(each).ravel()
+    return float(np.linalg.norm(wide))
 
 
 def overwrite(tensor: Tensor, values: Floats) -> None:

@@ -7,9 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from edge_sdk.models.checks import check_width
@@ -83,25 +81,14 @@ class Steps:
         return self.inputs.index_select(0, index).to(self.device), y
 
 
-def norms_of_changes(steps: Steps, losses: Sequence[Loss]) -> list[float]:
-    """Return how far the first step of a fit would go with each of these losses alone, by SGD with rate 1: L2 norms.
+def changes_alone(steps: Steps, losses: Sequence[Loss], labels: Tensor | None, x: Tensor) -> list[Tensor]:
+    """Return what a step with each of these losses alone would add to each parameter, by SGD with rate 1.
 
-    A change is what rounding leaves of it: the weights after the step less those before.  Only buffers change.
+    x: the samples (b, ...) of the step, labels (b,).  One loss after the other, the parameters in their order.  A
+    change is what rounding leaves of it: the weights after the step less those before.  Nothing changes but buffers.
     """
-    changes = np.empty(sum(p.numel() for p in steps.parameters))  # (p,)
-    found = []
-    with steps.seeded():
-        done = steps.passed(*steps.batch(0))
-        for place, loss in enumerate(losses):
-            slopes = steps.slopes(loss(done, 0), once=place == len(losses) - 1)
-            _write_changes(changes, steps.parameters, slopes)
-            found.append(float(np.linalg.norm(changes)))
-    return found
-
-
-@torch.no_grad()
-def _write_changes(changes: NDArray[np.float64], parameters: Sequence[Tensor], slopes: Sequence[Tensor | None]) -> None:
-    end = 0
-    for p, slope in zip(parameters, slopes, strict=True):
-        begin, end = end, end + p.numel()
-        changes[begin:end] = 0 if slope is None else (p - slope).sub_(p).cpu().numpy().ravel()
+    done = steps.passed(x, labels)
+    slopes = [steps.slopes(loss(done, 0), once=at == len(losses) - 1) for at, loss in enumerate(losses)]
+    with torch.no_grad():
+        pairs = [pair for each in slopes for pair in zip(steps.parameters, each, strict=True)]
+        return [torch.zeros_like(p) if slope is None else (p - slope).sub_(p) for p, slope in pairs]

@@ -38,15 +38,16 @@ from torch import Tensor, nn
 
 from edge_sdk.models.cosine_head import check_head
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey
-from edge_sdk.models.torch_arrays import Views, array_of, overwrite, shared, to_tensor
+from edge_sdk.models.torch_arrays import Views, array_of, norm_of, overwrite, shared, to_tensor
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
-from edge_sdk.models.torch_fit import Steps, norms_of_changes
-from edge_sdk.models.torch_forms import Forms, Host
+from edge_sdk.models.torch_fit import Steps, changes_alone
+from edge_sdk.models.torch_forms import Forms, Host, Loss
 from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.models.torch_served import CHUNK, ServedNet, infer, infer_all
 from edge_sdk.models.torch_traced import (
+    CHANGES,
     PASSES,
     TRACES,
     Architecture,
@@ -230,11 +231,27 @@ class TorchModel:
         optimiser = self.optimiser_after(PLAIN_STEP)
         steps = self._steps(batches, objective, optimiser, self._trained(part))
         losses = [self._forms.loss((term,), batches) for term in objective]
+        x, labels = steps.batch(0)
+        subject = self._of_changes(steps, objective, losses, labels, stochastic=batches.stochastic)
+        compute = partial(changes_alone, steps, losses, labels)
         buffers = [(each, each.clone()) for each in self._net.buffers()] if self._has_buffers else []
-        found = norms_of_changes(steps, losses)
+        with steps.seeded():
+            changes = compute(x) if subject is None else CHANGES.answer(subject, compute, x)
         for buffer, before in buffers:
             buffer.copy_(before)
-        return found
+        wide, count = np.empty(self.spec.parameters), len(self.trained)  # (p,), one for all: a new one is dear
+        return [norm_of(changes[at : at + count], wide) for at in range(0, len(changes), count)]
+
+    def _of_changes(
+        self, steps: Steps, objective: Objective, losses: Sequence[Loss], labels: Tensor | None, *, stochastic: bool
+    ) -> Subject | None:
+        """Return what a trace must know of `changes_alone`; None: it is computed as always."""
+        fit = self._traceable(steps, objective, stochastic=stochastic)
+        if fit is None:
+            return None
+        given = [*([] if labels is None else [labels]), *tensors_in(list(losses))]
+        key = "changes", fit.key, tuple(tuple(each.shape) for each in given)
+        return Subject(self.spec.name, key, self._net, list(self.trained), fit.others, self._checked, given)
 
     def fits_at_once(self, objective: Objective, *, stochastic: bool) -> bool:
         """Return whether one fit of several steps is as one fit for each: whether no step uses `Batches.seed`."""

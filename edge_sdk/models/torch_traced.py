@@ -168,6 +168,13 @@ class Subject:
     parameters: list[Tensor]
     others: list[Tensor]
     checked: Checked
+    given: Sequence[Tensor] = ()
+    """What else the function computes with, and does not change."""
+
+    @property
+    def tensors(self) -> tuple[list[Tensor], list[Tensor]]:
+        """All that a script of it is given, beside the samples."""
+        return self.parameters, [*self.others, *self.given]
 
 
 class Passes:
@@ -185,7 +192,7 @@ class Passes:
             script = self._script(subject, function, x)
         if script is None:
             return function(x)
-        equal, nets = subject.checked.passes, [(subject.parameters, subject.others)]
+        equal, nets = subject.checked.passes, [subject.tensors]
         if script not in equal:
             found, (again,) = function(x), script.run(nets, x)
             equal[script] = all(_equal(*pair) for pair in zip(found, again, strict=True))
@@ -199,7 +206,7 @@ class Passes:
             each.key == subjects[0].key and each.checked.passes.get(script) for each in subjects
         ):
             return None
-        return script.run([(each.parameters, each.others) for each in subjects], x)
+        return script.run([each.tensors for each in subjects], x)
 
     def _script(self, subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> PassScript | None:
         key = subject.key, tuple(x.shape)
@@ -221,18 +228,21 @@ class Passes:
 
 
 PASSES = Passes()
+CHANGES = Passes()
+"""Of what the terms of an objective would change, each alone; apart, so that neither takes the other's places."""
 
 
 def _recorded_pass(subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> PassScript:
-    known = {f"p{at}": each for at, each in enumerate(subject.parameters)}
-    known |= {f"o{at}": each for at, each in enumerate(subject.others)} | {"x": x}
+    parameters, others = subject.tensors
+    known = {f"p{at}": each for at, each in enumerate(parameters)}
+    known |= {f"o{at}": each for at, each in enumerate(others)} | {"x": x}
     with _restored(subject.net, subject.others), torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
         one, two = (recorded(known, partial(function, x)) for _ in range(2))
         draws = not torch.equal(before, torch.get_rng_state())
     if one.lines != two.lines or draws:
         raise NotTraceable("two passes over the same samples are not the same operators")
-    return PassScript(one, len(subject.parameters), len(subject.others))
+    return PassScript(one, len(parameters), len(others))
 
 
 def _run(fit: TracedFit, script: Script, steps: range) -> list[float]:

@@ -77,8 +77,11 @@ class StepsAlone:
 
 @pytest.mark.parametrize("layers", [(), (nn.Dropout(),), (nn.BatchNorm1d(5),)])
 @pytest.mark.parametrize("part", ["all", "head"])
-def test_one_pass_gives_the_bits_of_steps(layers, part):
+@pytest.mark.parametrize("traced", ["off", "always"])
+def test_one_pass_gives_the_bits_of_steps(layers, part, traced, monkeypatch):
+    monkeypatch.setenv("EDGE_SDK_TRACED", traced)
     model = torch_model(*layers)
+    term_shares(model, BATCHES, OBJECTIVE, part)  # a trace is checked at its first use
     quick = term_shares(model, BATCHES, OBJECTIVE, part)
     assert quick == term_shares(StepsAlone(model), BATCHES, OBJECTIVE, part)
     assert len(quick) == 2
