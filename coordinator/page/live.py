@@ -8,7 +8,15 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordinator.page.feed import EVERY_S, IDLE_S, Feed
-from coordinator.page.values import HistoryRows, MeasuredRounds, PageState, PlainRow, device_row, ledger_values
+from coordinator.page.values import (
+    MOST_MISSED,
+    HistoryRows,
+    MeasuredRounds,
+    PageState,
+    PlainRow,
+    device_row,
+    ledger_values,
+)
 from coordinator.record.observer import BoardFigures, RunObserver, RunView
 from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.result import RoundResult, spread
@@ -102,6 +110,7 @@ class PageObserver(RunObserver):
                 refused_devices=record.refused_devices.values(),
                 kind_bytes=record.kind_bytes,
             ),
+            missed=tuple(record.missed[-MOST_MISSED:]),
             measured=self._measured.rounds(record.accuracy),
         )
 

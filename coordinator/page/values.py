@@ -1,8 +1,8 @@
 """What the page shows, as plain values for JSON; the same for a run that goes on and for one that is over.
 
 A state has `head` (the run in a few figures), `round` (the open exchange), `devices` (one list a device, in the order
-of DEVICE_COLUMNS), `history` (one list a round, in the order of ROUND_COLUMNS) and `ledger` (totals, refusals and
-warnings).  An unknown figure is None.
+of DEVICE_COLUMNS), `history` (one list a round, in the order of ROUND_COLUMNS), `ledger` (totals, refusals,
+warnings) and `missed` (round, exchange, device, why).  An unknown figure is None.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from coordinator.record.metrics import CURVES
-from coordinator.record.result import DeviceResult, Result, RoundResult, spread
+from coordinator.record.result import DeviceResult, Missed, Result, RoundResult, spread
 from coordinator.record.run_record import KINDS
 
 PlainRow: TypeAlias = "list[Any]"
@@ -71,6 +71,10 @@ ROUND_COLUMNS = (
     "instruments",
 )
 """Accuracies are shares; bytes, seconds and joules are those of this round alone."""
+MOST_MISSED = 50
+"""The most missed exchanges that the page lists."""
+PARTS = ("round", "ledger", "missed")
+"""What is sent as a whole where it has changed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +87,8 @@ class PageState:
     """By id."""
     history: tuple[PlainRow, ...] = ()
     ledger: Mapping[str, Any] = field(default_factory=dict)
+    missed: tuple[Missed, ...] = ()
+    """Who missed which exchange, and why: the newest MOST_MISSED."""
     measured: tuple[Measured, ...] = ()
     """By round the accuracy of each device's own model: sent only to those who ask for curves."""
 
@@ -107,6 +113,7 @@ class PageState:
             "devices": [*self.devices.values()],
             "history": self.history,
             "ledger": self.ledger,
+            "missed": self.missed,
         }
 
     def since(self, old: PageState) -> dict[str, Any]:
@@ -115,7 +122,7 @@ class PageState:
         known = len(old.history)
         return {
             "head": self.head,
-            **{name: getattr(self, name) for name in ("round", "ledger") if getattr(self, name) != getattr(old, name)},
+            **{name: getattr(self, name) for name in PARTS if getattr(self, name) != getattr(old, name)},
             "devices": [row for name, row in self.devices.items() if old.devices.get(name) != row],
             "gone": [name for name in old.devices if name not in self.devices],
             "history": {place: row for place, row in lines if place >= known or old.history[place] is not row},
@@ -231,6 +238,7 @@ def finished_state(result: Result, where: str) -> PageState:
             refused_devices=result.refused_devices,
             warnings=result.warnings,
         ),
+        missed=result.missed[-MOST_MISSED:],
         measured=tuple((entry.round, entry.accuracy) for entry in result.history if entry.accuracy),
     )
 

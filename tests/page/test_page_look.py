@@ -5,6 +5,7 @@ import re
 import pytest
 
 from coordinator.page.values import DEVICE_COLUMNS, ROUND_COLUMNS
+from coordinator.record.result import Missed
 
 starlette_app = pytest.importorskip("coordinator.page.starlette_app", exc_type=ImportError)
 
@@ -54,6 +55,7 @@ def test_the_page_reads_only_columns_that_there_are():
     assert used <= {
         *DEVICE_COLUMNS,
         *ROUND_COLUMNS,
+        *Missed._fields,
         "name",
         "right",
         "holders",

@@ -4,11 +4,12 @@ import json
 from dataclasses import replace
 
 import pytest
+import synthetic
 from page_parts import a_state
 
 from coordinator.page.feed import LOOKS_S, Feed
-from coordinator.page.values import ROUND_COLUMNS, HistoryRows, device_row, round_row
-from coordinator.record.result import RoundResult
+from coordinator.page.values import ROUND_COLUMNS, HistoryRows, device_row, finished_state, round_row
+from coordinator.record.result import Missed, RoundResult
 
 
 def test_a_browser_that_knows_nothing_gets_everything():
@@ -30,6 +31,16 @@ def test_a_browser_that_is_up_to_date_gets_only_the_rows_that_changed():
     assert [row[0] for row in plain["devices"]] == ["device-1"]
     assert plain["head"]["round"] == 2
     assert "ledger" not in plain
+
+
+def test_who_missed_what_is_sent_where_it_has_changed_and_of_a_finished_run():
+    missed = tuple(Missed(number, 1, "device-1", "it is off") for number in range(1, 80))
+    feed, old = Feed(a_state()), a_state()
+    number = feed.newer_than(None).number
+    feed.publish(replace(old, missed=missed[:1]))
+    assert json.loads(feed.newer_than(number).text)["missed"] == [[1, 1, "device-1", "it is off"]]
+    result = replace(synthetic.result(count=2, rounds=1), missed=missed)
+    assert finished_state(result, "here").missed == missed[-50:]
 
 
 def test_a_browser_that_missed_a_state_gets_everything():

@@ -2,7 +2,7 @@
 /* Keeps the state of the run, takes what the server sends, and shows the view that the address names. */
 
 const run = {
-  head: {}, round: {}, devices: new Map(), history: [], ledger: {}, deviceColumns: [], roundColumns: [], heardAt: 0,
+  head: {}, round: {}, devices: new Map(), history: [], ledger: {}, missed: [], deviceColumns: [], roundColumns: [], heardAt: 0,
   /* The run's clock: it goes on between two states where it is a real one. */
   now() { return this.head.clock === "wall" ? this.head.now_s + (performance.now() - this.heardAt) / 1000 : this.head.now_s; },
 };
@@ -24,6 +24,7 @@ function take(found, whole) {
   run.head = found.head;
   if (found.round) run.round = found.round;
   if (found.ledger) run.ledger = found.ledger;
+  if (found.missed) run.missed = found.missed.map(([round, exchange, device, why]) => ({ round, exchange, device, why }));
   for (const values of found.devices) { const row = named(run.deviceColumns, values); run.devices.set(row.id, row); }
   for (const id of found.gone || []) run.devices.delete(id);
   for (const [place, values] of Object.entries(found.history)) run.history[place] = named(run.roundColumns, values);

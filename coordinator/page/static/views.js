@@ -135,7 +135,14 @@ class RoundView {
       { name: "Missed the deadline", text: (row) => String(row.silent), number: true, wide: true },
       { name: "Declined", text: (row) => Object.entries(row.declined).map(([why, count]) => count + " " + why).join(", ") || UNKNOWN, wide: true },
     ], (row) => row.round);
-    this.element = make("div", {}, this.orders.element, this.open, make("h3", {}, "Rounds that are done"), this.table.element);
+    this.missed = new LiveTable("Who missed which exchange, and why, the newest first", [
+      { name: "Device", text: (row) => row.device, link: (row) => link(row.device) },
+      { name: "Round", text: (row) => String(row.round), number: true },
+      { name: "Exchange", text: (row) => String(row.exchange), number: true, wide: true },
+      { name: "Why", text: (row) => row.why, why: true },
+    ], (row) => row.round + "." + row.exchange + "." + row.device);
+    this.lost = make("section", {}, make("h3", {}, "Deadlines that were missed"), this.missed.element);
+    this.element = make("div", {}, this.orders.element, this.open, make("h3", {}, "Rounds that are done"), this.table.element, this.lost);
   }
   show(run) {
     this.run = run;
@@ -144,6 +151,8 @@ class RoundView {
     this.open.hidden = !now || now.phase === undefined;
     if (!this.open.hidden) this.showOpen(run, now, going);
     this.table.show(run.history.slice(-200).reverse());
+    this.lost.hidden = !run.missed.length;
+    this.missed.show([...run.missed].reverse());
   }
   showOpen(run, now, going) {
     const name = now.closing ? "Closing exchange" : "Round " + now.round + " of " + run.head.rounds + ", exchange " + now.exchange + " of " + now.exchanges;
