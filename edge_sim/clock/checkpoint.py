@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -39,16 +39,18 @@ class Checkpoints:
         """Whether it is time for the next one."""
         return time.monotonic() - self._last_s >= EVERY_S
 
-    def save(self, ledger: Ledger, stores: Mapping[str, Store], state: Mapping[str, Any]) -> None:
-        """Copy everything to disk; state: plain values of the simulation's own."""
+    def save(self, ledger: Ledger, copy_stores: Callable[[Path], None], state: Mapping[str, Any]) -> None:
+        """Copy everything to disk.
+
+        copy_stores: writes the devices' stores into a folder.  state: plain values of the simulation's own.
+        """
         fresh, old = self._folder.with_name("checkpoint.new"), self._folder.with_name("checkpoint.old")
         shutil.rmtree(fresh, ignore_errors=True)
         try:
             fresh.mkdir(parents=True)
             ledger.copy_to(fresh / "ledger.db")
             replace_durably(fresh / _STATE, json_with_digest(state))
-            for name, store in stores.items():
-                _copy(store, fresh / f"{name}.db")
+            copy_stores(fresh)
             sync_folder(fresh)
             if self._folder.exists():
                 shutil.rmtree(old, ignore_errors=True)
@@ -104,8 +106,9 @@ def _is_old(plain: Any) -> bool:
     return isinstance(plain, dict) and {"now_s", "begun_s", "hardware"} <= plain.keys()
 
 
-def _copy(store: Store, path: Path) -> None:
-    disk = SqliteStore(path)
+def copy_store(store: Store, folder: Path, device: str) -> None:
+    """Write the store of a device into a folder of a checkpoint."""
+    disk = SqliteStore(folder / f"{device}.db")
     _fill(disk, store)
     disk.close()
 

@@ -35,14 +35,17 @@ class RunningDevice(Protocol):
     powered: bool
 
 
-def resumption_point(server: Server, devices: Sequence[RunningDevice], now_s: float) -> dict[str, Any]:
-    """Return, for a checkpoint, what was sent already of the open exchange, and what will be computed again."""
+def resumption_point(server: Server, lost_s: float) -> dict[str, Any]:
+    """Return, for a checkpoint, what was sent already of the open exchange, and what will be computed again.
+
+    lost_s: the longest time for which a board has computed what it has not stored yet.
+    """
     rounds = server.rounds
     asked = sorted(rounds.invited) if rounds.phase is RoundPhase.COLLECTING else []
     return {
         "place": list(rounds.place),
         "asked": asked,
-        "lost_s": max((device.hardware.unfinished_s(now_s) for device in devices), default=0.0),
+        "lost_s": lost_s,
     }
 
 

@@ -57,7 +57,10 @@ class FaultyFleet(Protocol):
 
     @property
     def devices(self) -> Sequence[SwitchableDevice]:
-        """All devices of the run."""
+        """The devices in this process."""
+
+    def powered(self) -> tuple[int, int]:
+        """How many devices of the run are switched on, and how many there are."""
 
     @property
     def server(self) -> Server:
@@ -73,9 +76,7 @@ def schedule_faults(fleet: FaultyFleet, scenario: ScenarioTable, seed: int) -> N
     Faults of the broker and the coordinator that lie before the present time are left out: the run was resumed.
     """
     clock = fleet.clock
-    for at_s in scenario.broker_lost_at_s:
-        if at_s >= clock.now_s:
-            clock.at(at_s, lambda: fleet.hub.restart(scenario.broker_lost_for_s))
+    schedule_broker_faults(clock, fleet.hub, scenario)
     for at_s in scenario.coordinator_lost_at_s:
         if at_s >= clock.now_s:
             fleet.power_cut("coordinator", at_s, scenario.coordinator_lost_for_s)
@@ -85,12 +86,19 @@ def schedule_faults(fleet: FaultyFleet, scenario: ScenarioTable, seed: int) -> N
         device.faults.begin()
 
 
+def schedule_broker_faults(clock: VirtualClock, hub: Hub, scenario: ScenarioTable) -> None:
+    """Schedule when the broker goes away."""
+    for at_s in scenario.broker_lost_at_s:
+        if at_s >= clock.now_s:
+            clock.at(at_s, lambda: hub.restart(scenario.broker_lost_for_s))
+
+
 def _give_up(fleet: FaultyFleet, scenario: ScenarioTable) -> None:
-    rounds = fleet.server.rounds
+    rounds, (powered, count) = fleet.server.rounds, fleet.powered()
     raise RunFailed(
         f"the simulated fleet was not done after {scenario.until_days:g} virtual days (scenario.until_days): the "
         f"coordinator is {rounds.phase.value} in round {rounds.place.round} of {rounds.policy.rounds}, and "
-        f"{sum(device.powered for device in fleet.devices)} of {len(fleet.devices)} devices are switched on"
+        f"{powered} of {count} devices are switched on"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Protocol
 
 from coordinator.record.observer import RunObserver
@@ -33,11 +34,22 @@ class SilentDevice(SwitchableDevice, Protocol):
         """Whether its link to the broker stands."""
 
 
+@dataclass(frozen=True, slots=True)
+class AwaitedExchange:
+    """What the coordinator's side knows of the exchange that a device has not answered."""
+
+    at: ExchangeId
+    opened_s: float
+    now_s: float
+    broker_away: bool
+
+
 class SilenceCauses(RunObserver):
     """Says of a device why nothing has come from it in the exchange that is open."""
 
-    def __init__(self, clock: VirtualClock, hub: Hub, device: Callable[[str], SilentDevice]) -> None:
-        self._clock, self._hub, self._device = clock, hub, device
+    def __init__(self, clock: VirtualClock, hub: Hub, ask: Callable[[str, AwaitedExchange], str]) -> None:
+        """ask: has DeviceGroup.why_silent called where the device is."""
+        self._clock, self._hub, self._ask = clock, hub, ask
         self._at, self._opened_s = ExchangeId(0, 0), 0.0
 
     def opened(self, at: ExchangeId, devices: Collection[str]) -> None:  # noqa: ARG002  # an observer's method
@@ -47,26 +59,31 @@ class SilenceCauses(RunObserver):
 
     def __call__(self, name: str) -> str:
         """Return the cause in words."""
-        device = self._device(name)
-        faults, agent, now_s = device.faults, device.agent, self._clock.now_s
-        if not device.powered:
-            return f"it is off: {self._why_off(device)}"
-        if self._hub.down:
-            return "the broker is away"
-        if not device.online:
-            return "its link is lost"
-        computed_s = device.hardware.unfinished_s(now_s)
-        if agent.working and computed_s:
-            slow = faults.slowed if faults is not None else 1.0
-            heat = device.hardware.heat(now_s)
-            words = f"it has computed for {human_seconds(computed_s)} and is not done"
-            return words + f", {slow:g} times as slow as usual" * (slow > 1) + ", slowed by heat" * (heat == 1.0)
-        if faults is not None and faults.off_at_s is not None and faults.off_at_s >= self._opened_s:
-            return f"it was off meanwhile: {self._why_off(device)}"
-        link = device.device.kit.link_name
-        if agent.session.exchange_id == self._at:
-            return f"its upload is on its way, over {link}"
-        return f"its task has not reached it, over {link}"
+        return self._ask(name, AwaitedExchange(self._at, self._opened_s, self._clock.now_s, self._hub.down))
 
-    def _why_off(self, device: SilentDevice) -> str:
-        return _WHY_OFF[device.faults.why_off] if device.faults is not None and device.faults.why_off else _POWER_CUT
+
+def why_silent(device: SilentDevice, exchange: AwaitedExchange) -> str:
+    """Return in words why nothing has come from a device."""
+    faults, agent, now_s = device.faults, device.agent, exchange.now_s
+    if not device.powered:
+        return f"it is off: {_why_off(device)}"
+    if exchange.broker_away:
+        return "the broker is away"
+    if not device.online:
+        return "its link is lost"
+    computed_s = device.hardware.unfinished_s(now_s)
+    if agent.working and computed_s:
+        slow = faults.slowed if faults is not None else 1.0
+        heat = device.hardware.heat(now_s)
+        words = f"it has computed for {human_seconds(computed_s)} and is not done"
+        return words + f", {slow:g} times as slow as usual" * (slow > 1) + ", slowed by heat" * (heat == 1.0)
+    if faults is not None and faults.off_at_s is not None and faults.off_at_s >= exchange.opened_s:
+        return f"it was off meanwhile: {_why_off(device)}"
+    link = device.device.kit.link_name
+    if agent.session.exchange_id == exchange.at:
+        return f"its upload is on its way, over {link}"
+    return f"its task has not reached it, over {link}"
+
+
+def _why_off(device: SilentDevice) -> str:
+    return _WHY_OFF[device.faults.why_off] if device.faults is not None and device.faults.why_off else _POWER_CUT

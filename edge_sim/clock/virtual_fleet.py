@@ -7,7 +7,7 @@ link's profile the time of frames, and the clock jumps from event to event.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -26,6 +26,7 @@ from edge_sdk.agent import INSTANCE_BYTES, Agent
 from edge_sdk.boards.profiles import Effort
 from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.errors import RunFailed
+from edge_sdk.models.base import Model
 from edge_sdk.protocol.codec import CommonKnowledge
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
@@ -33,11 +34,12 @@ from edge_sim.byzantine import agent_for
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.clock import LocalClock, VirtualClock
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
+from edge_sim.clock.device_group import DeviceGroup
 from edge_sim.clock.interrupts import held_back
 from edge_sim.clock.resumption import Resumption, resumption_point
 from edge_sim.clock.scenario_faults import DeviceFaults, schedule_faults
-from edge_sim.clock.silence import SilenceCauses
-from edge_sim.clock.whole_fleet import WholeFleet
+from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
+from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, ask, unchanged
 from edge_sim.fleet.fleet import Device, Fleet, hardware
 from edge_sim.fleet.hardware import DeviceCost
@@ -78,10 +80,9 @@ class VirtualFleet:
         self._checkpoints = checkpoints
         self._queue = ComputationQueue(engine or ExactEngine(), (observer or RunObserver()).noted)
         self.devices: tuple[VirtualDevice, ...] = ()
-        self._whole_fleet = WholeFleet(
-            lambda: self.server, lambda: [(d.device.kit.number, d.agent) for d in self.devices], self._queue.settle
-        )
-        causes = SilenceCauses(self.clock, self.hub, lambda name: self._by_id[name])
+        numbers = {each.kit.id: each.kit.number for each in fleet.devices}
+        self._whole_fleet = WholeFleet(lambda: self.server, numbers, self._measure)
+        causes = SilenceCauses(self.clock, self.hub, self._why_silent)
         observer = ObserverGroup(*filter(None, (observer,)), self._whole_fleet, causes)
         self._coordinator = VirtualCoordinator(
             fleet,
@@ -118,6 +119,7 @@ class VirtualFleet:
         for each in self.devices:
             if each.device.kit.id in state["hardware"]:
                 each.hardware.restore(state["hardware"][each.device.kit.id], self.clock.now_s)
+        self._group = DeviceGroup(self.devices, fleet.federation.spec, self._queue.settle)
         self.resumption: Resumption | None = None
         """Watches a resumed run until everybody is back; None: the run was never interrupted."""
         if "open" in state:
@@ -127,51 +129,45 @@ class VirtualFleet:
             self.hub.on_publish = self.resumption.heard
             self._coordinator.on_counted = self.resumption.arrived
         self._queue.ready()
-        self._running = list(self.devices)
-        """Devices that are not known to be over."""
         schedule_faults(self, fleet.scenario, fleet.federation.spec.seed)
-        observer.simulated(self._board_figures)
+        observer.simulated(lambda: self._group.board_figures(self.clock.now_s))
 
     @property
     def server(self) -> Server:
         """The coordinator's server since its last start."""
         return self._coordinator.server
 
-    def _work(self) -> FleetWork:
-        spent = self.spent.values()
-        return FleetWork(
-            flops=sum(each.flops for each in spent),
-            busy_s=sum(each.busy_s for each in spent),
-            used_j=sum(each.energy_j for each in spent),
-        )
+    def _measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
+        return self._group.measure(rounds, state, wanted)
 
-    def _board_figures(self) -> dict[str, dict[str, float]]:
-        """Return what each board has come to, as BoardFigures."""
-        now_s = self.clock.now_s
-        found = {}
-        for each in self.devices:
-            board, heat = each.hardware, each.hardware.heat(now_s)
-            figures = {"busy_s": board.busy_s(now_s), "air_s": board.air_s, "energy_j": board.used_j(now_s)}
-            found[each.device.kit.id] = figures | ({} if heat is None else {"heat": heat})
-        return found
+    def _why_silent(self, name: str, exchange: AwaitedExchange) -> str:
+        return self._group.why_silent(self._by_id[name].device.kit.number, exchange)
+
+    def _work(self) -> FleetWork:
+        return total_work(self.spent.values())
+
+    def powered(self) -> tuple[int, int]:
+        """How many devices of the run are switched on, and how many there are."""
+        return self._group.powered(), len(self.devices)
+
+    def models(self) -> Iterator[tuple[Device, Model]]:
+        """Yield each device and its model, in the order of their numbers."""
+        return self._group.models()
 
     @property
     def spent(self) -> dict[str, DeviceCost]:
         """What the run has cost each device so far, by id."""
-        now_s = self.clock.now_s
-        return {d.device.kit.id: d.hardware.spent(now_s) for d in self.devices}
+        return self._group.spent(self.clock.now_s)
 
     def to_json(self) -> dict[str, Any]:
         """Return time, heat, batteries, joules and counts as plain values: what neither ledger nor stores hold."""
         now_s = self.clock.now_s
-        begun_s = self.server.record.started_s
-        hardware = {d.device.kit.id: d.hardware.to_json(now_s) for d in self.devices}
         return {
             "now_s": now_s,
-            "begun_s": begun_s,
-            "hardware": hardware,
+            "begun_s": self.server.record.started_s,
+            "hardware": self._group.hardware(now_s),
             "unclosed": self.server.record.unclosed(),
-            "open": resumption_point(self.server, self.devices, now_s),
+            "open": resumption_point(self.server, self._group.unfinished_s(now_s)),
             "resumed": self.resumed,
         }
 
@@ -204,7 +200,7 @@ class VirtualFleet:
 
     def _pass_time(self, between_events: Callable[[], None]) -> None:
         clock, over = self.clock, self.server.over
-        while not (over and self._all_over()):
+        while not (over and self._group.all_over()):
             between_events()
             if clock.next_s > clock.now_s:
                 self.server.observer.waited(self.server.record)
@@ -218,14 +214,6 @@ class VirtualFleet:
                 return
             if self._checkpoints is not None and self._checkpoints.due():
                 self._save()
-
-    def _all_over(self) -> bool:
-        """Whether all devices are over or excused; called after every event, so it skips those known to be over."""
-        while self._running and (self._running[-1].over or self._running[-1].excused):
-            self._running.pop()
-        if not self._running:  # and nobody who was excused has come back
-            self._running = [device for device in self.devices if not (device.over or device.excused)]
-        return not self._running
 
     def power_cut(self, who: str, at_s: float, for_s: float) -> None:
         """Cut the power of a device, or of the `coordinator`, at `at_s`; it starts again after `for_s` seconds.
@@ -244,8 +232,17 @@ class VirtualFleet:
 
     def _save(self) -> None:
         if self._checkpoints is not None:
-            stores = {d.device.kit.id: d.agent.store for d in self.devices}
-            self._checkpoints.save(self.server.ledger, stores, self.to_json())
+            self._checkpoints.save(self.server.ledger, self._group.copy_stores, self.to_json())
+
+
+def total_work(spent: Iterable[DeviceCost]) -> FleetWork:
+    """Return what devices have spent together."""
+    each = tuple(spent)
+    return FleetWork(
+        flops=sum(one.flops for one in each),
+        busy_s=sum(one.busy_s for one in each),
+        used_j=sum(one.energy_j for one in each),
+    )
 
 
 class VirtualCoordinator:

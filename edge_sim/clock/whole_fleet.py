@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 from coordinator.record.metrics import PREFIXES
 from coordinator.record.observer import RunObserver
@@ -28,17 +28,28 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.engines.same_models import KnownLogits
 
 
+class Wanted(NamedTuple):
+    """What is to be measured of one device."""
+
+    number: int
+    personal: bool
+    """Whether its own model is."""
+    shared: tuple[MeasuredModel, ...]
+    """Shared models, as they would arrive."""
+
+
+Figures: TypeAlias = Mapping[MeasuredModel, Mapping[str, float]]
+"""What was measured of one device, by model."""
+MeasureAll: TypeAlias = Callable[[int, Any, Sequence[Wanted]], Sequence[Figures]]
+"""Measures devices after a number of rounds, with the coordinator's state after them; returns what it found of each."""
+
+
 class WholeFleet(RunObserver):
     """An observer of the server that adds the figures of devices that were not asked."""
 
-    def __init__(
-        self,
-        server: Callable[[], Server],
-        devices: Callable[[], Sequence[tuple[int, Agent]]],
-        settle: Callable[[Agent], None],
-    ) -> None:
-        """devices: returns their numbers and agents.  settle: waits until nothing is computed on an agent's model."""
-        self._server, self._devices, self._settle = server, devices, settle
+    def __init__(self, server: Callable[[], Server], numbers: Mapping[str, int], measure: MeasureAll) -> None:
+        """numbers: of all devices, by id."""
+        self._server, self._numbers, self._measured = server, numbers, measure
         self._unchanged: set[str] = set()
         """Devices whose personal model is the one that was measured last; after a resume all are measured again."""
         self._round = -1
@@ -73,35 +84,46 @@ class WholeFleet(RunObserver):
 
         state: the coordinator's after the round; told: the models that asked devices measure themselves.
         """
-        server = self._server()
-        method, shared, seen = method_of(server.spec), KnownLogits(), self._figures(rounds)
-        chain = transforms.chain(server.spec)
-        for number, agent in self._devices():
-            name, hello = agent.device, server.hellos.get(agent.device)
+        record = self._server().record
+        missing = self._missing(rounds, told)
+        wanted = [
+            Wanted(self._numbers[name], personal and name not in self._unchanged, shared)
+            for name, (personal, shared) in missing.items()
+        ]
+        found = dict(zip(missing, self._asked(rounds, state, wanted), strict=True))
+        for name, (personal, _) in missing.items():
+            figures = found[name]
+            if personal and "personal" not in figures and not record.stands(name, rounds):
+                alone = Wanted(self._numbers[name], personal=True, shared=())
+                figures = {**self._asked(rounds, state, [alone])[0], **figures}
+            for model, values in figures.items():
+                record.measured(name, rounds, values, model)
+            if personal:
+                self._unchanged.add(name)
+
+    def _asked(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
+        """Have devices measured of whom something is wanted; the others have no figures."""
+        asked = [each for each in wanted if each.personal or each.shared]
+        found = iter(self._measured(rounds, state, asked) if asked else ())
+        return [next(found) if each.personal or each.shared else {} for each in wanted]
+
+    def _missing(
+        self, rounds: int, told: Mapping[str, Collection[MeasuredModel]]
+    ) -> dict[str, tuple[bool, tuple[MeasuredModel, ...]]]:
+        """Return, by device, whether its personal model is to be measured, and which shared models."""
+        server, seen = self._server(), self._figures(rounds)
+        method = method_of(server.spec)
+        found: dict[str, tuple[bool, tuple[MeasuredModel, ...]]] = {}
+        for name in self._numbers:
+            hello = server.hellos.get(name)
             if hello is None or not admission.learns(hello, server.method):
                 continue
             if name in seen["personal"] and method.personal_after == "training":
                 self._unchanged.add(name)
             missing = [m for m in method.measured_models if name not in seen[m] and m not in told.get(name, ())]
-            if not missing:
-                continue
-            self._settle(agent)
-            measuring = _Measuring(agent, server.spec, number, rounds, shared)
-            if "personal" in missing:
-                self._measure_personal(measuring, name, rounds)
-            if missing == ["personal"]:
-                continue
-            for model, knowledge in method.shared_models(server.spec, state, number).items():
-                if model in missing:
-                    arrived = chain.undo(chain.apply(knowledge))
-                    server.record.measured(name, rounds, measuring.shared_model(model, arrived), model)
-
-    def _measure_personal(self, measuring: _Measuring, name: str, rounds: int) -> None:
-        record = self._server().record
-        if name in self._unchanged and record.stands(name, rounds):
-            return
-        record.measured(name, rounds, measuring.personal_model())
-        self._unchanged.add(name)
+            if missing:
+                found[name] = "personal" in missing, tuple(model for model in missing if model != "personal")
+        return found
 
     def _figures(self, rounds: int) -> dict[MeasuredModel, Collection[str]]:
         """The devices that have figures of a round, by model."""
@@ -113,6 +135,38 @@ class WholeFleet(RunObserver):
             }
             for model, prefix in PREFIXES.items()
         }
+
+
+class FleetMeasurements:
+    """Measures models on the devices of this process."""
+
+    def __init__(self, spec: FederationSpec, agents: Callable[[int], Agent], settle: Callable[[Agent], None]) -> None:
+        """agents: returns the present agent of a device, by number.
+
+        settle: waits until nothing is computed on an agent's model.
+        """
+        self._spec, self._agents, self._settle = spec, agents, settle
+        self._chain = transforms.chain(spec)
+
+    def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
+        """Implement MeasureAll."""
+        shared = KnownLogits()
+        return [self._device(each, rounds, state, shared) for each in wanted]
+
+    def _device(self, wanted: Wanted, rounds: int, state: Any, known: KnownLogits) -> Figures:
+        agent = self._agents(wanted.number)
+        self._settle(agent)
+        measuring = _Measuring(agent, self._spec, wanted.number, rounds, known)
+        found: dict[MeasuredModel, Mapping[str, float]] = {}
+        if wanted.personal:
+            found["personal"] = measuring.personal_model()
+        if wanted.shared:
+            models = method_of(self._spec).shared_models(self._spec, state, wanted.number)
+            for model in wanted.shared:
+                if model in models:
+                    arrived = self._chain.undo(self._chain.apply(models[model]))
+                    found[model] = measuring.shared_model(model, arrived)
+        return found
 
 
 def _told(method: Method[Any], *, closing: bool) -> Collection[MeasuredModel]:

@@ -72,7 +72,7 @@ def run_federation(
     trained: dict[str, Model] = {}
 
     def keep(virtual: VirtualFleet) -> None:
-        trained.update({device.device.kit.id: device.agent.bench.model for device in virtual.devices})
+        trained.update({device.kit.id: model for device, model in virtual.models()})
 
     def observed(label: str) -> RunObserver:
         given = observer(label)

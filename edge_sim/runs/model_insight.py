@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import islice
+from typing import TypeAlias
 
 import numpy as np
 
 from coordinator.record.insight import Insight, principal_components
 from coordinator.serving import final_prototypes
+from coordinator.serving.server import Server
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.models.base import Model
 from edge_sdk.objectives import softmax
-from edge_sim.clock.virtual_fleet import VirtualDevice, VirtualFleet
 from edge_sim.data.datasets import Dataset
+from edge_sim.fleet.fleet import Device
 
 MOST_PREDICTING, MOST_DRAWN = 100, 6
 """Numbers of devices, counted from the first: for the mean prediction, and for the drawn features."""
@@ -22,11 +25,18 @@ PER_CLASS = 15
 _BATCH = 256
 
 
-def model_insight(virtual: VirtualFleet, dataset: Dataset) -> Insight:
-    """Return predictions, features and prototypes of a run's models at its end."""
-    found = final_prototypes.final_prototypes(virtual.server)
-    learning = [device for device in virtual.devices if device.agent.bench.model.spec.terms]
-    found = replace(found, predictions=_predictions(learning[:MOST_PREDICTING], dataset))
+Trained: TypeAlias = tuple[Device, Model]
+"""A device, and its model at the end of the run."""
+
+
+def model_insight(server: Server, models: Iterable[Trained], dataset: Dataset) -> Insight:
+    """Return predictions, features and prototypes of a run's models at its end.
+
+    models: those of all devices, in the order of their numbers; not more are taken than are needed.
+    """
+    found = final_prototypes.final_prototypes(server)
+    learning = list(islice((each for each in models if each[1].spec.terms), MOST_PREDICTING))
+    found = replace(found, predictions=_predictions([model for _, model in learning], dataset))
     drawn = _features(learning[:MOST_DRAWN], dataset)
     if drawn is None:
         return found
@@ -35,14 +45,13 @@ def model_insight(virtual: VirtualFleet, dataset: Dataset) -> Insight:
     return replace(found, points=points, point_classes=classes, point_devices=devices, explained=explained)
 
 
-def _predictions(devices: Sequence[VirtualDevice], dataset: Dataset) -> Floats | None:
+def _predictions(models: Sequence[Model], dataset: Dataset) -> Floats | None:
     """Return (k, k); row c is the mean of softmax(logits) over these devices and the public samples of class c."""
     labels = dataset.public_labels
-    if labels is None or dataset.public is None or not devices:
+    if labels is None or dataset.public is None or not models:
         return None
     each = []
-    for device in devices:
-        model = device.agent.bench.model
+    for model in models:
         probabilities = softmax(_in_batches(model, dataset.public.samples, "logits"))  # (n, k)
         sums = np.zeros((dataset.classes, dataset.classes))
         np.add.at(sums, labels, probabilities)
@@ -51,12 +60,12 @@ def _predictions(devices: Sequence[VirtualDevice], dataset: Dataset) -> Floats |
     return mean
 
 
-def _features(devices: Sequence[VirtualDevice], dataset: Dataset) -> tuple[Floats, Ints, Ints] | None:
+def _features(trained: Sequence[Trained], dataset: Dataset) -> tuple[Floats, Ints, Ints] | None:
     """Return features (n, d) of some test samples on each device, their classes (n,) and device numbers (n,).
 
     Return None where models have no features or features of different widths, which cannot be drawn together.
     """
-    models = [device.agent.bench.model for device in devices]
+    models = [model for _, model in trained]
     widths = {model.spec.feature_dim if "features" in model.spec.capabilities else 0 for model in models}
     if len(widths) != 1 or widths == {0}:
         return None
@@ -64,7 +73,7 @@ def _features(devices: Sequence[VirtualDevice], dataset: Dataset) -> tuple[Float
     chosen = np.concatenate([np.flatnonzero(truth == label)[:PER_CLASS] for label in np.unique(truth)])
     features = [_in_batches(model, dataset.test.x[chosen], "features") for model in models]
     classes = np.tile(truth[chosen].astype(np.int64), len(models))
-    numbers = np.repeat(np.array([device.device.kit.number for device in devices], np.int64), len(chosen))
+    numbers = np.repeat(np.array([device.kit.number for device, _ in trained], np.int64), len(chosen))
     return np.concatenate(features), classes, numbers
 
 

@@ -150,7 +150,7 @@ def _run_in(
             )
             server, label, virtual_s, spent = virtual.server, "memory", virtual.virtual_s, virtual.spent
             resumed = virtual.resumed
-            seen = model_insight(virtual, fleet.dataset)
+            seen = model_insight(virtual.server, virtual.models(), fleet.dataset)
             finished(virtual)
         else:
             from edge_sim.over_broker.processes import over_broker  # paho only where there is a broker

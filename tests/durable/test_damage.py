@@ -21,7 +21,7 @@ from edge_sdk.errors import Damaged, StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.samples.store import SampleStore
 from edge_sdk.serving.versions import Versions
-from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.checkpoint import Checkpoints, copy_store
 
 FLIPS, CUTS = 16, 4
 """So many bits are flipped in each file, and so often its end is cut off; with --all a hundred times as often."""
@@ -114,7 +114,12 @@ def fill_checkpoint(path: Path) -> None:
     stores: dict[str, Store] = {name: SqliteStore(path.parent / "a.old") for name in "abc"[:1]}
     stores |= dict.fromkeys("bc", stores["a"])
     ledger = Ledger(None, path.parent / "ledger.old")
-    Checkpoints(path.parent).save(ledger, stores, STATE)
+
+    def copy_stores(folder: Path) -> None:
+        for name, store in stores.items():
+            copy_store(store, folder, name)
+
+    Checkpoints(path.parent).save(ledger, copy_stores, STATE)
     ledger.close()
     stores["a"].close()
 

@@ -6,6 +6,7 @@ import dataclasses
 import re
 import signal
 from collections.abc import Mapping
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,7 @@ from edge_sdk.protocol import codec
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.checkpoint import Checkpoints, copy_store
 from edge_sim.config import settings
 from edge_sim.replay.device import replay_device
 from edge_sim.replay.history import History, device_history
@@ -331,7 +332,9 @@ def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> Non
     with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
         first = fleets.Run(parsed, trace=kept)
         checkpoints = Checkpoints(folder)
-        first.clock.at(0.05, lambda: checkpoints.save(first.server.ledger, stores_of(first), first.to_json()))
+        first.clock.at(
+            0.05, lambda: checkpoints.save(first.server.ledger, partial(copy_stores, first), first.to_json())
+        )
         first.finished()
     ledger, stores, state = checkpoints.load()
     with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=True, virtual=True) as kept:
@@ -342,8 +345,9 @@ def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> Non
     assert min(again(path)) > 7
 
 
-def stores_of(run: fleets.Run) -> dict[str, Any]:
-    return {each.device.kit.id: each.agent.store for each in run.devices}
+def copy_stores(run: fleets.Run, folder: Path) -> None:
+    for each in run.devices:
+        copy_store(each.agent.store, folder, each.device.kit.id)
 
 
 @pytest.mark.processes

@@ -85,7 +85,7 @@ def test_cosines() -> None:
 def test_a_run_in_memory_has_all_that_its_models_can_show(pictures: Path) -> None:
     fleet = fleets.built(pictures, "fedproto", 3, rounds=2)
     whole = fleets.Run(fleet).finished()
-    found = model_insight(whole, fleet.dataset)
+    found = model_insight(whole.server, whole.models(), fleet.dataset)
     labels, samples = fleet.dataset.public_labels, fleet.dataset.public.samples
     models = [device.agent.bench.model for device in whole.devices]
     for label in range(fleets.CLASSES):

@@ -12,7 +12,7 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
@@ -61,6 +61,19 @@ def instant(size_bytes: int, *, up: bool) -> float:  # noqa: ARG001  # a Transfe
     return 0.0
 
 
+class Publication(NamedTuple):
+    """A frame that its sender has published."""
+
+    at_s: float
+    sender: str
+    """The sender's client id."""
+    topic: str
+    frame: bytes | Spliced
+    retain: bool
+    up_s: float
+    """Seconds on the sender's link."""
+
+
 class Hub:
     """The broker: delivers frames by subscription, stores retained frames, and publishes wills."""
 
@@ -72,7 +85,7 @@ class Hub:
         self._subscriptions: SubscriptionTree[MemoryTransport] = SubscriptionTree()
         self._subscribers: dict[str, tuple[MemoryTransport, ...]] = {}
         """A cache by topic, valid until any subscription changes."""
-        self._retained: dict[str, bytes] = {}
+        self._retained: dict[str, bytes | Spliced] = {}
         self.down = False
         """Whether the broker itself is down."""
         self.splicers: defaultdict[str, Splicer] = defaultdict(Splicer)
@@ -99,15 +112,22 @@ class Hub:
 
     def publish(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
         """Deliver a frame to all subscribers; an empty retained frame deletes the retained one of its topic."""
-        if retain and frame:
-            self._retained[topic] = frame
-        elif retain:
-            self._retained.pop(topic, None)
         self.on_publish(frame)
-        up_s = sender.transfer_s(len(frame), up=True)
-        for client in self._subscribers_of(topic):
+        self.accept(self.published(sender, topic, frame, retain=retain))
+
+    def published(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> Publication:
+        """Return a frame as it leaves its sender now; the time on the sender's link is counted."""
+        return Publication(self._now_s, sender.client_id, topic, frame, retain, sender.transfer_s(len(frame), up=True))
+
+    def accept(self, given: Publication) -> None:
+        """Deliver what is published at this moment, by a client of this hub or of another one."""
+        if given.retain and given.frame:
+            self._retained[given.topic] = given.frame
+        elif given.retain:
+            self._retained.pop(given.topic, None)
+        for client in self._subscribers_of(given.topic):
             if client.online:
-                self._send_with_faults(sender, client, topic, frame, up_s)
+                self._send_with_faults(given, client)
 
     def _subscribers_of(self, topic: str) -> tuple[MemoryTransport, ...]:
         """Return the subscribers, each once, in the order in which they were linked."""
@@ -173,15 +193,13 @@ class Hub:
         if was_online and client.will is not None:
             self.publish(client, client.will.topic, client.will.frame, retain=True)
 
-    def _send_with_faults(
-        self, sender: MemoryTransport, client: MemoryTransport, topic: str, frame: bytes, up_s: float
-    ) -> None:
-        faults = self.faults
+    def _send_with_faults(self, given: Publication, client: MemoryTransport) -> None:
+        faults, topic, frame = self.faults, given.topic, given.frame
         if faults is NO_FAULTS:
-            transfer_s = up_s + client.transfer_s(len(frame), up=False)
-            self._deliver(client, topic, frame, self._in_order_s(sender, client, transfer_s))
+            transfer_s = given.up_s + client.transfer_s(len(frame), up=False)
+            self._deliver(client, topic, frame, self._in_order_s(given.sender, client, transfer_s))
             return
-        cut, lost, doubled, delayed, *shares = self._draws.draw(client.client_id, topic, frame)
+        cut, lost, doubled, delayed, *shares = self._draws.draw(client.client_id, topic, bytes(frame))
         if cut < faults.disconnect:
             self.fault_counts["disconnect"] += 1
             self.drop_link(client.client_id, faults.disconnect_s)
@@ -192,28 +210,32 @@ class Hub:
         twice, held = doubled < faults.duplicate, delayed < faults.delay
         self.fault_counts.update(duplicate=twice, delay=held)
         for share in shares if twice else shares[:1]:
-            transfer_s = up_s + client.transfer_s(len(frame), up=False)
+            transfer_s = given.up_s + client.transfer_s(len(frame), up=False)
             held_s = self._now_s + transfer_s + share * faults.delay_s
-            arrival_s = held_s if held else self._in_order_s(sender, client, transfer_s)
+            arrival_s = held_s if held else self._in_order_s(given.sender, client, transfer_s)
             self._deliver(client, topic, frame, arrival_s)
 
-    def _in_order_s(self, sender: MemoryTransport, client: MemoryTransport, transfer_s: float) -> float:
+    def _in_order_s(self, sender_id: str, client: MemoryTransport, transfer_s: float) -> float:
         """Return when a frame arrives that does not overtake an earlier one between the same two clients."""
-        earlier_s = client.last_arrivals_s.get(sender.client_id, 0.0)
-        client.last_arrivals_s[sender.client_id] = arrival_s = max(self._now_s + transfer_s, earlier_s)
+        earlier_s = client.last_arrivals_s.get(sender_id, 0.0)
+        client.last_arrivals_s[sender_id] = arrival_s = max(self._now_s + transfer_s, earlier_s)
         return arrival_s
 
     @property
     def _now_s(self) -> float:
         return self.clock.now_s if self.clock else 0.0
 
-    def _deliver(self, client: MemoryTransport, topic: str, frame: bytes, arrival_s: float) -> None:
+    def _deliver(self, client: MemoryTransport, topic: str, frame: bytes | Spliced, arrival_s: float) -> None:
         if self.clock is None:
-            client.push(Incoming(topic, frame))
+            client.push(Incoming(topic, bytes(frame)))
         else:
-            kept = frame if len(frame) < LEAST_BYTES else self.splicers[topic.rpartition("/")[2]].spliced(frame)
-            event = _Arrived(topic, kept) if isinstance(kept, Spliced) else Incoming(topic, frame)
+            kept = self.spliced(topic, frame) if isinstance(frame, bytes) else frame
+            event = _Arrived(topic, kept) if isinstance(kept, Spliced) else Incoming(topic, kept)
             self.clock.at(arrival_s, lambda: client.arrive(event))
+
+    def spliced(self, topic: str, frame: bytes) -> bytes | Spliced:
+        """Return a frame, or if it is long and like the one before of this kind, the frame with a shared middle."""
+        return frame if len(frame) < LEAST_BYTES else self.splicers[topic.rpartition("/")[2]].spliced(frame)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,95 @@
+"""What a run asks of all devices in one process: their costs, states and models, and whether they are over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from edge_sdk.agent import Agent
+from edge_sdk.models.base import Model
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sim.clock.checkpoint import copy_store
+from edge_sim.clock.silence import AwaitedExchange, SilentDevice, why_silent
+from edge_sim.clock.whole_fleet import Figures, FleetMeasurements, Wanted
+from edge_sim.fleet.fleet import Device
+from edge_sim.fleet.hardware import DeviceCost, Hardware
+
+
+class SimulatedDevice(SilentDevice, Protocol):
+    """The interface of a device that a group needs."""
+
+    device: Device
+    agent: Agent
+    hardware: Hardware
+    powered: bool
+    excused: bool
+
+    @property
+    def over(self) -> bool:
+        """Whether its part in the run has ended."""
+
+
+class DeviceGroup:
+    """Devices of a run, in the order of their numbers."""
+
+    def __init__(
+        self, devices: Sequence[SimulatedDevice], spec: FederationSpec, settle: Callable[[Agent], None]
+    ) -> None:
+        """settle: waits until nothing is computed on an agent's model."""
+        self._devices = tuple(devices)
+        self._by_number = {each.device.kit.number: each for each in devices}
+        self._measurements = FleetMeasurements(spec, lambda number: self._by_number[number].agent, settle)
+        self._running = list(devices)
+        """Devices that are not known to be over."""
+
+    def all_over(self) -> bool:
+        """Whether all are over or excused; called after every event, so it skips those known to be over."""
+        while self._running and (self._running[-1].over or self._running[-1].excused):
+            self._running.pop()
+        if not self._running:  # and nobody who was excused has come back
+            self._running = [device for device in self._devices if not (device.over or device.excused)]
+        return not self._running
+
+    def powered(self) -> int:
+        """How many are switched on."""
+        return sum(each.powered for each in self._devices)
+
+    def spent(self, now_s: float) -> dict[str, DeviceCost]:
+        """Return what the run has cost each device so far, by id."""
+        return {each.device.kit.id: each.hardware.spent(now_s) for each in self._devices}
+
+    def board_figures(self, now_s: float) -> dict[str, dict[str, float]]:
+        """Return what each board has come to, as BoardFigures."""
+        found = {}
+        for each in self._devices:
+            board, heat = each.hardware, each.hardware.heat(now_s)
+            figures = {"busy_s": board.busy_s(now_s), "air_s": board.air_s, "energy_j": board.used_j(now_s)}
+            found[each.device.kit.id] = figures | ({} if heat is None else {"heat": heat})
+        return found
+
+    def hardware(self, now_s: float) -> dict[str, dict[str, Any]]:
+        """Return the state of each board as plain values, by id."""
+        return {each.device.kit.id: each.hardware.to_json(now_s) for each in self._devices}
+
+    def why_silent(self, number: int, exchange: AwaitedExchange) -> str:
+        """Return in words why nothing has come from a device."""
+        return why_silent(self._by_number[number], exchange)
+
+    def unfinished_s(self, now_s: float) -> float:
+        """Return the longest time for which a board has computed what it has not stored yet."""
+        return max((each.hardware.unfinished_s(now_s) for each in self._devices), default=0.0)
+
+    def copy_stores(self, folder: Path) -> None:
+        """Write the store of each device into a folder of a checkpoint."""
+        for each in self._devices:
+            copy_store(each.agent.store, folder, each.device.kit.id)
+
+    def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
+        """Implement MeasureAll for these devices."""
+        return self._measurements.measure(rounds, state, wanted)
+
+    def models(self) -> Iterator[tuple[Device, Model]]:
+        """Yield each device and its model."""
+        for each in self._devices:
+            yield each.device, each.agent.bench.model
