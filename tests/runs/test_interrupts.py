@@ -12,7 +12,7 @@ from interrupting import stop_after
 
 from coordinator.record.result import Result
 from edge_sdk.errors import StoreError, UsageError
-from edge_sim.clock import checkpoint
+from edge_sim.clock import checkpoint, device_group
 from edge_sim.runs.runner import run
 
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch)]
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_fails_leaves_the_one_before(
         def full(*_args: object) -> None:
             raise OSError("no space left on device")
 
-        patch.setattr(checkpoint, "_copy", full)
+        patch.setattr(device_group, "copy_store", full)
         with pytest.raises(StoreError, match=r"checkpoint\.new: no space left"):
             run(fleets.tables(pictures), out=out, resume=True)
     same(run(fleets.tables(pictures), out=out, resume=True), whole["fedmd"])
