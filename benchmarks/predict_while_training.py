@@ -66,7 +66,7 @@ def numpy_model() -> Model:
 
 def onnx_model() -> Model:
     """A frozen extractor of 32 filters under a trained head."""
-    from edge_sdk.models.onnx_model import OnnxModel
+    from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
     from edge_sim.models.onnx_extractors import random_extractor
 
     return OnnxModel(random_extractor((1, 8, 8), 0, filters=32), 10, seed=1, preprocess=SCALE)

@@ -41,9 +41,9 @@ from coordinator.report.summary import summary
 from coordinator.report.tables import show_table
 from coordinator.serving import final_prototypes
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
+from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.public_set_server import PublicSetServer
-from coordinator.serving.signatures import LabSecurity
 from coordinator.trace import recording_server
 from coordinator.trace.log import keeping
 from coordinator.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 from coordinator.record.instruments import COORDINATOR
 from coordinator.record.run_record import RunRecord
-from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.intake.upload_screen import UploadScreen
 from coordinator.serving.reduction import Reduction
-from coordinator.serving.upload_screen import UploadScreen
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frozen_dict import FrozenDict

@@ -27,10 +27,10 @@ from coordinator.rounds import (
     RoundState,
     SendReceipt,
 )
-from coordinator.serving import admission
 from coordinator.serving.aggregation import Aggregation
-from coordinator.serving.device_registry import DeviceRegistry
-from coordinator.serving.orders import Orders
+from coordinator.serving.devices import admission
+from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.operators.orders import Orders
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender

@@ -9,17 +9,17 @@ from coordinator.ledger import Ledger
 from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import RunRecord
-from coordinator.serving import admission
-from coordinator.serving.admission import RefusalReason, taken_out, waits
-from coordinator.serving.device_registry import DeviceRegistry
-from coordinator.serving.line_budget import LineBudget
-from coordinator.serving.orders import Orders
+from coordinator.serving.devices import admission
+from coordinator.serving.devices.admission import RefusalReason, taken_out, waits
+from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.devices.seats import Seats
+from coordinator.serving.devices.versions import version_refusal, version_remark
+from coordinator.serving.intake.line_budget import LineBudget
+from coordinator.serving.intake.signatures import newer
+from coordinator.serving.operators.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.run_warnings import RunWarnings
-from coordinator.serving.seats import Seats
 from coordinator.serving.sender import Sender
-from coordinator.serving.signatures import newer
-from coordinator.serving.versions import version_refusal, version_remark
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Envelope, Stamp
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest

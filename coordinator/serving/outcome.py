@@ -16,7 +16,7 @@ from coordinator.record import remarks
 from coordinator.record.metrics import CURVES
 from coordinator.record.result import VERDICTS, DeviceResult, Result, RoundResult
 from coordinator.rounds import RoundPhase
-from coordinator.serving import admission
+from coordinator.serving.devices import admission
 from coordinator.serving.server import Server
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol.messages import Hello

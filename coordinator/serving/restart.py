@@ -11,8 +11,8 @@ from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy, RoundState
 from coordinator.serving import stopping
 from coordinator.serving.aggregation import Aggregation
-from coordinator.serving.device_registry import DeviceRegistry
-from coordinator.serving.orders import Orders
+from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.operators.orders import Orders
 from coordinator.serving.reduction import Reduction
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import storage

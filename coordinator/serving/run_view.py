@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.run_record import RunRecord
-from coordinator.serving.device_report import DeviceReport
+from coordinator.serving.operators.device_report import DeviceReport
 from edge_sdk.protocol.messages import DeviceEntry
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import TypeAlias
 
-from coordinator.serving.admission import ENCRYPTION, RefusalReason
-from coordinator.serving.shares import BLOCK_EARNS, EXCHANGE_EARNS
+from coordinator.serving.devices.admission import ENCRYPTION, RefusalReason
+from coordinator.serving.intake.shares import BLOCK_EARNS, EXCHANGE_EARNS
 from edge_sdk.identity.sealing import Sealing
 from edge_sdk.identity.signatures import FrameSigner
 from edge_sdk.protocol import codec, topics

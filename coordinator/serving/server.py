@@ -38,25 +38,27 @@ from coordinator.rounds import (
     Withheld,
 )
 from coordinator.rounds.queue import RoundQueue
-from coordinator.serving import admission, checks, restart
-from coordinator.serving.checks import UploadChecks
+from coordinator.serving import restart
 from coordinator.serving.command_handler import Arrived, CommandHandler
-from coordinator.serving.device_registry import DeviceRegistry
-from coordinator.serving.device_report import DeviceReport
-from coordinator.serving.frame_screen import FrameScreen
-from coordinator.serving.intake import Intake, booked_to
-from coordinator.serving.line_budget import LineBudget
+from coordinator.serving.devices import admission
+from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.devices.seats import Seats
+from coordinator.serving.intake import checks
+from coordinator.serving.intake.checks import UploadChecks
+from coordinator.serving.intake.frame_intake import Intake, booked_to
+from coordinator.serving.intake.frame_screen import FrameScreen
+from coordinator.serving.intake.line_budget import LineBudget
+from coordinator.serving.intake.shares import Shares
+from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.membership import MembershipHandler
-from coordinator.serving.operator_desk import OperatorDesk
-from coordinator.serving.orders import Orders
+from coordinator.serving.operators.device_report import DeviceReport
+from coordinator.serving.operators.operator_desk import OperatorDesk
+from coordinator.serving.operators.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_view import ServerView
 from coordinator.serving.run_warnings import RunWarnings
-from coordinator.serving.seats import Seats
 from coordinator.serving.sender import Sender
-from coordinator.serving.shares import Shares
-from coordinator.serving.signatures import LabSecurity
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
 from edge_sdk.identity.sealing import sealed_limits
 from edge_sdk.methods.base import Method

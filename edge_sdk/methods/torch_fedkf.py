@@ -28,8 +28,8 @@ from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_anatomy import Tapped, count_cost
 from edge_sdk.models.torch_arrays import to_tensor
 from edge_sdk.models.torch_forms import Host, Loss, Pass, StatefulForm
-from edge_sdk.models.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
+from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Optim, needed
 
 log = logging.getLogger(__name__)

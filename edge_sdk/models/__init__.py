@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from edge_sdk.models.exporting import export
     from edge_sdk.models.linear_head import LinearHead
     from edge_sdk.models.numpy_model import NumpyModel
-    from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher
+    from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher
     from edge_sdk.models.predict_only import PredictOnly
     from edge_sdk.models.sklearn_model import SklearnModel
     from edge_sdk.models.torch_model import TorchModel
@@ -41,8 +41,8 @@ _HOMES = {
     "export": "exporting",
     "LinearHead": "linear_head",
     "NumpyModel": "numpy_model",
-    "OnnxModel": "onnx_model",
-    "OnnxTeacher": "onnx_model",
+    "OnnxModel": "onnx_runtime.onnx_model",
+    "OnnxTeacher": "onnx_runtime.onnx_model",
     "PredictOnly": "predict_only",
     "SklearnModel": "sklearn_model",
     "TorchModel": "torch_model",

@@ -64,7 +64,7 @@ def net_bytes(net: nn.Module, x: Floats, name: str) -> bytes:
 def _check(net: nn.Module, content: bytes, x: Floats, name: str) -> None:
     """Raise ModelError unless the file gives the logits of the net; without ONNX Runtime, check nothing."""
     try:
-        from edge_sdk.models.onnx_session import OnnxSession  # only where ONNX Runtime is installed
+        from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession  # only where ONNX Runtime is installed
     except MissingExtra:
         return
     found = OnnxSession(read_graph(content, name), name=name).rows(x)

@@ -41,12 +41,12 @@ from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draw
 from edge_sdk.models.torch_arrays import Views, array_of, norm_of, overwrite, shared, to_tensor
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
-from edge_sdk.models.torch_fit import Steps, changes_alone
 from edge_sdk.models.torch_forms import Forms, Host, Loss
-from edge_sdk.models.torch_optim import Moments, TorchOptimiser
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.models.torch_served import CHUNK, ServedNet, infer, infer_all
-from edge_sdk.models.torch_traced import (
+from edge_sdk.models.torch_training.torch_fit import Steps, changes_alone
+from edge_sdk.models.torch_training.torch_optim import Moments, TorchOptimiser
+from edge_sdk.models.torch_training.torch_traced import (
     CHANGES,
     PASSES,
     TRACES,

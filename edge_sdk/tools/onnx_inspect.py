@@ -15,9 +15,9 @@ from edge_sdk.methods.registry import load_method, method_fault, method_names
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.onnx_file.graph import Graph, read_graph
 from edge_sdk.models.onnx_file.head import ending_of
-from edge_sdk.models.onnx_inputs import Layout, Port
-from edge_sdk.models.onnx_model import OnnxModel
-from edge_sdk.models.onnx_session import OnnxSession, open_session
+from edge_sdk.models.onnx_runtime.onnx_inputs import Layout, Port
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
+from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession, open_session
 
 
 def command(args: argparse.Namespace) -> int:

@@ -17,9 +17,9 @@ from coordinator.ledger import Ledger
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.run_record import NO_WORK, FleetWork, nobody_knows
 from coordinator.serving.equipment import ready_method
+from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
-from coordinator.serving.signatures import LabSecurity
 from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter
 from edge_sdk.agent import INSTANCE_BYTES, Agent

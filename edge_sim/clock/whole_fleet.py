@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from coordinator.record.metrics import PREFIXES
 from coordinator.record.observer import RunObserver
-from coordinator.serving import admission
+from coordinator.serving.devices import admission
 from coordinator.serving.server import Server
 from edge_sdk.agent import Agent
 from edge_sdk.device.meter import Meter

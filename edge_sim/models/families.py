@@ -165,7 +165,7 @@ def _onnx(
     file: ModelFile | bytes,
     head: HeadKind,
 ) -> Model:
-    from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher  # loads only where asked for
+    from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher  # loads only where asked for
 
     if name == "onnx-teacher":
         return OnnxTeacher(file, classes, preprocess=preprocess, input_shape=shape, name=name)

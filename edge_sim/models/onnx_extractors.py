@@ -15,8 +15,8 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import MissingExtra
 from edge_sdk.models.base import Batches
 from edge_sdk.models.onnx_file.graph import read_graph
-from edge_sdk.models.onnx_model import OnnxModel
-from edge_sdk.models.onnx_session import OnnxSession
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
+from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession
 from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sim.models.kmeans_filters import kmeans_filters
 

@@ -11,7 +11,7 @@ from federated_apps import CLASSES, agent_of, federation, wait_for
 
 import edge_sdk
 from coordinator.broker.embedded import EmbeddedBroker
-from coordinator.serving.identities import MOST_INSTANCES, Identities
+from coordinator.serving.devices.identities import MOST_INSTANCES, Identities
 from coordinator.serving.server import Server
 from edge_sdk.errors import Refused
 from edge_sdk.protocol.codec import Stamp

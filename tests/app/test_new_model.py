@@ -262,7 +262,7 @@ def test_a_swapped_onnx_file_gets_a_head_of_its_own() -> None:
     from onnx_files import CLASSES as KINDS
     from onnx_files import classifier
 
-    from edge_sdk.models.onnx_model import OnnxModel
+    from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
 
     rng = np.random.default_rng(0)
     data = edge_sdk.LocalData(train=edge_sdk.Samples(rng.random((9, 6, 6), np.float32), np.arange(9) % KINDS))

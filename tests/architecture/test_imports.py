@@ -73,7 +73,7 @@ def test_a_planted_violation_is_found(path, source, expected):
     ("path", "source"),
     [
         ("edge_sdk/models/torch_model.py", "import torch"),
-        ("edge_sdk/models/onnx_model.py", "import onnxruntime\nfrom onnx import helper"),
+        ("edge_sdk/models/onnx_runtime/onnx_model.py", "import onnxruntime\nfrom onnx import helper"),
         ("edge_sdk/transport/mqtt/transport.py", "import paho.mqtt.client"),
         ("edge_sdk/agent.py", "from edge_sdk.methods import base"),
         ("edge_sim/run.py", "from edge_sdk.agent import Agent\nfrom coordinator.serving.server import Server"),

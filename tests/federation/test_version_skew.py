@@ -10,7 +10,8 @@ import fleets
 import pytest
 
 from coordinator.record.observer import RunObserver
-from coordinator.serving import membership, versions
+from coordinator.serving import membership
+from coordinator.serving.devices import versions
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.messages import Hello, Message, Refusal

@@ -10,7 +10,7 @@ from pathlib import Path
 import labs
 import pytest
 
-from coordinator.serving.signatures import LabSecurity
+from coordinator.serving.intake.signatures import LabSecurity
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.crypto_keys import is_genuine, new_signing_key, read_signing_key

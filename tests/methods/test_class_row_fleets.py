@@ -15,7 +15,7 @@ from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
-from coordinator.serving import admission
+from coordinator.serving.devices import admission
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.fedproto import FedProto
 from edge_sdk.methods.fedssa import FedSSA

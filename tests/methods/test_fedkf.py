@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from method_specs import FakeDevice, first_step, job, spec_of
 
 from coordinator.record.metrics import averaged_performance, worst_performance
-from coordinator.serving import admission
+from coordinator.serving.devices import admission
 from edge_sdk.methods.base import Registered
 from edge_sdk.methods.fedkf import FedKF
 from edge_sdk.methods.fedkf_term import DataFree

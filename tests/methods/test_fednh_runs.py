@@ -13,7 +13,7 @@ import pytest
 from method_specs import rows_of
 from test_fednh import literal
 
-from coordinator.serving import admission
+from coordinator.serving.devices import admission
 from edge_sdk.methods.fednh import FedNH
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.registry import method_of

@@ -20,7 +20,7 @@ from method_specs import spec_of
 import edge_sim
 from coordinator.record import remarks
 from coordinator.report.summary import summary
-from coordinator.serving import admission
+from coordinator.serving.devices import admission
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.feddf_al import FedDFAL

@@ -19,7 +19,7 @@ onnx = pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper  # noqa: E402  # only where onnx is installed
 
-from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher  # noqa: E402  # only with onnxruntime
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher  # noqa: E402  # only with onnxruntime
 from edge_sim.models.onnx_extractors import random_extractor, teacher  # noqa: E402  # likewise
 
 

@@ -21,7 +21,7 @@ onnx = pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # noqa: E402  # only where onnx is installed
 from onnx_files import CLASSES, FORMS, WIDTH, answers, changed, classifier, file_of  # noqa: E402  # likewise
 
-from edge_sdk.models.onnx_model import OnnxModel, OnnxTeacher  # noqa: E402  # only with onnxruntime
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher  # noqa: E402  # only with onnxruntime
 
 NUMBERS = st.sampled_from([(), ("Identity",), ("Reshape",), ("Dropout",)])
 SOFT = st.sampled_from([(), ("Softmax",), ("LogSoftmax",), ("Softmax", "Identity")])

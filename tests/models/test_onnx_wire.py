@@ -21,7 +21,7 @@ pytest.importorskip("onnx")
 from onnx import TensorProto, helper, numpy_helper  # only where onnx is installed
 from onnx_files import classifier  # likewise
 
-from edge_sdk.models.onnx_model import OnnxModel  # only with onnxruntime
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # only with onnxruntime
 
 FILE = classifier(endings=["Softmax"])
 

@@ -38,8 +38,8 @@ from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  # likewise
 
 from edge_sdk.models.torch_cosine import TorchCosineHead, Unit  # noqa: E402  # likewise
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # likewise
-from edge_sdk.models.torch_optim import TorchOptimiser  # noqa: E402  # likewise
 from edge_sdk.models.torch_seed import seeded  # noqa: E402  # likewise
+from edge_sdk.models.torch_training.torch_optim import TorchOptimiser  # noqa: E402  # likewise
 from edge_sim.models.torch_families import torch_model  # noqa: E402  # likewise
 
 

@@ -17,10 +17,10 @@ from torch import Tensor, nn  # noqa: E402  # torch may be missing
 
 from edge_sdk.data import Preprocess  # noqa: E402  # likewise
 from edge_sdk.errors import UsageError  # noqa: E402  # likewise
-from edge_sdk.models import torch_traced  # noqa: E402  # likewise
 from edge_sdk.models.base import Batches, FitReport  # noqa: E402  # likewise
 from edge_sdk.models.torch_model import TorchModel, answers_of  # noqa: E402  # likewise
 from edge_sdk.models.torch_seed import seeded  # noqa: E402  # likewise
+from edge_sdk.models.torch_training import torch_traced  # noqa: E402  # likewise
 from edge_sdk.objectives import (  # noqa: E402  # likewise
     BoundedDistance,
     ClassContrast,

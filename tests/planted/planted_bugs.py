@@ -143,7 +143,7 @@ BUGS = (
     # -- influence ----------------------------------------------------------------------------------------------------
     PlantedBug(
         "a device weighs what its upload says, not at most what it declared",
-        "coordinator/serving/upload_screen.py",
+        "coordinator/serving/intake/upload_screen.py",
         "min(told, self._registry.samples[device] or 1, told if most is None else most)",
         "told",
         "tests/serving/test_counts.py::test_no_device_weighs_more_than_it_declared",
@@ -167,7 +167,7 @@ BUGS = (
     ),
     PlantedBug(
         "values beyond their bound count",
-        "coordinator/serving/upload_screen.py",
+        "coordinator/serving/intake/upload_screen.py",
         "        if not wrong and upload.round >= self._record.held_out.get(device, 0):\n",
         "        if upload.round >= self._record.held_out.get(device, 0):\n",
         "tests/federation/test_hostile_device.py::test_rows_beyond_their_bound_do_not_count_though_nobody_is_held_out",
@@ -289,7 +289,7 @@ BUGS = (
     ),
     PlantedBug(
         "uploads are not checked against what the exchange asks for",
-        "coordinator/serving/checks.py",
+        "coordinator/serving/intake/checks.py",
         "        check_roles(upload.knowledge, slots, expect)\n",
         "",
         "tests/federation/test_rogue.py::test_a_wrong_shape",
@@ -297,7 +297,7 @@ BUGS = (
     ),
     PlantedBug(
         "a device may speak for another one",
-        "coordinator/serving/checks.py",
+        "coordinator/serving/intake/checks.py",
         '    if getattr(message, "device", None) != sender:\n',
         '    if getattr(message, "device", None) is None:\n',
         "tests/federation/test_rogue.py::test_speaking_for_somebody_else",
@@ -330,7 +330,7 @@ BUGS = (
     # -- identity, at rest, privacy ------------------------------------------------------------------------------------
     PlantedBug(
         "a device's signature is not looked at",
-        "coordinator/serving/signatures.py",
+        "coordinator/serving/intake/signatures.py",
         "return self._genuine(public, signed_text(Role.DEVICE, signed), signature)",
         "return True",
         "tests/identity/test_hostile.py::test_tampered_frames_change_nothing",
@@ -338,7 +338,7 @@ BUGS = (
     ),
     PlantedBug(
         "an enrolled device may sign for another one",
-        "coordinator/serving/signatures.py",
+        "coordinator/serving/intake/signatures.py",
         "            if owner != device:\n",
         "            if not owner:\n",
         "tests/identity/test_keys.py::test_an_enrolled_device_cannot_speak_for_another_one",

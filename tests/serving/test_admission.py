@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from coordinator.serving.admission import RefusalReason, learns, refusal
+from coordinator.serving.devices.admission import RefusalReason, learns, refusal
 from edge_sdk.methods.base import CAPABILITIES
 from edge_sdk.methods.fedal import FedAL
 from edge_sdk.methods.fedmd import FedMD
@@ -86,7 +86,7 @@ def test_without_one_the_older_side_is_to_be_upgraded(versions, spoken, older):
 
 
 def test_a_device_of_tomorrow_finds_a_coordinator_of_tomorrow(monkeypatch):
-    monkeypatch.setattr("coordinator.serving.admission.PROTOCOL_VERSION", 2)
+    monkeypatch.setattr("coordinator.serving.devices.admission.PROTOCOL_VERSION", 2)
     assert judged(FedMD(), versions=(2, 3)) is None
     skipped = judged(FedMD(), versions=(1, 3))
     assert skipped is not None

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.serving.frame_screen import MOST_REPORTED, REPORT_S, FrameScreen
-from coordinator.serving.shares import EXCHANGE_EARNS, HELLO_COSTS, RATES, REPEAT_S, Shares, TokenBucket
+from coordinator.serving.intake.frame_screen import MOST_REPORTED, REPORT_S, FrameScreen
+from coordinator.serving.intake.shares import EXCHANGE_EARNS, HELLO_COSTS, RATES, REPEAT_S, Shares, TokenBucket
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS

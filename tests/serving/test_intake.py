@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.record.run_record import RunRecord
-from coordinator.serving.intake import Intake, booked_to
+from coordinator.serving.intake.frame_intake import Intake, booked_to
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.devices.device_registry import DeviceRegistry
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import CAPABILITIES
 from edge_sdk.methods.fedmd import FedMD

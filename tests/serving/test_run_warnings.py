@@ -9,8 +9,8 @@ import pytest
 
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy
+from coordinator.serving.intake.update_norms import UpdateNorms
 from coordinator.serving.run_warnings import RunWarnings
-from coordinator.serving.update_norms import UpdateNorms
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.fedmd import FedMD

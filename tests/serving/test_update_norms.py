@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import RunRecord
-from coordinator.serving.update_norms import OUTLIER, outliers, update_norm
+from coordinator.serving.intake.update_norms import OUTLIER, outliers, update_norm
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sim.config import settings

@@ -23,7 +23,7 @@ from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Private
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.checks import check_fit
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.models.torch_optim import TorchOptimiser
+from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Optim, needed, softmax
 from edge_sim.engines.base import BatchEngine, DeviceAnswer, DeviceRequest, serve_alone
 from edge_sim.engines.same_models import KnownLogits

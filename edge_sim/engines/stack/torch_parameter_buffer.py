@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.models.torch_optim import Moments
+from edge_sdk.models.torch_training.torch_optim import Moments
 from edge_sdk.objectives import Optim
 
 _ALIGNED = 64

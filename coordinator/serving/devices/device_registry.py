@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from coordinator.serving import admission
-from coordinator.serving.identities import Identities
+from coordinator.serving.devices import admission
+from coordinator.serving.devices.identities import Identities
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import Method, Registered
 from edge_sdk.protocol import codec

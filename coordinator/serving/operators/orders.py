@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from coordinator.ledger import Ledger
-from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.devices.device_registry import DeviceRegistry
 from edge_sdk.protocol.codec import Stamp
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from coordinator.serving.admission import RefusalReason
+from coordinator.serving.devices.admission import RefusalReason
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.version import __version__
 

@@ -15,9 +15,9 @@ from typing import TypeAlias, TypeVar
 from coordinator import rounds
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPhase, RoundState
-from coordinator.serving.device_registry import DeviceRegistry
-from coordinator.serving.device_report import DeviceReport
-from coordinator.serving.orders import Orders
+from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.operators.device_report import DeviceReport
+from coordinator.serving.operators.orders import Orders
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Stamp

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from edge_sdk.models.checks import check_width
 from edge_sdk.models.torch_anatomy import Tap
 from edge_sdk.models.torch_forms import Loss, Pass
-from edge_sdk.models.torch_optim import TorchOptimiser
+from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ import dataclasses
 from typing import Any
 
 from coordinator.record import remarks
-from coordinator.serving import admission
+from coordinator.serving.devices import admission
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import codec

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPhase, RoundState
-from coordinator.serving.device_registry import DeviceRegistry
-from coordinator.serving.orders import Orders
+from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.operators.orders import Orders
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import DeviceEntry, FederationSpec
 

@@ -12,8 +12,8 @@ from dataclasses import replace
 from coordinator.ledger import Slots
 from coordinator.record import remarks
 from coordinator.record.run_record import RunRecord
-from coordinator.serving.device_registry import DeviceRegistry
-from coordinator.serving.update_norms import UpdateNorms
+from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.intake.update_norms import UpdateNorms
 from edge_sdk.methods.base import Registered
 from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import Upload

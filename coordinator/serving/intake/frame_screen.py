@@ -1,4 +1,4 @@
-"""What the coordinator's transport asks about each message before it keeps it: the first checks of intake.py.
+"""What the coordinator's transport asks about each message before it keeps it: the first checks of frame_intake.py.
 
 The transport asks in its own thread.  So a flood never reaches the queue in which frames wait for the coordinator, and
 a chunk takes no memory before it is known whose it is.
@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from coordinator.serving.shares import HELLO_COSTS, Shares
+from coordinator.serving.intake.shares import HELLO_COSTS, Shares
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
 from edge_sdk.protocol.topics import CONTROL, Origin

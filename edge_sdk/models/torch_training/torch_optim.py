@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_sdk.models.optim import CLIP_EPSILON, EPSILON, adam_scales, moment_count, pack_optim
-from edge_sdk.models.torch_steps import adam_step, clipped_gradients, momentum_step, sgd_step, with_decay
+from edge_sdk.models.torch_training.torch_steps import adam_step, clipped_gradients, momentum_step, sgd_step, with_decay
 from edge_sdk.objectives import Optim
 
 Moments: TypeAlias = list[list[Tensor]]

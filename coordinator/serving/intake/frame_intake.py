@@ -23,8 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coordinator.serving import checks
-from coordinator.serving.signatures import LabSecurity
+from coordinator.serving.intake import checks
+from coordinator.serving.intake.signatures import LabSecurity
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Envelope, Limits, Verify

@@ -11,8 +11,8 @@ from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
 from edge_sdk.models.onnx_file.head import ending_of, with_new_head, with_rows
-from edge_sdk.models.onnx_inputs import Adapter, Layout
-from edge_sdk.models.onnx_session import OnnxSession, digest_of
+from edge_sdk.models.onnx_runtime.onnx_inputs import Adapter, Layout
+from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession, digest_of
 
 How = Literal["layer", "outputs", "new"]
 """layer: the file's last linear layer is the head; outputs: the head starts as the identity on the file's outputs;

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import Persist, RoundState
-from coordinator.serving.admission import RefusalReason
-from coordinator.serving.device_registry import DeviceRegistry
+from coordinator.serving.devices.admission import RefusalReason
+from coordinator.serving.devices.device_registry import DeviceRegistry
 
 MOST_ON_PROBATION = 16
 """The most devices on probation beyond the free seats."""

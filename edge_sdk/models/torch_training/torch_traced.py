@@ -23,10 +23,10 @@ import torch
 from torch import Tensor, nn
 
 from edge_sdk.errors import UsageError
-from edge_sdk.models.torch_fit import Steps
-from edge_sdk.models.torch_optim import TorchOptimiser
-from edge_sdk.models.torch_recording import NotTraceable, of_steps, recorded
-from edge_sdk.models.torch_script import PassScript, Script, SizedRecording, for_any_size, sized
+from edge_sdk.models.torch_training.torch_fit import Steps
+from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
+from edge_sdk.models.torch_training.torch_recording import NotTraceable, of_steps, recorded
+from edge_sdk.models.torch_training.torch_script import PassScript, Script, SizedRecording, for_any_size, sized
 from edge_sdk.objectives import Objective, Optim
 
 log = logging.getLogger(__name__)

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from edge_sdk.models import torch_steps
 from edge_sdk.models.optim import CLIP_EPSILON, EPSILON, adam_scales, moment_count
-from edge_sdk.models.torch_optim import TorchOptimiser
-from edge_sdk.models.torch_recording import (
+from edge_sdk.models.torch_training import torch_steps
+from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
+from edge_sdk.models.torch_training.torch_recording import (
     Line,
     NotTraceable,
     OfBatch,

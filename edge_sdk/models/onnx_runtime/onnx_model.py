@@ -17,9 +17,9 @@ from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.frozen_body import FrozenBodyModel
 from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
 from edge_sdk.models.onnx_file.head import ending_of
-from edge_sdk.models.onnx_inputs import Adapter, Inputs, Layout
-from edge_sdk.models.onnx_session import OnnxSession
-from edge_sdk.models.onnx_split import split_file
+from edge_sdk.models.onnx_runtime.onnx_inputs import Adapter, Inputs, Layout
+from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession
+from edge_sdk.models.onnx_runtime.onnx_split import split_file
 from edge_sdk.models.predict_only import PredictOnly
 
 _NAME = "onnx"
