@@ -27,7 +27,7 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--engine",
-        choices=("exact", "cohort", "workers", "ray", "auto"),
+        choices=("exact", "cohort", "workers", "shards", "ray", "auto"),
         help="what devices compute on in memory: shorthand for --set run.engine=ENGINE",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")

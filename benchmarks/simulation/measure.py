@@ -181,6 +181,49 @@ HOW_EVALUATED = (
 )
 
 
+def computing() -> Found:
+    """Computing time of a device's round on each engine: what two cores would need if no process ever waited."""
+    head = ["method", "fleet", "devices", "engine", "this process, ms", "slowest of two others, ms", "both"]
+    rows: Table = [[*head, "of `exact` (each time)"]]
+    for method, fleet, devices in COMPUTED:
+        if CASES and f"{method}-{fleet}-{devices}" not in CASES.split(","):
+            continue
+        found: dict[str, list[Timing]] = {engine: [] for engine in ENGINES}
+        for _ in range(REPEATS):
+            for engine, timings in found.items():
+                timings.append(timed("ours.py", method, fleet, str(devices), engine))
+        alone = [each.cpu_ms_per_device_round for each in found["exact"]]
+        for engine, timings in found.items():
+            own = [each.cpu_ms_per_device_round for each in timings]
+            child = [each.child_cpu_ms_per_device_round for each in timings]
+            both = [sum(each) for each in zip(own, child, strict=True)]
+            shares = sorted(one / other for one, other in zip(both, alone, strict=True))
+            rows.append(
+                [
+                    *(method, fleet, str(devices), engine),
+                    *(f"{median(each):.2f}" for each in (own, child, both)),
+                    f"**{median(shares):.2f}** ({', '.join(f'{share:.2f}' for share in shares)})",
+                ]
+            )
+            print(rows[-1], flush=True)
+    return Found(rows, [HOW_COMPUTING, load()])
+
+
+ENGINES = ("exact", "shards", "workers", "cohort")
+COMPUTED = tuple(
+    (method, fleet, devices)
+    for method, fleet in (("fedproto", "mlp"), ("fedavg", "mlp"), ("fedavg", "cnn"))
+    for devices in (20, 100)
+)
+"""The cases of the section `computing`: method, fleet, devices."""
+HOW_COMPUTING = (
+    "Milliseconds of computing time per device and round, rounds as above: of the process with the coordinator, and of "
+    "the one of two worker processes or shards that computed more. While a shard computes, that process waits, so "
+    "`both` is about the time of a round on two free cores. With EDGE_STACKED=off no engine stacks; else dense nets "
+    "are stacked, but in `exact`."
+)
+
+
 def scale() -> Found:
     """1,000 devices against 100, 60 samples of MNIST each: time and memory per device."""
     if not MNIST:
@@ -235,6 +278,7 @@ def gpu() -> Found:
 SECTIONS = {
     "workers": ("Worker processes, dense nets stacked", lambda: ratios("workers")),
     "cohort": ("One process, dense nets stacked", lambda: ratios("cohort")),
+    "computing": ("Computing time of each engine", computing),
     "evaluated": ("Every round evaluated", evaluated),
     "scale": ("1,000 devices", scale),
     "stub": ("10,000 devices", stub),

@@ -12,7 +12,7 @@ import time
 
 STARTED_S = time.time()
 
-from task import now_s, tables, tell  # the clock above sees the imports
+from task import children_s, now_s, tables, tell  # the clock above sees the imports
 
 from coordinator.record.observer import RunObserver
 from coordinator.record.result import RoundResult
@@ -25,10 +25,12 @@ class Stopwatch(RunObserver):
 
     def __init__(self) -> None:
         self.ends_s: list[tuple[float, float]] = []
+        self.child_ends_s: list[dict[int, float]] = []
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
         """Note the time."""
         self.ends_s.append(now_s())
+        self.child_ends_s.append(children_s())
 
 
 def main() -> None:
@@ -36,7 +38,8 @@ def main() -> None:
     method, fleet, count, engine, *npz = sys.argv[1:]
     watch = Stopwatch()
     run(tables(method, fleet, int(count), npz="".join(npz), engine=engine), observer=lambda _label: watch)
-    tell(watch.ends_s, int(count), STARTED_S, children=2 if engine in ("workers", "auto") else 0)
+    children = 2 if engine in ("workers", "shards", "auto") else 0
+    tell(watch.ends_s, int(count), STARTED_S, children, watch.child_ends_s)
 
 
 if __name__ == "__main__":

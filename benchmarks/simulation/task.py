@@ -15,6 +15,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from nets import FEATURES, FLEETS
@@ -41,6 +42,8 @@ class Timing:
     """From the start of the process to the end of the first round."""
     peak_mib: float
     """Peak memory of this process and its children."""
+    child_cpu_ms_per_device_round: float = 0.0
+    """Computing time of the child process that computed most."""
 
 
 def tables(method: str, fleet: str, devices: int, *, npz: str = "", engine: str = "") -> dict[str, Any]:
@@ -78,6 +81,8 @@ def _where(nets: Sequence[str]) -> dict[str, Any]:
     """Return the settings of the torch device: on a GPU all nets stack, on a CPU dense nets only."""
     if DEVICE != "cpu":
         return {"device": DEVICE}
+    if os.environ.get("EDGE_STACKED") == "off":
+        return {"stacked": []}
     return {"stacked": [net for net in nets if net == "mlp"]}
 
 
@@ -92,8 +97,37 @@ def now_s() -> tuple[float, float]:
     return time.monotonic(), time.process_time()
 
 
-def tell(round_ends_s: Sequence[tuple[float, float]], devices: int, started_s: float, children: int = 0) -> None:
-    """Print a Timing as JSON; round_ends_s as `now_s` gave them, started_s on the wall clock."""
+def children_s() -> dict[int, float]:
+    """Computing time of each child process of this one, by process id; empty where the system does not tell."""
+    found = {}
+    tick_s = 1 / os.sysconf("SC_CLK_TCK")
+    for children in Path("/proc/self/task").glob("*/children"):
+        for pid in children.read_text(encoding="ascii").split():
+            _, _, numbers = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(") ")
+            user, system = numbers.split()[11:13]
+            found[int(pid)] = (int(user) + int(system)) * tick_s
+    return found
+
+
+def slowest_child_s(round_ends_s: Sequence[dict[int, float]]) -> float:
+    """Return the computing time a round of the child that computed most, over the rounds after the first."""
+    if len(round_ends_s) < 3:
+        return 0.0
+    first, last = round_ends_s[0], round_ends_s[ROUNDS - 2]
+    return max((last[pid] - first.get(pid, 0.0) for pid in last), default=0.0) / (ROUNDS - 2)
+
+
+def tell(
+    round_ends_s: Sequence[tuple[float, float]],
+    devices: int,
+    started_s: float,
+    children: int = 0,
+    child_ends_s: Sequence[dict[int, float]] = (),
+) -> None:
+    """Print a Timing as JSON; round_ends_s as `now_s` gave them, started_s on the wall clock.
+
+    child_ends_s: what `children_s` gave at the same moments.
+    """
     offset_s = time.time() - time.monotonic()
     wall_s, cpu_s = ([b[i] - a[i] for a, b in pairwise(round_ends_s)][: ROUNDS - 2] for i in (0, 1))
     timing = Timing(
@@ -101,5 +135,6 @@ def tell(round_ends_s: Sequence[tuple[float, float]], devices: int, started_s: f
         cpu_ms_per_device_round=statistics.median(cpu_s) * 1000 / devices,
         first_round_s=round_ends_s[0][0] + offset_s - started_s,
         peak_mib=peak_mib(children),
+        child_cpu_ms_per_device_round=slowest_child_s(child_ends_s) * 1000 / devices,
     )
     sys.stdout.write(json.dumps(asdict(timing)) + "\n")

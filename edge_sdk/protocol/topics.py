@@ -158,6 +158,15 @@ def _sender(topic: str) -> str | None:
             return None
 
 
+def receiver(topic: str) -> str | None:
+    """Return the device that alone receives what is published on a topic; None if there is no such device."""
+    match topic.split("/"):
+        case [*root, _, "dn", device, _] if "/".join(root) == ROOT:
+            return device
+        case _:
+            return None
+
+
 def chunk_request_topic(topic: str) -> str | None:
     """Return the topic on which to request missing chunks of a frame from its sender; None if there is none.
 

@@ -19,10 +19,14 @@ class VirtualClock:
         """Schedule a call at a time that is not in the past.  place: a reserved place among the events of that time."""
         heapq.heappush(self._queue, (max(time_s, self.now_s), self.place() if place is None else place, act))
 
-    def place(self) -> int:
-        """Reserve a place among the events of one time, for an event whose time is not known yet."""
-        self._asked += 1
-        return self._asked
+    def place(self, count: int = 1) -> int:
+        """Reserve a place among the events of one time, for an event whose time is not known yet.
+
+        count: how many places in a row are reserved; the first one is returned.
+        """
+        first = self._asked + 1
+        self._asked += count
+        return first
 
     @property
     def next_s(self) -> float:

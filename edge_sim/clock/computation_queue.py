@@ -73,6 +73,8 @@ class ComputationQueue:
         self._engine, self._noted = engine, noted
         self._added: list[Computation] = []
         """All computations since time passed last."""
+        self._agents: set[Agent] = set()
+        """Theirs."""
         self._waiting: deque[Computation] = deque()
         self._under_way: dict[DeviceRequest, Computation] = {}
         self._computing: set[Agent] = set()
@@ -88,8 +90,13 @@ class ComputationQueue:
     def add(self, computation: Computation) -> None:
         """Add a computation, which is done before time passes."""
         self._added.append(computation)
+        self._agents.add(computation.agent)
         self._waiting.append(computation)
         self._begin()
+
+    def waits_for(self, agent: Agent) -> bool:
+        """Whether a computation of this agent was added since the last `compute`."""
+        return agent in self._agents
 
     def settle(self, agent: Agent) -> None:
         """Wait until nothing is computed on a device's model, before an event changes the device."""
@@ -108,6 +115,7 @@ class ComputationQueue:
                 self._go_on(computation)
             self._begin()
         added, self._added = self._added, []
+        self._agents.clear()
         for computation in added:
             if computation.computed:
                 computation.done()

@@ -53,7 +53,10 @@ class FaultyFleet(Protocol):
     """The interface of a fleet that the faults of a scenario need."""
 
     clock: VirtualClock
-    hub: Hub
+
+    @property
+    def hub(self) -> Hub:
+        """The broker, or the coordinator's side of it."""
 
     @property
     def devices(self) -> Sequence[SwitchableDevice]:
@@ -66,8 +69,8 @@ class FaultyFleet(Protocol):
     def server(self) -> Server:
         """The coordinator."""
 
-    def power_cut(self, who: str, at_s: float, for_s: float) -> None:
-        """Cut the power of a device, or of the `coordinator`, for some seconds."""
+    def lose_coordinator(self, at_s: float, for_s: float) -> None:
+        """Cut the coordinator's power for some seconds."""
 
 
 def schedule_faults(fleet: FaultyFleet, scenario: ScenarioTable, seed: int) -> None:
@@ -79,7 +82,7 @@ def schedule_faults(fleet: FaultyFleet, scenario: ScenarioTable, seed: int) -> N
     schedule_broker_faults(clock, fleet.hub, scenario)
     for at_s in scenario.coordinator_lost_at_s:
         if at_s >= clock.now_s:
-            fleet.power_cut("coordinator", at_s, scenario.coordinator_lost_for_s)
+            fleet.lose_coordinator(at_s, scenario.coordinator_lost_for_s)
     clock.at(scenario.until_s, lambda: _give_up(fleet, scenario))
     for device in fleet.devices:
         device.faults = DeviceFaults(device, scenario, seed)

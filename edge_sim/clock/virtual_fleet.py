@@ -78,7 +78,8 @@ class VirtualFleet:
         self.clock = VirtualClock(state["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
         self._checkpoints = checkpoints
-        self._queue = ComputationQueue(engine or ExactEngine(), (observer or RunObserver()).noted)
+        self._engine = engine or ExactEngine()
+        self._queue = ComputationQueue(self._engine, (observer or RunObserver()).noted)
         self.devices: tuple[VirtualDevice, ...] = ()
         numbers = {each.kit.id: each.kit.number for each in fleet.devices}
         self._whole_fleet = WholeFleet(lambda: self.server, numbers, self._measure)
@@ -198,6 +199,16 @@ class VirtualFleet:
             raise
         self._whole_fleet.complete()
 
+    @property
+    def peak_bytes(self) -> int:
+        """Largest resident memory of the engine's own processes, in bytes; known once this is closed."""
+        return self._engine.peak_bytes
+
+    def close(self) -> None:
+        """Close the engine and the server."""
+        self._engine.close()
+        self.server.close()
+
     def _pass_time(self, between_events: Callable[[], None]) -> None:
         clock, over = self.clock, self.server.over
         while not (over and self._group.all_over()):
@@ -221,18 +232,26 @@ class VirtualFleet:
         All is lost but what its store or ledger holds.  A device or coordinator that is done by then is not cut.
         """
         machines: dict[str, VirtualCoordinator | VirtualDevice] = {d.device.kit.id: d for d in self.devices}
-        machine = {"coordinator": self._coordinator, **machines}[who]
+        cut_power({"coordinator": self._coordinator, **machines}[who], self.clock, at_s, for_s)
 
-        def cut() -> None:
-            if machine.powered and not machine.over:
-                machine.power_off()
-                self.clock.at(self.clock.now_s + for_s, machine.power_on)
-
-        self.clock.at(at_s, cut)
+    def lose_coordinator(self, at_s: float, for_s: float) -> None:
+        """Implement FaultyFleet."""
+        cut_power(self._coordinator, self.clock, at_s, for_s)
 
     def _save(self) -> None:
         if self._checkpoints is not None:
             self._checkpoints.save(self.server.ledger, self._group.copy_stores, self.to_json())
+
+
+def cut_power(machine: VirtualCoordinator | VirtualDevice, clock: VirtualClock, at_s: float, for_s: float) -> None:
+    """Cut the power of a machine at `at_s`, unless it is done by then; it starts again after `for_s` seconds."""
+
+    def cut() -> None:
+        if machine.powered and not machine.over:
+            machine.power_off()
+            clock.at(clock.now_s + for_s, machine.power_on)
+
+    clock.at(at_s, cut)
 
 
 def total_work(spent: Iterable[DeviceCost]) -> FleetWork:

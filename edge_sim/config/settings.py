@@ -178,14 +178,15 @@ class RunTable:
     it, with the same private steps; `every-round`: in all rounds; `off`, or false: not at all."""
     processes: Annotated[int, Integer(1, 64)] = 2
     """Number of processes that the torch devices share over a real broker; each other device has its own process."""
-    engine: Annotated[str, Text(16, "exact|cohort|workers|ray|auto")] = "exact"
-    """What devices compute on in memory: one by one; stacked; in worker processes; on Ray; or whichever of this
-    machine's a calibration finds fastest.  See docs/how-to/speed.md and scale-out.md."""
+    engine: Annotated[str, Text(16, "exact|cohort|workers|shards|ray|auto")] = "exact"
+    """What devices compute on in memory: one by one; stacked; in worker processes; whole devices in processes; on Ray;
+    or whichever of this machine's a calibration finds fastest.  See docs/how-to/speed.md and scale-out.md."""
     workers: Annotated[int, Integer(0, 256)] = 0
-    """Number of worker processes; 0: one per core of this machine; on Ray one per core of the cluster, or 2 locally."""
+    """Number of worker processes or shards; 0: one per core of this machine; on Ray one per core of the cluster, or 2
+    locally."""
     stacked: tuple[str, ...] | None = None
-    """Models, by the name that they have in reports, that cohort and workers stack; default: for cohort every one that
-    can be, for workers none."""
+    """Models, by the name that they have in reports, that cohort, workers and shards stack; default: for cohort every
+    one that can be, for workers and shards none."""
     ray_address: Annotated[str, Text(256)] | None = None
     """Address of the Ray cluster: HOST:PORT or auto; default: RAY_ADDRESS from the environment, else a local Ray."""
     ray_fold: bool = False
@@ -197,7 +198,7 @@ class RunTable:
 
     def check(self, where: str) -> None:
         """Raise UsageError for settings that cannot be combined with a GPU."""
-        if self.device != CPU and self.engine in ("workers", "ray"):
+        if self.device != CPU and self.engine in ("workers", "shards", "ray"):
             raise UsageError(
                 f'{where}.engine: "{self.engine}" computes in processes without a GPU, and the device is '
                 f'{self.device}; use "cohort", which stacks devices there'

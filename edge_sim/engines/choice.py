@@ -33,7 +33,7 @@ def open_engine(table: RunTable, fleet: Fleet) -> Engine:
         return ExactEngine()  # what does not load torch must not load it now
     from edge_sim.engines.torch_engines import cohort, workers  # torch only where a device has it
 
-    if table.engine == "cohort":
+    if table.engine == "cohort" or (table.engine == "shards" and table.stacked):  # a run in shards that is resumed
         return cohort(table, fleet)
     if table.engine == "workers":
         if os.name != "posix":

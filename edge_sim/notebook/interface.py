@@ -14,13 +14,12 @@ from coordinator.report.run_files import write_run
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Model
-from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings as config_settings
 from edge_sim.config.settings import Config
 from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
 from edge_sim.notebook.given import GivenData, GivenModels, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
-from edge_sim.runs.runner import ObserverFor, run
+from edge_sim.runs.runner import ObserverFor, VirtualRun, run
 from edge_sim.studies.axes import axes_of
 from edge_sim.studies.compare import compare
 from edge_sim.studies.planned_runs import with_setting
@@ -30,7 +29,7 @@ from edge_sim.studies.sweep import sweep
 Source = Config | Mapping[str, Any] | str | Path
 """A TOML file, its tables, or a parsed Config."""
 DATA = "data.npz"
-ONLY_HERE = ("workers", "ray")
+ONLY_HERE = ("workers", "shards", "ray")
 """Engines that compute in other processes, which do not know functions of this one."""
 
 
@@ -71,7 +70,7 @@ def run_federation(
         raise UsageError(f"models: functions are known in this process alone, not over {broker}; give MODULE:FACTORY")
     trained: dict[str, Model] = {}
 
-    def keep(virtual: VirtualFleet) -> None:
+    def keep(virtual: VirtualRun) -> None:
         trained.update({device.kit.id: model for device, model in virtual.models()})
 
     def observed(label: str) -> RunObserver:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -12,6 +13,7 @@ from typing import Any, TypeAlias
 
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
+from coordinator.record.insight import Insight
 from coordinator.record.observer import RunEnded, RunObserver
 from coordinator.record.result import Result
 from coordinator.report.run_files import read_run, write_run
@@ -26,19 +28,23 @@ from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.engines import choice
+from edge_sim.engines import choice, garbage_collection
 from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes
 from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
-from edge_sim.runs import garbage_collection, late_start, run_folder, unused_settings
+from edge_sim.runs import late_start, run_folder, unused_settings
 from edge_sim.runs.model_insight import model_insight
 from edge_sim.runs.simulation_result import NOTHING, simulation_result
+from edge_sim.shards.sharded_fleet import ShardedFleet
+from edge_sim.shards.shards import check_for_shards
 
 log = logging.getLogger(__name__)
 
 KeptState: TypeAlias = tuple[Ledger, dict[str, Store], dict[str, Any] | None]
 """The ledger, the stores of devices and the state of a simulation; None: it begins."""
-WhenFinished: TypeAlias = "Callable[[VirtualFleet], None]"
+VirtualRun: TypeAlias = VirtualFleet | ShardedFleet
+"""A run in virtual time."""
+WhenFinished: TypeAlias = Callable[[VirtualRun], None]
 ObserverFor = Callable[[str], RunObserver | None]
 """An observer for the part of a run with this label."""
 
@@ -132,6 +138,8 @@ def _run_in(
 ) -> Result:
     if broker == "memory":
         feasible.check_feasible(fleet, parsed.run.stacked or ())
+        if parsed.run.engine == "shards":
+            check_for_shards(fleet, parsed.faults)
     if out is not None:
         run_folder.keep_settings(out, parsed)
     export_partition(parsed, fleet)
@@ -145,13 +153,18 @@ def _run_in(
     virtual_time, ended = broker == "memory", ""
     with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
         if virtual_time:
+            seen = Insight()
+
+            def look(virtual: VirtualRun) -> None:
+                nonlocal seen
+                seen = model_insight(virtual.server, virtual.models(), fleet.dataset)
+                finished(virtual)
+
             virtual, memory, ended = _in_memory(
-                parsed, fleet, out, observer(""), resume=resume, quarantine=quarantine, trace=kept
+                parsed, fleet, out, observer(""), resume=resume, quarantine=quarantine, trace=kept, look=look
             )
             server, label, virtual_s, spent = virtual.server, "memory", virtual.virtual_s, virtual.spent
             resumed = virtual.resumed
-            seen = model_insight(virtual.server, virtual.models(), fleet.dataset)
-            finished(virtual)
         else:
             from edge_sim.over_broker.processes import over_broker  # paho only where there is a broker
 
@@ -216,10 +229,12 @@ def _in_memory(
     resume: bool,
     quarantine: bool = False,
     trace: TraceWriter | None = None,
-) -> tuple[VirtualFleet, Mapping[str, float], str]:
+    look: WhenFinished = lambda _virtual: None,
+) -> tuple[VirtualRun, Mapping[str, float], str]:
     """Run the federation in virtual time; return its fleet at the end, and the memory that the run took.
 
-    The text is why an observer ended the run early; empty: none did.
+    look: is called with the fleet at the end, as long as its models are there.  The text is why an observer ended the
+    run early; empty: none did.
     """
     checkpoints = Checkpoints(out / "checkpoint") if out else None
     tell = observer.noted if observer is not None else log.warning
@@ -231,8 +246,45 @@ def _in_memory(
 
         use_exact_arithmetic()
     limit_threads(1)  # of numpy's library, too: several threads add in another order, and wait for one another
-    engine = choice.open_engine(config.run, fleet)
-    virtual = VirtualFleet(
+    virtual = _opened(config, fleet, (ledger, stores, state), observer, checkpoints, trace=trace)
+    ended = ""
+    try:
+        try:
+            virtual.run()
+        except RunEnded as why:
+            ended = str(why)
+        own_bytes = peak_bytes()
+        look(virtual)
+    finally:
+        virtual.close()
+    peak_mib = (own_bytes + virtual.peak_bytes) / MIB
+    return virtual, {"peak_mib": peak_mib} if peak_mib else NOTHING, ended
+
+
+def _opened(
+    config: Config,
+    fleet: Fleet,
+    kept: KeptState,
+    observer: RunObserver | None,
+    checkpoints: Checkpoints | None,
+    *,
+    trace: TraceWriter | None,
+) -> VirtualRun:
+    """Return the fleet of a run on the engine that its table names; a run in shards resumes in one process."""
+    ledger, stores, state = kept
+    if config.run.engine == "shards" and state is None:
+        return ShardedFleet(
+            fleet,
+            config.run.workers or os.cpu_count() or 1,
+            ledger=ledger,
+            faults=config.faults,
+            faults_seed=config.faults_seed,
+            observer=observer,
+            checkpoints=checkpoints,
+            trace=trace,
+            stacked=frozenset(config.run.stacked or ()),
+        )
+    return VirtualFleet(
         fleet,
         ledger=ledger,
         stores=stores,
@@ -240,21 +292,11 @@ def _in_memory(
         faults_seed=config.faults_seed,
         observer=observer,
         checkpoints=checkpoints,
-        engine=engine,
+        engine=choice.open_engine(config.run, fleet),
         wrap_method=choice.method_wrapper(config.run),
         state=state,
         trace=trace,
     )
-    ended = ""
-    try:
-        virtual.run()
-    except RunEnded as why:
-        ended = str(why)
-    finally:
-        engine.close()
-        virtual.server.close()
-    peak_mib = (peak_bytes() + engine.peak_bytes) / MIB
-    return virtual, {"peak_mib": peak_mib} if peak_mib else NOTHING, ended
 
 
 def _kept(checkpoints: Checkpoints, *, quarantine: bool, tell: Callable[[str], None]) -> KeptState:

@@ -13,8 +13,8 @@ from edge_sim.config.scenario import ScenarioTable
 from edge_sim.config.settings import Config, RunTable
 
 USED_BY = {
-    "workers": ("cohort", "workers", "ray"),
-    "stacked": ("cohort", "workers", "ray"),
+    "workers": ("cohort", "workers", "shards", "ray"),
+    "stacked": ("cohort", "workers", "shards", "ray"),
     "ray_address": ("ray",),
     "ray_fold": ("ray",),
     "memory_bytes": ("cohort", "workers"),

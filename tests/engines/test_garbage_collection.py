@@ -6,7 +6,7 @@ import gc
 
 import pytest
 
-from edge_sim.runs import garbage_collection
+from edge_sim.engines import garbage_collection
 
 
 def test_it_is_as_before_afterwards() -> None:

@@ -26,7 +26,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
     [
         (["sim"], {"simulate"}),
         (["simulate", "--res"], {"--resume"}),
-        (["simulate", "--engine", ""], {"exact", "cohort", "workers", "ray", "auto"}),
+        (["simulate", "--engine", ""], {"exact", "cohort", "workers", "shards", "ray", "auto"}),
         (["lab", "cl"], {"claim"}),
     ],
 )

@@ -174,7 +174,12 @@ class Hub:
             if client.online:
                 client.online = False
                 client.push(Disconnected("the broker went away"))
-        self.clock.at(self.clock.now_s + for_s, self._restarted)
+        self.schedule_restart(self.clock.now_s + for_s, self._restarted)
+
+    def schedule_restart(self, time_s: float, restarted: Callable[[], None]) -> None:
+        """Have `restarted` called when the broker is up again."""
+        if self.clock is not None:
+            self.clock.at(time_s, restarted)
 
     def _restarted(self) -> None:
         self.down = False
@@ -229,13 +234,17 @@ class Hub:
         if self.clock is None:
             client.push(Incoming(topic, bytes(frame)))
         else:
-            kept = self.spliced(topic, frame) if isinstance(frame, bytes) else frame
+            kept = self.spliced(topic, frame)
             event = _Arrived(topic, kept) if isinstance(kept, Spliced) else Incoming(topic, kept)
             self.clock.at(arrival_s, lambda: client.arrive(event))
 
-    def spliced(self, topic: str, frame: bytes) -> bytes | Spliced:
+    def spliced(self, topic: str, frame: bytes | Spliced) -> bytes | Spliced:
         """Return a frame, or if it is long and like the one before of this kind, the frame with a shared middle."""
-        return frame if len(frame) < LEAST_BYTES else self.splicers[topic.rpartition("/")[2]].spliced(frame)
+        return (
+            frame
+            if len(frame) < LEAST_BYTES or isinstance(frame, Spliced)
+            else self.splicers[topic.rpartition("/")[2]].spliced(frame)
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -1,0 +1,113 @@
+"""One device with a clock and a half of the broker of its own.
+
+Devices meet only through the coordinator, so each may be at a time of its own.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+
+from edge_sdk.protocol.codec import CommonKnowledge
+from edge_sdk.transport.memory.hub import Publication
+from edge_sdk.transport.memory.splicing import Splicer
+from edge_sim.clock.clock import VirtualClock
+from edge_sim.clock.computation_queue import ComputationQueue
+from edge_sim.clock.scenario_faults import DeviceFaults, schedule_broker_faults
+from edge_sim.clock.virtual_fleet import VirtualDevice
+from edge_sim.fleet.fleet import Device
+from edge_sim.shards.half_hub import HalfHub
+from edge_sim.shards.messages import ShardSetup
+
+_MOST_FRAMES = 2**48
+"""More frames than a device receives."""
+
+
+class DeviceWorld:
+    """A device, and all that happens to it."""
+
+    def __init__(
+        self,
+        device: Device,
+        setup: ShardSetup,
+        queue: ComputationQueue,
+        common: CommonKnowledge,
+        splicers: defaultdict[str, Splicer],
+    ) -> None:
+        """queue, common, splicers: what the devices of a process share."""
+        self.clock, self._queue = VirtualClock(), queue
+        self.hub = HalfHub(self.clock, setup.faults, setup.faults_seed)
+        self.hub.splicers = splicers
+        self.waiting = 0
+        """Number of frames from elsewhere that are not accepted yet."""
+        spec = setup.spec
+        self.device = VirtualDevice(
+            device, None, self.hub, self.clock, spec.federation, queue=queue, identity=device.kit.id, common=common
+        )
+        schedule_broker_faults(self.clock, self.hub, setup.scenario)
+        self.clock.at(self.clock.now_s, self._connect)
+        self._places = itertools.count(self.clock.place(_MOST_FRAMES))
+        """Places of frames from elsewhere: at one moment the coordinator comes before the device, as in one process."""
+        self.device.faults = DeviceFaults(self.device, setup.scenario, spec.seed)
+        self.device.faults.begin()
+
+    def _connect(self) -> None:
+        if self.device.powered:
+            self.device.connect()
+
+    def deliver(self, given: Publication) -> None:
+        """Take in a frame that was published elsewhere; its time is not in the past."""
+        self.waiting += 1
+        self.clock.at(given.at_s, lambda: self._accept(given), next(self._places))
+
+    def _accept(self, given: Publication) -> None:
+        self.waiting -= 1
+        self.hub.accept(given)
+
+    def run(self, before_s: float) -> None:
+        """Carry out what happens before a time, and accept all frames; stop where a computation must be done first."""
+        clock = self.clock
+        while clock.next_s < before_s or self.waiting:
+            if clock.next_s > clock.now_s and self._queue.waits_for(self.device.agent):
+                return
+            clock.step()
+
+
+class Agenda:
+    """When each of many worlds has its next event, so that those which have none soon cost nothing."""
+
+    def __init__(self, worlds: Mapping[int, DeviceWorld]) -> None:
+        """worlds: by device number."""
+        self._worlds = worlds
+        self._noted: dict[int, float] = {}
+        """The next event of each world, as far as it is known."""
+        self._times: list[tuple[float, int]] = []
+        """A heap of these times; those that hold no more are skipped."""
+        for number in worlds:
+            self.note(number)
+
+    def note(self, number: int) -> None:
+        """Take note that the next event of a world may have changed."""
+        next_s = self._worlds[number].clock.next_s
+        if self._noted.get(number) != next_s:
+            self._noted[number] = next_s
+            heapq.heappush(self._times, (next_s, number))
+
+    @property
+    def next_s(self) -> float:
+        """Time of the first event of all; infinity: there is none."""
+        while self._times and self._noted.get(self._times[0][1]) != self._times[0][0]:
+            heapq.heappop(self._times)
+        return self._times[0][0] if self._times else math.inf
+
+    def due(self, before_s: float) -> list[int]:
+        """Take out and return the worlds that have events before a time; `note` puts them back."""
+        found = []
+        while self.next_s < before_s:
+            _, number = heapq.heappop(self._times)
+            del self._noted[number]
+            found.append(number)
+        return found

@@ -1,0 +1,91 @@
+"""Memory that two processes map, through which long frames cross with one copy on each side.
+
+It has no name and no place in /dev/shm.  Where there is none, or no more, frames cross through the pipe like all else.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from typing import NamedTuple
+
+LEAST_BYTES = 16 * 1024
+"""Shorter frames go through the pipe."""
+MOST_BYTES = 2**27
+"""What does not fit goes through the pipe."""
+NOWHERE = -1
+"""Stands for the file descriptor of memory that there is not."""
+
+
+class Placed(NamedTuple):
+    """Where a frame lies."""
+
+    begin: int
+    end: int
+
+
+def shared_memory() -> int:
+    """Return the file descriptor of new memory that a child process can map; NOWHERE: this system has none."""
+    try:
+        return os.memfd_create("frames", 0)
+    except (AttributeError, OSError):  # not on Linux, or no memory
+        return NOWHERE
+
+
+class FrameWriter:
+    """Places frames; what was placed before `begin` must have been read."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._bytes, self._end = descriptor, 0, 0
+        self._map: mmap.mmap | None = None
+
+    def begin(self) -> None:
+        """Place the next frame at the beginning."""
+        self._end = 0
+
+    def put(self, frame: bytes) -> Placed | None:
+        """Place a frame; return None where it is short, or there is no room for it."""
+        begin, end = self._end, self._end + len(frame)
+        if self._descriptor == NOWHERE or len(frame) < LEAST_BYTES or not self._room(end) or self._map is None:
+            return None
+        self._map[begin:end] = frame
+        self._end = end
+        return Placed(begin, end)
+
+    def _room(self, size: int) -> bool:
+        if size <= self._bytes:
+            return True
+        if size > MOST_BYTES:
+            return False
+        more = min(MOST_BYTES, max(size, 2 * self._bytes, mmap.ALLOCATIONGRANULARITY))
+        try:
+            os.posix_fallocate(self._descriptor, 0, more)  # else a full memory would end the process, with no error
+            self._map = mmap.mmap(self._descriptor, more)
+        except (OSError, ValueError):
+            return False
+        self._bytes = more
+        return True
+
+
+class FrameReader:
+    """Reads what a FrameWriter of another process has placed."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor, self._bytes = descriptor, 0
+        self._map: mmap.mmap | None = None
+
+    def take(self, placed: Placed) -> bytes:
+        """Return a copy of a frame.  Raises OSError if the memory cannot be mapped."""
+        if self._map is None or placed.end > self._bytes:
+            self._bytes = os.fstat(self._descriptor).st_size
+            self._map = mmap.mmap(self._descriptor, self._bytes, prot=mmap.PROT_READ)
+        return self._map[placed.begin : placed.end]
+
+    def close(self) -> None:
+        """Give the memory back."""
+        if self._map is not None:
+            self._map.close()
+            self._map = None
+        if self._descriptor != NOWHERE:
+            os.close(self._descriptor)
+            self._descriptor = NOWHERE

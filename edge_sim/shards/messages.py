@@ -1,0 +1,60 @@
+"""What crosses between the coordinator's process and the shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.transport.memory.hub import Faults, Publication
+from edge_sim.config.scenario import ScenarioTable
+from edge_sim.fleet.fleet import Device
+from edge_sim.shards.frame_memory import Placed
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSetup:
+    """What a shard is given once."""
+
+    devices: tuple[Device, ...]
+    """The devices that it holds, with their samples."""
+    spec: FederationSpec
+    scenario: ScenarioTable
+    faults: Faults | None
+    faults_seed: int
+    stacked: frozenset[str]
+    """Names of the models that it stacks; empty: it computes devices one by one."""
+    modules: tuple[str, ...]
+    """The module search path of the simulation: factories of models may lie beside a script."""
+
+
+class Sent(NamedTuple):
+    """A frame on its way between processes."""
+
+    number: int
+    """The device that sends or receives it; EVERYBODY: all devices receive it."""
+    given: Publication
+
+
+EVERYBODY = -1
+
+
+class ShardProgress(NamedTuple):
+    """How far a shard has come."""
+
+    sent: list[Sent]
+    """What its devices have published."""
+    now_s: float
+    """Time of the last event of any of them."""
+    next_s: float
+    """Time of its devices' next event."""
+    over: bool
+    """Whether all of its devices are over or excused."""
+
+
+class Told(NamedTuple):
+    """A ShardProgress on its way, without the frames that lie in memory."""
+
+    progress: ShardProgress
+    placed: dict[int, Placed]
+    """Where they lie, by their place among what was sent."""

@@ -1,0 +1,119 @@
+"""The devices of one process, which pass time as far as the coordinator allows."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from edge_sdk.models.optim import moment_count
+from edge_sdk.objectives import optim_of
+from edge_sdk.policy.priority import limit_threads
+from edge_sdk.protocol.codec import CommonKnowledge
+from edge_sdk.transport.memory.splicing import Splicer
+from edge_sim.clock.computation_queue import ComputationQueue
+from edge_sim.clock.device_group import DeviceGroup
+from edge_sim.clock.silence import AwaitedExchange
+from edge_sim.clock.whole_fleet import Figures, Wanted
+from edge_sim.engines.base import Engine, ExactEngine
+from edge_sim.fleet.hardware import DeviceCost
+from edge_sim.shards.device_world import Agenda, DeviceWorld
+from edge_sim.shards.messages import EVERYBODY, Sent, ShardProgress, ShardSetup
+
+
+class Shard:
+    """Some devices of a run.  Its public methods are what the coordinator's process asks for, by name."""
+
+    def __init__(self, setup: ShardSetup) -> None:
+        """Build the devices.  Raises UsageError for a family or factory that is not found here."""
+        self._queue = ComputationQueue(_engine(setup))
+        limit_threads(1)  # of numpy's library and torch, as in a run in one process
+        common, splicers = CommonKnowledge(), defaultdict[str, Splicer](Splicer)
+        self._worlds = {
+            device.kit.number: DeviceWorld(device, setup, self._queue, common, splicers) for device in setup.devices
+        }
+        self._queue.ready()
+        devices = [world.device for world in self._worlds.values()]
+        self._group = DeviceGroup(devices, setup.spec, self._queue.settle)
+        self._agenda = Agenda(self._worlds)
+        self._now_s = 0.0
+
+    def window(self, before_s: float, sent: Sequence[Sent]) -> ShardProgress:
+        """Accept frames, carry out all that happens before a time, and return what came of it."""
+        due = self._delivered(sent)
+        due.update(self._agenda.due(before_s))
+        while due:
+            for number in sorted(due):
+                self._worlds[number].run(before_s)
+            self._queue.compute()
+            for number in due:
+                self._agenda.note(number)
+                self._now_s = max(self._now_s, self._worlds[number].clock.now_s)
+            due = {number for number in due if self._worlds[number].waiting}.union(self._agenda.due(before_s))
+        return ShardProgress(self._published(), self._now_s, self._agenda.next_s, self._group.all_over())
+
+    def _delivered(self, sent: Sequence[Sent]) -> set[int]:
+        """Deliver frames; return who received one."""
+        for number, given in sent:
+            for world in self._worlds.values() if number == EVERYBODY else (self._worlds[number],):
+                world.deliver(given)
+        numbers = {each.number for each in sent}
+        return set(self._worlds) if EVERYBODY in numbers else numbers
+
+    def _published(self) -> list[Sent]:
+        return [Sent(number, given) for number, world in self._worlds.items() for given in world.hub.taken()]
+
+    # -- what the coordinator's process asks of devices --------------------------------------------------------------
+
+    def powered(self) -> int:
+        """Implement DeviceGroup."""
+        return self._group.powered()
+
+    def spent(self, now_s: float) -> dict[str, DeviceCost]:
+        """Implement DeviceGroup."""
+        return self._group.spent(now_s)
+
+    def board_figures(self, now_s: float) -> dict[str, dict[str, float]]:
+        """Implement DeviceGroup."""
+        return self._group.board_figures(now_s)
+
+    def hardware(self, now_s: float) -> dict[str, dict[str, Any]]:
+        """Implement DeviceGroup."""
+        return self._group.hardware(now_s)
+
+    def unfinished_s(self, now_s: float) -> float:
+        """Implement DeviceGroup."""
+        return self._group.unfinished_s(now_s)
+
+    def why_silent(self, number: int, exchange: AwaitedExchange) -> str:
+        """Implement DeviceGroup."""
+        return self._group.why_silent(number, exchange)
+
+    def copy_stores(self, folder: Path) -> None:
+        """Implement DeviceGroup."""
+        self._group.copy_stores(folder)
+
+    def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
+        """Implement DeviceGroup."""
+        return self._group.measure(rounds, state, wanted)
+
+    def model_states(self, numbers: Sequence[int]) -> list[bytes]:
+        """Return the states of these devices' models."""
+        return [self._worlds[number].device.agent.bench.model.state_bytes() for number in numbers]
+
+
+def _engine(setup: ShardSetup) -> Engine:
+    if not any(device.kit.needs_torch for device in setup.devices):
+        return ExactEngine()  # what does not load torch must not load it now
+    from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
+    from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
+
+    use_one_thread()
+    use_exact_arithmetic()
+    if not setup.stacked:
+        return ExactEngine()
+    from edge_sim.engines.stack.torch_cohort import CohortEngine  # models that stack have torch
+    from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
+
+    return CohortEngine(setup.stacked, ParameterRows(moment_count(optim_of(setup.spec, 0))))

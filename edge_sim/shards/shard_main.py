@@ -1,0 +1,75 @@
+"""The process of a shard: `python -m edge_sim.shards.shard_main PIPE MEMORY`, two file descriptors."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import signal
+import sys
+from collections.abc import Callable
+from functools import partial
+from multiprocessing.connection import Connection
+from typing import Any
+
+from edge_sdk.errors import RunFailed
+from edge_sim.engines.garbage_collection import rare_collection
+from edge_sim.engines.memory import freed_memory_kept
+from edge_sim.shards.frame_memory import FrameWriter
+from edge_sim.shards.messages import ShardProgress, ShardSetup, Told
+from edge_sim.shards.shard import Shard
+
+
+def hold_devices(descriptor: int, memory: int) -> int:
+    """Hold the devices that are sent first, and answer until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's process to handle
+    pipe: Connection[Any, Any] = Connection(descriptor)
+    frames = FrameWriter(memory)
+    with rare_collection(), freed_memory_kept(), contextlib.suppress(EOFError, OSError):
+        setup: ShardSetup = pipe.recv()
+        sys.path[:] = setup.modules
+        raised, shard = _tried(partial(Shard, setup))
+        pipe.send((raised, shard if raised else None))
+        while not raised:
+            name, arguments = pipe.recv()
+            pipe.send(_tried(partial(_answered, shard, frames, name, arguments)))
+    return 0
+
+
+def _answered(shard: Shard, frames: FrameWriter, name: str, arguments: tuple[Any, ...]) -> Any:
+    found = getattr(shard, name)(*arguments)
+    return _told(found, frames) if isinstance(found, ShardProgress) else found
+
+
+def _told(progress: ShardProgress, frames: FrameWriter) -> Told:
+    """Return what a shard tells, with long frames placed in memory."""
+    frames.begin()
+    sent, placed = list(progress.sent), {}
+    for index, each in enumerate(sent):
+        place = frames.put(bytes(each.given.frame))
+        if place is not None:
+            placed[index] = place
+            sent[index] = each._replace(given=each.given._replace(frame=b""))
+    return Told(progress._replace(sent=sent), placed)
+
+
+def _tried(act: Callable[[], Any]) -> tuple[bool, Any]:
+    """Return whether a function raised, and what it raised or returned."""
+    try:
+        return False, act()
+    except Exception as error:  # noqa: BLE001  # raised again where the shard was asked
+        return True, _sendable(error)
+
+
+def _sendable(error: Exception) -> Exception:
+    """Return an error that can be read on the other side."""
+    if isinstance(error, MemoryError):
+        return RunFailed("a process that holds devices is out of memory: give it more, or simulate fewer devices")
+    try:
+        copy.copy(error)  # is made anew in the way in which it is on the other side
+    except Exception:  # noqa: BLE001  # its class takes other arguments
+        return RunFailed(str(error) or type(error).__name__)
+    return error
+
+
+if __name__ == "__main__":
+    sys.exit(hold_devices(int(sys.argv[1]), int(sys.argv[2])))

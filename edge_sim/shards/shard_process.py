@@ -1,0 +1,101 @@
+"""The process of a shard, as the coordinator's process sees it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from multiprocessing.connection import Pipe
+from typing import Any
+
+from edge_sdk.errors import RunFailed
+from edge_sim.engines.memory import as_bytes
+from edge_sim.shards.frame_memory import NOWHERE, FrameReader, shared_memory
+from edge_sim.shards.messages import ShardProgress, ShardSetup, Told
+
+
+class ShardLost(RunFailed):
+    """The process of a shard has ended, and with it all that its devices had stored."""
+
+
+class ShardProcess:
+    """An AskedShard in a process of this machine."""
+
+    def __init__(self, setup: ShardSetup) -> None:
+        first, more = setup.devices[0].kit.id, len(setup.devices) - 1
+        self._named = f"{first} and {more} more devices" if more else first
+        self._pipe, theirs = Pipe()
+        memory = shared_memory()
+        self._frames = FrameReader(memory)
+        command = [sys.executable, "-m", "edge_sim.shards.shard_main", str(theirs.fileno()), str(memory)]
+        passed = (theirs.fileno(),) if memory == NOWHERE else (theirs.fileno(), memory)
+        self._process = subprocess.Popen(  # noqa: S603  # our own module
+            command, pass_fds=passed, stdin=subprocess.DEVNULL
+        )
+        theirs.close()
+        self._unanswered = 1
+        self._send(setup)
+
+    @property
+    def pid(self) -> int:
+        """The process id."""
+        return self._process.pid
+
+    def ask(self, name: str, *arguments: object) -> None:
+        """Have a method of the Shard called; `answer` returns what it returns."""
+        self._unanswered += 1
+        self._send((name, arguments))
+
+    def answer(self) -> Any:
+        """Wait for the oldest answer.  Raises what the shard raised, or ShardLost."""
+        self._unanswered -= 1
+        try:
+            raised, found = self._pipe.recv()
+        except (EOFError, OSError):
+            self._unanswered = 0
+            raise ShardLost(self._lost()) from None
+        if raised:
+            raise found
+        return self._with_frames(found) if isinstance(found, Told) else found
+
+    def drain(self) -> None:
+        """Wait for all answers that nobody has read, and pass over what was raised."""
+        while self._unanswered:
+            with contextlib.suppress(Exception):
+                self.answer()
+
+    def close(self) -> int:
+        """End the process, which has nothing to save; return its largest resident memory in bytes."""
+        self._pipe.close()
+        self._frames.close()
+        if self._process.returncode is not None:
+            return 0
+        os.kill(self._process.pid, signal.SIGTERM)
+        return self._waited()
+
+    def _with_frames(self, told: Told) -> ShardProgress:
+        sent = [
+            each._replace(given=each.given._replace(frame=self._frames.take(told.placed[place])))
+            if place in told.placed
+            else each
+            for place, each in enumerate(told.progress.sent)
+        ]
+        return told.progress._replace(sent=sent)
+
+    def _send(self, value: object) -> None:
+        with contextlib.suppress(OSError):  # `answer` tells of a process that has ended
+            self._pipe.send(value)
+
+    def _waited(self) -> int:
+        _, status, usage = os.wait4(self._process.pid, 0)
+        self._process.returncode = os.waitstatus_to_exitcode(status)
+        return as_bytes(usage.ru_maxrss)
+
+    def _lost(self) -> str:
+        if self._process.returncode is None:
+            self._waited()
+        code = self._process.returncode or 0
+        how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
+        return f"the process that held {self._named} ended {how}: look for what ends it (memory, signals)"

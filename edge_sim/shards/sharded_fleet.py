@@ -1,0 +1,262 @@
+"""A run whose devices live in shards: this process has the coordinator, and says how far each shard may go.
+
+The coordinator never passes the time of a device's next event, nor a shard the first moment at which the coordinator
+could publish something to it.  A frame takes time on the air, so a window is at least that long; everything that
+happens in it happens at all shards at once.  Frames are accepted at the moment of virtual time at which they were
+published, so the broker's draws, orders and counts are those of one process.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from coordinator.ledger import Ledger
+from coordinator.record.observer import ObserverGroup, RunObserver
+from coordinator.record.run_record import FleetWork
+from coordinator.serving.server import Server
+from coordinator.trace.log import TraceWriter
+from edge_sdk.errors import RunFailed
+from edge_sdk.models.base import Model
+from edge_sdk.protocol import topics
+from edge_sdk.transport.memory.hub import Faults
+from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.clock import VirtualClock
+from edge_sim.clock.interrupts import held_back
+from edge_sim.clock.resumption import resumption_point
+from edge_sim.clock.scenario_faults import SwitchableDevice, schedule_faults
+from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
+from edge_sim.clock.virtual_fleet import VirtualCoordinator, cut_power, total_work
+from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
+from edge_sim.fleet.fleet import Device, Fleet
+from edge_sim.fleet.hardware import DeviceCost
+from edge_sim.shards.half_hub import HalfHub
+from edge_sim.shards.messages import EVERYBODY, Sent
+from edge_sim.shards.shard_process import ShardLost, ShardProcess
+from edge_sim.shards.shards import Shards, StartShard
+
+_MODELS_AT_ONCE = 16
+"""How many models are brought here at once when the run is over."""
+
+
+class ShardedFleet:
+    """A run in virtual time whose devices are in other processes."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        count: int,
+        *,
+        ledger: Ledger,
+        faults: Faults | None = None,
+        faults_seed: int = 0,
+        observer: RunObserver | None = None,
+        checkpoints: Checkpoints | None = None,
+        trace: TraceWriter | None = None,
+        stacked: frozenset[str] = frozenset(),
+        start: StartShard = ShardProcess,
+    ) -> None:
+        """count: number of processes for the devices.  stacked: names of models that each of them stacks."""
+        self.clock = VirtualClock()
+        self.hub = HalfHub(self.clock, faults, faults_seed)
+        self.devices: tuple[SwitchableDevice, ...] = ()
+        self.resumed: Mapping[str, float] = {}
+        self._checkpoints, self._fleet = checkpoints, fleet
+        self._numbers = {device.kit.id: device.kit.number for device in fleet.devices}
+        self._spent: dict[str, DeviceCost] = {}
+        """The costs at the end of the run."""
+        self._whole_fleet = WholeFleet(lambda: self.server, self._numbers, self._measure)
+        causes = SilenceCauses(self.clock, self.hub, self._why_silent)
+        observer = ObserverGroup(*filter(None, (observer,)), self._whole_fleet, causes)
+        self._coordinator = VirtualCoordinator(
+            fleet, ledger, self.hub, self.clock, observer, work=self._work, trace=trace, why_silent=causes
+        )
+        schedule_faults(self, fleet.scenario, fleet.federation.spec.seed)
+        self.shards = Shards(fleet, count, faults=faults, faults_seed=faults_seed, stacked=stacked, start=start)
+        observer.simulated(lambda: self._by_device("board_figures"))
+
+    @property
+    def server(self) -> Server:
+        """The coordinator's server since its last start."""
+        return self._coordinator.server
+
+    @property
+    def peak_bytes(self) -> int:
+        """Largest resident memory of the shards, in bytes; known once they are closed."""
+        return self.shards.peak_bytes
+
+    def run(self) -> None:
+        """Run until the run is over.
+
+        Raises RunFailed where nothing is left to happen before that.  An interrupt leaves a checkpoint, but for one
+        that does not wait until the shards have answered.
+        """
+        try:
+            self.shards.begin()
+            self._run()
+        except ShardLost as error:
+            raise RunFailed(f"{error}, then {self._how_to_go_on()}") from None
+
+    def _run(self) -> None:
+        self._coordinator.server.connect()
+        try:
+            with held_back() as interrupt:
+                self._pass_time(interrupt)
+            self._whole_fleet.complete()
+            self._spent = self._by_device("spent")
+        except ShardLost:
+            raise  # there is nothing to save: the last checkpoint stays
+        except BaseException:
+            with suppress(ShardLost):
+                self.shards.drain()
+                self._save()
+                self._spent = self._by_device("spent")
+            raise
+
+    def close(self) -> None:
+        """End the shards, and close the server."""
+        self.shards.close()
+        self.server.close()
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _pass_time(self, between_windows: Callable[[], None]) -> None:
+        while not self._coordinators_turn():
+            between_windows()
+            if self._checkpoints is not None and self._checkpoints.due():
+                self._save()
+            if self._shards_turn():
+                return
+
+    def _coordinators_turn(self) -> bool:
+        """Carry out what happens here before a device can do anything; return whether the run is over then."""
+        clock = self.clock
+        while clock.next_s <= self.shards.next_s and clock.next_s < math.inf:
+            if clock.next_s > clock.now_s:
+                self.server.observer.waited(self.server.record)
+            clock.step()
+            self._pass_on()
+            if self.server.over and (self.server.rounds.reason or self.shards.over):
+                return True
+        return False
+
+    def _shards_turn(self) -> bool:
+        """Let the shards go as far as they may; return whether the run is over then.
+
+        Once the coordinator is over, they go from moment to moment: the run ends when the last device is over.
+        """
+        first_s = self.shards.next_s
+        if first_s == math.inf:
+            raise RunFailed("the simulated fleet came to a standstill")
+        if self.server.over:
+            self._advance(math.nextafter(first_s, math.inf))
+        else:
+            self._advance(min(self.clock.next_s, self.shards.next_arrival_s))
+        if self.server.over and self.shards.over:
+            self.clock.now_s = max(self.clock.now_s, first_s)
+            return True
+        return False
+
+    def _advance(self, before_s: float) -> None:
+        """Let the shards carry out what happens before a time; what they publish is accepted here when it was."""
+        for _, given in self.shards.pass_time(before_s):
+            self.clock.at(given.at_s, partial(self.hub.accept, given))
+
+    def _pass_on(self) -> None:
+        """Give the shards what the coordinator has published."""
+        for given in self.hub.taken():
+            device = topics.receiver(given.topic)
+            sent = given._replace(frame=self.hub.spliced(given.topic, given.frame))
+            self.shards.send(Sent(EVERYBODY if device is None else self._numbers[device], sent))
+
+    def lose_coordinator(self, at_s: float, for_s: float) -> None:
+        """Implement FaultyFleet."""
+        cut_power(self._coordinator, self.clock, at_s, for_s)
+
+    # -- what devices tell ---------------------------------------------------------------------------------------------
+
+    @property
+    def virtual_s(self) -> float:
+        """Virtual seconds of the run."""
+        return self.clock.now_s
+
+    @property
+    def spent(self) -> dict[str, DeviceCost]:
+        """What the run has cost each device so far, by id."""
+        return self._spent or self._by_device("spent")
+
+    def powered(self) -> tuple[int, int]:
+        """How many devices of the run are switched on, and how many there are."""
+        self._catch_up()
+        return sum(self.shards.ask("powered")), len(self._fleet.devices)
+
+    def models(self) -> Iterator[tuple[Device, Model]]:
+        """Yield each device and a copy of its model, in the order of their numbers."""
+        devices = self._fleet.devices
+        for begin in range(0, len(devices), _MODELS_AT_ONCE):
+            some = devices[begin : begin + _MODELS_AT_ONCE]
+            states = self.shards.ask_each("model_states", [device.kit.number for device in some])
+            for device, state in zip(some, states, strict=True):
+                model = device.kit.model(device.public)
+                model.load_state(state)
+                yield device, model
+
+    def _work(self) -> FleetWork:
+        return total_work(self._by_device("spent").values())
+
+    def _by_device(self, name: str) -> dict[str, Any]:
+        """Ask all devices for what they have come to at this moment; return it by id, in the order of their numbers."""
+        self._catch_up()
+        found: dict[str, Any] = {}
+        for each in self.shards.ask(name, self._now_s):
+            found |= each
+        return {name: found[name] for name in self._numbers}
+
+    def _measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
+        self._catch_up()
+        return self.shards.ask_each("measure", [each.number for each in wanted], rounds, state, of=wanted)
+
+    def _why_silent(self, name: str, exchange: AwaitedExchange) -> str:
+        self._catch_up()
+        found: str = self.shards.ask_one(self._numbers[name], "why_silent", exchange)
+        return found
+
+    def _catch_up(self) -> None:
+        """Bring the shards to this moment: they accept what was published until now."""
+        self._pass_on()
+        self._advance(self.clock.now_s)
+
+    # -- checkpoints ---------------------------------------------------------------------------------------------------
+
+    def to_json(self) -> dict[str, Any]:
+        """Return what neither ledger nor stores hold, as VirtualFleet does."""
+        hardware = self._by_device("hardware")
+        return {
+            "now_s": self._now_s,
+            "begun_s": self.server.record.started_s,
+            "hardware": hardware,
+            "unclosed": self.server.record.unclosed(),
+            "open": resumption_point(self.server, max(self.shards.ask("unfinished_s", self._now_s))),
+            "resumed": self.resumed,
+        }
+
+    def _save(self) -> None:
+        if self._checkpoints is not None:
+            self._checkpoints.save(self.server.ledger, self._copy_stores, self.to_json())
+
+    def _copy_stores(self, folder: Path) -> None:
+        self.shards.ask("copy_stores", folder)
+
+    @property
+    def _now_s(self) -> float:
+        """The time up to which everybody has come: this process, or between two windows the shard that is furthest."""
+        return max(self.clock.now_s, self.shards.now_s)
+
+    def _how_to_go_on(self) -> str:
+        if self._checkpoints is not None and self._checkpoints.folder.exists():
+            return "go on from the last checkpoint with --resume"
+        return "start again: there is no checkpoint yet"

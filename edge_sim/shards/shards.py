@@ -1,0 +1,233 @@
+"""All shards of a run, as the coordinator's process sees them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Protocol, TypeAlias
+
+from edge_sdk.boards.profiles import load_link
+from edge_sdk.errors import UsageError
+from edge_sdk.transport.memory.hub import Faults
+from edge_sim.engines.remote.engine import divided
+from edge_sim.fleet.fleet import Device, Fleet
+from edge_sim.shards.messages import EVERYBODY, Sent, ShardProgress, ShardSetup
+from edge_sim.shards.shard_process import ShardProcess
+
+_FRAMES_FLOPS = 1e7
+"""What a device costs in a round beside its training, as floating-point operations: about a millisecond."""
+
+
+class AskedShard(Protocol):
+    """A Shard that is asked, and answers in that order."""
+
+    @property
+    def pid(self) -> int:
+        """The process that it is in."""
+
+    def ask(self, name: str, *arguments: object) -> None:
+        """Have a method of the Shard called; `answer` returns what it returns."""
+
+    def answer(self) -> Any:
+        """Wait for the oldest answer; the first one comes once the devices are built.
+
+        Raises what the shard raised, or ShardLost.
+        """
+
+    def drain(self) -> None:
+        """Wait for all answers that nobody has read, and pass over what was raised."""
+
+    def close(self) -> int:
+        """End it; return the largest resident memory of its process in bytes."""
+
+
+StartShard: TypeAlias = Callable[[ShardSetup], AskedShard]
+
+
+@dataclass(slots=True, eq=False)
+class _Handle:
+    """One shard, what it has told, and what it is to be told."""
+
+    process: AskedShard
+    up_s: float
+    """No frame of its devices takes less time to the coordinator."""
+    down_s: float
+    """No frame takes less time to one of its devices."""
+    queue: list[Sent] = field(default_factory=list)
+    """Frames that it has not got yet."""
+    told_s: float = 0.0
+    """Time of its devices' next event, as it has told."""
+    now_s: float = 0.0
+    """Time of their last event."""
+    over: bool = False
+
+    @property
+    def next_s(self) -> float:
+        """No device of it does anything before this time."""
+        return min(self.told_s, self.queue[0].given.at_s + self.down_s) if self.queue else self.told_s
+
+    def told(self, progress: ShardProgress) -> list[Sent]:
+        """Take note of how far it has come; return what its devices have published."""
+        self.told_s, self.now_s, self.over = progress.next_s, progress.now_s, progress.over
+        return progress.sent
+
+
+class Shards:
+    """Processes that hold all devices of a fleet between them."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        count: int,
+        *,
+        faults: Faults | None,
+        faults_seed: int,
+        stacked: frozenset[str],
+        start: StartShard = ShardProcess,
+    ) -> None:
+        """stacked: names of models that each shard stacks.  Raises UsageError for a model that cannot be built."""
+        self.peak_bytes = 0
+        """Largest resident memory of all shards together, in bytes; known once they are closed."""
+        setup = ShardSetup(
+            devices=(),
+            spec=fleet.federation.spec,
+            scenario=fleet.scenario,
+            faults=faults,
+            faults_seed=faults_seed,
+            stacked=stacked,
+            modules=tuple(sys.path),
+        )
+        owners = divided(_costs(fleet), min(count, len(fleet.devices)))
+        self._handles: list[_Handle] = []
+        self._of: dict[int, _Handle] = {}
+        for shard in sorted(set(owners.values())):
+            own = tuple(device for device in fleet.devices if owners[device.kit.number] == shard)
+            process = start(replace(setup, devices=own))
+            handle = _Handle(process, *_least_s(own))
+            self._handles.append(handle)
+            self._of |= dict.fromkeys((device.kit.number for device in own), handle)
+
+    def begin(self) -> None:
+        """Wait until all devices are built.  Raises what a shard raised."""
+        for each in self._handles:
+            each.process.answer()
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The process ids."""
+        return tuple(each.process.pid for each in self._handles)
+
+    @property
+    def now_s(self) -> float:
+        """Time of the last event of any device."""
+        return max(each.now_s for each in self._handles)
+
+    @property
+    def next_s(self) -> float:
+        """No device does anything before this time; infinity: none will, unless it is sent a frame."""
+        return min(each.next_s for each in self._handles)
+
+    @property
+    def next_arrival_s(self) -> float:
+        """Nothing that a device has still to publish reaches the coordinator before this time."""
+        return min(each.next_s + each.up_s for each in self._handles)
+
+    @property
+    def over(self) -> bool:
+        """Whether all devices are over or excused."""
+        return all(each.over for each in self._handles)
+
+    def send(self, sent: Sent) -> None:
+        """Pass on a frame with the next window."""
+        for each in self._handles if sent.number == EVERYBODY else (self._of[sent.number],):
+            each.queue.append(sent)
+
+    def pass_time(self, before_s: float) -> list[Sent]:
+        """Let all shards carry out what happens before a time; return what devices published, in order."""
+        asked = [each for each in self._handles if each.queue or each.told_s < before_s]
+        for each in asked:
+            queue, each.queue = each.queue, []
+            each.process.ask("window", before_s, queue)
+        found = [sent for each in asked for sent in each.told(each.process.answer())]
+        return sorted(found, key=lambda sent: (sent.given.at_s, sent.number))
+
+    def ask(self, name: str, *arguments: object) -> list[Any]:
+        """Call a method of every Shard; return the answers in the order of the shards."""
+        for each in self._handles:
+            each.process.ask(name, *arguments)
+        return [each.process.answer() for each in self._handles]
+
+    def ask_each(self, name: str, numbers: Sequence[int], *arguments: Any, of: Sequence[Any] = ()) -> list[Any]:
+        """Call a method that answers for a list of devices in every Shard that holds some of them.
+
+        Its last argument is the list: the device numbers, or what `of` has for each of them.  Return the answers in
+        the order of the numbers.
+        """
+        places: dict[_Handle, list[int]] = {}
+        for place, number in enumerate(numbers):
+            places.setdefault(self._of[number], []).append(place)
+        for each, own in places.items():
+            each.process.ask(name, *arguments, [(of or numbers)[place] for place in own])
+        found: dict[int, Any] = {}
+        for each, own in places.items():
+            found |= zip(own, each.process.answer(), strict=True)
+        return [found[place] for place in range(len(numbers))]
+
+    def ask_one(self, number: int, name: str, *arguments: object) -> Any:
+        """Call a method with a device's number in the Shard that holds it."""
+        process = self._of[number].process
+        process.ask(name, number, *arguments)
+        return process.answer()
+
+    def drain(self) -> None:
+        """Wait for all answers that nobody has read, and pass over what was raised."""
+        for each in self._handles:
+            each.process.drain()
+
+    def close(self) -> None:
+        """End all processes."""
+        self.peak_bytes += sum(each.process.close() for each in self._handles)
+
+
+def check_for_shards(fleet: Fleet, faults: Faults | None) -> None:
+    """Raise UsageError for a run whose devices cannot be apart: something would reach another one at once."""
+    if os.name != "posix":
+        raise UsageError('run.engine: "shards" needs a system that hands files down to processes; use "cohort"')
+    if faults is not None and faults.disconnect:
+        raise UsageError(
+            'run.engine: "shards" cannot draw faults.disconnect, as a frame of one device would cut all others off at '
+            'the moment at which it is sent; use "exact", "cohort" or "workers"'
+        )
+    at_once = [kit.link for kit in (device.kit for device in fleet.devices) if not min(_both_ways_s(kit.link))]
+    if at_once:
+        raise UsageError(
+            f'run.engine: "shards" needs links that take time, and frames on {at_once[0]!r} take none; use "exact", '
+            '"cohort" or "workers"'
+        )
+
+
+def _costs(fleet: Fleet) -> Mapping[int, float]:
+    """Return about what a round of each device costs, by number."""
+    flops: dict[tuple[object, ...], int] = {}
+    found = {}
+    for device in fleet.devices:
+        kit = device.kit
+        kind = kit.family, kit.size, kit.feature_dim
+        if kind not in flops:
+            flops[kind] = kit.model(device.public).spec.flops_per_sample
+        found[kit.number] = flops[kind] * len(device.data.train) + _FRAMES_FLOPS
+    return found
+
+
+def _both_ways_s(link: str) -> tuple[float, float]:
+    """Return the time that an empty frame takes up and down."""
+    found = load_link(link)
+    return found.transfer_s(0, up=True), found.transfer_s(0, up=False)
+
+
+def _least_s(devices: Sequence[Device]) -> tuple[float, float]:
+    """Return the time that an empty frame takes up and down on the quickest of these devices' links."""
+    ups, downs = zip(*(_both_ways_s(link) for link in {device.kit.link for device in devices}), strict=True)
+    return min(ups), min(downs)

@@ -1,0 +1,80 @@
+"""Runs in shards for tests: the shards are in this process, so that a whole run takes a moment."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import deque
+from typing import Any
+
+from coordinator.ledger import Ledger
+from coordinator.record.result import Result
+from edge_sdk.errors import EdgeError
+from edge_sdk.protocol import storage
+from edge_sdk.transport.memory.hub import Faults
+from edge_sim.config.settings import Config
+from edge_sim.fleet.fleet import Fleet, build_fleet
+from edge_sim.runs.simulation_result import simulation_result
+from edge_sim.shards.messages import ShardSetup
+from edge_sim.shards.shard import Shard
+from edge_sim.shards.sharded_fleet import ShardedFleet
+
+
+class ShardHere:
+    """A shard in this process, which gets and gives copies, as one of another process does."""
+
+    pid = os.getpid()
+
+    def __init__(self, setup: ShardSetup) -> None:
+        self._shard = Shard(pickle.loads(pickle.dumps(setup)))
+        self._answers: deque[Any] = deque([None])
+
+    def ask(self, name: str, *arguments: object) -> None:
+        given = pickle.loads(pickle.dumps(arguments))
+        try:
+            self._answers.append(pickle.loads(pickle.dumps(getattr(self._shard, name)(*given))))
+        except EdgeError as error:
+            self._answers.append(error)
+
+    def answer(self) -> Any:
+        found = self._answers.popleft()
+        if isinstance(found, EdgeError):
+            raise found
+        return found
+
+    def drain(self) -> None:
+        self._answers.clear()
+
+    def close(self) -> int:
+        return 0
+
+
+class ShardedRun(ShardedFleet):
+    """A run in shards of this process."""
+
+    def __init__(
+        self, fleet: Fleet | Config, *, count: int = 2, faults: Faults | None = None, seed: int = 0, **more: Any
+    ) -> None:
+        self.fleet = build_fleet(fleet) if isinstance(fleet, Config) else fleet
+        super().__init__(
+            self.fleet, count, ledger=Ledger(None), faults=faults, faults_seed=seed, **{"start": ShardHere, **more}
+        )
+
+    def finished(self) -> ShardedRun:
+        """Run to the end."""
+        self.run()
+        self.states = {device.kit.id: model.state_bytes() for device, model in self.models()}
+        self.close()
+        return self
+
+    @property
+    def result(self) -> Result:
+        """What came of it."""
+        return simulation_result(
+            self.server, self.fleet, transport="memory", time={"virtual_s": self.clock.now_s}, spent=self.spent
+        )
+
+    @property
+    def coordinator_bytes(self) -> bytes:
+        """The method's state on the coordinator."""
+        return storage.serialise(self.server.method_state)

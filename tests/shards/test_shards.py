@@ -1,0 +1,353 @@
+"""Devices in shards: the run is that of one process to the bit, whatever happens in it."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import sys
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+import fleets
+import numpy as np
+import pytest
+from sharded import ShardedRun
+
+from coordinator.config import to_toml
+from coordinator.record.observer import RunObserver
+from coordinator.report.summary import summary, without_times
+from coordinator.trace.log import Trace, TraceWriter
+from edge_sdk import cli
+from edge_sdk.errors import EdgeError, RunFailed, UsageError
+from edge_sdk.methods.registry import method_names
+from edge_sdk.transport.memory.hub import Faults
+from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.config import settings
+from edge_sim.config.settings import Config
+from edge_sim.runs.runner import run
+from edge_sim.shards.frame_memory import LEAST_BYTES, MOST_BYTES, NOWHERE, FrameReader, FrameWriter, shared_memory
+from edge_sim.shards.shard_process import ShardProcess
+
+PARAMETERS = {
+    "fedal": {"tau": 2, "max_devices": 10, "public_batch": 16},
+    "feddf_al": {"tau": 2, "max_devices": 10, "public_batch": 16},
+    "fedmd": {"public_batch": 16},
+    "fedmd_lf": {"public_batch": 16},
+    "fedssa": {"cached": True},
+}
+MODELS = {"fedalign": "resnet", **dict.fromkeys(("fedbabu", "fedkf", "fedper", "fedrep"), "mlp")}
+"""Models of methods that a softmax model cannot take part in."""
+SLOW = ("creff", "fedalign", "fedgen", "fedkd", "fedkf")
+LOSSY = Faults(drop=0.1, duplicate=0.1, delay=0.3, delay_s=3.0)
+
+
+def on_digits(method: str) -> Config:
+    model = {"model": MODELS.get(method, "softmax"), "count": 2}
+    tables = {
+        "federation": {
+            "name": "digits",
+            "method": method,
+            "rounds": 2,
+            "devices": 4,
+            "seed": 5,
+            "feature_dim": 16 if method in MODELS else 64,
+        },
+        "method": PARAMETERS.get(method, {}),
+        "train": {"optimiser": "adam", "learning_rate": 3e-3, "batch_size": 16, "local_steps": 3},
+        "data": {"source": "digits", "public": 40, "test_fraction": 0.1},
+        "partition": {"kind": "dirichlet", "alpha": 0.5, "min_samples": 6},
+        "fleet": [model, {**model, "board": "rpi4", "link": "lte-cat1"}],
+        "run": {"standalone": False},
+    }
+    return settings.parse(tables, Path("test.toml"))
+
+
+def same(shards: ShardedRun, alone: fleets.Run) -> None:
+    """Everything that a user, a report or the next run could see."""
+    assert summary(shards.result) == summary(alone.result)
+    assert shards.result.history == alone.result.history
+    assert shards.states == {d.device.kit.id: d.agent.bench.model.state_bytes() for d in alone.devices}
+    assert shards.coordinator_bytes == alone.coordinator_bytes
+    assert shards.clock.now_s == alone.clock.now_s
+    assert shards.spent == alone.spent
+    assert shards.server.record.kind_bytes == alone.server.record.kind_bytes
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    "method", [pytest.param(name, marks=[pytest.mark.long] * (name in SLOW)) for name in method_names()]
+)
+def test_every_method_computes_the_same_bits(method: str) -> None:
+    chosen = on_digits(method)
+    alone = fleets.Run(chosen).finished()
+    assert alone.result.updates["accepted"] >= 12
+    same(ShardedRun(chosen).finished(), alone)
+
+
+HARD = (
+    {"count": 2, "dropout": 0.3, "dropout_s": 40, "slow_share": 0.5, "slow_factor": 30},
+    {"count": 2, "link": "lte-cat1", "power_cuts_per_day": 2000, "power_cut_s": 20},
+    {"count": 2, "available": "22:00-06:00", "clock_offset_s": -3e6, "clock_drift": 0.01},
+    {"byzantine": "edge_sim.byzantine:noise"},
+    {"board": "rpi-zero-2w", "battery_wh": 0.02, "charge_w": 5.0},
+    {"fails_after_s": 300.0},
+)
+"""Everything that may happen to a device."""
+OUTAGES = {
+    "starts_at": "05:59",
+    "broker_lost_at_s": [20.0, 130.0],
+    "broker_lost_for_s": 12,
+    "coordinator_lost_at_s": [60.0],
+    "coordinator_lost_for_s": 9,
+}
+
+
+def hard(pictures: Path, method: str, rows: tuple[dict[str, Any], ...] = HARD, **federation: Any) -> dict[str, Any]:
+    policy = {"quorum": 3, "deadline_s": 120.0, "join_grace_s": 10.0, "patience": 100, "rounds": 6, **federation}
+    tables = fleets.tables(pictures, method, sum(row.get("count", 1) for row in rows), **policy)
+    tables["fleet"] = [{"model": "softmax", **row} for row in rows]
+    return tables
+
+
+@pytest.mark.parametrize("faults", [None, LOSSY])
+@pytest.mark.parametrize("scenario", [{}, OUTAGES])
+@pytest.mark.parametrize("method", ["fedmd", "fedavg"])
+def test_whatever_happens_is_the_same(
+    pictures: Path, method: str, scenario: dict[str, Any], faults: Faults | None
+) -> None:
+    chosen = settings.parse({**hard(pictures, method), "scenario": scenario}, Path("test.toml"))
+    alone = fleets.Run(chosen, faults=faults, seed=4).finished()
+    for count in (1, 3):
+        same(ShardedRun(chosen, count=count, faults=faults, seed=4).finished(), alone)
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedssa"])
+def test_devices_that_are_not_asked_are_measured_the_same(pictures: Path, method: str) -> None:
+    tables = fleets.tables(pictures, method, participants=2, rounds=5)
+    tables["method"] |= PARAMETERS.get(method, {})
+    tables["train"]["evaluate_every"] = 2
+    chosen = settings.parse(tables, Path("test.toml"))
+    alone = fleets.Run(chosen).finished()
+    assert set(alone.server.record.accuracy[4]) == {f"device-0{number}" for number in range(6)}
+    same(ShardedRun(chosen).finished(), alone)
+
+
+@pytest.mark.torch
+def test_stacks_in_a_shard_differ_by_rounding(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedproto", feature_dim=6)
+    tables["fleet"] = [{"count": 6, "model": "mlp"}]
+    chosen = settings.parse(tables, Path("test.toml"))
+    alone, stacked = fleets.Run(chosen).finished(), ShardedRun(chosen, stacked=frozenset({"mlp"})).finished()
+    weights = {device.kit.id: model.weights() for device, model in stacked.models()}
+    for device in alone.devices:
+        apart = np.abs(device.agent.bench.model.weights() - weights[device.device.kit.id])
+        assert 0 < apart.max() < 1e-3
+    assert stacked.clock.now_s == alone.clock.now_s
+
+
+def test_a_run_that_cannot_end_says_the_same(pictures: Path) -> None:
+    rows = ({"count": 2, "available": "01:00-02:00"}, {"count": 2, "available": "03:00-04:00"})
+    tables = {**hard(pictures, "fedmd", rows, quorum=4, deadline_s=1e5), "scenario": {"until_days": 0.5}}
+    chosen, said = settings.parse(tables, Path("test.toml")), []
+    for kind in (fleets.Run, ShardedRun):
+        with pytest.raises(RunFailed, match=r"until_days.*\d of 4") as failed:
+            kind(chosen).finished()
+        said.append(str(failed.value))
+    assert said[0] == said[1]
+
+
+def test_the_trace_is_the_same(pictures: Path, tmp_path: Path) -> None:
+    tables = fleets.tables(pictures)
+    entries = []
+    for kind in (fleets.Run, ShardedRun):
+        path = tmp_path / f"{kind.__name__}.edgt"
+        trace = TraceWriter(path, tables, Path("test.toml"), resume=False, virtual=True)
+        kind(settings.parse(tables, Path("test.toml")), trace=trace).finished()
+        trace.close()
+        entries.append(list(Trace(path)))
+    assert len(entries[0]) > 50
+    assert entries[0] == entries[1]
+
+
+def test_a_round_takes_few_windows(pictures: Path) -> None:
+    """Devices with equal boards and links do all they do at the same moments."""
+    sharded = ShardedRun(fleets.config(pictures, "fedproto", rounds=8))
+    windows, pass_time = [], sharded.shards.pass_time
+    sharded.shards.pass_time = lambda before_s: windows.append(before_s) or pass_time(before_s)  # type: ignore[method-assign,func-returns-value]
+    sharded.finished()
+    assert len(windows) < 8 * 12
+
+
+def test_long_frames_cross_in_memory() -> None:
+    memory = shared_memory()
+    writer, reader = FrameWriter(memory), FrameReader(memory)
+    for size in (LEAST_BYTES, 3 * LEAST_BYTES, 2**21):  # the memory grows
+        writer.begin()
+        frames = [os.urandom(size), os.urandom(size + 1)]
+        places = [writer.put(frame) for frame in frames]
+        assert [place and reader.take(place) for place in places] == frames
+    assert writer.put(bytes(LEAST_BYTES - 1)) is None
+    assert writer.put(bytes(MOST_BYTES)) is None
+    reader.close()
+
+
+def test_where_there_is_no_memory_frames_go_through_the_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    memory = shared_memory()
+    assert FrameWriter(memory).put(bytes(LEAST_BYTES)) is None
+    FrameReader(memory).close()
+    monkeypatch.setattr(os, "memfd_create", full)
+    assert shared_memory() == NOWHERE
+    assert FrameWriter(NOWHERE).put(bytes(LEAST_BYTES)) is None
+
+
+# -- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+def tables_in_shards(pictures: Path, method: str = "fedmd", **federation: Any) -> dict[str, Any]:
+    tables = fleets.tables(pictures, method, **federation)
+    tables["run"] |= {"engine": "shards", "workers": 2}
+    return tables
+
+
+class Interrupt(RunObserver):
+    """Ctrl-C after the first round, once."""
+
+    def round_done(self, *_: Any) -> None:
+        raise KeyboardInterrupt
+
+
+class Killer(RunObserver):
+    """Ends a process after the second round, as the kernel would one that takes too much memory."""
+
+    def __init__(self) -> None:
+        self.fleet: ShardedRun | None = None
+
+    def round_done(self, result: Any, *_: Any) -> None:
+        if result.round == 2 and self.fleet is not None:
+            os.kill(self.fleet.shards.pids[0], signal.SIGKILL)
+
+
+@pytest.fixture
+def large(tmp_path: Path) -> Path:
+    """Pictures whose models are long frames."""
+    return fleets.write_pictures(tmp_path / "large.npz", side=40)
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("memory", [True, False])
+def test_in_processes_the_bits_are_the_same(large: Path, monkeypatch: pytest.MonkeyPatch, *, memory: bool) -> None:
+    if not memory:
+        monkeypatch.delattr(os, "memfd_create")
+    alone = run(fleets.tables(large, "fedavg", feature_dim=1600))
+    apart = run(tables_in_shards(large, "fedavg", feature_dim=1600))
+    assert summary(alone)["bytes"]["up_total"] > 6 * 3 * LEAST_BYTES
+    assert without_times(summary(apart)) == without_times(summary(alone))
+    assert apart.insight is not None
+    assert (apart.insight.part("points") == alone.insight.part("points")).all()
+    assert apart.memory["peak_mib"] > alone.memory["peak_mib"]
+
+
+@pytest.mark.processes
+def test_an_interrupted_run_goes_on_in_one_process(pictures: Path, tmp_path: Path) -> None:
+    tables, whole = tables_in_shards(pictures), run(fleets.tables(pictures))
+    with pytest.raises(KeyboardInterrupt):
+        run(tables, out=tmp_path / "run", observer=lambda _: Interrupt())
+    found = run(tables, out=tmp_path / "run", resume=True)
+    assert found.completed
+    assert [entry.accuracy for entry in found.history] == [entry.accuracy for entry in whole.history]
+    assert found.updates["accepted"] == whole.updates["accepted"]
+    assert found.resumed["times"] == 1
+
+
+@pytest.mark.processes
+def test_a_killed_process_ends_the_run_and_the_last_checkpoint_stays(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, killer = Checkpoints(tmp_path / "checkpoint"), Killer()
+    saved = []
+    monkeypatch.setattr(Checkpoints, "due", lambda _: not saved and (saved.append(True) or True))
+    killer.fleet = ShardedRun(
+        fleets.config(pictures, rounds=5), start=ShardProcess, observer=killer, checkpoints=checkpoints
+    )
+    with pytest.raises(RunFailed, match=r"device-0\d and 2 more .*signal 9.*--resume") as lost:
+        killer.fleet.run()
+    killer.fleet.close()
+    assert "\n" not in str(lost.value)
+    ledger, stores, state = checkpoints.load()
+    again = fleets.Run(fleets.config(pictures, rounds=5), ledger=ledger, stores=stores, state=state).finished()
+    whole = fleets.Run(fleets.config(pictures, rounds=5)).finished()
+    assert again.model_bytes == whole.model_bytes
+    assert again.coordinator_bytes == whole.coordinator_bytes
+
+
+@pytest.mark.processes
+def test_a_process_that_is_gone_before_the_first_checkpoint(pictures: Path, tmp_path: Path) -> None:
+    sharded = ShardedRun(fleets.config(pictures), start=ShardProcess, checkpoints=Checkpoints(tmp_path / "checkpoint"))
+    os.kill(sharded.shards.pids[1], signal.SIGKILL)
+    with pytest.raises(RunFailed, match=r"signal 9.*start again"):
+        sharded.run()
+    sharded.close()
+    assert not (tmp_path / "checkpoint").exists()
+
+
+@pytest.mark.processes
+def test_a_process_says_why_it_cannot_begin(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "only_here", fleets)
+    tables = fleets.tables(pictures)
+    tables["fleet"] = [{"count": 5, "model": "softmax"}, {"model": "only_here:teacher"}]
+    sharded = ShardedRun(settings.parse(tables, Path("test.toml")), start=ShardProcess)
+    with pytest.raises(UsageError, match="'only_here:teacher' does not import"):
+        sharded.run()
+    sharded.close()
+
+
+def broken(knowledge: Any, rng: Any) -> Any:  # noqa: ARG001  # a Tamper
+    raise ZeroDivisionError
+
+
+def test_what_a_device_raises_ends_the_run_as_in_one_process(pictures: Path) -> None:
+    chosen = settings.parse(
+        hard(pictures, "fedmd", ({"count": 4}, {"byzantine": f"{__name__}:broken"})), Path("t.toml")
+    )
+    said = []
+    for kind in (fleets.Run, ShardedRun):
+        with pytest.raises(EdgeError, match="ZeroDivisionError") as failed:
+            kind(chosen).finished()
+        said.append(str(failed.value))
+    assert said[0] == said[1]
+
+
+def test_links_that_break_at_random_are_refused(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "f.toml"
+    file.write_text(to_toml({**tables_in_shards(pictures), "faults": {"disconnect": 0.1}}), encoding="utf-8")
+    assert cli.main(["simulate", str(file), "--out", str(tmp_path / "out")]) == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    assert last.startswith('edge-sdk: run.engine: "shards"')
+    assert "faults.disconnect" in last
+
+
+def test_links_that_take_no_time_are_refused(pictures: Path, tmp_path: Path) -> None:
+    link = tmp_path / "none.toml"
+    wifi = (files("firmware_profiles") / "links" / "wifi.toml").read_text(encoding="utf-8")
+    at_once = re.sub(r"(?m)^(latency_s|message_overhead_bytes|resend_s) *=.*$", r"\1 = 0", wifi)
+    link.write_text(at_once.replace('"wifi"', '"none"'), encoding="utf-8")
+    tables = tables_in_shards(pictures)
+    tables["fleet"][0]["link"] = str(link)
+    with pytest.raises(UsageError, match=r"none\.toml"):
+        run(tables)
+
+
+def test_a_gpu_is_refused(pictures: Path) -> None:
+    tables = tables_in_shards(pictures)
+    tables["run"]["device"] = "cuda:0"
+    with pytest.raises(UsageError, match=r'run\.engine: "shards".*cuda:0'):
+        settings.parse(tables, Path("f.toml"))
