@@ -86,7 +86,7 @@ class Found:
             section = condition_section(condition, folder.name, _settings(one), f"{anchor}-{number}")
             if not self._silent:
                 sys.stdout.write(f"{section.title}\n\n")
-                show_table(compare_table(condition.comparison), sys.stdout)
+                show_table(compare_table(condition.comparison, everything="trials.csv"), sys.stdout)
                 sys.stdout.write("".join(f"{who}: {what}\n" for who, what in chosen_settings(condition)) + "\n")
             self.sections.append((section, comparison_drawings(condition.comparison)))
 
