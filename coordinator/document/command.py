@@ -86,7 +86,7 @@ class Found:
             one = folder / condition.comparison.lines[-1].trials[0].folder
             section = condition_section(condition, folder.name, _settings(one), f"{anchor}-{number}")
             if not self._silent:
-                table = compare_table(condition.comparison)
+                table = compare_table(condition.comparison, everything="trials.csv")
                 chosen = (f"{who}: {what}" for who, what in chosen_settings(condition))
                 sys.stdout.write(f"{section.title}\n\n")
                 show_table(replace(table, notes=(*table.notes, *chosen)), sys.stdout)

@@ -19,7 +19,7 @@ def command(args: argparse.Namespace) -> int:
     feed = Feed(state)
     if goes_on:
         stderr_line(f"{args.folder}: the run is being written; the page follows its progress.json (--page shows more)")
-    with served(feed, args.at, stderr_line, option="--at"):
+    with served(feed, args.at, stderr_line, option="--at", commands=False):
         stderr_line("Ctrl-C ends it")
         with suppress(KeyboardInterrupt):
             _follow(args.folder, feed, goes_on=goes_on)

@@ -22,8 +22,12 @@ EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # recognised, not bound
 
 
 @contextmanager
-def served(feed: Feed, text: str, say: Callable[[str], None], option: str = "--page") -> Iterator[None]:
+def served(
+    feed: Feed, text: str, say: Callable[[str], None], option: str = "--page", *, commands: bool = True
+) -> Iterator[None]:
     """Serve a feed at HOST:PORT as long as the context lasts; `say` takes a line with the address.
+
+    commands: whether the run may take commands of the page; a folder takes none.
 
     Raises UsageError for an address that cannot be used, MissingExtra without the extra `page`.
     """
@@ -41,8 +45,9 @@ def served(feed: Feed, text: str, say: Callable[[str], None], option: str = "--p
     thread.start()
     say(f"page: {page_url(address, token)}")
     if token is not None:
+        may = ", and may pause and drain it" if commands else ""
         say(
-            "page: whoever has this address sees the run, and may pause and drain it; nothing is encrypted, so use it "
+            f"page: whoever has this address sees the run{may}; nothing is encrypted, so use it "
             "where you trust the network"
         )
     try:

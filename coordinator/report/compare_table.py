@@ -27,8 +27,11 @@ NAMED = 5
 """Number of devices that a note names."""
 
 
-def compare_table(comparison: Comparison) -> Table:
-    """Return the table with a row for each line: accuracies in percent, paired differences in points, costs."""
+def compare_table(comparison: Comparison, everything: str = "methods.csv") -> Table:
+    """Return the table with a row for each line: accuracies in percent, paired differences in points, costs.
+
+    `everything` is the file that has the columns for which a terminal is too narrow.
+    """
     base, shown, costs = comparison.baseline, _figures(comparison), _costs(comparison)
     columns = (
         Column("method"),
@@ -43,7 +46,7 @@ def compare_table(comparison: Comparison) -> Table:
         columns=columns,
         rows=tuple(_row(comparison, line) for line in comparison.lines),
         notes=tuple(_notes(comparison)),
-        everything="methods.csv",
+        everything=everything,
     )
 
 

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 from coordinator.report.plots import draw_comparison
+from edge_sdk.terminal import room_of
 from edge_sim.config import settings
 from edge_sim.studies.axes import read_axes
 from edge_sim.studies.compare_command import KEPT, say, say_drawn
@@ -32,7 +33,7 @@ def command(args: argparse.Namespace) -> int:
     if args.json:
         sys.stdout.write(json.dumps(sweep_summary(found), indent=2) + "\n")
     else:
-        sys.stdout.write(f"{sweep_text(found)}\nfigures: {out / 'sweep.json'}\n")
+        sys.stdout.write(f"{sweep_text(found, room_of(sys.stdout))}\nfigures: {out / 'sweep.json'}\n")
         say_drawn(
             lambda: [
                 *draw_gains(found, out / "plots"),

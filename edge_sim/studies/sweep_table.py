@@ -9,16 +9,20 @@ from coordinator.report.tables import plain_text
 from edge_sim.studies.sweep import Candidate, Condition, Sweep
 
 
-def sweep_text(found: Sweep) -> str:
-    """Return the table of each condition as aligned text, and below it the settings that the methods chose."""
-    return "\n".join(map(_condition, found.conditions))
+def sweep_text(found: Sweep, room: int | None = None) -> str:
+    """Return the table of each condition as aligned text, and below it the settings that the methods chose.
+
+    room: the width of the tables in characters; None: any.
+    """
+    return "\n".join(_condition(condition, room) for condition in found.conditions)
 
 
-def _condition(condition: Condition) -> str:
+def _condition(condition: Condition, room: int | None) -> str:
     heading = f"{printable(setting_text(condition.values))}:\n\n" if condition.values else ""
     choices = [_choice(condition, candidate) for candidate in condition.chosen.values() if candidate.setting]
     chosen = "chosen on the validation part:\n" + "".join(choices) if choices else ""
-    return f"{heading}{plain_text(compare_table(condition.comparison))}{chosen}"
+    table = compare_table(condition.comparison, everything="trials.csv")
+    return f"{heading}{plain_text(table, room)}{chosen}"
 
 
 def _choice(condition: Condition, candidate: Candidate) -> str:

@@ -82,13 +82,17 @@ def test_a_comparison_has_its_table_and_equal_budgets(tmp_path):
 
 
 @pytest.mark.usefixtures("bare")
-def test_a_sweep_has_all_that_was_tried(pictures, tmp_path, capsys):
+def test_a_sweep_has_all_that_was_tried(pictures, tmp_path, capsys, monkeypatch):
     tables = fleets.tables(pictures, "fedavg", devices=2, rounds=1)
     tables["data"]["split"] = [8, 2, 0]
     over = {"train.learning_rate": [0.001, 0.5], "partition.classes_per_device": [2, 3]}
     edge_sim.sweep(tables, over, out=tmp_path / "s")
+    monkeypatch.setenv("COLUMNS", "60")
     assert main(["report", str(tmp_path / "s")]) == 0
-    assert "chosen by fedavg" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "chosen by fedavg" in shown
+    assert "trials.csv" in shown
+    assert "methods.csv" not in shown
     text = (tmp_path / "s" / "report.html").read_text()
     assert text.count('<section id="part-') == 2
     assert "partition.classes_per_device = 3" in text

@@ -129,6 +129,25 @@ def test_plots_are_drawn(opened):
     sync_api.expect(page.locator("canvas").first).to_be_visible(timeout=WAIT_MS)
 
 
+def test_an_axis_of_rounds_has_no_half_rounds(opened):
+    page = opened(Feed(finished_state(synthetic.result(rounds=4), "runs/demo")))
+    page.evaluate(
+        """() => {
+            window.drawn = [];
+            const fill = CanvasRenderingContext2D.prototype.fillText;
+            CanvasRenderingContext2D.prototype.fillText = function (text, ...rest) {
+                window.drawn.push(text);
+                return fill.call(this, text, ...rest);
+            };
+        }"""
+    )
+    page.get_by_role("link", name="Learning").click()
+    page.wait_for_function("window.drawn.includes('rounds')", timeout=WAIT_MS)
+    drawn = page.evaluate("window.drawn")
+    assert {"1", "2", "3", "4"} <= set(drawn)
+    assert [each for each in drawn if each.replace(".", "", 1).isdecimal() and "." in each] == []
+
+
 def test_curves_of_each_device_are_drawn_and_named_in_the_table(opened):
     page = opened(Feed(finished_state(synthetic.result(), "runs/demo")))
     page.get_by_role("link", name="Learning").click()

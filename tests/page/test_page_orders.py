@@ -105,6 +105,15 @@ def test_on_this_machine_a_token_of_the_users_opens_the_commands(monkeypatch):
             assert (TOKEN in said[0]) is guarded
 
 
+def test_the_page_of_a_folder_offers_no_commands_in_its_terminal(monkeypatch):
+    pytest.importorskip("uvicorn")
+    monkeypatch.setenv(TOKEN_VARIABLE, TOKEN)
+    for commands in (False, True):
+        said: list[str] = []
+        with served(Feed(), "127.0.0.1:0", said.append, commands=commands):
+            assert ("drain" in said[1]) is commands
+
+
 class Ordering(RunObserver):
     """Gives a command on the page once the first round is done."""
 

@@ -196,7 +196,7 @@ def test_without_a_validation_part_nothing_is_chosen(file, tmp_path, capsys):
 
 
 @pytest.mark.usefixtures("figures")
-def test_the_command_prints_draws_and_exits_with_0(file, tmp_path, capsys):
+def test_the_command_prints_draws_and_exits_with_0(file, tmp_path, capsys, monkeypatch):
     out = tmp_path / "s"
     arguments = ["sweep", str(file), "--over", RATE, "--seeds", "0,1", "--out", str(out)]
     assert cli.main(arguments) == 0
@@ -209,5 +209,12 @@ def test_the_command_prints_draws_and_exits_with_0(file, tmp_path, capsys):
         .startswith("method,value,gain,low,high\nalone,0.05,0.0")
     )
     assert (out / "plots/accuracy_by_round.png").exists()
+    monkeypatch.setenv("COLUMNS", "60")
+    assert cli.main(arguments) == 0
+    table, chosen, _ = capsys.readouterr().out.partition("chosen on the validation part:")
+    assert chosen
+    assert max(map(len, table.splitlines())) <= 60
+    assert "trials.csv" in table
+    assert "methods.csv" not in table
     assert cli.main([*arguments, "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads((out / "sweep.json").read_text())

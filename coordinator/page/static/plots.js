@@ -1,6 +1,8 @@
 "use strict";
 /* Plots with uPlot: lines that differ by colour and by dash, a legend in HTML, and the same figures as a table. */
 
+/* Steps between the marks of an axis that counts; there is no half a round. */
+const WHOLE = Array.from({ length: 10 }, (_, power) => [1, 2, 5].map((digit) => digit * 10 ** power)).flat();
 const LINES = [["--a", []], ["--b", [8, 4]], ["--c", [2, 3]], ["--d", [8, 3, 2, 3]]];
 
 function colour(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
@@ -59,7 +61,7 @@ class Plot {
       width: this.width(), height: this.height, legend: { show: false }, cursor: { show: false },
       scales: { x: { time: false } },
       axes: [
-        { ...axis, label: this.x.name, labelSize: 20, size: 30, space: 70, values: (_, ticks) => ticks.map(this.x.text) },
+        { ...axis, label: this.x.name, labelSize: 20, size: 30, space: 70, ...(this.x.whole ? { incrs: WHOLE } : {}), values: (_, ticks) => ticks.map(this.x.text) },
         { ...axis, label: this.y.name, labelSize: 20, size: 62, values: (_, ticks) => ticks.map(this.y.text) },
       ],
       series: [{}, ...this.lines.map((name, place) => ({

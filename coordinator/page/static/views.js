@@ -181,7 +181,7 @@ class RoundView {
 }
 
 const AXES = {
-  rounds: { name: "rounds", text: (value) => String(value), of: (row) => row.round, sums: false },
+  rounds: { name: "rounds", whole: true, text: (value) => String(value), of: (row) => row.round, sums: false },
   bytes: { name: "bytes of all devices, both ways", text: format.bytes, of: (row) => row.bytes_up + row.bytes_down, sums: true },
   time: { name: "time", text: format.seconds, of: (row) => row.time_s, sums: true },
   joules: { name: "joules of all devices", text: format.joules, of: (row) => row.device_j, sums: true },
