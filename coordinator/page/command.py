@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import argparse
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 
 from coordinator.page.feed import EVERY_S, Feed
 from coordinator.page.folder import folder_state
 from coordinator.page.serving import served, stderr_line
+from coordinator.record.units import human_seconds
+from coordinator.report.progress_file import NAME
 from edge_sdk.errors import UsageError
 
 
@@ -18,12 +21,22 @@ def command(args: argparse.Namespace) -> int:
     state, goes_on = folder_state(args.folder)
     feed = Feed(state)
     if goes_on:
-        stderr_line(f"{args.folder}: the run is being written; the page follows its progress.json (--page shows more)")
+        stderr_line(f"{args.folder}: {_news(args.folder)}; the page follows what it writes (--page shows more)")
     with served(feed, args.at, stderr_line, option="--at", commands=False):
         stderr_line("Ctrl-C ends it")
         with suppress(KeyboardInterrupt):
             _follow(args.folder, feed, goes_on=goes_on)
     return 0
+
+
+def _news(folder: Path) -> str:
+    """Say how old the newest figures are: nobody can see from outside whether a run goes on or was interrupted."""
+    path = folder / NAME
+    if not path.exists():
+        return "this run has not ended"
+    return (
+        f"this run has not ended, and its figures are {human_seconds(max(0.0, time.time() - path.stat().st_mtime))} old"
+    )
 
 
 def _follow(folder: Path, feed: Feed, *, goes_on: bool) -> None:

@@ -19,10 +19,19 @@ def folder_state(folder: Path) -> tuple[PageState, bool]:
     Raises UsageError, in one line, where this is no run folder, or one of another version.
     """
     if is_comparison(folder):
-        raise UsageError(f"{folder}: holds a comparison; give the folder of one of its runs")
+        raise UsageError(f"{folder}: holds a comparison; give the folder of one of its runs{_runs_in(folder)}")
     if is_running(folder):
         return progress_state(_progress(folder, read_running(folder)), str(folder)), True
+    if not (folder / "summary.json").exists() and (runs := _runs_in(folder)):
+        raise UsageError(f"{folder}: holds several runs; give the folder of one of them{runs}")
     return finished_state(read_run(folder), str(folder)), False
+
+
+def _runs_in(folder: Path) -> str:
+    """Name the first runs in folders of this one, such as a comparison that goes on; empty: there is none."""
+    names = ("summary.json", "progress.json")
+    found = sorted({str(path.parent) for name in names for path in folder.glob(f"*/**/{name}")})
+    return f", such as {found[0]}" if found else ""
 
 
 def _progress(folder: Path, found: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -77,6 +77,11 @@ def half(folder):
     path.write_text(path.read_text()[:100])
 
 
+def comparison_that_goes_on(folder):
+    (folder / "fedavg" / "seed-0").mkdir(parents=True)
+    (folder / "summary.json").rename(folder / "fedavg" / "seed-0" / "summary.json")
+
+
 def newer_progress(folder):
     (folder / "summary.json").unlink()
     (folder / "progress.json").write_text(progress(version=99))
@@ -87,6 +92,7 @@ def newer_progress(folder):
     [
         (another_version, "99"),
         (no_run, "not a run directory"),
+        (comparison_that_goes_on, "fedavg/seed-0"),
         (half, "not JSON"),
         (newer_progress, "another version"),
     ],
