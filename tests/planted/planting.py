@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LEFT_OUT = shutil.ignore_patterns(
-    *(".git", ".venv", ".hypothesis", ".*_cache", "*.egg-info", "runs", "data", "build", "dist", "results", "assets")
+_EVERYWHERE = shutil.ignore_patterns(
+    ".git", ".venv", ".hypothesis", ".*_cache", "__pycache__", "*.egg-info", "node_modules"
 )
-"""What no test of a planted bug reads."""
+_IN = {ROOT: {"runs", "data", "build", "dist", "site"}, ROOT / "docs": {"results", "assets"}}
 FAILED, PASSED = 1, 0
 """Exit codes of pytest; all others say that it could not run the tests."""
 
@@ -57,12 +57,17 @@ def patched(bug: PlantedBug, root: Path = ROOT) -> str:
     return after
 
 
+def left_out(folder: str, names: list[str]) -> set[str]:
+    """What no test of a planted bug reads, for shutil.copytree."""
+    return _EVERYWHERE(folder, names) | _IN.get(Path(folder), set()).intersection(names)
+
+
 class Copy:
     """A copy of the repository, in which one bug at a time is planted."""
 
     def __init__(self, folder: Path) -> None:
         self.root = folder / "copy"
-        shutil.copytree(ROOT, self.root, ignore=LEFT_OUT)
+        shutil.copytree(ROOT, self.root, ignore=left_out)
 
     def caught(self, bug: PlantedBug) -> None:
         """Raise AssertionError, with what pytest said, unless the bug's test fails while the bug is planted."""
