@@ -12,7 +12,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 _EVERYWHERE = shutil.ignore_patterns(
-    ".git", ".venv", ".hypothesis", ".*_cache", "__pycache__", "*.egg-info", "node_modules"
+    ".git", ".venv", ".cache", ".hypothesis", ".*_cache", "__pycache__", "*.egg-info", "node_modules"
 )
 _IN = {ROOT: {"runs", "data", "build", "dist", "site"}, ROOT / "docs": {"results", "assets"}}
 FAILED, PASSED = 1, 0
