@@ -142,11 +142,19 @@ def parser() -> argparse.ArgumentParser:
     return top
 
 
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    """Read the command line; argparse itself blames the whole program for an option that a command does not have."""
+    args, unknown = parser().parse_known_args(argv)
+    if unknown:
+        OneLineParser(prog=f"edge-sdk {args.command.name}").error(f"unrecognized arguments: {' '.join(unknown)}")
+    return args
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code."""
     # Results repeat bit for bit only if one thread does the sums; this must be set before numpy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    args = parser().parse_args(argv)
+    args = _arguments(argv)
     logging.basicConfig(
         level=logging.DEBUG if args.verbose else logging.CRITICAL, format="%(asctime)s %(name)s %(message)s"
     )

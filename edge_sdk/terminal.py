@@ -37,3 +37,15 @@ def columns(rows: Sequence[Sequence[str]], room: int | None = None) -> str:
             further = " " * min(len(begin), room // 2)
             lines += textwrap.wrap(cell, room, initial_indent=begin, subsequent_indent=further)
     return "\n".join(lines)
+
+
+def folded(line: str, room: int | None = None) -> str:
+    """Return a line, broken between words where it does not fit; room: the width in characters, None: any."""
+    return line if room is None else textwrap.fill(line, room, break_on_hyphens=False)
+
+
+def indented(line: str, room: int | None = None) -> str:
+    """Return a line behind a gap, broken as `folded` does; its further parts stand behind a wider one."""
+    if room is None:
+        return f"{GAP}{line}"
+    return textwrap.fill(line, room, initial_indent=GAP, subsequent_indent=2 * GAP, break_on_hyphens=False)

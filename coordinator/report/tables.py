@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib.util
-import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TextIO
 
-from edge_sdk.terminal import columns, room_of
+from edge_sdk.terminal import columns, folded, room_of
 
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
@@ -101,7 +100,7 @@ def plain_text(table: Table, room: int | None = None) -> str:
 def _below(table: Table, room: int | None) -> list[str]:
     """The lines below a table, broken where they are wider than the terminal."""
     lines = [*filter(None, [table.headline]), *table.notes]
-    return lines if room is None else [textwrap.fill(line, room, break_on_hyphens=False) for line in lines]
+    return [folded(line, room) for line in lines]
 
 
 def latex_text(table: Table) -> str:

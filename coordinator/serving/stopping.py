@@ -25,5 +25,7 @@ def why_stop(policy: RoundPolicy, record: RunRecord) -> str:
         newest = curves.get(max(curves, default=0), {})
         mean = statistics.fmean(newest.values()) if newest else 0.0
         if mean >= policy.stop_at_accuracy:
-            return f"the mean accuracy is {percent(mean)}, stop_at_accuracy is {percent(policy.stop_at_accuracy)}"
+            whose = "the global model" if record.global_accuracy else "the devices' own models"
+            wanted = percent(policy.stop_at_accuracy)
+            return f"the mean accuracy of {whose} is {percent(mean)}, stop_at_accuracy is {wanted}"
     return ""

@@ -71,7 +71,9 @@ def run_writers(
     try:
         if options.metrics is not None:
             address = metrics_address(options.metrics)
-            writers.append(PrometheusWriter(address, {"federation": federation, "method": method}))
+            metrics = PrometheusWriter(address, {"federation": federation, "method": method})
+            writers.append(metrics)
+            sys.stderr.write(f"metrics: http://{address.shown_host}:{metrics.port}/metrics\n")
         for tool in options.tools:
             if tool == "tensorboard":
                 writers.append(TensorBoardWriter(folder / "tensorboard"))

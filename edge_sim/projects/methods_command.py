@@ -14,6 +14,7 @@ from coordinator.report.method_catalogue import catalogue_text, describe_methods
 from coordinator.report.tables import Column, Table, show_table
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.methods.registry import method_fault, method_names
+from edge_sdk.terminal import folded, indented, room_of
 
 BEGIN_WITH: tuple[tuple[str, str], ...] = (
     ("any models, black boxes too; samples without labels that all may hold", "fedmd"),
@@ -37,7 +38,9 @@ def command(args: argparse.Namespace) -> int:
     if args.model is not None:
         fits = _fits(args.model, args.classes)
         wanted = {name: fits[name] for name in _chosen(args.names, sorted(fits))}
-        sys.stdout.write(json.dumps(wanted, indent=2) + "\n" if args.json else _fits_text(args.model, wanted))
+        sys.stdout.write(
+            json.dumps(wanted, indent=2) + "\n" if args.json else _fits_text(args.model, wanted, room_of(sys.stdout))
+        )
         return 0
     chosen = _chosen(args.names, [row["name"] for row in rows])
     found = [row for row in rows if row["name"] in chosen]
@@ -109,12 +112,13 @@ def _fits(file: Path, classes: int | None) -> Mapping[str, Mapping[str, str]]:
     return found
 
 
-def _fits_text(file: Path, fits: Mapping[str, Mapping[str, str]]) -> str:
-    """Return a paragraph for each part that a model can have."""
-    lines = [f"{file}: what it could do in each method; edge-sdk inspect {file} says why"]
+def _fits_text(file: Path, fits: Mapping[str, Mapping[str, str]], room: int | None) -> str:
+    """Return a paragraph for each part that a model can have; room: the width in characters, None: any."""
+    lines = [folded(f"{file}: what it could do in each method; edge-sdk inspect {file} says why", room)]
     for part, said in _PARTS.items():
         names = [name for name, row in fits.items() if row["part"] == part]
         if names:
             wide = max(map(len, names))
-            lines += ["", f"{said}:", *(f"  {name:{wide}}  {fits[name]['note']}".rstrip() for name in names)]
+            told = (f"{name:{wide}}  {fits[name]['note']}".rstrip() for name in names)
+            lines += ["", f"{said}:", *(indented(each, room) for each in told)]
     return "\n".join(lines) + "\n"

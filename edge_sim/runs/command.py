@@ -23,6 +23,7 @@ from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from coordinator.report.tables import show_table
 from coordinator.writers.opening import RunWriters, run_writers, writer_options
+from edge_sdk import toml
 from edge_sdk.errors import MissingExtra
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
@@ -39,6 +40,7 @@ def command(args: argparse.Namespace) -> int:
         args.overrides.append(f"run.engine={args.engine}")
     config = settings.load_config(args.file, args.overrides)
     chosen_method(config)  # a mistake in it is told before a folder is made
+    toml.check_writer()
     default = Path("runs") / config.federation.name
     out = args.out or (default if args.resume else run_folder.unused(default))
     if args.resume and run_folder.is_over(out, config):

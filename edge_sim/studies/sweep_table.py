@@ -6,6 +6,7 @@ from coordinator.record.units import percent, printable
 from coordinator.report.compare import setting_text
 from coordinator.report.compare_table import compare_table
 from coordinator.report.tables import plain_text
+from edge_sdk.terminal import indented
 from edge_sim.studies.sweep import Candidate, Condition, Sweep
 
 
@@ -20,7 +21,8 @@ def sweep_text(found: Sweep, room: int | None = None) -> str:
 def _condition(condition: Condition, room: int | None) -> str:
     heading = f"{printable(setting_text(condition.values))}:\n\n" if condition.values else ""
     choices = [_choice(condition, candidate) for candidate in condition.chosen.values() if candidate.setting]
-    chosen = "chosen on the validation part:\n" + "".join(choices) if choices else ""
+    lines = "".join(f"{indented(each, room)}\n" for each in choices)
+    chosen = f"chosen on the validation part:\n{lines}" if choices else ""
     table = compare_table(condition.comparison, everything="trials.csv")
     return f"{heading}{plain_text(table, room)}{chosen}"
 
@@ -33,4 +35,4 @@ def _choice(condition: Condition, candidate: Candidate) -> str:
     found = candidate.validation
     validated = "never measured" if found is None else percent(found.mean)
     setting = printable(setting_text(candidate.setting))
-    return f"  {method}: {setting} (validation {validated}, best of {len(tried)}{early})\n"
+    return f"{method}: {setting} (validation {validated}, best of {len(tried)}{early})"

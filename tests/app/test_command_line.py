@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import fleets
@@ -130,3 +131,16 @@ def test_the_password_of_a_broker_is_not_told(lab: Path, capsys: pytest.CaptureF
     )
     assert "--ca" in error
     assert "secret" not in error
+
+
+def test_an_option_of_no_command_is_the_fault_of_that_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "edge-sdk report --help" in complaint(capsys, "report", "runs/x", "--outt", "a.html")
+
+
+def test_a_simulation_that_could_not_write_its_settings_makes_no_folder(
+    lab: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "tomli_w" else found(name))
+    assert "tomli-w" in complaint(capsys, "simulate", lab)
+    assert not Path("runs").exists()

@@ -16,7 +16,7 @@ from page_parts import a_state
 
 from coordinator.page.feed import Feed
 from coordinator.page.serving import served
-from coordinator.page.values import device_row, finished_state
+from coordinator.page.values import ROUND_COLUMNS, device_row, finished_state
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("uvicorn")
@@ -127,6 +127,18 @@ def test_plots_are_drawn(opened):
     page = opened(Feed(finished_state(synthetic.result(), "runs/demo")))
     page.get_by_role("link", name="Learning").click()
     sync_api.expect(page.locator("canvas").first).to_be_visible(timeout=WAIT_MS)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_the_legend_names_a_shared_model_only_where_there_is_one(opened, shared):
+    state = finished_state(synthetic.result(), "runs/demo")
+    place = ROUND_COLUMNS.index("global")
+    history = tuple([*row[:place], 0.5 if shared else None, *row[place + 1 :]] for row in state.history)
+    page = opened(Feed(replace(state, history=history)))
+    page.get_by_role("link", name="Learning").click()
+    keys = page.locator("figure", has_text="Mean accuracy").locator(".keys li:visible")
+    sync_api.expect(keys.filter(has_text="own models")).to_have_count(1, timeout=WAIT_MS)
+    assert keys.filter(has_text="shared model").count() == shared
 
 
 def test_an_axis_of_rounds_has_no_half_rounds(opened):

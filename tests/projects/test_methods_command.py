@@ -46,7 +46,9 @@ def test_a_misspelt_name_is_one_line_with_the_one_that_was_meant(capsys: pytest.
     assert "fedmd?" in told
 
 
-def test_a_model_is_told_its_part_in_each_method(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_model_is_told_its_part_in_each_method(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     pytest.importorskip("onnx")
     from onnx_files import classifier
 
@@ -58,6 +60,9 @@ def test_a_model_is_told_its_part_in_each_method(tmp_path: Path, capsys: pytest.
     assert (fits["fedmd"]["part"], fits["fedavg"]["part"]) == ("learns", "none")
     assert main(["methods", "fedmd", "--for", str(file)]) == 0
     assert "fedavg" not in capsys.readouterr().out
+    monkeypatch.setenv("COLUMNS", "60")
+    assert main(["methods", "--for", str(file)]) == 0
+    assert max(map(len, capsys.readouterr().out.splitlines())) <= 60
 
 
 @pytest.mark.parametrize("content", [None, b"no model"])

@@ -53,6 +53,7 @@ def test_it_ends_at_an_accuracy(pictures: Path, whole: dict[str, Result]) -> Non
     means = [sum(each.global_accuracy.values()) / 3 for each in whole["fedavg"].history]
     result = run(tables(pictures, stop_at_accuracy=max(means[:3])))
     assert "stop_at_accuracy" in result.stopped
+    assert "global model" in result.stopped
     assert result.rounds_done == means.index(max(means[:3])) + 2  # a global model is measured a round later
 
 

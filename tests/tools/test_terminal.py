@@ -8,7 +8,7 @@ import pytest
 
 from coordinator.report.tables import Column, Table, plain_text
 from edge_sdk.cli import main
-from edge_sdk.terminal import columns, room_of
+from edge_sdk.terminal import columns, indented, room_of
 
 ROWS = [("name", "what", "why"), ("a", "x" * 30, "because"), ("b", "y", "")]
 
@@ -27,6 +27,15 @@ def test_the_width_is_that_of_the_terminal_or_of_columns(monkeypatch: pytest.Mon
     assert room_of(io.StringIO()) is None
     monkeypatch.setenv("COLUMNS", "60")
     assert room_of(io.StringIO()) == 60
+
+
+def test_an_indented_line_is_broken_where_it_does_not_fit() -> None:
+    line = "fedavg: train.learning_rate = 0.1 (validation 90.0 %, best of 3)"
+    assert indented(line) == indented(line, 200) == f"  {line}"
+    first, *further = indented(line, 40).splitlines()
+    assert max(map(len, [first, *further])) <= 40
+    assert further
+    assert all(each.startswith("    ") for each in further)
 
 
 @pytest.mark.parametrize("room", [30, 60, 200])

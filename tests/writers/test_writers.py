@@ -22,7 +22,7 @@ from coordinator.record.run_record import RunRecord
 from coordinator.writers.figures import WriterObserver, round_figures
 from coordinator.writers.json_lines import JsonLines
 from coordinator.writers.metrics import PrometheusWriter
-from coordinator.writers.opening import flat
+from coordinator.writers.opening import WriterOptions, flat, run_writers
 from coordinator.writers.tools import DATABASE, MlflowWriter, TensorBoardWriter, WandbWriter
 from edge_sdk.cli import main
 from edge_sdk.errors import MissingExtra, UsageError
@@ -93,6 +93,15 @@ def test_prometheus_reads_gauges_and_counters() -> None:
     assert f"edge_sdk_round{labels} 2.0" in text
     assert f"edge_sdk_accuracy_mean{labels} 0.5" in text
     assert f"edge_sdk_bytes_up_total{labels} 200.0" in text
+
+
+def test_the_address_of_the_metrics_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("prometheus_client", reason="no prometheus_client here: pip install edge-sdk[metrics]")
+    options = WriterOptions(metrics="127.0.0.1:0")
+    with run_writers(options, tmp_path, federation="lab", method="fedavg", seed=0, tables={}):
+        address = capsys.readouterr().err.removeprefix("metrics: ").strip()
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            assert answer.status == 200
 
 
 def test_the_dashboard_asks_for_metrics_that_there_are() -> None:

@@ -35,13 +35,16 @@ class Plot {
     this.watch = new ResizeObserver(() => this.resize());
     this.watch.observe(this.box);
   }
+  /* A line without a single figure, such as the shared model of a method that has none, is not in the legend. */
+  told(place) { return this.thin || this.data[place + 1].some((value) => value !== null && value !== undefined); }
   show(data, x) {
     const same = x === undefined || x.name === this.x.name;
     if (!same) { this.x = x; this.drop(); this.table.heads[0].textContent = x.name; this.table.columns[0].text = (row) => x.text(row[0]); }
     this.data = data;
     const last = data[0].length - 1;
-    const told = last < 0 ? "nothing yet" : this.thin ? this.lines.length + " lines" : this.lines.map((name, place) => name + " " + this.y.text(data[place + 1][last])).join(", ");
+    const told = last < 0 ? "nothing yet" : this.thin ? this.lines.length + " lines" : this.lines.map((name, place) => (this.told(place) ? name + " " + this.y.text(data[place + 1][last]) : "")).filter(Boolean).join(", ");
     this.box.setAttribute("aria-label", this.title + "; last: " + told);
+    [...this.keys.children].forEach((key, place) => { key.hidden = !this.told(place); });
     if (this.chart) this.chart.setData(data); else this.draw();
     this.fillTable();
   }
