@@ -136,24 +136,16 @@ def run_coordinator(
                 ledger=ledger,
                 roster=ready.roster,
                 robust=ready.robust,
-                public_server=_public_server(ready, settings, folder),
+                public_server=public_set_server(ready, settings, folder),
                 security=reach.security,
                 observer=_observers(ready, folder, progress, feed, writers),
             )
             for warning in server.warnings:
                 progress.noted(warning)
             if resume:
-                progress.noted(
-                    f"going on at round {min(server.rounds.place.round + 1, ready.spec.rounds)} of {ready.spec.rounds}"
-                )
-                lost = "" if quarantine else lost_rounds(folder, server.rounds.place.round)
-                if lost:
-                    progress.noted(lost)
+                _note_resumption(progress, folder, server.rounds.place.round, spec.rounds, quarantine=quarantine)
             progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {shown}")
-            options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-            options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {folder}"
-            first = f"{PASSWORD_VARIABLE}=... " if shown != reach.broker else ""
-            again = f"{first}edge-sdk coordinator {file}{options} --resume"
+            again = _resume_command(file, reach, overrides, folder, cloud_safe=cloud_safe, trace=trace)
             try:
                 server.run()
             except KeyboardInterrupt:
@@ -176,6 +168,24 @@ def run_coordinator(
         return 0 if result.completed else 1
 
 
+def _note_resumption(progress: RunObserver, folder: Path, done: int, rounds: int, *, quarantine: bool) -> None:
+    """Say where a resumed run goes on, and which rounds are lost.  done: the rounds that the ledger knows."""
+    progress.noted(f"going on at round {min(done + 1, rounds)} of {rounds}")
+    lost = "" if quarantine else lost_rounds(folder, done)
+    if lost:
+        progress.noted(lost)
+
+
+def _resume_command(
+    file: Path, reach: Reach, overrides: Sequence[str], folder: Path, *, cloud_safe: bool, trace: bool
+) -> str:
+    """Return the command line that goes on with this run; it names the variable for the password, not the password."""
+    options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
+    options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {folder}"
+    secret = f"{PASSWORD_VARIABLE}=... " if without_password(reach.broker) != reach.broker else ""
+    return f"{secret}edge-sdk coordinator {file}{options} --resume"
+
+
 def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
@@ -188,7 +198,7 @@ def _equipment(settings: Settings) -> Equipment:
     return Equipment(nets=lambda: load_nets(settings.federation.nets), public=lambda: public_set(settings))
 
 
-def _public_server(ready: Federation, settings: Settings, folder: Path) -> PublicSetServer | None:
+def public_set_server(ready: Federation, settings: Settings, folder: Path) -> PublicSetServer | None:
     """The server of the public set; None if none is served, or the method needs none."""
     if not method_of(ready.spec).needs_public_set:
         return None

@@ -296,7 +296,7 @@ def _sortable(table: Table, caption: str, keys: Sequence[Mapping[str, SortKey]] 
     known = keys or [{} for _ in table.rows]
     rows = tuple(
         tuple(
-            DocumentCell(text, own.get(column.name, _number(text) if column.right else text))
+            DocumentCell(text, own.get(column.name, sort_number(text) if column.right else text))
             for text, column in zip(row, table.columns, strict=True)
         )
         for row, own in zip(table.rows, known, strict=True)
@@ -317,7 +317,7 @@ _UNITS: Mapping[str, float] = {
 }
 
 
-def _number(text: str) -> float:
+def sort_number(text: str) -> float:
     """The number that a text begins with, in the base unit that follows it; infinity, which sorts last, if none."""
     words = text.replace("%", " ").split()
     try:

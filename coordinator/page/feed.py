@@ -34,8 +34,8 @@ class PageOrder:
 
 
 @dataclass(frozen=True, slots=True)
-class Encoded:
-    """Text of an event for a browser, and the number of the state that the browser then shows."""
+class SentState:
+    """The text of an event that is sent to a browser, and the number of the state that the browser then shows."""
 
     number: int
     event: str
@@ -53,8 +53,8 @@ class Feed:
         self._newest = state
         self._looked_s = -LOOKS_S
         self._shown, self._number = state, 1
-        self._whole: Encoded | None = None
-        self._change: Encoded | None = None
+        self._whole: SentState | None = None
+        self._change: SentState | None = None
         self.guarded = False
         """Whether only those with the token reach the page, so that it may give commands."""
         self.takes_orders = False
@@ -84,7 +84,7 @@ class Feed:
 
     # -- the page's thread --------------------------------------------------------------------------------------------
 
-    def newer_than(self, number: int | None) -> Encoded | None:
+    def newer_than(self, number: int | None) -> SentState | None:
         """Return what a browser that shows the state of this number lacks; None: it shows the newest.
 
         A browser that shows none, or that missed one, gets everything.
@@ -96,7 +96,7 @@ class Feed:
         if self._change is not None and number == self._number - 1:
             return self._change
         if self._whole is None:
-            self._whole = Encoded(self._number, "state", _json(self._shown.plain()))
+            self._whole = SentState(self._number, "state", _json(self._shown.plain()))
         return self._whole
 
     def order(self, operation: str, device: str | None) -> Future[tuple[bool, str]]:
@@ -115,7 +115,7 @@ class Feed:
             return
         change = newest.since(self._shown)
         self._shown, self._number = newest, self._number + 1
-        self._whole, self._change = None, Encoded(self._number, "change", _json(change))
+        self._whole, self._change = None, SentState(self._number, "change", _json(change))
 
 
 def _json(value: Any) -> str:

@@ -29,7 +29,7 @@ class Waiting:
         self._last_s = now_s
 
     def closed(self, silent: Collection[str], now_s: float) -> None:
-        """Note that the exchange is closed without the silent devices."""
+        """Note that the exchange is closed without the devices that did not answer."""
         if self._last_s is not None:
             for device in sorted(silent):
                 self._note(device, (now_s - self._last_s) / len(silent))

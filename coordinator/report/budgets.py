@@ -86,7 +86,7 @@ def at_budget(line: MethodRuns, budget: Budget, model: MeasuredModel = "personal
 
 
 def common_budgets(comparison: Comparison) -> tuple[Budget, ...]:
-    """Of each kind what the cheapest method spent in all, so that every method can be judged by it."""
+    """Return one budget of each kind: what the cheapest method spent in all, so that every method reached it."""
     found = []
     for name, kind in KINDS.items():
         totals = [spent for line in comparison.lines if line.method != ALONE and (spent := _total(line, kind))]

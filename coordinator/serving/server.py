@@ -48,7 +48,7 @@ from coordinator.serving.intake.checks import UploadChecks
 from coordinator.serving.intake.frame_intake import Intake, booked_to
 from coordinator.serving.intake.frame_screen import FrameScreen
 from coordinator.serving.intake.line_budget import LineBudget
-from coordinator.serving.intake.shares import Shares
+from coordinator.serving.intake.shares import DeviceShares
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.membership import MembershipHandler
 from coordinator.serving.operators.device_report import DeviceReport
@@ -158,7 +158,7 @@ class Server:
         self.record = aggregation.record
         self.record.started_s = begun_s
         self._run = ledger.run if security else ledger.unique_run
-        shares = Shares(carried.frame_bytes, policy.expected)
+        shares = DeviceShares(carried.frame_bytes, policy.expected)
         self._screen = FrameScreen(
             federation=spec.federation,
             frame_bytes=carried.frame_bytes,

@@ -42,7 +42,7 @@ def round_figures(result: RoundResult, record: RunRecord) -> dict[str, float]:
 
 
 class WriterObserver(RunObserver):
-    """Hands the figures of each round to writers.  One that fails is said once, and left out from then on."""
+    """Hands the figures of each round to writers.  A writer that fails is reported once, and is not called again."""
 
     def __init__(self, writers: Sequence[FigureWriter], part: str, say: Callable[[str], None]) -> None:
         """part: stands before the names, such as `alone`; empty: nothing does."""

@@ -318,7 +318,7 @@ def runs_by_class(at: Ints) -> Runs:
 
 
 def add_runs(sums: NDArray[np.float64], runs: Runs, rows: Floats) -> None:
-    """Add each of rows (n, d), grouped so, to its class's row of sums (m, d)."""
+    """Add each of rows (n, d) to the row of its class in sums (m, d); runs: how they are grouped."""
     order, present, starts = runs
     sums[present] += np.add.reduceat(rows[order], starts, axis=0, dtype=np.float64)
 

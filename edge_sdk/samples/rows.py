@@ -90,7 +90,7 @@ class RowFile:
             return {name: json.loads(value) for name, value in self._db.execute("SELECT name, value FROM settings")}
 
     def rows(self) -> Iterator[tuple[int, str, list[Label]]]:
-        """Read key, id and labels of every sample, in the order in which they came."""
+        """Yield the key, id and labels of every sample, in the order in which the samples came."""
         with as_store_error(self._path):
             labels: dict[int, list[Label]] = {}
             for key, born, died, y in self._db.execute("SELECT key, born, died, y FROM labels ORDER BY key, born"):

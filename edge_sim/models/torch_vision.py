@@ -23,7 +23,7 @@ UNDEFINED = ("nms", "qnms")
 SIGNATURE = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 
 
-def _operators_load(folder: str) -> bool:
+def operators_load(folder: str) -> bool:
     """Whether torchvision's compiled operators, if there are any, load into this torch."""
     compiled = PathFinder.find_spec("_C", [folder])
     if compiled is None or compiled.origin is None:
@@ -46,7 +46,7 @@ def _declare() -> torch.library.Library:
 _found = find_spec("torchvision")
 if _found is None or not _found.submodule_search_locations:
     raise MissingExtra("torchvision", "vision", "this data set or model family")
-if "torchvision" not in sys.modules and not _operators_load(_found.submodule_search_locations[0]):
+if "torchvision" not in sys.modules and not operators_load(_found.submodule_search_locations[0]):
     DECLARED = _declare()
 
 from torchvision import datasets, models  # noqa: E402  # only now

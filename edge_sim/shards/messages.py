@@ -53,7 +53,7 @@ class ShardProgress(NamedTuple):
 
 
 class Told(NamedTuple):
-    """A ShardProgress on its way, without the frames that lie in memory."""
+    """A ShardProgress as it crosses the pipe: without the frames that lie in shared memory."""
 
     progress: ShardProgress
     placed: dict[int, Placed]

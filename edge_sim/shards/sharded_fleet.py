@@ -162,7 +162,7 @@ class ShardedFleet:
         return False
 
     def _advance(self, before_s: float) -> None:
-        """Let the shards carry out what happens before a time; what they publish is accepted here when it was."""
+        """Let the shards carry out what happens before a time; accept here what they publish, at the times they did."""
         for _, given in self.shards.pass_time(before_s):
             self.clock.at(given.at_s, partial(self.hub.accept, given))
 
@@ -233,7 +233,7 @@ class ShardedFleet:
     # -- checkpoints ---------------------------------------------------------------------------------------------------
 
     def to_json(self) -> dict[str, Any]:
-        """Return what neither ledger nor stores hold, as VirtualFleet does."""
+        """Return the state that neither the ledger nor the devices' stores hold, as VirtualFleet does."""
         hardware = self._by_device("hardware")
         return {
             "now_s": self._now_s,

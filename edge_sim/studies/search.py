@@ -1,7 +1,7 @@
 """The search of a sweep: Optuna proposes settings to try (TPE), and ends runs that fall behind (median pruning).
 
 Each method, and the devices alone, has a search of its own, under each condition: it looks at the validation part only.
-Nothing of a search is kept but the runs: the same proposals come again, and what was tried is read from its folder.
+Only the runs are kept.  A search that is started again proposes the same settings, and reads what ran from its folder.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ def check_optuna() -> None:
 
 @dataclass(frozen=True)
 class _Tried:
-    """What one search is about."""
+    """What one search varies: a line of the comparison under one condition, run with each of these seeds."""
 
     config: Config
     line: str

@@ -182,6 +182,8 @@ def defined_twice(files: Iterable[tuple[str, str]], *kinds: type[ast.stmt]) -> s
                 places[node.name].add(path)
             elif isinstance(node, kinds) and ast.unparse(getattr(node, "annotation", node)) == "TypeAlias":
                 places[ast.unparse(node.target)].add(path)  # type: ignore[attr-defined]  # an AnnAssign
+            elif isinstance(node, kinds) and ast.unparse(getattr(node, "value", node)).startswith("Annotated["):
+                places[ast.unparse(node.targets[0])].add(path)  # type: ignore[attr-defined]  # an Assign
     return {name for name, where in places.items() if len(where) > 1 and name[0] != "_"}
 
 
@@ -189,7 +191,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def test_a_public_class_or_type_has_one_name() -> None:
-    assert defined_twice(sources(), ast.ClassDef, ast.AnnAssign) <= OWN_WORDS
+    assert defined_twice(sources(), ast.ClassDef, ast.AnnAssign, ast.Assign) <= OWN_WORDS
 
 
 def test_every_room_says_what_it_is_and_is_packed() -> None:
@@ -198,7 +200,10 @@ def test_every_room_says_what_it_is_and_is_packed() -> None:
     for folder in {module.parent for package in PACKAGES for module in (ROOT / package).rglob("*.py")}:
         room = ".".join(folder.relative_to(ROOT).parts)
         assert room in packed
-        assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        said = ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8")))
+        assert said is not None
+        assert len(said.splitlines()) >= 3
+        assert "import" in said
 
 
 def test_version_control_ignores_no_source() -> None:
@@ -216,6 +221,12 @@ def test_version_control_ignores_no_source() -> None:
 
 def test_a_public_function_has_one_name() -> None:
     assert defined_twice(sources(), *FUNCTIONS) <= SAME_PART.keys()
+
+
+def test_a_planted_second_type_is_found() -> None:
+    files = [("a.py", "Word = Annotated[str, Text(16)]"), ("b.py", "class Word:\n    pass"), ("c.py", "Word = 3")]
+    assert defined_twice(files, ast.ClassDef, ast.Assign) == {"Word"}
+    assert not defined_twice(files[1:], ast.ClassDef, ast.Assign)
 
 
 def test_a_planted_second_function_is_found() -> None:

@@ -152,4 +152,4 @@ def test_a_place_that_cannot_be_written_is_one_line(tmp_path, capsys):
     [("240 kB", 240e3), ("93.9 % ", 93.9), ("3 min 20 s", 200.0), ("2 h 05 min", 7500.0), ("-", float("inf"))],
 )
 def test_numbers_are_sorted_by_their_value(text, value):
-    assert values._number(text) == value
+    assert values.sort_number(text) == value

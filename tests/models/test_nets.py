@@ -162,5 +162,5 @@ def test_operators_are_declared_only_where_the_compiled_ones_do_not_load(loads: 
             raise OSError("libtorch_cuda.so: cannot open shared object file")
 
     monkeypatch.setattr(torch.ops, "load_library", load)
-    assert vision._operators_load(folder) is loads
-    assert vision._operators_load(str(folder) + "/no-such-folder") is False
+    assert vision.operators_load(folder) is loads
+    assert vision.operators_load(str(folder) + "/no-such-folder") is False

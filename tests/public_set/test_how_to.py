@@ -82,7 +82,7 @@ def test_what_a_coordinator_serves(tmp_path: Path, method: str, more: str, serve
     file = tmp_path / "lab.toml"
     file.write_text(f'{BASE.format(method)}[public]\npath = "public.npz"\n{more}\n', encoding="utf-8")
     settings = config.read_settings(config.load_toml(file), file)
-    public_server = deploy._public_server(config.federation(settings), settings, tmp_path / "run")
+    public_server = deploy.public_set_server(config.federation(settings), settings, tmp_path / "run")
     assert (public_server is not None) == served
     if public_server is not None:
         assert public_server.sha256 == SET.spec.sha256

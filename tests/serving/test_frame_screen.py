@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.serving.intake.frame_screen import MOST_REPORTED, REPORT_S, FrameScreen
-from coordinator.serving.intake.shares import EXCHANGE_EARNS, HELLO_COSTS, RATES, REPEAT_S, Shares, TokenBucket
+from coordinator.serving.intake.shares import EXCHANGE_EARNS, HELLO_COSTS, RATES, REPEAT_S, DeviceShares, TokenBucket
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
@@ -24,7 +24,7 @@ class Desk:
     def __init__(self, expected: int = 4) -> None:
         self.due: set[str] = set()
         self._sent = 0
-        self.shares = Shares(FRAME_BYTES, expected)
+        self.shares = DeviceShares(FRAME_BYTES, expected)
         self.screen = FrameScreen(
             federation=FED,
             frame_bytes=FRAME_BYTES,

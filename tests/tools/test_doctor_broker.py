@@ -17,7 +17,7 @@ from edge_sdk.tools.doctor import broker as judging
 from edge_sdk.tools.doctor.broker import BrokerObservation
 from edge_sdk.tools.doctor.checks import broker_checks
 from edge_sdk.tools.doctor.finding import CheckTarget, Finding, Level, run_checks
-from edge_sdk.tools.doctor.selftest import SelftestTimeouts, run_selftest
+from edge_sdk.tools.selftest import SelftestTimeouts, run_selftest
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.mqtt.transport import MqttTransport
 

@@ -171,7 +171,7 @@ def test_an_option_that_a_device_does_not_have(capsys):
 def test_a_kernel_that_does_not_limit_memory_is_told_of(tmp_path):
     file = tmp_path / "cgroup.controllers"
     file.write_text("cpuset cpu io pids\n")
-    assert "cgroup_enable=memory" in command._missing_controllers(file)[0]
+    assert "cgroup_enable=memory" in command.missing_controllers(file)[0]
     file.write_text("cpu memory\n")
-    assert command._missing_controllers(file) == []
-    assert command._missing_controllers(tmp_path / "none") == []
+    assert command.missing_controllers(file) == []
+    assert command.missing_controllers(tmp_path / "none") == []

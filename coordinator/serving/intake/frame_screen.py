@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from coordinator.serving.intake.shares import HELLO_COSTS, Shares
+from coordinator.serving.intake.shares import HELLO_COSTS, DeviceShares
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
 from edge_sdk.protocol.topics import CONTROL, Origin
@@ -35,7 +35,7 @@ class FrameScreen:
         *,
         federation: str,
         frame_bytes: int,
-        shares: Shares,
+        shares: DeviceShares,
         known: Callable[[str], bool],
         due: Callable[[str], bool],
     ) -> None:

@@ -70,7 +70,7 @@ class TokenBucket:
         self._left = min(self._burst, self._left + tokens)
 
 
-class Shares:
+class DeviceShares:
     """The buckets of all senders of one federation; may be used from any thread."""
 
     def __init__(self, frame_bytes: int, expected: int, rates: Rates = RATES) -> None:

@@ -45,7 +45,7 @@ Number: TypeAlias = "int | float | OfStep | OfBatch"
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ScriptLine:
     """One line of a script."""
 
     text: str
@@ -61,7 +61,7 @@ class Line:
 class Recording:
     """What a function computes from named tensors."""
 
-    lines: tuple[Line, ...]
+    lines: tuple[ScriptLine, ...]
     results: tuple[str, ...]
     """The names of what it returns; empty for None."""
     draws: bool
@@ -76,7 +76,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
     def __init__(self, known: Mapping[str, Tensor]) -> None:
         """known: the tensors that a step begins with, by the names that lines have for them."""
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
-        self.lines: list[Line] = []
+        self.lines: list[ScriptLine] = []
         self.constants: list[Tensor] = []
         self.draws = False
         self._names = {id(tensor): name for name, tensor in known.items()}
@@ -118,7 +118,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         name = f"k{len(self.constants)}"
         self.constants.append(tensor.clone())
         copy = f"{name}_{len(self.lines)}"
-        self.lines.append(Line(f"{copy} = {name}.clone()", ()))
+        self.lines.append(ScriptLine(f"{copy} = {name}.clone()", ()))
         return copy
 
     def _note(self, call: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
@@ -131,8 +131,8 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             if value is not None and key not in _OF_PLACE
         ]
         own, unpacked = self._result(func, result)
-        self.lines.append(Line(f"{own}{call}({', '.join(words)})", tuple(numbers)))
-        self.lines += [Line(each, ()) for each in unpacked]
+        self.lines.append(ScriptLine(f"{own}{call}({', '.join(words)})", tuple(numbers)))
+        self.lines += [ScriptLine(each, ()) for each in unpacked]
 
     def _word(self, value: Any, numbers: list[Number]) -> str:
         """Return an argument as a word of a line; its numbers are added to `numbers`."""
@@ -241,7 +241,7 @@ def _compared(a: Recording, b: Recording, number: Callable[[Number, Number], Num
     if not same or not all(torch.equal(*each) for each in zip(a.constants, b.constants, strict=True)):
         raise NotTraceable(_DIFFERS)
     lines = tuple(
-        Line(one.text, tuple(number(*each) for each in zip(one.numbers, two.numbers, strict=True)))
+        ScriptLine(one.text, tuple(number(*each) for each in zip(one.numbers, two.numbers, strict=True)))
         for one, two in zip(a.lines, b.lines, strict=True)
     )
     return Recording(lines, a.results, a.draws, a.constants)

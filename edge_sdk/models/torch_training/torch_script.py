@@ -19,11 +19,11 @@ from edge_sdk.models.optim import CLIP_EPSILON, EPSILON, adam_scales, moment_cou
 from edge_sdk.models.torch_training import torch_steps
 from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_training.torch_recording import (
-    Line,
     NotTraceable,
     OfBatch,
     OfStep,
     Recording,
+    ScriptLine,
     first_line,
     number_word,
     of_sizes,
@@ -97,7 +97,7 @@ def _by_step(recording: Recording, name: str) -> bool:
     return bool(used) and all(_selects(line, name) for line in used)
 
 
-def _selects(line: Line, name: str) -> bool:
+def _selects(line: ScriptLine, name: str) -> bool:
     """Whether a line takes the step's part of a tensor."""
     return f"aten.select({name}, {{}}, {{}})" in line.text and line.numbers == (0, OfStep(0))
 

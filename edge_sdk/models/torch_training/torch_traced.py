@@ -229,7 +229,10 @@ class Passes:
 
 PASSES = Passes()
 CHANGES = Passes()
-"""Of what the terms of an objective would change, each alone; apart, so that neither takes the other's places."""
+"""Traced passes that tell what each term of an objective alone would change.
+
+They are kept apart from PASSES, because either has a largest number of entries.
+"""
 
 
 def _recorded_pass(subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> PassScript:
@@ -332,7 +335,7 @@ class _Generators:
         self._python, self._numpy = random.getstate(), np.random.get_state(legacy=False)  # noqa: NPY002  # the net's
 
     def drawn(self) -> bool:
-        """Return whether somebody has drawn since, and put the states back."""
+        """Put the states back that were read when this was made; return whether random numbers were drawn since."""
         now, own = _Generators(), self._numpy["state"]
         same = now._python == self._python and now._numpy["state"]["pos"] == own["pos"]
         same = same and np.array_equal(now._numpy["state"]["key"], own["key"])
@@ -393,7 +396,7 @@ class Architecture:
     """What a net is made of, as a key that is equal for nets of the same layers, shapes and attributes."""
 
     def __init__(self, net: nn.Module, *more: Hashable) -> None:
-        """more: what else a trace follows from."""
+        """more: what else differs between nets that cannot share a trace."""
         layers = tuple((name, type(module)) for name, module in net.named_modules())
         tensors = (*net.named_parameters(), *net.named_buffers())
         shapes = tuple((name, tuple(each.shape), each.dtype, each.requires_grad) for name, each in tensors)

@@ -14,7 +14,7 @@ from edge_sdk.tools.doctor.broker import BrokerObservation
 from edge_sdk.tools.doctor.finding import Check, CheckResult, CheckTarget, Finding, run_checks
 from edge_sdk.tools.doctor.packages import Requirement
 from edge_sdk.tools.doctor.plugins import plugin_checks
-from edge_sdk.tools.doctor.selftest import open_mqtt, run_selftest
+from edge_sdk.tools.selftest import open_mqtt, run_selftest
 from edge_sdk.transport.mqtt.url import parse_broker_url
 
 

@@ -163,7 +163,7 @@ def _next_steps(service: Service, file: Path) -> str:
             if service.user == "root" and service.system
             else []
         ),
-        *_missing_controllers(),
+        *missing_controllers(),
         "next:",
         f"  {manager} daemon-reload && {manager} enable --now {service.name}",
         *(
@@ -177,7 +177,7 @@ def _next_steps(service: Service, file: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _missing_controllers(controllers: Path = CONTROLLERS) -> list[str]:
+def missing_controllers(controllers: Path = CONTROLLERS) -> list[str]:
     """Return a line if this kernel does not limit memory, as that of Raspberry Pi OS does not unless told to."""
     try:
         known = controllers.read_text(encoding="ascii").split()

@@ -8,7 +8,7 @@ import time
 
 from edge_sdk.boards.profiles import LINK_GROUPS, Link, load_link
 from edge_sdk.errors import TransportError
-from edge_sdk.tools.doctor.selftest import OpenSelftestLink, SelftestTimeouts, echo_times_s, open_mqtt
+from edge_sdk.tools.selftest import OpenSelftestLink, SelftestTimeouts, echo_times_s, open_mqtt
 
 SMALL_BYTES, LARGE_BYTES = 64, 65_536
 _ECHOES = 9

@@ -21,7 +21,7 @@ NETS_A_CALL = 8
 
 
 def evaluation_key(asked: DeviceRequest) -> Hashable:
-    """Return a key that is equal for evaluations that may be computed in one call; None: it is no torch net's."""
+    """Return a key that is equal for evaluations that may be computed in one call; None: the model is no torch net."""
     bench, request = asked.bench, asked.request
     if not (isinstance(request, Evaluate) and isinstance(bench.model, TorchModel)):
         return None
