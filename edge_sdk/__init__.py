@@ -5,9 +5,9 @@ Names are loaded when they are first used, so `import edge_sdk` alone loads no n
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from edge_sdk.lazy import loaded_when_used
 from edge_sdk.version import __version__
 
 if TYPE_CHECKING:
@@ -97,7 +97,4 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _HOME:
-        raise AttributeError(f"module 'edge_sdk' has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOME[name]), name)
+__getattr__ = loaded_when_used(__name__, _HOME)

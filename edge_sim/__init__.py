@@ -10,8 +10,9 @@ May import edge_sdk and coordinator.
 
 from __future__ import annotations
 
-import pkgutil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from edge_sdk.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from edge_sim.notebook.interface import compare_methods as compare
@@ -26,10 +27,4 @@ _HOMES = {
     "run": "edge_sim.notebook.interface:run_federation",
     "sweep": "edge_sim.notebook.interface:sweep_settings",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """Load the interface, and numpy with it, at the first use."""
-    if name not in _HOMES:
-        raise AttributeError(f"module 'edge_sim' has no attribute {name!r}")
-    return pkgutil.resolve_name(_HOMES[name])
+__getattr__ = loaded_when_used(__name__, _HOMES)

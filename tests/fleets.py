@@ -14,6 +14,7 @@ from coordinator.ledger import Ledger
 from coordinator.record.observer import RunObserver
 from coordinator.record.result import Result
 from coordinator.serving.public_set_server import PublicSetServer
+from coordinator.serving.server import Server
 from coordinator.trace.log import TraceWriter
 from edge_sdk.data import Preprocess
 from edge_sdk.device.store import Store
@@ -24,12 +25,14 @@ from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.messages import Hello, Message
 from edge_sdk.transport.memory.hub import Faults, MemoryTransport
+from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines.base import Engine
 from edge_sim.fleet import fleet as fleets
 from edge_sim.fleet.fleet import Fleet
+from edge_sim.fleet.hardware import DeviceCost
 from edge_sim.runs.simulation_result import simulation_result
 
 CLASSES = 4
@@ -90,7 +93,28 @@ def built(pictures: Path, method: str = "fedmd", devices: int = 6, **federation:
     return fleets.build_fleet(config(pictures, method, devices, **federation))
 
 
-class Run(VirtualFleet):
+class FinishedRun:
+    """What a run of this fleet came to."""
+
+    fleet: Fleet
+    server: Server
+    clock: VirtualClock
+    spent: dict[str, DeviceCost]
+
+    @property
+    def result(self) -> Result:
+        """What came of it."""
+        return simulation_result(
+            self.server, self.fleet, transport="memory", time={"virtual_s": self.clock.now_s}, spent=self.spent
+        )
+
+    @property
+    def coordinator_bytes(self) -> bytes:
+        """The method's state on the coordinator."""
+        return storage.serialise(self.server.method_state)
+
+
+class Run(FinishedRun, VirtualFleet):
     """A virtual fleet that fails instead of going on for ever."""
 
     def __init__(
@@ -175,18 +199,6 @@ class Run(VirtualFleet):
         while not (said := [message for message in sent if isinstance(message, Hello)]):
             assert self.clock.step()
         return said[0]
-
-    @property
-    def result(self) -> Result:
-        """What came of it."""
-        return simulation_result(
-            self.server, self.fleet, transport="memory", time={"virtual_s": self.clock.now_s}, spent=self.spent
-        )
-
-    @property
-    def coordinator_bytes(self) -> bytes:
-        """The method's state on the coordinator."""
-        return storage.serialise(self.server.method_state)
 
     @property
     def model_bytes(self) -> dict[str, bytes]:

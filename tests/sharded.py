@@ -7,14 +7,13 @@ import pickle
 from collections import deque
 from typing import Any
 
+import fleets
+
 from coordinator.ledger import Ledger
-from coordinator.record.result import Result
 from edge_sdk.errors import EdgeError
-from edge_sdk.protocol import storage
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import Fleet, build_fleet
-from edge_sim.runs.simulation_result import simulation_result
 from edge_sim.shards.messages import ShardSetup
 from edge_sim.shards.shard import Shard
 from edge_sim.shards.sharded_fleet import ShardedFleet
@@ -49,7 +48,7 @@ class ShardHere:
         return 0
 
 
-class ShardedRun(ShardedFleet):
+class ShardedRun(fleets.FinishedRun, ShardedFleet):
     """A run in shards of this process."""
 
     def __init__(
@@ -66,15 +65,3 @@ class ShardedRun(ShardedFleet):
         self.states = {device.kit.id: model.state_bytes() for device, model in self.models()}
         self.close()
         return self
-
-    @property
-    def result(self) -> Result:
-        """What came of it."""
-        return simulation_result(
-            self.server, self.fleet, transport="memory", time={"virtual_s": self.clock.now_s}, spent=self.spent
-        )
-
-    @property
-    def coordinator_bytes(self) -> bytes:
-        """The method's state on the coordinator."""
-        return storage.serialise(self.server.method_state)

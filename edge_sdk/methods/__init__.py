@@ -9,8 +9,9 @@ installed methods, and what they use).  All is pure numpy, except torch_NAME.py.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from edge_sdk.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from edge_sdk.methods.averaging import Averaging
@@ -47,10 +48,4 @@ _HOMES = {
     "Weighting": "edge_sdk.methods.params",
     "ExchangeId": "edge_sdk.protocol.exchange_id",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, its module loaded at the first use (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__ = loaded_when_used(__name__, _HOMES)

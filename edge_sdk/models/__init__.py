@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from edge_sdk.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from edge_sdk.models.base import Batches, FitReport, Model, ModelSpec
@@ -34,23 +35,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Batches": "base",
-    "FitReport": "base",
-    "Model": "base",
-    "ModelSpec": "base",
-    "export": "exporting",
-    "LinearHead": "linear_head",
-    "NumpyModel": "numpy_model",
-    "OnnxModel": "onnx_runtime.onnx_model",
-    "OnnxTeacher": "onnx_runtime.onnx_model",
-    "PredictOnly": "predict_only",
-    "SklearnModel": "sklearn_model",
-    "TorchModel": "torch_model",
+    "Batches": "edge_sdk.models.base",
+    "FitReport": "edge_sdk.models.base",
+    "Model": "edge_sdk.models.base",
+    "ModelSpec": "edge_sdk.models.base",
+    "export": "edge_sdk.models.exporting",
+    "LinearHead": "edge_sdk.models.linear_head",
+    "NumpyModel": "edge_sdk.models.numpy_model",
+    "OnnxModel": "edge_sdk.models.onnx_runtime.onnx_model",
+    "OnnxTeacher": "edge_sdk.models.onnx_runtime.onnx_model",
+    "PredictOnly": "edge_sdk.models.predict_only",
+    "SklearnModel": "edge_sdk.models.sklearn_model",
+    "TorchModel": "edge_sdk.models.torch_model",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, its module loaded at the first use (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
+__getattr__ = loaded_when_used(__name__, _HOMES)

@@ -5,8 +5,9 @@ Any order and any split of the same uploads gives the same bits.  Pure numpy; im
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from edge_sdk.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from edge_sdk.reductions.bag import Bag, mean_in_order
@@ -52,10 +53,4 @@ _HOMES = {
     "changed": "edge_sdk.reductions.slots",
     "WeightedSum": "edge_sdk.reductions.weighted_sum",
 }
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, its module loaded at the first use (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__ = loaded_when_used(__name__, _HOMES)

@@ -6,8 +6,9 @@ the simulator use it.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from edge_sdk.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from edge_sdk.samples.store import SampleStore
@@ -15,10 +16,4 @@ if TYPE_CHECKING:
 __all__ = ["SampleStore"]
 
 _HOMES = {"SampleStore": "edge_sdk.samples.store"}
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, its module loaded at the first use (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__ = loaded_when_used(__name__, _HOMES)

@@ -29,6 +29,7 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.runs.runner import run
 from edge_sim.shards.frame_memory import LEAST_BYTES, MOST_BYTES, NOWHERE, FrameReader, FrameWriter, shared_memory
+from edge_sim.shards.messages import Sent
 from edge_sim.shards.shard_process import ShardProcess
 
 PARAMETERS = {
@@ -172,11 +173,16 @@ def test_the_trace_is_the_same(pictures: Path, tmp_path: Path) -> None:
     assert entries[0] == entries[1]
 
 
-def test_a_round_takes_few_windows(pictures: Path) -> None:
+def test_a_round_takes_few_windows(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Devices with equal boards and links do all they do at the same moments."""
     sharded = ShardedRun(fleets.config(pictures, "fedproto", rounds=8))
     windows, pass_time = [], sharded.shards.pass_time
-    sharded.shards.pass_time = lambda before_s: windows.append(before_s) or pass_time(before_s)  # type: ignore[method-assign,func-returns-value]
+
+    def noted(before_s: float) -> list[Sent]:
+        windows.append(before_s)
+        return pass_time(before_s)
+
+    monkeypatch.setattr(sharded.shards, "pass_time", noted)
     sharded.finished()
     assert len(windows) < 8 * 12
 

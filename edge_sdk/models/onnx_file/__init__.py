@@ -6,8 +6,9 @@ These modules may import numpy, edge_sdk.errors and edge_sdk.arrays; none import
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from edge_sdk.lazy import loaded_when_used
 
 if TYPE_CHECKING:
     from edge_sdk.models.onnx_file.graph import samples_graph
@@ -20,10 +21,4 @@ _HOMES = {
     "with_new_head": "edge_sdk.models.onnx_file.head",
 }
 """What models that are no files need, and only when they are written to one."""
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, its module loaded at the first use (PEP 562)."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(_HOMES[name]), name)
+__getattr__ = loaded_when_used(__name__, _HOMES)
