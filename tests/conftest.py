@@ -32,7 +32,8 @@ settings.load_profile("same_examples")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--all", action="store_true", help="also run the tests that are marked long")
+    parser.addoption("--all", action="store_true", help="also run the tests that are marked long or costly")
+    parser.addoption("--costly", action="store_true", help="also run the tests that are marked costly, as CI does")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -44,6 +45,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("long") and not item.config.getoption("--all"):
         pytest.skip("long: scripts/test --all runs it, too")
+    if item.get_closest_marker("costly") and not (item.config.getoption("--costly") or item.config.getoption("--all")):
+        pytest.skip("costly: .ci/run and scripts/test --costly run it, too")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -16,7 +16,7 @@ import pytest
 
 for package in ("mkdocs", "material", "mkdocstrings"):
     pytest.importorskip(package)
-pytestmark = pytest.mark.timeout(400)  # the build takes some 10 s of CPU, which a busy machine has to find
+pytestmark = [pytest.mark.costly, pytest.mark.timeout(400)]  # the build takes some 10 s of CPU
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"

@@ -99,6 +99,7 @@ TORCH = pytest.mark.torch
 
 
 @TORCH
+@pytest.mark.costly
 @pytest.mark.processes
 @pytest.mark.usefixtures("ray")
 def test_actors_compute_the_same_bits(pictures: Path) -> None:
@@ -127,6 +128,7 @@ class Killer(RunObserver):
             os.kill(self.killed[0], signal.SIGKILL)
 
 
+@pytest.mark.costly
 @pytest.mark.processes
 @pytest.mark.usefixtures("ray")
 def test_a_killed_actor_is_replaced_and_uploads_are_added_up_on_ray(

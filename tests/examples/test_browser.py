@@ -132,6 +132,7 @@ def _process(command: list[str], folder: Path, name: str) -> Iterator[subprocess
             process.wait()
 
 
+@pytest.mark.costly
 @pytest.mark.broker
 @pytest.mark.processes
 @pytest.mark.timeout(300)

@@ -18,7 +18,7 @@ from coordinator.broker.embedded import EmbeddedBroker
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ROUNDS = ["--set", "federation.rounds=4", "--set", "train.evaluate_every=2"]
-pytestmark = [pytest.mark.broker, pytest.mark.processes]
+pytestmark = [pytest.mark.broker, pytest.mark.processes, pytest.mark.costly]
 
 
 @pytest.fixture(scope="module")

@@ -27,6 +27,7 @@ def commands(section: str) -> list[list[str]]:
     return [shlex.split(line)[1:] for line in lines if line.startswith("edge-sdk ")]
 
 
+@pytest.mark.costly
 @pytest.mark.broker
 @pytest.mark.processes
 @pytest.mark.timeout(300)

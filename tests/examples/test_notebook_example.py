@@ -10,6 +10,7 @@ import pytest
 NOTEBOOK = Path(__file__).parents[2] / "examples" / "notebook" / "study.ipynb"
 
 
+@pytest.mark.costly
 @pytest.mark.processes
 @pytest.mark.timeout(300)
 def test_every_cell_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from coordinator.broker.embedded import EmbeddedBroker
 EXAMPLE = Path(__file__).parents[2] / "examples" / "onnx_black_box"
 
 
+@pytest.mark.costly
 @pytest.mark.broker
 @pytest.mark.processes
 @pytest.mark.timeout(300)

@@ -15,6 +15,7 @@ from coordinator.broker.embedded import EmbeddedBroker
 EXAMPLE = Path(__file__).parents[2] / "examples" / "raspberry_pi_camera"
 
 
+@pytest.mark.costly
 @pytest.mark.broker
 @pytest.mark.processes
 @pytest.mark.timeout(300)

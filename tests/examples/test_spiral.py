@@ -14,6 +14,7 @@ SPIRAL = Path(__file__).parents[2] / "examples" / "spiral"
 
 
 @pytest.mark.torch
+@pytest.mark.costly
 @pytest.mark.processes
 def test_it_trains_and_draws(tmp_path: Path) -> None:
     pytest.importorskip("torch")

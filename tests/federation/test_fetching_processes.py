@@ -115,6 +115,7 @@ def marks(cache: Path) -> int:
     return 0
 
 
+@pytest.mark.costly
 def test_both_sides_are_killed_while_it_fetches(
     tmp_path_factory: pytest.TempPathFactory, broker: str, ear: Ear
 ) -> None:

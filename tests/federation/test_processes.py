@@ -72,6 +72,7 @@ def test_the_coordinator_is_killed_and_resumes(deployment: Deployment, expected:
     assert accuracies(deployment.finish()) == expected
 
 
+@pytest.mark.costly
 def test_everybody_is_interrupted_and_goes_on(deployment: Deployment, expected: dict[str, float]) -> None:
     deployment.start_all()
     deployment.wait_for_round(6)
@@ -123,6 +124,7 @@ def test_a_fleet_of_processes_gives_the_accuracies_of_the_one_in_memory(pictures
         assert "onnx" not in {name.partition(".")[0] for name in modules} or device in {"02", "03"}
 
 
+@pytest.mark.costly
 def test_ctrl_c_and_resume(pictures: Path, tmp_path: Path, expected: dict[str, float]) -> None:
     """Ctrl-C reaches the coordinator and the device processes alike."""
     tables = fleets.tables(pictures, devices=3, rounds=ROUNDS)

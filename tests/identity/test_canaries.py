@@ -70,7 +70,7 @@ def open_to_its_owner(lab: Path, folder: Path) -> None:
     (lab / CONF).write_text(settings)
 
 
-@pytest.mark.parametrize("encrypts", [True, False])
+@pytest.mark.parametrize("encrypts", [True, pytest.param(False, marks=pytest.mark.costly)])
 def test_the_broker_learns_no_content(tmp_path: Path, pictures: Path, encrypts: bool) -> None:
     twin = fleets.Run(fleets.built(pictures, devices=2, rounds=2))
     messages = twin.tap()

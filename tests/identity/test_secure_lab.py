@@ -80,6 +80,7 @@ def test_from_init_to_a_finished_run(tmp_path: Path, pictures: Path) -> None:
         assert not any(key in content for key in keys_in(tmp_path)), path
 
 
+@pytest.mark.costly
 def test_a_revoked_device_is_out_and_the_others_go_on(tmp_path: Path, pictures: Path) -> None:
     with lab_of(tmp_path, pictures, rounds=500, quorum=1) as run:
         run.start_all()
