@@ -42,7 +42,8 @@ weights; calls of layers. A training step counts as three forward passes. A mess
 is lost, so that a run repeats bit for bit. What a device makes durable in an exchange, at a
 round's start its model with the optimiser's moments, takes its size / `disk_bytes_per_s`.
 
-**How well.** `benchmarks/virtual_time.py` times nets that no fit has seen. With the x86 profile, on a machine that was
+**How well.** `benchmarks/simulation/virtual_time.py` times nets that no fit has seen.
+With the x86 profile, on a machine that was
 busy with other work, predictions of training steps were typically off by a factor of 1.5, of inference passes by 1.9
 (twelve nets from 0.01 to 24 MFLOP a sample); by FLOPs alone, one net would be 23 times as fast as another. Profiles of
 other boards are scaled from that one, and are further off. Comparisons between methods on one fleet suffer least.

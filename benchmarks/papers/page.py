@@ -8,12 +8,12 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.common.points import markdown, mean_and_deviation
 from benchmarks.papers import cells
 from benchmarks.papers.figures import FIGURES
 from benchmarks.papers.figures import FOLDER as PICTURES
 from benchmarks.papers.kinds import SEEDS, Setting, Table
 from benchmarks.papers.signs import MISSED, NOT_RUN, SHOWN, Found, Sign, found_in, signs
-from benchmarks.points import markdown, mean_and_deviation
 from coordinator.record.metrics import TARGETS
 from coordinator.record.units import human_bytes, human_flops
 

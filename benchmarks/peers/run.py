@@ -23,13 +23,14 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE.parents[1]))
 
-import task  # benchmarks that lie beside this folder
-from figures import RESULTS, markdown
+import task
 from figures_of import Pair, Run, against, enough, figures, table
 from process import Failed, fence, measure
 from venvs import OURS, NotInstalled, python_of
+
+from benchmarks.common.figures import RESULTS, markdown
 
 PEERS = (OURS, "flower", "pfl", "fedml")
 JSON, PAGE = RESULTS / "peers.json", RESULTS / "peers.md"

@@ -1,7 +1,7 @@
 """Measures what docs/results/simulation.md says, and writes that page: no figure in it is typed by hand.
 
-    python benchmarks/simulation/measure.py SECTION...     measure some sections (default: all), then write the page
-    python benchmarks/simulation/measure.py --page         only write the page
+    python -m benchmarks.simulation.measure SECTION...     measure some sections (default: all), then write the page
+    python -m benchmarks.simulation.measure --page         only write the page
 
 Each figure of ours is a ratio to the bare sequential loop (bare.py), which runs right before it, in a process of its
 own; medians over several such pairs.  EDGE_REPEATS (default 3) says how many; EDGE_CASES, such as
@@ -23,11 +23,11 @@ from pathlib import Path
 import torch
 
 HERE = Path(__file__).parent
-sys.path.append(str(HERE.parent))
+sys.path.append(str(HERE))
 
-from figures import Found, Page, Table  # benchmarks that lie beside this folder
 from task import Timing
 
+from benchmarks.common.figures import Found, Page, Table
 from edge_sdk.models.torch_device import device_name
 
 REPEATS = int(os.environ.get("EDGE_REPEATS", "3"))
@@ -287,5 +287,5 @@ SECTIONS = {
 
 
 if __name__ == "__main__":
-    page = Page("simulation", "The simulator: measured", SECTIONS, script="simulation/measure.py")
+    page = Page("simulation", "The simulator: measured", SECTIONS, "benchmarks.simulation.measure")
     page.main(__doc__ or "")

@@ -101,7 +101,7 @@ def test_machines_repeat_and_differ(folder):
 def test_the_fleet_gains(monkeypatch):
     """What the page claims, on a smaller plant: together each knows faults that it never had."""
     monkeypatch.syspath_prepend(ROOT / "examples/vibration")
-    from benchmarks.vibration import measure
+    from benchmarks.methods.vibration import measure
 
     alone, together = (measure(method, machines=3, rounds=40, seed=0)[1] for method in ("local", "fedavg"))
     assert together > alone + 0.05

@@ -7,7 +7,7 @@ import statistics
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-LINES = runpy.run_path(str(ROOT / "benchmarks" / "method_lines.py"))
+LINES = runpy.run_path(str(ROOT / "benchmarks" / "methods" / "method_lines.py"))
 SOURCE = '''"""Module."""
 # comment
 

@@ -1,6 +1,6 @@
 """The program of exchange.py that runs a device with a profile of each of its threads; PROFILE names the files.
 
-python benchmarks/profiled_host.py ARGUMENTS     of edge_sim.over_broker.host
+python -m benchmarks.messages.profiled_host ARGUMENTS     of edge_sim.over_broker.host
 """
 
 from __future__ import annotations

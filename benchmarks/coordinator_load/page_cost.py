@@ -1,12 +1,12 @@
 """CPU seconds that the live page costs a run with 100 or 1,000 devices, once a second as a browser looks.
 
-    python benchmarks/page_cost.py --devices 100
+    python -m benchmarks.coordinator_load.page_cost --devices 100
 
 A simulated federation runs for some rounds; then each state that the page would be sent is made, compared with the one
 before and encoded, again and again.  The page does that at most once a second, so the CPU seconds of one state are its
 share of one core.
 
-    python benchmarks/page_cost.py --devices 100 --minutes 3
+    python -m benchmarks.coordinator_load.page_cost --devices 100 --minutes 3
 
 serves the page for so long to a browser in another process, while the run's thread turns ten times a second and
 a tenth of the devices change in each second; the share of one core is that of this whole process.

@@ -1,6 +1,6 @@
 """How well virtual time predicts real time: a profile's seconds against those of this machine, for nets of no fit.
 
-    OMP_NUM_THREADS=1 python benchmarks/virtual_time.py [--board x86] [--budget 1.0]
+    OMP_NUM_THREADS=1 python -m benchmarks.simulation.virtual_time [--board x86] [--budget 1.0]
 
 Each net's training step and inference pass, the shortest of many, through the code that runs on a device.  The nets
 that `edge-sdk boards --measure` fits its figures to are others.

@@ -1,7 +1,7 @@
 """Measures what docs/results/foundation.md says, and writes that page: no figure in it is typed by hand.
 
-    python benchmarks/foundation.py SECTION...     measure some sections (default: all), then write the page
-    python benchmarks/foundation.py --page         only write the page
+    python -m benchmarks.reliability.foundation SECTION...     measure some sections (default: all), then write the page
+    python -m benchmarks.reliability.foundation --page         only write the page
 
 Each section's figures are kept in docs/results/foundation.json, with the command, the versions and the date.
 """
@@ -21,15 +21,14 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-import encoding_costs
-import ingest
-import killing
-import local_accuracy
 import numpy as np
-import storms
-import stub
-from figures import ROOT, Found, Page, Table, quantiles
 
+from benchmarks.common import stub
+from benchmarks.common.figures import ROOT, Found, Page, Table, quantiles
+from benchmarks.coordinator_load import ingest
+from benchmarks.messages import encoding_costs
+from benchmarks.methods import local_accuracy
+from benchmarks.reliability import killing, storms
 from coordinator.broker.embedded import Kind
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.knowledge import ClassRows, Payload, PublicLogits
@@ -157,7 +156,7 @@ def _mb_per_s(act: Callable[[], object], size_bytes: int) -> float:
 
 
 def encodings() -> Found:
-    """Return the figures that benchmarks/encoding_costs.py measured."""
+    """Return the figures that benchmarks/messages/encoding_costs.py measured."""
     figures = json.loads(encoding_costs.FIGURES.read_text())
     rows = [line.strip("| ").split(" | ") for line in encoding_costs.table(figures) if "---" not in line]
     frames = ", ".join(f"{name} {size:,}" for name, size in figures["frame_bytes"].items())
@@ -233,4 +232,4 @@ SECTIONS = {
 
 
 if __name__ == "__main__":
-    Page("foundation", "The foundation: measured", SECTIONS).main(__doc__ or "")
+    Page("foundation", "The foundation: measured", SECTIONS, "benchmarks.reliability.foundation").main(__doc__ or "")

@@ -1,6 +1,6 @@
 """Measures what docs/results/first-light.md says, and writes that page: no figure in it is typed by hand.
 
-    python benchmarks/first_light.py SECTION...     measure some sections (default: all), then write the page
+    python -m benchmarks.reliability.first_light SECTION...   measure some sections (default: all), then write the page
 
 Each section's figures are kept in docs/results/first-light.json, with the command, the versions and the date.
 """
@@ -20,11 +20,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import killing
-import stub
-from figures import ROOT, Page, Table, quantiles
-
 import edge_sim
+from benchmarks.common import stub
+from benchmarks.common.figures import ROOT, Page, Table, quantiles
+from benchmarks.reliability import killing
 from coordinator.config import load_toml
 from coordinator.ledger import Ledger
 from coordinator.record.result import Result
@@ -250,4 +249,4 @@ def _call(*command: str) -> str:
 
 
 if __name__ == "__main__":
-    Page("first-light", "First light: measured", SECTIONS).main(__doc__ or "")
+    Page("first-light", "First light: measured", SECTIONS, "benchmarks.reliability.first_light").main(__doc__ or "")

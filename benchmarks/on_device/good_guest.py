@@ -1,6 +1,6 @@
 """How fast training stops when a policy fails, what the policy costs, and what a device writes to its card.
 
-    OMP_NUM_THREADS=1 python -m benchmarks.good_guest [--write docs/results/good-guest.md]
+    OMP_NUM_THREADS=1 python -m benchmarks.on_device.good_guest [--write docs/results/good-guest.md]
 
 Stopping is measured on an agent that trains against a coordinator in this process: the time from a sensor's change to
 the end of the last batch.  Writes are those of the agent's process to its state folder, by strace, divided by rounds.
@@ -209,7 +209,7 @@ def writes(method: str, hidden: int) -> tuple[float, float, float]:
     with tempfile.TemporaryDirectory() as name:
         folder, log = Path(name), Path(name) / "calls"
         command = ["strace", "-f", "-y", "-s", "0", "-e", "trace=pwrite64,write,fsync,fdatasync", "-o", str(log)]
-        command += [sys.executable, "-m", "benchmarks.good_guest", "--device", method, str(hidden), name]
+        command += [sys.executable, "-m", "benchmarks.on_device.good_guest", "--device", method, str(hidden), name]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout  # ourselves
         calls = [line for line in log.read_text(errors="replace").splitlines() if f"<{folder}/guest.db" in line]
     sizes = [re.search(r"write(?:64)?\([^,]*, [^,]*, (\d+)", line) for line in calls]
@@ -251,7 +251,8 @@ def page() -> str:
 HEAD = """\
 # A good guest: stopping, and what is written to the card
 
-`OMP_NUM_THREADS=1 python -m benchmarks.good_guest --write docs/results/good-guest.md` writes this page. Python
+`OMP_NUM_THREADS=1 python -m benchmarks.on_device.good_guest --write docs/results/good-guest.md` writes this page.
+Python
 {python} on {machine}, two cores shared with other work.
 
 ## Time to stop

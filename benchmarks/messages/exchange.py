@@ -1,7 +1,7 @@
 """Measures what docs/results/exchange.md says, and writes that page: what one exchange costs over a broker.
 
-python benchmarks/exchange.py SECTION...     measure some sections (default: all), then write the page
-python benchmarks/exchange.py --page         only write the page
+python -m benchmarks.messages.exchange SECTION...     measure some sections (default: all), then write the page
+python -m benchmarks.messages.exchange --page         only write the page
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
-from figures import Found, Page, Table, quantiles
-from proc import children, cpu_s
-
 import edge_sim
+from benchmarks.common.figures import Found, Page, Table, quantiles
+from benchmarks.common.proc import children, cpu_s
 from coordinator.config import to_toml
 from edge_sim.over_broker import processes
 
@@ -196,4 +195,6 @@ SECTIONS: dict[str, tuple[str, Callable[[], Table | Found]]] = {
 
 
 if __name__ == "__main__":
-    Page("exchange", "An exchange over a broker: measured", SECTIONS).main(__doc__ or "")
+    Page("exchange", "An exchange over a broker: measured", SECTIONS, "benchmarks.messages.exchange").main(
+        __doc__ or ""
+    )

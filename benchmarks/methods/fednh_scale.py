@@ -1,6 +1,6 @@
 """FedNH's scale, its start and the gradient clip, on three data sets: where training collapses, and what prevents it.
 
-    python -m benchmarks.fednh_scale --data DIR [--out DIR]
+    python -m benchmarks.methods.fednh_scale --data DIR [--out DIR]
 
 DIR holds fmnist.npz and cifar10.npz: x_train, y_train, x_test, y_test as uint8.  Of each, 1,500 pictures to train on
 and 1,000 to test are drawn, each class alike.  Writes docs/results/fednh-scale.md.  What --out holds already is not run
@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.points import Figures, Point, markdown, mean_and_deviation, over_seeds, software, written
+from benchmarks.common.points import Figures, Point, markdown, mean_and_deviation, over_seeds, software, written
 from coordinator.record.result import Result
 
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "fednh-scale.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "fednh-scale.md"
 SEEDS = (0, 1)
 DEVICES = 5
 SETS: tuple[tuple[str, int, Mapping[str, Any]], ...] = (

@@ -1,6 +1,6 @@
 """How much a fleet of vibration monitors gains: the machines of examples/vibration, alone and together.
 
-    python -m benchmarks.vibration --machines 8 --rounds 300 --seeds 0,1,2
+    python -m benchmarks.methods.vibration --machines 8 --rounds 300 --seeds 0,1,2
 
 Each machine has had one of three faults.  Before each round it records two windows, predicts them, and learns the truth
 of those that it recorded ten windows ago.  At the end it is asked about all classes, those that it never had included.
@@ -25,7 +25,7 @@ from edge_sdk.methods.registry import load_method
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sdk.transport.memory.hub import Hub
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "examples" / "vibration"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "examples" / "vibration"))
 import bearing
 
 PER_ROUND = 2

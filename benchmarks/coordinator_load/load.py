@@ -1,7 +1,7 @@
 """Measures what docs/results/load.md says, and writes that page: many devices on one mosquitto and one coordinator.
 
-python benchmarks/load.py SECTION...     measure some sections (default: all), then write the page
-python benchmarks/load.py --page         only write the page
+python -m benchmarks.coordinator_load.load SECTION...     measure some sections (default: all), then write the page
+python -m benchmarks.coordinator_load.load --page         only write the page
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from figures import Found, Page, Table, quantiles
-from light_fleet import LightFleet
-from proc import process_status
 
+from benchmarks.common.figures import Found, Page, Table, quantiles
+from benchmarks.common.proc import process_status
+from benchmarks.coordinator_load.light_fleet import LightFleet
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import to_toml
 from edge_sdk.public_set.samples import PublicSet
@@ -196,4 +196,4 @@ SECTIONS = {
 }
 
 if __name__ == "__main__":
-    Page("load", "Load: measured", SECTIONS).main(__doc__ or "")
+    Page("load", "Load: measured", SECTIONS, "benchmarks.coordinator_load.load").main(__doc__ or "")

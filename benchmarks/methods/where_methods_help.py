@@ -1,6 +1,6 @@
 """Where methods without weights help: FedProto, FedSSA and FedHKD without weights against training alone.
 
-    python -m benchmarks.where_methods_help [--out DIR]
+    python -m benchmarks.methods.where_methods_help [--out DIR]
 
 Writes docs/results/where-methods-help.md.  What DIR holds already is not run again.
 """
@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks.points import Figures, Point, markdown, mean_and_deviation, over_seeds, software, written
+from benchmarks.common.points import Figures, Point, markdown, mean_and_deviation, over_seeds, software, written
 
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "where-methods-help.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "where-methods-help.md"
 SEEDS = (0, 1, 2)
 SGD = {"optimiser": "sgd", "learning_rate": 0.1, "batch_size": 32, "local_steps": 5}
 ADAM = {"optimiser": "adam", "learning_rate": 1e-3, "batch_size": 32, "local_steps": 5}

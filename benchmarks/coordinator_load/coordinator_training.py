@@ -1,6 +1,6 @@
 """Measures the training on the coordinator: FedAL's discriminator and FedDF's distillation, by number of devices.
 
-    python benchmarks/coordinator_training.py [SECTION ...]
+    python -m benchmarks.coordinator_load.coordinator_training [SECTION ...]
 
 Each figure is one `finish`, everything that is done between the last upload of an exchange and the next Assign.  Where
 torch finds a GPU, each section has a column for it.
@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 import torch
-from figures import Found, Page, quantiles
 from torch import nn
 
+from benchmarks.common.figures import Found, Page, quantiles
 from coordinator.serving.equipment import Equipment, ready_method
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.fedal import FedAL
@@ -38,7 +38,12 @@ PUBLIC = PublicSet(np.random.default_rng(0).random((1000, 28, 28)).astype(np.flo
 
 def main() -> None:
     """Measure, and write docs/results/coordinator-training.md."""
-    Page("coordinator-training", "What the coordinator trains", SECTIONS).main(__doc__ or "")
+    Page(
+        "coordinator-training",
+        "What the coordinator trains",
+        SECTIONS,
+        "benchmarks.coordinator_load.coordinator_training",
+    ).main(__doc__ or "")
 
 
 def devices() -> list[str]:

@@ -1,6 +1,6 @@
 """Every method on one small federation, three seeds: the table in docs/results/methods.md.
 
-    python -m benchmarks.methods_on_digits [--out DIR]
+    python -m benchmarks.methods.methods_on_digits [--out DIR]
 
 Runs the TOML that stands on the page.  What DIR holds already is not run again.
 """
@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.method_lines import PAGE
+from benchmarks.methods.method_lines import PAGE
 from coordinator.config import to_toml
 from coordinator.record.result import Result
 from coordinator.record.units import human_bytes

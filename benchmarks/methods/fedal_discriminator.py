@@ -1,6 +1,6 @@
 """FedAL's discriminator on digits: how strong it may be, against FedMD-LF, which is FedAL without it.
 
-    python -m benchmarks.fedal_discriminator [--out DIR]
+    python -m benchmarks.methods.fedal_discriminator [--out DIR]
 
 Writes docs/results/fedal-discriminator.md.  What DIR holds already is not run again.
 """
@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.points import Figures, Point, markdown, mean_and_deviation, over_seeds, software, written
+from benchmarks.common.points import Figures, Point, markdown, mean_and_deviation, over_seeds, software, written
 
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "fedal-discriminator.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "fedal-discriminator.md"
 SEEDS, OTHERS = (0, 1, 2), (3, 4, 5)
 """Seeds of the sweep, and seeds that nothing was chosen by."""
 ROUNDS, DEVICES = 60, 8

@@ -1,6 +1,6 @@
 """What `edge-sdk doctor` says of a healthy machine and of three broken set-ups: real output of the real command.
 
-python benchmarks/doctor_shown.py          writes docs/results/doctor.md
+python -m benchmarks.reliability.doctor_shown          writes docs/results/doctor.md
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ import trustme
 
 from coordinator.broker.embedded import EmbeddedBroker
 
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "doctor.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "doctor.md"
 HEAD = """\
 # Doctor, on a healthy machine and on three broken ones
 
-Written by `python benchmarks/doctor_shown.py` on {date}; nothing here is typed by hand. Each set-up is real: a
+Written by `python -m benchmarks.reliability.doctor_shown` on {date}; nothing here is typed by hand.
+Each set-up is real: a
 mosquitto that answers, and one with a certificate that has ended. `tests/tools/test_doctor_setups.py` repeats them.
 
 Exit codes: 0, nothing failed, though something could be better; 1, a check failed; 2, the command line is wrong.

@@ -1,6 +1,6 @@
 """Accuracy of prototypes with differential privacy by epsilon, on digits, with frozen extractors.
 
-    python -m benchmarks.privacy [--out DIR]
+    python -m benchmarks.methods.privacy [--out DIR]
 
 Writes docs/results/privacy.md.  What DIR holds already is not run again.
 """
@@ -11,9 +11,9 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from benchmarks.points import Point, markdown, mean_and_deviation, over_seeds, software, written
+from benchmarks.common.points import Point, markdown, mean_and_deviation, over_seeds, software, written
 
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "privacy.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "privacy.md"
 SEEDS = (0, 1, 2)
 DEVICES = (4, 20)
 EPSILONS = (0.0, 8.0, 4.0, 2.0, 1.0, 0.5)

@@ -1,6 +1,6 @@
 """Measures what one flooding device costs the others: their receipt latency and the rounds a second.
 
-    python benchmarks/flood.py [--per-s 1400] [--seconds 6] [--pairs 5]
+    python -m benchmarks.coordinator_load.flood [--per-s 1400] [--seconds 6] [--pairs 5]
 
 A coordinator and mosquitto are real processes.  Ten devices answer each Assign at once with a small upload; from a
 process and a link of its own, one of them also repeats its first upload without pause.  Quiet and flooded stretches
@@ -25,9 +25,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from ingest import link, until
 from paho.mqtt.client import Client, MQTTMessage
 
+from benchmarks.coordinator_load.ingest import link, until
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import to_toml
 from edge_sdk.methods.local import Local

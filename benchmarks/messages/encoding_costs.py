@@ -1,6 +1,6 @@
 """Measures accuracy and bytes for each encoding, and writes docs/results/encodings.json.
 
-    python benchmarks/encoding_costs.py [--rounds 40]
+    python -m benchmarks.messages.encoding_costs [--rounds 40]
 
 The demo's federation with every payload kind of the method in one encoding; the same seeds, data and private steps
 throughout.  `table` turns what was measured into markdown.
@@ -30,7 +30,7 @@ from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.transforms import Encode
 from edge_sim.config.settings import parse
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "edge_sim" / "demo.toml"
 FIGURES = ROOT / "docs" / "results" / "encodings.json"
 SEEDS = (0, 1, 2)
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=40)
     rounds: int = parser.parse_args().rounds
     figures: dict[str, Any] = {
-        "command": f"python benchmarks/encoding_costs.py --rounds {rounds}",
+        "command": f"python -m benchmarks.messages.encoding_costs --rounds {rounds}",
         "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         "cores": os.cpu_count(),
         "versions": versions(),

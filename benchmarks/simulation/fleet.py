@@ -1,7 +1,7 @@
 """Measures what docs/results/fleet.md says, and writes that page: no figure in it is typed by hand.
 
-    python benchmarks/fleet.py SECTION...     measure some sections (default: all), then write the page
-    python benchmarks/fleet.py --page         only write the page
+    python -m benchmarks.simulation.fleet SECTION...     measure some sections (default: all), then write the page
+    python -m benchmarks.simulation.fleet --page         only write the page
 
 Runs are left in EDGE_RUNS (default: runs/fleet), and finished ones are not run again.  EDGE_MNIST names an npz of
 MNIST, without which the sections `testbed` and `thousand` cannot be measured.
@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from figures import Found, Page, Table
+from benchmarks.common.figures import Found, Page, Table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RUNS = Path(os.environ.get("EDGE_RUNS", "runs/fleet")).absolute()
 MNIST = os.environ.get("EDGE_MNIST", "")
 ROUNDS, SAMPLES = 60, 11_000
@@ -272,7 +272,7 @@ SECTIONS = {
 
 def main() -> None:
     """Measure the sections that the command line names, and write the page."""
-    Page("fleet", "Fleets in virtual time", SECTIONS).main(__doc__ or "")
+    Page("fleet", "Fleets in virtual time", SECTIONS, "benchmarks.simulation.fleet").main(__doc__ or "")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Accuracy of honest devices under attacks, by share of malicious devices and by how uploads are combined.
 
-    python -m benchmarks.attacks [--out DIR]
+    python -m benchmarks.methods.attacks [--out DIR]
 
 Writes docs/results/attacks.md.  What DIR holds already is not run again.
 """
@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import Any
 
 import edge_sim
-from benchmarks.points import markdown, software, written
+from benchmarks.common.points import markdown, software, written
 from edge_sim.config import settings
 from edge_sim.fleet import fleet
 
-PAGE = Path(__file__).parents[1] / "docs" / "results" / "attacks.md"
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "attacks.md"
 SEED, ROUNDS, ROOT = 0, 15, 100
 FLEETS = ((20, 0), (100, 1), (20, 1), (20, 4), (20, 8))
 """Devices, and how many of them are malicious: none, 1, 5, 20 and 40 percent."""

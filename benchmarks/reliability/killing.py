@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from proc import ProcessStatus, process_status
 from sklearn.datasets import load_digits
 
+from benchmarks.common.proc import ProcessStatus, process_status
 from coordinator.broker.embedded import EmbeddedBroker, Kind
 from coordinator.ledger import Ledger
 from edge_sdk.device.store import SqliteStore

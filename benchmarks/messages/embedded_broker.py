@@ -1,4 +1,4 @@
-"""Measures the transport over the embedded broker: `python benchmarks/embedded_broker.py [amqtt|mosquitto]`.
+"""Measures the transport over the embedded broker: `python -m benchmarks.messages.embedded_broker [amqtt|mosquitto]`.
 
 Prints round trip times between two clients, how floods of frames arrive, and how long a fleet takes to join.
 """

@@ -13,7 +13,7 @@ from typing import Any
 
 from coordinator.serving.outcome import versions
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"
 
 Table = list[list[str]]
@@ -35,12 +35,8 @@ class Page:
     title: str
     sections: Mapping[str, tuple[str, Callable[[], Table | Found]]]
     """Title and measurement of each section."""
-    script: str = ""
-    """Name of the script in benchmarks/; default: the page's name."""
-
-    @property
-    def _script(self) -> str:
-        return f"benchmarks/{self.script or self.name.replace('-', '_') + '.py'}"
+    module: str
+    """The module that measures it, as `python -m` takes it."""
 
     def main(self, description: str) -> None:
         """Measure the sections named on the command line, or all of them; or only write the page."""
@@ -76,7 +72,7 @@ class Page:
             "title": title,
             "table": found.table,
             "remarks": list(found.remarks),
-            "command": f"python {self._script} {name}",
+            "command": f"python -m {self.module} {name}",
             "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
             "versions": versions(),
             "cores": os.cpu_count(),
@@ -86,7 +82,7 @@ class Page:
         return found.table
 
     def _text(self, known: Mapping[str, Any]) -> str:
-        lines = [f"# {self.title}", "", f"Written by `python {self._script}`; nothing here is typed by hand."]
+        lines = [f"# {self.title}", "", f"Written by `python -m {self.module}`; nothing here is typed by hand."]
         for told in (known[name] for name in self.sections if name in known):
             software = ", ".join(f"{package} {version}" for package, version in told["versions"].items())
             lines += ["", f"## {told['title']}", "", *markdown(told["table"]), ""]

@@ -1,6 +1,6 @@
 """Measures what docs/results/local-accuracy.md says, and writes that page.
 
-    python benchmarks/local_accuracy.py
+    python -m benchmarks.methods.local_accuracy
 
 Accuracy on the test samples of the classes that a device holds: what methods that serve each device's own task are
 judged by.  Every federated run is compared with the same devices, seeds and private steps without any exchange.
@@ -21,7 +21,7 @@ from coordinator.report.summary import summary
 from coordinator.serving.outcome import versions
 from edge_sim.config.settings import parse
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 DEMO = ROOT / "edge_sim" / "demo.toml"
 PAGE = ROOT / "docs" / "results" / "local-accuracy.md"
 SEEDS = (0, 1, 2)
@@ -86,7 +86,8 @@ def _page(rows: Sequence[Sequence[str]]) -> str:
     lines = [
         "# Accuracy on a device's own classes",
         "",
-        "Written by `python benchmarks/local_accuracy.py`; nothing here is typed by hand. The digits, ten devices, 64",
+        "Written by `python -m benchmarks.methods.local_accuracy`; nothing here is typed by hand.",
+        "The digits, ten devices, 64",
         "features, 40 rounds of 5 steps; `edge_sim/demo.toml` for the rest. Mean ± standard deviation over 3 seeds;",
         "the gain is that of each seed over the same devices trained alone. What the figures say stands with the",
         "methods: [fedproto](../reference/methods/fedproto.md), [fedssa](../reference/methods/fedssa.md).",

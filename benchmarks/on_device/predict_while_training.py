@@ -1,6 +1,6 @@
 """Measures how long predict() takes while the agent trains, against the same agent paused.
 
-    python benchmarks/predict_while_training.py [--cores 1] [--nice 10] [--name NAME]
+    python -m benchmarks.on_device.predict_while_training [--cores 1] [--nice 10] [--name NAME]
 
 With --name the figures are kept in docs/results/predict.json, and docs/results/predict.md is written from all of them.
 
@@ -41,12 +41,13 @@ BLOCK_S = 1.0
 WARM_S = 0.5
 STEPS = 200
 """Mini-batches of a round: rounds end, and models are swapped, while predict() is measured."""
-FIGURES = Path(__file__).parents[1] / "docs" / "results" / "predict.json"
+FIGURES = Path(__file__).parents[2] / "docs" / "results" / "predict.json"
 HEADER = """| model | paused p50 | p90 | p99 | training p50 | p90 | p99 | p99, ratio |
 |---|---:|---:|---:|---:|---:|---:|---:|"""
 TEXT = """# How long predict() takes while the model trains
 
-Written by `benchmarks/predict_while_training.py`; milliseconds for one picture of 8 x 8, asked for every 5 ms from the
+Written by `benchmarks/on_device/predict_while_training.py`;
+milliseconds for one picture of 8 x 8, asked for every 5 ms from the
 main thread, while the agent trains in its own, or is paused. Both are measured in turn in one process, so that what
 else the machine does weighs on both; torch has one thread. The aim is a p99 of at most 1.5 times the paused one with a
 core to spare, and 3 times without. [How it works](../how-to/serve-the-model.md).

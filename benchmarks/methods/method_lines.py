@@ -1,6 +1,6 @@
 """Counts the lines of each method, for a table in docs/results/methods.md.
 
-    python -m benchmarks.method_lines
+    python -m benchmarks.methods.method_lines
 
 Blank lines, comments and docstrings are not lines of code; imports are.  Code of a method in other files (its torch
 part, its accountant, its first prototypes) has a column of its own.
@@ -17,7 +17,7 @@ from pathlib import Path
 
 from edge_sdk.methods.registry import method_names
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "methods.md"
 FOLDER = ROOT / "edge_sdk" / "methods"
 BEGIN, END = "<!-- lines: begin -->", "<!-- lines: end -->"

@@ -20,8 +20,8 @@ from typing import Any, cast
 import numpy as np
 from paho.mqtt.client import Client, MQTTMessage
 from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
-from proc import ProcessStatus, process_status
 
+from benchmarks.common.proc import ProcessStatus, process_status
 from coordinator.broker.embedded import EmbeddedBroker, Kind
 from coordinator.config import to_toml
 from edge_sdk.methods.fedmd import FedMD

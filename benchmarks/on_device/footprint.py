@@ -1,6 +1,6 @@
 """What a device costs its board, beside a SuperNode of Flower in the same run: packages, disk, memory, fsyncs.
 
-    python benchmarks/footprint.py [FOLDER]          writes docs/results/footprint.md
+    python -m benchmarks.on_device.footprint [FOLDER]          writes docs/results/footprint.md
 
 Each is installed from its package into a fresh virtual environment (FOLDER keeps them).  The task: softmax regression
 on 64 pixels of scikit-learn's digits, trained in numpy on two devices, averaged in a few rounds over loopback.
@@ -30,7 +30,7 @@ from sklearn.datasets import load_digits
 
 from coordinator.broker.embedded import EmbeddedBroker
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "footprint.md"
 FLOWER = "flwr==1.41.0"
 ROUNDS = 5
@@ -377,7 +377,8 @@ SIDES = (
 HEAD = f"""\
 # Footprint of a device, beside a Flower SuperNode
 
-Written by `python benchmarks/footprint.py` on {{date}}; nothing here is typed by hand. Both are installed from their
+Written by `python -m benchmarks.on_device.footprint` on {{date}}; nothing here is typed by hand.
+Both are installed from their
 packages into fresh virtual environments ({FLOWER} without extras), and do the same task in the same run: softmax
 regression on 64 pixels, 10 steps of 32 samples a round in numpy, the weights of two devices averaged in {ROUNDS} rounds
 over loopback on one x86-64 machine. Figures are those of one of the two devices with all the processes that it starts.
