@@ -26,7 +26,7 @@ from edge_sdk.reductions.influence import RobustTable
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, SendRefused, TransportEvent
 
 MAGIC = b"EDGTRACE"
-VERSION = 3
+VERSION = 4
 NAME = "trace.edgt"
 """The name of the trace in a run directory."""
 _UNREADABLE = (LookupError, TypeError, ValueError, msgpack.UnpackException, RemoteProtocolError, StoreError)
@@ -81,6 +81,15 @@ class FramesSent:
 
 
 @dataclass(frozen=True, slots=True)
+class LedgerRefused:
+    """The disk refused a call of the ledger while the server handled the entry before."""
+
+    call: int
+    """The number of the call within that event, from 0."""
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The coordinator stopped, at the end of the run or before it."""
 
@@ -89,7 +98,7 @@ class Ended:
     """The hash of the method's state, 32 bytes."""
 
 
-Entry: TypeAlias = CoordinatorStart | Heard | Flushed | Ticked | FramesSent | Ended
+Entry: TypeAlias = CoordinatorStart | Heard | Flushed | Ticked | FramesSent | LedgerRefused | Ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -233,6 +242,8 @@ def _plain(entry: Entry) -> list[Any]:
         return ["heard", entry.now_s, *_plain_event(entry.event)]
     if isinstance(entry, FramesSent):
         return ["sent", entry.topic, entry.frame, entry.retain]
+    if isinstance(entry, LedgerRefused):
+        return ["refused", entry.call, entry.reason]
     if isinstance(entry, Ended):
         return ["ended", entry.phase, entry.state]
     return ["flushed" if isinstance(entry, Flushed) else "ticked", entry.now_s]
@@ -253,7 +264,13 @@ _EVENTS: dict[str, type[Any]] = {
     "disconnected": Disconnected,
 }
 _EVENTS_BY_TYPE = {kind: name for name, kind in _EVENTS.items()}
-_ENTRIES: dict[str, type[Any]] = {"flushed": Flushed, "ticked": Ticked, "sent": FramesSent, "ended": Ended}
+_ENTRIES: dict[str, type[Any]] = {
+    "flushed": Flushed,
+    "ticked": Ticked,
+    "sent": FramesSent,
+    "refused": LedgerRefused,
+    "ended": Ended,
+}
 
 
 def _entry(plain: Any) -> Entry:

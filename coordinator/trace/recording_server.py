@@ -1,4 +1,4 @@
-"""A server that writes a trace: it does what a Server does, and records its events and frames."""
+"""A server that writes a trace: it does what a Server does, and records its events, frames and refusals of the disk."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from coordinator.serving.server import Server
-from coordinator.trace.log import CoordinatorStart, Ended, Flushed, FramesSent, Heard, Ticked, TraceWriter
+from coordinator.trace.ledger_calls import RecordedLedger
+from coordinator.trace.log import CoordinatorStart, Ended, Entry, Flushed, FramesSent, Heard, Ticked, TraceWriter
 from edge_sdk.errors import StoreError
 from edge_sdk.protocol import storage
 from edge_sdk.transport.base import Screen, Transport, TransportEvent, Will
 
 
 class TracedServer(Server):
-    """Writes each event to the trace before it handles it, and each frame before it sends it.
+    """Writes each event to the trace before it handles it, each frame before it sends it, and what its disk refuses.
 
     Raises StoreError if the disk refuses the trace; frames of the command that has begun are sent all the same.
     """
@@ -25,7 +26,8 @@ class TracedServer(Server):
         """parts: the arguments of a Server."""
         self._trace = trace
         self._tap = _Tap(parts["transport"], trace)
-        super().__init__(**{**parts, "transport": self._tap})
+        self._calls = RecordedLedger(parts["ledger"], self._tap.record)
+        super().__init__(**{**parts, "transport": self._tap, "ledger": self._calls})
         trace.write(
             CoordinatorStart(
                 spec=self.spec,
@@ -41,14 +43,16 @@ class TracedServer(Server):
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Record and handle an event of the transport."""
         self._trace.write(Heard(now_s, event))
-        super().handle(event, now_s)
+        with self._calls.counted():
+            super().handle(event, now_s)
         self._tap.check()
 
     def flush(self, now_s: float) -> None:
         """Record the commit and make the waiting uploads durable, if there are any."""
         if self.unwritten:
             self._trace.write(Flushed(now_s))
-            super().flush(now_s)
+            with self._calls.counted():
+                super().flush(now_s)
             self._tap.check()
         self._trace.flush()
 
@@ -57,7 +61,8 @@ class TracedServer(Server):
         due_s = self.next_due_s()
         if due_s is not None and now_s >= due_s:
             self._trace.write(Ticked(now_s))
-            super().tick(now_s)
+            with self._calls.counted():
+                super().tick(now_s)
             self._tap.check()
 
     def close(self) -> None:
@@ -93,6 +98,13 @@ class _Tap:
         self._transport, self._trace = transport, trace
         self._error: StoreError | None = None
 
+    def record(self, entry: Entry) -> None:
+        """Write an entry of what the server does; an error is raised by `check`."""
+        try:
+            self._trace.write(entry)
+        except StoreError as error:
+            self._error = self._error or error
+
     def check(self) -> None:
         """Raise the StoreError of the trace, if there was one."""
         if self._error is not None:
@@ -104,10 +116,7 @@ class _Tap:
 
     def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
         """Record a frame and send it."""
-        try:
-            self._trace.write(FramesSent(topic, frame, retain))
-        except StoreError as error:
-            self._error = self._error or error
+        self.record(FramesSent(topic, frame, retain))
         self._transport.send(topic, frame, retain=retain, answered=answered)
 
     def accept_up_to(self, frame_bytes: int) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import cast
 
 from coordinator.ledger import Ledger
 from coordinator.serving.equipment import Equipment, ready_method
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
-from coordinator.trace.log import CoordinatorStart, Ended, Entry, Flushed, FramesSent, Heard, Ticked
+from coordinator.trace.ledger_calls import ReplayedLedger
+from coordinator.trace.log import CoordinatorStart, Ended, Entry, Flushed, FramesSent, Heard, LedgerRefused, Ticked
 from coordinator.trace.recording_server import state_hash
 from edge_sdk.errors import RemoteProtocolError, RunFailed
 from edge_sdk.protocol import codec
@@ -32,6 +34,8 @@ class ReplayResult:
     heard: int
     frames: int
     """The number of frames sent, all equal to the recorded ones."""
+    refusals: int
+    """The number of calls that the ledger's disk refused."""
     state: bytes
     """The hash of the method's state, 32 bytes."""
     ended: bool
@@ -45,29 +49,34 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
     """
     checker = _Checker()
     server: Server | None = None
-    lives = heard = 0
+    ledger: ReplayedLedger | None = None
+    lives = heard = refusals = 0
     ended = False
     with ExitStack() as all_lives:
-        for entry in entries:
-            if isinstance(entry, CoordinatorStart):
+        for event in _events(entries):
+            given = event.given
+            if isinstance(given, CoordinatorStart):
                 checker.sent.clear()  # a coordinator that was killed may not have recorded its last frames
-                before, server, lives, ended = server, _begin(entry, checker, equipment), lives + 1, False
+                ledger = _ledger(given)
+                before, server, lives, ended = server, _begin(given, ledger, checker, equipment), lives + 1, False
                 if before is not None:
                     server.record.remember(before.record.unclosed())  # counts that the restart lost
                 all_lives.callback(server.close)
                 server.connect()
-            elif isinstance(entry, FramesSent):
-                checker.expect(entry)
-            elif server is None:
+            elif server is None or ledger is None:
                 raise RunFailed("the trace begins in the middle: it has lost its first entries")
-            elif isinstance(entry, Ended):
+            elif isinstance(given, Ended):
                 checker.settle()
                 ended = True
-                _check_state(entry, server)
+                _check_state(given, server)
             else:
                 checker.settle()
-                heard += isinstance(entry, Heard)
-                _act(server, entry)
+                heard += isinstance(given, Heard)
+                refusals += len(event.refused)
+                with ledger.refusing(event.refused):
+                    _act(server, given)
+            for frame in event.sent:
+                checker.expect(frame)
     if server is None:
         raise RunFailed("the trace holds nothing: the run was killed before the coordinator had begun")
     return ReplayResult(
@@ -75,23 +84,55 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
         lives=lives,
         heard=heard,
         frames=checker.frames,
+        refusals=refusals,
         state=state_hash(server.method_state),
         ended=ended,
     )
 
 
-def _begin(life: CoordinatorStart, checker: _Checker, equipment: Equipment) -> Server:
+@dataclass(frozen=True, slots=True)
+class _Event:
+    """What the server was given, and what followed from it."""
+
+    given: CoordinatorStart | Heard | Flushed | Ticked | Ended
+    sent: list[FramesSent] = field(default_factory=list)
+    refused: list[LedgerRefused] = field(default_factory=list)
+
+
+def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
+    """Each event with the entries that follow from it; what the disk refused must be known before the event happens."""
+    event: _Event | None = None
+    for entry in entries:
+        if not isinstance(entry, (FramesSent, LedgerRefused)):
+            if event is not None:
+                yield event
+            event = _Event(entry)
+        elif event is None:
+            raise RunFailed("the trace begins in the middle: it has lost its first entries")
+        elif isinstance(entry, FramesSent):
+            event.sent.append(entry)
+        else:
+            event.refused.append(entry)
+    if event is not None:
+        yield event
+
+
+def _ledger(life: CoordinatorStart) -> ReplayedLedger:
     with TemporaryDirectory() as folder:
         path = Path(folder) / "ledger.db"
         path.write_bytes(life.ledger)
         ledger = Ledger(None, path)
     ledger.epoch = life.epoch
+    return ReplayedLedger(ledger)
+
+
+def _begin(life: CoordinatorStart, ledger: ReplayedLedger, checker: _Checker, equipment: Equipment) -> Server:
     return Server(
         spec=life.spec,
         policy=life.policy,
         method=ready_method(life.spec, equipment),
         transport=checker,
-        ledger=ledger,
+        ledger=cast("Ledger", ledger),
         roster=life.roster,
         robust=life.robust,
         public_server=PublicSetServer(equipment.samples) if life.serves else None,

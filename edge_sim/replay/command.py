@@ -43,6 +43,7 @@ def _coordinator(trace: Trace) -> dict[str, Any]:
         "rounds": len(done.server.record.rounds),
         "heard": done.heard,
         "frames": done.frames,
+        "refusals": done.refusals,
         "lives": done.lives,
         "state_sha256": done.state.hex(),
         "whole": done.ended,
@@ -64,7 +65,7 @@ def _remark(*, ended: bool) -> str:
 _SENTENCES = {
     True: (
         "{remark}{federation}: {rounds} rounds again, {heard} events in, {frames} frames out, each equal to the "
-        "recorded one; state sha256 {state_sha256}"
+        "recorded one; {refusals} refusals of the ledger's disk; state sha256 {state_sha256}"
     ),
     False: "{remark}{device}: {uploads} uploads made again, each equal to the recorded one",
 }

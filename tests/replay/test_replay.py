@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
+import json
 import re
 import signal
 from collections.abc import Mapping
@@ -17,10 +19,11 @@ import pytest
 from deployment import Deployment
 
 from coordinator.broker.embedded import EmbeddedBroker
+from coordinator.ledger import Ledger
 from coordinator.serving.equipment import Equipment
 from coordinator.trace import log as traces
 from coordinator.trace.entries import HEAD, ChecksumChain
-from coordinator.trace.log import Entry, FramesSent, Heard, Trace, TraceWriter, keeping
+from coordinator.trace.log import Entry, FramesSent, Heard, LedgerRefused, Trace, TraceWriter, keeping
 from coordinator.trace.recording_server import state_hash
 from coordinator.trace.replay import message_in, replay
 from edge_sdk.cli import main
@@ -118,6 +121,31 @@ def test_a_frame_that_went_another_way_is_named(path: Path, pictures: Path) -> N
         replay([*entries[:sent], *entries[sent + 1 :]], NOTHING)
     with pytest.raises(RunFailed, match="begins in the middle"):
         replay(entries[1:], NOTHING)
+
+
+@pytest.mark.parametrize("name", ["enrol", "commit", "close_exchange", "checkpoint"])
+def test_what_the_disk_of_the_ledger_refused_is_refused_again(
+    path: Path, pictures: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ledger = Ledger(None)
+    call, calls = getattr(ledger, name), itertools.count()
+
+    def refused_once(*values: Any, **named: Any) -> Any:
+        if next(calls) == 1:
+            raise StoreError(f"{name}: the disk is full")
+        return call(*values, **named)
+
+    setattr(ledger, name, refused_once)
+    record(path, pictures, "fedavg", ledger=ledger)
+    entries = list(Trace(path))
+    assert [each.reason for each in entries if isinstance(each, LedgerRefused)] == [f"{name}: the disk is full"]
+    assert main(["replay", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["refusals"] == 1
+    with pytest.raises(RunFailed):
+        replay([each for each in entries if not isinstance(each, LedgerRefused)], NOTHING)
+    misplaced = [LedgerRefused(99, "") if isinstance(each, LedgerRefused) else each for each in entries]
+    with pytest.raises(RunFailed, match="ledger"):
+        replay(misplaced, NOTHING)
 
 
 def test_a_trace_that_the_disk_refuses_ends_the_run_and_nothing_counts_twice(path: Path, pictures: Path) -> None:
