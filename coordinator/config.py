@@ -291,12 +291,17 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
     unfit = unfit_encoding(spec, method.every_exchange)
     if unfit:
         raise UsageError(f"{file}: {unfit}")
-    policy = RoundPolicy(
+    policy = _policy(table, exchanges=len(method.exchanges))
+    return Federation(spec, policy, tuple(sorted(table.roster)), settings.robust)
+
+
+def _policy(table: FederationTable, *, exchanges: int) -> RoundPolicy:
+    return RoundPolicy(
         expected=table.devices,
         most_devices=table.most_devices or 0,
         quorum=table.asked if table.quorum is None else table.quorum,
         rounds=table.rounds,
-        exchanges=len(method.exchanges),
+        exchanges=exchanges,
         deadline_s=table.deadline_s,
         retry_s=table.retry_s,
         join_grace_s=table.join_grace_s,
@@ -307,7 +312,6 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
         stop_at_accuracy=table.stop_at_accuracy or 0.0,
         seed=table.seed,
     )
-    return Federation(spec, policy, tuple(sorted(table.roster)), settings.robust)
 
 
 def _check_robust(

@@ -9,7 +9,7 @@ import random
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +44,7 @@ from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.public_set_server import PublicSetServer
+from coordinator.serving.server import Server
 from coordinator.trace import recording_server
 from coordinator.trace.log import keeping
 from coordinator.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
@@ -108,18 +109,8 @@ def run_coordinator(
     settings = read_settings(tables, file)
     ready = federation(settings)
     folder = out or Path("runs") / ready.spec.federation
-    seed = random.SystemRandom().getrandbits(32)
-    pace = pacing.cloud_safe() if cloud_safe else None
-    transport = MqttTransport(
-        reach.broker,
-        f"coordinator-{ready.spec.federation}",
-        tls=reach.tls,
-        fresh=True,
-        manual_ack=True,
-        seed=seed,
-        pace=pace,
-    )
     spec = ready.spec
+    transport = _transport(reach, spec.federation, cloud_safe=cloud_safe)
     with run_writers(
         tools, folder, federation=spec.federation, method=spec.method, seed=spec.seed, tables=tables
     ) as writers:
@@ -146,26 +137,53 @@ def run_coordinator(
                 _note_resumption(progress, folder, server.rounds.place.round, spec.rounds, quarantine=quarantine)
             progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {shown}")
             again = _resume_command(file, reach, overrides, folder, cloud_safe=cloud_safe, trace=trace)
-            try:
-                server.run()
-            except KeyboardInterrupt:
-                progress.noted(f"interrupted; go on with: {again}" if server.numbers else "interrupted before it began")
-                raise
+            _serve(server, progress, again)
         if server.drained:
             progress.noted(f"an operator stopped the run; go on with: {again}")
             return 0
-        devices = tuple(device_result(server, name) for name in sorted(server.hellos))
-        result = run_result(server, devices, shown, {"wall_s": time.monotonic() - begun_s, "start_s": start_s})
-        result = dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))
+        used = {"wall_s": time.monotonic() - begun_s, "start_s": start_s}
+        result = _result(server, shown, used)
         write_run(result, to_toml(tables), folder)
         if feed is not None:
             feed.publish(finished_state(result, str(folder)))
         _show(result, folder, as_json=as_json)
-        try:
-            draw_run(result, folder / "plots")
-        except MissingExtra as missing:
-            progress.noted(f"no plots: {missing}")
+        _draw(result, folder, progress)
         return 0 if result.completed else 1
+
+
+def _serve(server: Server, progress: RunObserver, again: str) -> None:
+    """Serve until the run is over.  again: the command that goes on with it after an interrupt."""
+    try:
+        server.run()
+    except KeyboardInterrupt:
+        progress.noted(f"interrupted; go on with: {again}" if server.numbers else "interrupted before it began")
+        raise
+
+
+def _result(server: Server, broker: str, used: Mapping[str, float]) -> Result:
+    """The result of a run that is over.  used: its times in seconds."""
+    devices = tuple(device_result(server, name) for name in sorted(server.hellos))
+    result = run_result(server, devices, broker, used)
+    return dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))
+
+
+def _draw(result: Result, folder: Path, progress: RunObserver) -> None:
+    try:
+        draw_run(result, folder / "plots")
+    except MissingExtra as missing:
+        progress.noted(f"no plots: {missing}")
+
+
+def _transport(reach: Reach, federation: str, *, cloud_safe: bool) -> MqttTransport:
+    return MqttTransport(
+        reach.broker,
+        f"coordinator-{federation}",
+        tls=reach.tls,
+        fresh=True,
+        manual_ack=True,
+        seed=random.SystemRandom().getrandbits(32),
+        pace=pacing.cloud_safe() if cloud_safe else None,
+    )
 
 
 def _note_resumption(progress: RunObserver, folder: Path, done: int, rounds: int, *, quarantine: bool) -> None:

@@ -143,14 +143,9 @@ class Agent(Participant):
     ) -> None:
         own = _enrolled(identity)
         device = own.name if own else Path(identity).name
-        if not DEVICE_ID.fullmatch(device):
-            raise UsageError(f"identity {str(identity)!r}: use a-z, 0-9 and -, at most 36 of them")
-        if not DEVICE_ID.fullmatch(federation):
-            raise UsageError(f"federation {federation!r}: use a-z, 0-9 and -, at most 36 of them")
-        _check_kinds(model, data, public, proxy)
+        _check_names(identity, device, federation)
+        _check_kinds(model, data, public, proxy, policy)
         check_on_new_model(on_new_model)
-        if not isinstance(policy, Policy | None):
-            raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
         ledger = BudgetLedger(_budget_file(state), privacy) if privacy is not None else None
         supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy, budget=ledger)
         self._clock = clock
@@ -196,22 +191,20 @@ class Agent(Participant):
                 security=DeviceSecurity(own, federation) if own else None,
             )
             self._early_news = [*early, *self._early_news]
-            self._deployment = Deployment(
-                self.bench,
-                _served_folder(state, federation),
-                max_drop,
-                self._warn,
-                origin=self.model_origin,
-                clock=clock,
-            )
-            if self._deployment.fault:  # told once the app can have asked to be told
-                log.warning("%s: %s", self.device, self._deployment.fault)
-                self._early_news.append(self._deployment.fault)
+            self._deployment = self._deployed(_served_folder(state, federation), max_drop)
         except BaseException:
             if self._closes_store:
                 store.close()
             raise
         self._retry_spread = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
+
+    def _deployed(self, folder: Path | None, max_drop: float | None) -> Deployment:
+        """The copy of the model that `predict` uses."""
+        found = Deployment(self.bench, folder, max_drop, self._warn, origin=self.model_origin, clock=self._clock)
+        if found.fault:  # told once the app can have asked to be told
+            log.warning("%s: %s", self.device, found.fault)
+            self._early_news.append(found.fault)
+        return found
 
     # -- for the app ------------------------------------------------------------------------------------------------
 
@@ -521,7 +514,14 @@ def _reached_by(
     return broker, tls
 
 
-def _check_kinds(model: object, data: object, public: object, proxy: object) -> None:
+def _check_names(identity: str | Path, device: str, federation: str) -> None:
+    """Raise UsageError for an id that no topic of the broker may hold.  device: the id in `identity`."""
+    for what, given, name in (("identity", str(identity), device), ("federation", federation, federation)):
+        if not DEVICE_ID.fullmatch(name):
+            raise UsageError(f"{what} {given!r}: use a-z, 0-9 and -, at most 36 of them")
+
+
+def _check_kinds(model: object, data: object, public: object, proxy: object, policy: object) -> None:
     """Raise UsageError for arguments that are often confused: a bare net, a pair of arrays, a path."""
     models = {"model": model} if proxy is None else {"model": model, "proxy": proxy}
     for name, given in models.items():
@@ -539,6 +539,8 @@ def _check_kinds(model: object, data: object, public: object, proxy: object) -> 
         raise UsageError(
             f"public: found {type(public).__name__}: give edge_sdk.PublicSet.load(path), or None to fetch it"
         )
+    if not isinstance(policy, Policy | None):
+        raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
 
 
 def _opener(

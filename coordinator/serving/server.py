@@ -158,24 +158,15 @@ class Server:
         self.record = aggregation.record
         self.record.started_s = begun_s
         self._run = ledger.run if security else ledger.unique_run
-        shares = DeviceShares(carried.frame_bytes, policy.expected)
+        self._shares = DeviceShares(carried.frame_bytes, policy.expected)
         self._screen = FrameScreen(
             federation=spec.federation,
             frame_bytes=carried.frame_bytes,
-            shares=shares,
+            shares=self._shares,
             known=self._registry.known,
             due=lambda device: device in self.rounds.missing,
         )
-        self._sender = Sender(
-            spec,
-            transport,
-            run=self._run,
-            epoch=lambda: ledger.epoch,
-            sent=self._sent,
-            asks=shares.earned,
-            signer=security.started(ledger.epoch) if security else None,
-            sealing=partial(security.sealing, spec.federation) if security and security.encrypts else None,
-        )
+        self._sender = self._new_sender()
         self._commands = CommandHandler(
             spec=spec,
             ledger=ledger,
@@ -191,27 +182,7 @@ class Server:
             state=lambda: self.rounds,
         )
         self._queue = RoundQueue(standing, self._commands.carry_out, self._note)
-        self._membership = MembershipHandler(
-            registry=self._registry,
-            ledger=ledger,
-            record=self.record,
-            sender=self._sender,
-            public_server=public_server,
-            warnings=self._warnings,
-            orders=self._orders,
-            draining=lambda: self.rounds.draining,
-            seats=Seats(
-                self._registry,
-                self.record,
-                max(policy.expected, policy.most_devices),
-                state=lambda: self.rounds,
-                unwritten=lambda: self.unwritten,
-            ),
-            expected=policy.expected,
-            welcomed=self._remind,
-            forgot=self._forgot,
-            signed=security is not None,
-        )
+        self._membership = self._new_membership(policy)
         self._strangers = LineBudget()
         self._report = DeviceReport(
             spec=spec,
@@ -221,8 +192,51 @@ class Server:
             orders=self._orders,
             state=lambda: self.rounds,
         )
-        self._desk = OperatorDesk(
-            federation=spec.federation,
+        self._desk = self._new_desk()
+        self._linked, self._link_fault = False, "it does not answer"
+        self.transport.screen_with(self._screen)
+        self.observer.begun(ServerView(self.record, clock, self._report, self._operate))
+
+    def _new_sender(self) -> Sender:
+        security, ledger = self._security, self.ledger
+        return Sender(
+            self.spec,
+            self.transport,
+            run=self._run,
+            epoch=lambda: ledger.epoch,
+            sent=self._sent,
+            asks=self._shares.earned,
+            signer=security.started(ledger.epoch) if security else None,
+            sealing=partial(security.sealing, self.spec.federation) if security and security.encrypts else None,
+        )
+
+    def _new_membership(self, policy: RoundPolicy) -> MembershipHandler:
+        seats = Seats(
+            self._registry,
+            self.record,
+            max(policy.expected, policy.most_devices),
+            state=lambda: self.rounds,
+            unwritten=lambda: self.unwritten,
+        )
+        return MembershipHandler(
+            registry=self._registry,
+            ledger=self.ledger,
+            record=self.record,
+            sender=self._sender,
+            public_server=self._public_server,
+            warnings=self._warnings,
+            orders=self._orders,
+            draining=lambda: self.rounds.draining,
+            seats=seats,
+            expected=policy.expected,
+            welcomed=self._remind,
+            forgot=self._forgot,
+            signed=self._security is not None,
+        )
+
+    def _new_desk(self) -> OperatorDesk:
+        return OperatorDesk(
+            federation=self.spec.federation,
             registry=self._registry,
             record=self.record,
             orders=self._orders,
@@ -231,11 +245,8 @@ class Server:
             state=lambda: self.rounds,
             noted=self._note,
             run=self._run,
-            revokes=security.revoke if security else None,
+            revokes=self._security.revoke if self._security else None,
         )
-        self._linked, self._link_fault = False, "it does not answer"
-        self.transport.screen_with(self._screen)
-        self.observer.begun(ServerView(self.record, clock, self._report, self._operate))
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 

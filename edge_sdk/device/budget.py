@@ -13,7 +13,7 @@ import numpy as np
 
 from edge_sdk.arrays import Doubles
 from edge_sdk.durable import as_store_error, open_database, transaction
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import Refused, UsageError
 from edge_sdk.privacy.accountant import composed, epsilon
 from edge_sdk.privacy.release import Guarantee
 
@@ -76,6 +76,22 @@ class BudgetLedger:
         """Raise UsageError if the ledger's epoch is before one that its device has seen: it came from a backup."""
         if self._path is not None and self.epoch < seen:
             raise UsageError(f"{self._path}: this budget ledger is older than its device's state, a backup: {_SPENT}")
+
+    def refusal(self, method: str, cost: Guarantee | None) -> Refused | None:
+        """Return why the device takes no part in a method; None: it may.
+
+        cost: the guarantee of one release of this method; None: it gives none.
+        """
+        if cost is None:
+            why = f"{method} gives no formal guarantee here"
+        elif cost.mu > self.budget.mu:
+            why = f"a release costs epsilon = {cost.epsilon:g} at delta = {cost.delta:g}"
+        else:
+            return None
+        told = f"this device's privacy budget is epsilon = {self.budget.epsilon:g} at delta = {self.budget.delta:g}"
+        return Refused(
+            "privacy", f"{told}, and {why}", "join a federation of dp_prototypes with a smaller method.epsilon"
+        )
 
     @property
     def spent(self) -> float:

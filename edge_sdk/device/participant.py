@@ -14,7 +14,6 @@ import dataclasses
 import logging
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +21,11 @@ from edge_sdk.device import membership, recovery, session
 from edge_sdk.device.app_model import ModelOrigin, OnNewModel, choose_model, origin_of
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.data_supply import DataSupply
-from edge_sdk.device.exchange import OngoingExchange, RoundReport, begin_exchange, training_failed
+from edge_sdk.device.exchange import OngoingExchange, begin_exchange, training_failed
 from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
+from edge_sdk.device.hooks import ParticipantHooks
 from edge_sdk.device.incoming_frames import IncomingFrames
-from edge_sdk.device.learner import Learner, ServeRequest, WorkSlices
+from edge_sdk.device.learner import Learner, ServeRequest
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.public_supply import PublicSupply
 from edge_sdk.device.security import DeviceSecurity
@@ -33,11 +33,9 @@ from edge_sdk.device.store import Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.errors import LearningLost, Refused, RemoteProtocolError, RunFailed, StoreError, TrainingFailed
 from edge_sdk.policy.conditions import Objection
-from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
     Assign,
@@ -70,7 +68,7 @@ DISK_AGAIN_S = 5.0
 """Seconds before a write is tried again after the disk has failed."""
 
 
-class Participant:
+class Participant(ParticipantHooks):
     """A device's part in one federation.  Apps use its subclass `Agent`."""
 
     _ended_run: tuple[bytes | None, int] | None = None
@@ -172,32 +170,6 @@ class Participant:
     def model_origin(self) -> bytes:
         """The digests of the app's model that the state began with; empty: they are not kept."""
         return self._origin
-
-    def on_news(self, line: str) -> None:
-        """Hook: receives a line for the owner, such as that the broker was found or lost, or that the disk is full."""
-
-    def on_exchange(self, report: RoundReport) -> None:
-        """Hook: called after each exchange, once it is stored."""
-
-    def cost(self) -> TrainingCost:
-        """Hook: return what training since the last upload has cost; a simulation counts it elsewhere."""
-        return TrainingCost()
-
-    def last_lines(self) -> Sequence[str] | None:
-        """Hook: return the last lines for the owner, which an operator may read, too; None: they stay here."""
-        return None
-
-    def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:  # noqa: ARG002  # for subclasses
-        """Hook: returns the computation of an exchange, with what is to be computed before and after it."""
-        return slices
-
-    def knowledge_to_upload(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for subclasses
-        """Return the knowledge to upload after an exchange; a simulation of malicious devices overrides this."""
-        return knowledge
-
-    def hello_to_send(self, hello: Hello) -> Hello:
-        """Return the Hello with which the device asks to take part; the same simulation overrides this."""
-        return hello
 
     # -- driven from outside ----------------------------------------------------------------------------------------
 
@@ -435,17 +407,7 @@ class Participant:
                 log.warning("%s: upload %s refused: %s", self.device, (message.round, message.exchange), message.reason)
             self._feed(session.Receipted(ExchangeId(message.round, message.exchange), now_s))
         elif isinstance(message, Refusal):
-            if self._security is not None and (message.instance is None or message.instance != self.instance):
-                # of an earlier start of this device, or an answer to a frame that was not its own, or was not read
-                if message.reason == "encryption":
-                    self._incoming.tell_once("encryption", f"{message.message}; {message.remedy}")
-                return
-            if message.instance not in (None, self.instance):
-                line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"
-                log.warning("%s: %s", self.device, line)
-                self.on_news(line)
-                return
-            self._end_refused(Refused(message.reason, message.message, message.remedy))
+            self._receive_refusal(message)
         elif isinstance(message, PublicBlock):
             try:
                 self._supply.receive(message, now_s)
@@ -454,15 +416,33 @@ class Participant:
         elif isinstance(message, LogRequest):
             self._send_log(message)
         elif isinstance(message, CoordinatorStatus):
-            over = message.state in ("finished", "failed")
-            reason = message.reason if message.state == "failed" else ""
-            if message.state != "lost":
-                run, greet = message.run or b"", message.greet
-                self._feed(session.CoordinatorSeen(message.epoch, over, reason, now_s, run, greet))
-            if over and self.session.phase is session.SessionPhase.JOINING:
-                self._tell_of_end(message)
+            self._receive_status(message, now_s)
         else:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for devices")
+
+    def _receive_refusal(self, refusal: Refusal) -> None:
+        """End the session, unless the Refusal is an answer to another start or to another device with this id."""
+        if self._security is not None and (refusal.instance is None or refusal.instance != self.instance):
+            # of an earlier start of this device, or an answer to a frame that was not its own, or was not read
+            if refusal.reason == "encryption":
+                self._incoming.tell_once("encryption", f"{refusal.message}; {refusal.remedy}")
+            return
+        if refusal.instance not in (None, self.instance):
+            line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"
+            log.warning("%s: %s", self.device, line)
+            self.on_news(line)
+            return
+        self._end_refused(Refused(refusal.reason, refusal.message, refusal.remedy))
+
+    def _receive_status(self, status: CoordinatorStatus, now_s: float) -> None:
+        """Process the coordinator's announcement that it is there, or that the run is over."""
+        over = status.state in ("finished", "failed")
+        reason = status.reason if status.state == "failed" else ""
+        if status.state != "lost":
+            run, greet = status.run or b"", status.greet
+            self._feed(session.CoordinatorSeen(status.epoch, over, reason, now_s, run, greet))
+        if over and self.session.phase is session.SessionPhase.JOINING:
+            self._tell_of_end(status)
 
     def _tell_of_end(self, status: CoordinatorStatus) -> None:
         """Tell the owner once that there is no run to take part in: the last one is over, and this is not its end."""
@@ -658,15 +638,8 @@ class Participant:
         """Return why this device leaves a federation that would tell more of its records than its owner allows."""
         if self.bench.budget is None or self._learner is None:
             return None
-        method, most = self._learner.membership.method, self.bench.budget.budget
-        if not method.releases or method.guarantee is None:
-            what = f"{method.name} gives no formal guarantee here"
-        elif method.guarantee.mu > most.mu:
-            what = f"a release costs epsilon = {method.guarantee.epsilon:g} at delta = {method.guarantee.delta:g}"
-        else:
-            return None
-        told = f"this device's privacy budget is epsilon = {most.epsilon:g} at delta = {most.delta:g}, and {what}"
-        return Refused("privacy", told, "join a federation of dp_prototypes with a smaller method.epsilon")
+        method = self._learner.membership.method
+        return self.bench.budget.refusal(method.name, method.guarantee if method.releases else None)
 
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""

@@ -100,22 +100,7 @@ class VirtualFleet:
             lab=secured / "lab" if secured else None,
             why_silent=causes,
         )
-        stores, common = stores or {}, CommonKnowledge()
-        name = fleet.federation.spec.federation
-        self.devices = tuple(
-            VirtualDevice(
-                device,
-                stores.get(device.kit.id),
-                self.hub,
-                self.clock,
-                name,
-                queue=self._queue,
-                caches=caches,
-                identity=secured / device.kit.id if secured else device.kit.id,
-                common=common,
-            )
-            for device in fleet.devices
-        )
+        self.devices = self._new_devices(fleet, stores or {}, caches, secured)
         self._by_id = {each.device.kit.id: each for each in self.devices}
         for each in self.devices:
             if each.device.kit.id in state["hardware"]:
@@ -132,6 +117,25 @@ class VirtualFleet:
         self._queue.ready()
         schedule_faults(self, fleet.scenario, fleet.federation.spec.seed)
         observer.simulated(lambda: self._group.board_figures(self.clock.now_s))
+
+    def _new_devices(
+        self, fleet: Fleet, stores: Mapping[str, Store], caches: Path | None, secured: Path | None
+    ) -> tuple[VirtualDevice, ...]:
+        common = CommonKnowledge()
+        return tuple(
+            VirtualDevice(
+                device,
+                stores.get(device.kit.id),
+                self.hub,
+                self.clock,
+                fleet.federation.spec.federation,
+                queue=self._queue,
+                caches=caches,
+                identity=secured / device.kit.id if secured else device.kit.id,
+                common=common,
+            )
+            for device in fleet.devices
+        )
 
     @property
     def server(self) -> Server:
