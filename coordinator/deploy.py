@@ -33,8 +33,8 @@ from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.result import Result
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
+from coordinator.report.progress_file import LEDGER, About, ProgressFile, read_running
 from coordinator.report.progress_file import NAME as PROGRESS
-from coordinator.report.progress_file import About, ProgressFile, read_running
 from coordinator.report.run_files import write_run
 from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
@@ -56,8 +56,6 @@ from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
-
-LEDGER = Path("checkpoint") / "ledger.db"
 
 
 def command(args: argparse.Namespace) -> int:

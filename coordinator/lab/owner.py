@@ -46,12 +46,11 @@ from edge_sdk.identity.signatures import Role
 from edge_sdk.protocol.topics import is_id
 
 SETTINGS, AUTHORITY_KEY, CLAIMS = "lab.json", "ca.key", "claims"
-DEFAULT_PORT = 8883
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+$){_LABEL}")
 """A name of a host; one whose last part is a number would be taken for an address."""
 _MOST_HOST = 253
-LOOPBACK = ("localhost", "127.0.0.1")
+LOOPBACK_HOSTS = ("localhost", "127.0.0.1")
 
 
 class Issuer(Protocol):
@@ -91,7 +90,7 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
     issuer = certificates.LabAuthority(authority, authority_key)
     broker_key = certificates.new_tls_key()
     key_files.write_whole(lab / BROKER_KEY, broker_key, key_files.PRIVATE)
-    names = dict.fromkeys((*hosts, *LOOPBACK))
+    names = dict.fromkeys((*hosts, *LOOPBACK_HOSTS))
     key_files.write_whole(lab / BROKER_CERTIFICATE, issuer.issue_for_key("broker", broker_key, [*names]))
     coordinator = crypto_keys().new_signing_key()
     for name, key in ((COORDINATOR_FOLDER, coordinator), (OPERATOR_FOLDER, crypto_keys().new_signing_key())):

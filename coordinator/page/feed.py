@@ -50,7 +50,8 @@ class Feed:
 
     def __init__(self, state: PageState = EMPTY, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._newest = state
+        self.newest = state
+        """The state that was published last."""
         self._looked_s = -LOOKS_S
         self._shown, self._number = state, 1
         self._whole: SentState | None = None
@@ -70,11 +71,11 @@ class Feed:
 
     def publish(self, state: PageState) -> None:
         """Make a state the newest one."""
-        self._newest = state
+        self.newest = state
 
     def end(self, state: str, text: str) -> None:
         """Publish that the run is over, with everything else as it was."""
-        self._newest = replace(self._newest, head={**self._newest.head, "state": state, "text": text})
+        self.newest = replace(self.newest, head={**self.newest.head, "state": state, "text": text})
 
     def orders(self) -> Iterator[PageOrder]:
         """Return the commands that were given since the last call."""
@@ -107,10 +108,10 @@ class Feed:
 
     def curves(self, devices: Sequence[str]) -> str:
         """Return curves of accuracy, as JSON; devices: empty for all."""
-        return _json(self._newest.curves(devices))
+        return _json(self.newest.curves(devices))
 
     def _take(self) -> None:
-        newest = self._newest
+        newest = self.newest
         if newest is self._shown:
             return
         change = newest.since(self._shown)

@@ -85,9 +85,10 @@ class PageObserver(RunObserver):
         if self._view is None or not (now or passed_s >= (EVERY_S if self._feed.watched else IDLE_S)):
             return
         self._told_s = self._clock()
-        self._feed.publish(self._state(self._view))
+        self._feed.publish(self.state(self._view))
 
-    def _state(self, view: RunView) -> PageState:
+    def state(self, view: RunView) -> PageState:
+        """What the page shows of a run now."""
         record, exchange, now_s = view.record, view.exchange(), view.now_s()
         boards = self._boards()
         return PageState(

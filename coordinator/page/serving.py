@@ -17,7 +17,7 @@ from edge_sdk.errors import MissingExtra, UsageError
 
 PAGE_PORT = 8421
 """Where `edge-sdk page` serves, unless told otherwise."""
-EVERYWHERE = ("0.0.0.0", "::")  # noqa: S104  # recognised, not bound
+UNSPECIFIED_HOSTS = ("0.0.0.0", "::")  # noqa: S104  # recognised, not bound
 """All addresses of this machine."""
 
 
@@ -89,5 +89,5 @@ def page_token() -> str:
 
 def page_url(address: ListenAddress, token: str | None) -> str:
     """Return the address that a user opens."""
-    host = socket.gethostname() if address.host in EVERYWHERE else address.shown_host
+    host = socket.gethostname() if address.host in UNSPECIFIED_HOSTS else address.shown_host
     return f"http://{host}:{address.port}/" + (f"?token={token}" if token else "")

@@ -1,7 +1,7 @@
 """What the page shows, as plain values for JSON; the same for a run that goes on and for one that is over.
 
 A state has `head` (the run in a few figures), `round` (the open exchange), `devices` (one list a device, in the order
-of DEVICE_COLUMNS), `history` (one list a round, in the order of ROUND_COLUMNS), `ledger` (totals, refusals,
+of PAGE_DEVICE_COLUMNS), `history` (one list a round, in the order of PAGE_ROUND_COLUMNS), `ledger` (totals, refusals,
 warnings) and `missed` (round, exchange, device, why).  An unknown figure is None.
 """
 
@@ -23,7 +23,7 @@ Measured: TypeAlias = "tuple[int, Mapping[str, float]]"
 STATE_VERSION = 1
 MOST_CURVES = 60
 """The most devices whose curves are drawn together."""
-DEVICE_COLUMNS = (
+PAGE_DEVICE_COLUMNS = (
     "id",
     "state",
     "why",
@@ -50,7 +50,7 @@ DEVICE_COLUMNS = (
 )
 """`seen_s`: when its last frame came, on the clock of the head's `now_s`.  Of a simulated board, `heat`: the share
 of that at which it slows down, and `air_s`: seconds of sending and receiving."""
-ROUND_COLUMNS = (
+PAGE_ROUND_COLUMNS = (
     "round",
     "mean",
     "worst",
@@ -106,8 +106,8 @@ class PageState:
         """Return everything, for a browser that knows nothing yet."""
         return {
             "version": STATE_VERSION,
-            "device_columns": DEVICE_COLUMNS,
-            "round_columns": ROUND_COLUMNS,
+            "device_columns": PAGE_DEVICE_COLUMNS,
+            "round_columns": PAGE_ROUND_COLUMNS,
             "head": self.head,
             "round": self.round,
             "devices": [*self.devices.values()],
@@ -131,7 +131,7 @@ class PageState:
 
 def device_row(**values: Any) -> PlainRow:
     """Return a row of `devices`; what is not given is None."""
-    return [values.get(name) for name in DEVICE_COLUMNS]
+    return [values.get(name) for name in PAGE_DEVICE_COLUMNS]
 
 
 def round_row(
@@ -166,7 +166,7 @@ def round_row(
         "declined": dict(entry.declined),
         "instruments": {name: _mean(values.values()) for name, values in entry.instruments.items()},
     }
-    return [values[name] for name in ROUND_COLUMNS]
+    return [values[name] for name in PAGE_ROUND_COLUMNS]
 
 
 def ledger_values(

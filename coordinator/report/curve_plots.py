@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
 BAND_ALPHA, FAINTEST_ALPHA, BAND_SUM = 0.14, 0.05, 0.45
 """The opacity of a band; of many bands together, which overlap, and the least of one."""
-OWN_TASK = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"))
+OWN_TASK_PANELS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"))
 UNMEASURED = "no accuracy was measured"
 _PANEL_IN, _BOX_IN = 2.2, 0.5
 _MANY_DECADES, _MANY_ON_PAPER, _ONE_STEP = 500.0, 20.0, 5.0
@@ -152,15 +152,15 @@ def own_task_by_round(comparison: Comparison, path: Path) -> None:
         if not any(points.values()):
             draw_nothing(figure.add_subplot(), UNMEASURED)
             return
-        panels = figure.subplots(len(OWN_TASK), 1, sharex=True)
-        for axes, (key, name) in zip(panels, OWN_TASK, strict=True):
+        panels = figure.subplots(len(OWN_TASK_PANELS), 1, sharex=True)
+        for axes, (key, name) in zip(panels, OWN_TASK_PANELS, strict=True):
             for (method, row), style in _styled(points):
                 known = [point for point in row if getattr(point, key) is not None]
                 if known:
                     values = [getattr(point, key) for point in known]
                     draw_line(axes, [point.round for point in known], values, style, _line_name(method))
             round_axis(axes)
-            axes.set_xlabel("round" if key == OWN_TASK[-1][0] else "")
+            axes.set_xlabel("round" if key == OWN_TASK_PANELS[-1][0] else "")
             axes.set_ylabel(name, color=INK, fontweight="bold")
             if key != "fm":
                 axes.yaxis.set_major_formatter(tick_percent)
@@ -317,9 +317,14 @@ def own_task_points(line: MethodRuns) -> list[OwnTaskPoint]:
         for trial in line.trials
     ]
     return [
-        OwnTaskPoint(line.method, number, *(_mean([curve[number].get(key) for curve in curves]) for key, _ in OWN_TASK))  # type: ignore[arg-type]  # AMP is always there
+        OwnTaskPoint(line.method, number, *_panel_means([curve[number] for curve in curves]))  # type: ignore[arg-type]  # AMP is always there
         for number in _shared(curves)
     ]
+
+
+def _panel_means(curves: Sequence[Mapping[str, float]]) -> Iterator[float | None]:
+    for key, _ in OWN_TASK_PANELS:
+        yield _mean([curve.get(key) for curve in curves])
 
 
 def _mean(values: Sequence[float | None]) -> float | None:

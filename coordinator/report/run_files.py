@@ -37,7 +37,7 @@ from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.methods.requests import MeasuredModel
 
 INSIGHT = "insight.npz"
-OWN_TASK = ("amp", "fm", "wlp", "sd", *(f"q{round(100 * share)}" for share in SHARES))
+OWN_TASK_COLUMNS = ("amp", "fm", "wlp", "sd", *(f"q{round(100 * share)}" for share in SHARES))
 """Columns of measures over the devices' own tasks."""
 PERSONAL = ("pm_v", "pm_l")
 """FedNH's measures, whose columns are means over the learning devices."""
@@ -62,7 +62,7 @@ ROUND_COLUMNS = (
     "accuracy_std",
     "measured",
     "standalone_mean",
-    *OWN_TASK,
+    *OWN_TASK_COLUMNS,
     *(f"{name}_mean" for name in PERSONAL),
     *(column for model in SHARED for column in SHARED_COLUMNS[model].values()),
     *COUNTS,
@@ -197,7 +197,7 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
             "measured": len(result.learned(entry.accuracy)),
             "standalone_mean": spread(list(result.learned(standalone).values())).get("mean"),
             **dict(_shared_cells(result, entry)),
-            **{key: own_task.get(key) for key in OWN_TASK},
+            **{key: own_task.get(key) for key in OWN_TASK_COLUMNS},
             **{f"{key}_mean": spread([*result.learned(getattr(entry, key)).values()]).get("mean") for key in PERSONAL},
             **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS, "device_j", "waited_for", "silent")},
             "declined": by_reason(entry.declined),

@@ -49,6 +49,13 @@ from edge_sdk.protocol.records import replace
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 from edge_sdk.reductions.append_only import AppendOnlySet
 
+NOT_INVITED, NOT_BEGUN, CLOSED = (
+    "not invited to this exchange",
+    "this exchange has not begun",
+    "this exchange is closed",
+)
+"""The reasons in receipts of uploads that do not count."""
+
 # -- what the rules do ----------------------------------------------------------------------------------------------
 
 
@@ -123,7 +130,7 @@ def _receive(state: RoundState, event: Received) -> RoundTransition:
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
     if event.device not in state.invited:
-        return state, (SendReceipt(event.device, event.place, "refused", "not invited to this exchange"),)
+        return state, (SendReceipt(event.device, event.place, "refused", NOT_INVITED),)
     return state, (Persist(event.device, event.place, event.upload),)
 
 
@@ -412,10 +419,10 @@ def _fail_without_quorum(state: RoundState) -> RoundTransition:
 def _answer(state: RoundState, upload: Received | Withheld | Persisted) -> SendReceipt:
     """The receipt for an upload that does not count: refused, duplicate or late."""
     if upload.place > state.place:
-        return SendReceipt(upload.device, upload.place, "refused", "this exchange has not begun")
+        return SendReceipt(upload.device, upload.place, "refused", NOT_BEGUN)
     if upload.place == state.place and upload.device in state.folded:
         return SendReceipt(upload.device, upload.place, "duplicate", "")
-    return SendReceipt(upload.device, upload.place, "late", "this exchange is closed")
+    return SendReceipt(upload.device, upload.place, "late", CLOSED)
 
 
 def _too_few(state: RoundState) -> str:

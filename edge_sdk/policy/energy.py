@@ -8,12 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge_sdk.errors import UsageError
-from edge_sdk.policy.sensors import Sensors
+from edge_sdk.policy.sensors import MOST_W, Sensors
 
 log = logging.getLogger(__name__)
-
-MOST_W = 10_000.0
-"""A meter that reports more is broken."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,13 +11,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from edge_sdk.policy.cpu_load import CpuLoad
+from edge_sdk.policy.sensors import MOST_W
 
 log = logging.getLogger(__name__)
 
 COLDEST_C, HOTTEST_C = -40.0, 150.0
 """A zone that reports a temperature beyond these is broken, and ignored."""
-MOST_W = 10_000.0
-"""A sensor that reports more watts is broken, and ignored."""
 ASK_AGAIN_S = 10.0
 """Seconds for which the answer of a program is taken to hold."""
 PROGRAM_S = 0.5

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
+MOST_W = 10_000.0
+"""A sensor or a meter that reports more watts is broken, and ignored."""
+
 
 class Sensors(Protocol):
     """The state of the machine.  Each method may be called ten times a second; None: this machine does not tell."""

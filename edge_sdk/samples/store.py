@@ -25,8 +25,8 @@ from edge_sdk.samples.rows import HeldSample, Label, RowFile, room_of_sample
 
 log = logging.getLogger(__name__)
 
-MIB = 1024 * 1024
-LEAST_BYTES = MIB
+_MIB = 1024 * 1024
+LEAST_BYTES = _MIB
 """The smallest `max_bytes`: less would leave no room beside the write-ahead log."""
 _HELD_BACK = 4
 """While the disk refuses, so many times `unsaved` samples wait in memory before new ones are dropped."""
@@ -84,7 +84,7 @@ class SampleStore:
         classes: int,
         max_samples: int = 5000,
         max_unlabelled: int = 1000,
-        max_bytes: int = 256 * MIB,
+        max_bytes: int = 256 * _MIB,
         split: tuple[float, float, float] = (0.8, 0.1, 0.1),
         seed: int = 0,
         shape: tuple[int, ...] | None = None,
@@ -99,7 +99,7 @@ class SampleStore:
         self.path, self.classes = Path(path) if path is not None else None, classes
         self._split, self._seed, self._unsaved, self._save_every_s = split, seed, unsaved, save_every_s
         self._max_samples, self._max_unlabelled, self._max_bytes = max_samples, max_unlabelled, max_bytes
-        self._log_bytes = max(64 * 1024, min(MIB, max_bytes // 16))
+        self._log_bytes = max(64 * 1024, min(_MIB, max_bytes // 16))
         self._clock, self._lock = clock, threading.RLock()
         self._saved_s, self._refused_s = -math.inf, -math.inf
         self._rows: dict[str, HeldSample] = {}

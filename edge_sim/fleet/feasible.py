@@ -17,10 +17,10 @@ from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.fleet.fleet import PARTS, Device, Fleet
 
-MIB = 2**20
-SYSTEM_BYTES = 128 * MIB
+_MIB = 2**20
+SYSTEM_BYTES = 128 * _MIB
 """Memory that Linux without a desktop uses."""
-RUNTIME_BYTES = {"numpy": 64 * MIB, "onnx": 128 * MIB, "torch": 280 * MIB}
+RUNTIME_BYTES = {"numpy": 64 * _MIB, "onnx": 128 * _MIB, "torch": 280 * _MIB}
 """Memory of Python with a runtime loaded, before any model."""
 _F4 = 4
 
@@ -251,4 +251,4 @@ def _left(profile: Board) -> str:
 
 
 def _mib(count: int) -> str:
-    return f"{count / MIB:,.0f} MiB" if count >= MIB or not count else f"{count:,} bytes"
+    return f"{count / _MIB:,.0f} MiB" if count >= _MIB or not count else f"{count:,} bytes"

@@ -6,7 +6,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from coordinator.config import load_toml, to_toml
 from coordinator.record.observer import ObserverGroup, RunObserver
@@ -26,7 +26,7 @@ from edge_sim.studies.planned_runs import with_setting
 from edge_sim.studies.search import search_of
 from edge_sim.studies.sweep import sweep
 
-Source = Config | Mapping[str, Any] | str | Path
+ConfigSource: TypeAlias = Config | Mapping[str, Any] | str | Path
 """A TOML file, its tables, or a parsed Config."""
 DATA = "data.npz"
 ONLY_HERE = ("workers", "shards", "ray")
@@ -34,7 +34,7 @@ ONLY_HERE = ("workers", "shards", "ray")
 
 
 def run_federation(
-    config: Source,
+    config: ConfigSource,
     *,
     models: GivenModels | None = None,
     data: GivenData | None = None,
@@ -87,7 +87,7 @@ def run_federation(
 
 
 def compare_methods(
-    config: Source,
+    config: ConfigSource,
     methods: Sequence[str],
     *,
     seeds: Sequence[int] = (),
@@ -109,7 +109,7 @@ def compare_methods(
 
 
 def sweep_settings(
-    config: Source,
+    config: ConfigSource,
     over: Mapping[str, Sequence[Any]],
     *,
     trials: int | None = None,
@@ -138,7 +138,7 @@ def sweep_settings(
 
 @contextmanager
 def _ready(
-    config: Source,
+    config: ConfigSource,
     models: GivenModels | None,
     data: GivenData | None,
     changes: Mapping[str, Any] | None,
@@ -160,7 +160,7 @@ def _ready(
         yield parsed
 
 
-def _tables(config: Source) -> tuple[dict[str, Any], Path]:
+def _tables(config: ConfigSource) -> tuple[dict[str, Any], Path]:
     if isinstance(config, Config):
         return config.tables, config.file
     if isinstance(config, Mapping):

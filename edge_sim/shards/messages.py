@@ -52,7 +52,7 @@ class ShardProgress(NamedTuple):
     """Whether all of its devices are over or excused."""
 
 
-class Told(NamedTuple):
+class ProgressMessage(NamedTuple):
     """A ShardProgress as it crosses the pipe: without the frames that lie in shared memory."""
 
     progress: ShardProgress

@@ -15,7 +15,7 @@ from edge_sdk.errors import RunFailed
 from edge_sim.engines.garbage_collection import rare_collection
 from edge_sim.engines.memory import freed_memory_kept
 from edge_sim.shards.frame_memory import FrameWriter
-from edge_sim.shards.messages import ShardProgress, ShardSetup, Told
+from edge_sim.shards.messages import ProgressMessage, ShardProgress, ShardSetup
 from edge_sim.shards.shard import Shard
 
 
@@ -37,10 +37,10 @@ def hold_devices(descriptor: int, memory: int) -> int:
 
 def _answered(shard: Shard, frames: FrameWriter, name: str, arguments: tuple[Any, ...]) -> Any:
     found = getattr(shard, name)(*arguments)
-    return _told(found, frames) if isinstance(found, ShardProgress) else found
+    return _progress_message(found, frames) if isinstance(found, ShardProgress) else found
 
 
-def _told(progress: ShardProgress, frames: FrameWriter) -> Told:
+def _progress_message(progress: ShardProgress, frames: FrameWriter) -> ProgressMessage:
     """Return what a shard tells, with long frames placed in memory."""
     frames.begin()
     sent, placed = list(progress.sent), {}
@@ -49,7 +49,7 @@ def _told(progress: ShardProgress, frames: FrameWriter) -> Told:
         if place is not None:
             placed[index] = place
             sent[index] = each._replace(given=each.given._replace(frame=b""))
-    return Told(progress._replace(sent=sent), placed)
+    return ProgressMessage(progress._replace(sent=sent), placed)
 
 
 def _tried(act: Callable[[], Any]) -> tuple[bool, Any]:

@@ -13,7 +13,7 @@ from typing import Any
 from edge_sdk.errors import RunFailed
 from edge_sim.engines.memory import as_bytes
 from edge_sim.shards.frame_memory import NOWHERE, FrameReader, shared_memory
-from edge_sim.shards.messages import ShardProgress, ShardSetup, Told
+from edge_sim.shards.messages import ProgressMessage, ShardProgress, ShardSetup
 
 
 class ShardLost(RunFailed):
@@ -58,7 +58,7 @@ class ShardProcess:
             raise ShardLost(self._lost()) from None
         if raised:
             raise found
-        return self._with_frames(found) if isinstance(found, Told) else found
+        return self._with_frames(found) if isinstance(found, ProgressMessage) else found
 
     def drain(self) -> None:
         """Wait for all answers that nobody has read, and pass over what was raised."""
@@ -75,14 +75,14 @@ class ShardProcess:
         os.kill(self._process.pid, signal.SIGTERM)
         return self._waited()
 
-    def _with_frames(self, told: Told) -> ShardProgress:
+    def _with_frames(self, message: ProgressMessage) -> ShardProgress:
         sent = [
-            each._replace(given=each.given._replace(frame=self._frames.take(told.placed[place])))
-            if place in told.placed
+            each._replace(given=each.given._replace(frame=self._frames.take(message.placed[place])))
+            if place in message.placed
             else each
-            for place, each in enumerate(told.progress.sent)
+            for place, each in enumerate(message.progress.sent)
         ]
-        return told.progress._replace(sent=sent)
+        return message.progress._replace(sent=sent)
 
     def _send(self, value: object) -> None:
         with contextlib.suppress(OSError):  # `answer` tells of a process that has ended

@@ -260,5 +260,5 @@ def test_an_app_hears_that_nobody_answers() -> None:
     time.sleep(0.5)  # 25 s of its own
     agent.stop()
     assert heard[0] == "connected to the broker"
-    assert [line for line in heard if "no coordinator of 'app' answers" in line] == heard[1:]
+    assert [line for line in heard if "'app'" in line] == heard[1:]
     assert len(heard) == 2

@@ -13,7 +13,7 @@ from coordinator.record.metrics import TARGETS
 from coordinator.report import plots
 from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.compare_files import write_comparison
-from coordinator.report.run_files import ACCURACY_COLUMNS, OWN_TASK, write_run
+from coordinator.report.run_files import ACCURACY_COLUMNS, OWN_TASK_COLUMNS, write_run
 from coordinator.report.summary import summary
 from edge_sim.clock import resumption
 from edge_sim.config import settings
@@ -63,7 +63,7 @@ def shared_models(whole):
 def test_every_file_is_listed(result, tmp_path):
     write_run(result, "", tmp_path / "run")
     assert {name for (name,) in names("Files of a run")} == {path.name for path in (tmp_path / "run").iterdir()}
-    assert set(OWN_TASK) | set(ACCURACY_COLUMNS) - {"round", "device"} <= set(re.findall(r"`(\w+)`", PAGE))
+    assert set(OWN_TASK_COLUMNS) | set(ACCURACY_COLUMNS) - {"round", "device"} <= set(re.findall(r"`(\w+)`", PAGE))
     write_comparison(comparison(result), tmp_path)
     assert {name for (name,) in names("compare")} == {path.name for path in tmp_path.iterdir()} - {"run"}
 

@@ -176,14 +176,10 @@ def test_a_device_that_speaks_only_f32_is_refused_at_join(pictures: Path) -> Non
     speak_only_f32(run, "device-03")
     run.finished()
     assert run.result.completed
-    assert run.result.refused_devices == (
-        {
-            "device": "device-03",
-            "reason": "encoding",
-            "message": "device-03 does not speak int8-row: tiny exchanges logits in int8-row",
-            "remedy": "upgrade the device's edge-sdk, or take these lines out of [encoding]",
-        },
-    )
+    (refused,) = run.result.refused_devices
+    assert (refused["device"], refused["reason"]) == ("device-03", "encoding")
+    assert "int8-row" in refused["message"]
+    assert "[encoding]" in refused["remedy"]
     assert run.devices[3].agent.refusal is not None
 
 

@@ -99,8 +99,8 @@ def test_it_fetches_the_set_once_and_the_result_is_the_same(large: Path, broker:
         assert {each["id"]: each["accuracy"] for each in summary["per_device"]} == {
             each.id: each.accuracy for each in expected.devices
         }
-        assert "public set: 40 samples, 256" in deployment.said(lacking)
-        assert deployment.said(lacking).count("the public set is complete") == 1
+        assert "40 samples, 256" in deployment.said(lacking)
+        assert deployment.said(lacking).count("set is complete") == 1
     assert ear.frames == before
     assert {device for _, device in ear.frames} == {lacking}
     cached = list((tmp_path / "state" / lacking / "public").iterdir())

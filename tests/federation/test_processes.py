@@ -79,7 +79,7 @@ def test_everybody_is_interrupted_and_goes_on(deployment: Deployment, expected: 
     assert deployment.end("coordinator", signal.SIGINT) == 130
     for device in deployment.devices:
         assert deployment.end(device, signal.SIGINT) == 130
-    assert "go on with: edge-sdk coordinator" in deployment.said("coordinator")
+    assert "edge-sdk coordinator " in deployment.said("coordinator")
     deployment.start_coordinator(resume=True)
     for device in deployment.devices:
         deployment.start_device(device)

@@ -80,8 +80,9 @@ def test_every_bit_of_an_encrypted_frame_counts(ends: Ends) -> None:
 def test_the_header_is_protected_by_the_encryption_too(ends: Ends) -> None:
     sealed = ends.device.sealed(PLAIN, ends.signer())
     body = sealed[HEADER_BYTES + SIGNATURE_BYTES :]
-    other = FrameSigner(new_signing_key(), Role.DEVICE, 3)
-    known = verifier(Role.DEVICE, {other.key_id: other._key.public}, is_genuine)  # to sign a stolen body
+    key = new_signing_key()
+    other = FrameSigner(key, Role.DEVICE, 3)
+    known = verifier(Role.DEVICE, {other.key_id: key.public}, is_genuine)  # to sign a stolen body
     stolen = codec.seal_frame(PLAIN, other.stamp(), other.sign, lambda _: len(body), lambda *_: body)
     with pytest.raises(RemoteProtocolError) as refused:
         ends.coordinator.opened(stolen, CONTROL_LIMITS, known)

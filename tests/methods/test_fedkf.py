@@ -151,7 +151,7 @@ def test_a_model_that_is_not_differentiated_with_respect_to_its_inputs_is_refuse
     hello = fleets.Run(fleets.built(pictures, "local")).hello(0)
     turned = admission.refusal(hello, spec_of("fedkf", classes=4), FedKF(), ())
     assert turned is not None
-    assert (turned.reason, "minimises data-free, which its model runtime cannot" in turned.message) == ("term", True)
+    assert (turned.reason, "data-free" in turned.message) == ("term", True)
 
 
 def test_the_papers_generator_is_warned_of() -> None:

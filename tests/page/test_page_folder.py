@@ -13,7 +13,7 @@ import synthetic
 from coordinator.page.feed import Feed
 from coordinator.page.folder import folder_state
 from coordinator.page.serving import page_feed, served
-from coordinator.page.values import DEVICE_COLUMNS, ROUND_COLUMNS
+from coordinator.page.values import PAGE_DEVICE_COLUMNS, PAGE_ROUND_COLUMNS
 from coordinator.report.run_files import write_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
@@ -32,9 +32,9 @@ def test_a_finished_run_is_shown_whole(folder):
     assert state.head["state"] == "finished"
     assert state.head["accuracy"] == pytest.approx(sum(d.accuracy for d in result.devices) / len(result.devices))
     assert [row[0] for row in state.history] == [entry.round for entry in result.history]
-    row = dict(zip(DEVICE_COLUMNS, state.devices["device-3"], strict=True))
+    row = dict(zip(PAGE_DEVICE_COLUMNS, state.devices["device-3"], strict=True))
     assert (row["board"], row["link"], row["class_counts"]) == ("x86", "wifi", [*result.devices[3].class_counts])
-    alone = [row[ROUND_COLUMNS.index("alone")] for row in state.history]
+    alone = [row[PAGE_ROUND_COLUMNS.index("alone")] for row in state.history]
     assert (alone[-1] is not None) == bool(result.standalone_history)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from coordinator.page.feed import EVERY_S, IDLE_S, Feed
 from coordinator.page.live import PageObserver
-from coordinator.page.values import DEVICE_COLUMNS, ROUND_COLUMNS
+from coordinator.page.values import PAGE_DEVICE_COLUMNS, PAGE_ROUND_COLUMNS
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.report.progress_file import About
 
@@ -66,7 +66,7 @@ def seen(pictures, *, step_s=IDLE_S, power_cut=None, **federation):
 
 
 def column(state, name):
-    return {device: row[DEVICE_COLUMNS.index(name)] for device, row in state.devices.items()}
+    return {device: row[PAGE_DEVICE_COLUMNS.index(name)] for device, row in state.devices.items()}
 
 
 def test_devices_appear_train_and_are_measured(pictures):
@@ -79,7 +79,7 @@ def test_devices_appear_train_and_are_measured(pictures):
     assert None not in column(last, "accuracy").values()
     assert column(last, "link") == {"device-00": "wifi", "device-01": None, "device-02": None}
     assert [row[0] for row in last.history] == [1, 2, 3]
-    assert last.history[-1][ROUND_COLUMNS.index("mean")] > 0
+    assert last.history[-1][PAGE_ROUND_COLUMNS.index("mean")] > 0
 
 
 def test_the_open_exchange_names_who_is_awaited(pictures):
@@ -107,7 +107,7 @@ def test_states_are_made_at_most_once_a_second_and_seldom_while_nobody_looks():
     feed = Feed(clock=clock)
     page = PageObserver(feed, ABOUT, "", virtual=False, clock=clock)
     made = []
-    page._state = lambda _view: made.append(clock.now_s) or feed._newest
+    page.state = lambda _view: made.append(clock.now_s) or feed.newest
     page.begun(View())
     for _ in range(100):
         page.waited(None)

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from coordinator.page.values import DEVICE_COLUMNS, ROUND_COLUMNS
+from coordinator.page.values import PAGE_DEVICE_COLUMNS, PAGE_ROUND_COLUMNS
 from coordinator.record.result import Missed
 
 starlette_app = pytest.importorskip("coordinator.page.starlette_app", exc_type=ImportError)
@@ -53,8 +53,8 @@ def test_no_file_names_another_address(name):
 def test_the_page_reads_only_columns_that_there_are():
     used = {*re.findall(r"\brow\.([a-z_]+)\b", text_of("views.js"))}
     assert used <= {
-        *DEVICE_COLUMNS,
-        *ROUND_COLUMNS,
+        *PAGE_DEVICE_COLUMNS,
+        *PAGE_ROUND_COLUMNS,
         *Missed._fields,
         "name",
         "right",

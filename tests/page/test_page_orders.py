@@ -14,7 +14,7 @@ from coordinator.page.feed import Feed
 from coordinator.page.guard import TOKEN_VARIABLE, Guard
 from coordinator.page.live import PageObserver
 from coordinator.page.serving import served
-from coordinator.page.values import DEVICE_COLUMNS
+from coordinator.page.values import PAGE_DEVICE_COLUMNS
 from coordinator.record.observer import RunObserver
 from coordinator.report.progress_file import About
 
@@ -137,7 +137,7 @@ def states(tmp_path_factory):
     ordering = Ordering(feed)
     run = fleets.Run(fleets.built(pictures, "fedmd", 3, quorum=2, rounds=3), observer=ObserverGroup(ordering, page))
     run.finished()
-    return [each.result(0) for each in ordering.answers], feed._newest
+    return [each.result(0) for each in ordering.answers], feed.newest
 
 
 def test_the_runs_thread_carries_commands_out(states):
@@ -149,7 +149,7 @@ def test_the_runs_thread_carries_commands_out(states):
 
 
 def test_simulated_boards_tell_their_heat_and_their_seconds(states):
-    rows = [dict(zip(DEVICE_COLUMNS, row, strict=True)) for row in states[1].devices.values()]
+    rows = [dict(zip(PAGE_DEVICE_COLUMNS, row, strict=True)) for row in states[1].devices.values()]
     assert all(row["busy_s"] > 0 and row["energy_j"] > 0 and row["air_s"] >= 0 for row in rows)
     assert all(0 <= row["heat"] <= 1 for row in rows)
 

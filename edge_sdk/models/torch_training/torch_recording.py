@@ -27,13 +27,13 @@ def first_line(error: Exception) -> str:
     return str(error).strip().partition("\n")[0]
 
 
-class OfStep(NamedTuple):
+class StepDependent(NamedTuple):
     """A number that is the index of the step and this much more."""
 
     more: int
 
 
-class OfBatch(NamedTuple):
+class BatchSizeDependent(NamedTuple):
     """A number that follows from the size b of the mini-batch: factor * b + more, or factor / b if `over`."""
 
     factor: float
@@ -41,7 +41,7 @@ class OfBatch(NamedTuple):
     over: bool = False
 
 
-Number: TypeAlias = "int | float | OfStep | OfBatch"
+Number: TypeAlias = "int | float | StepDependent | BatchSizeDependent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ def of_steps(first: Recording, again: Recording, apart: int, step: int) -> Recor
         if _same(a, b):
             return a
         if isinstance(a, int) and isinstance(b, int) and a - b == apart:
-            return OfStep(a - step)
+            return StepDependent(a - step)
         raise NotTraceable(_DIFFERS)
 
     return _compared(first, again, compared)
@@ -219,9 +219,9 @@ def of_sizes(first: Recording, other: Recording, sizes: tuple[int, int]) -> Reco
             return a
         if isinstance(a, int) and isinstance(b, int) and (a - b) % (one - two) == 0:
             factor = (a - b) // (one - two)
-            return OfBatch(factor, a - factor * one)
+            return BatchSizeDependent(factor, a - factor * one)
         if isinstance(a, float) and isinstance(b, float) and a * one / one == a and a * one / two == b:
-            return OfBatch(a * one, over=True)
+            return BatchSizeDependent(a * one, over=True)
         raise NotTraceable("its operators do not follow from the size of the mini-batch")
 
     return _compared(first, other, compared)
@@ -249,9 +249,9 @@ def _compared(a: Recording, b: Recording, number: Callable[[Number, Number], Num
 
 def number_word(number: Number) -> str:
     """Return a number as a word of a script in which i is the step and b the size of the mini-batch."""
-    if isinstance(number, OfStep):
+    if isinstance(number, StepDependent):
         return f"(i + {number.more})" if number.more else "i"
-    if isinstance(number, OfBatch):
+    if isinstance(number, BatchSizeDependent):
         return f"({number.factor!r} / b)" if number.over else f"({int(number.factor)} * b + {number.more})"
     if isinstance(number, float) and not math.isfinite(number):
         return f"float('{number}')"

@@ -19,11 +19,11 @@ from edge_sdk.models.optim import CLIP_EPSILON, EPSILON, adam_scales, moment_cou
 from edge_sdk.models.torch_training import torch_steps
 from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 from edge_sdk.models.torch_training.torch_recording import (
+    BatchSizeDependent,
     NotTraceable,
-    OfBatch,
-    OfStep,
     Recording,
     ScriptLine,
+    StepDependent,
     first_line,
     number_word,
     of_sizes,
@@ -54,13 +54,13 @@ def fit(p: List[Tensor], o: List[Tensor], m: List[List[Tensor]], X: Tensor, Y: T
 class KnowledgeUse:
     """How a recorded step uses a tensor of the objective."""
 
-    shape: tuple[int | OfBatch, ...]
+    shape: tuple[int | BatchSizeDependent, ...]
     by_step: bool
     """Whether each step reads its own part, and nothing else: then the first length does not count."""
 
     def fits(self, tensor: Tensor, size: int) -> bool:
         """Whether another tensor may stand in its place, in mini-batches of this size."""
-        expected = tuple(size if isinstance(each, OfBatch) else each for each in self.shape)
+        expected = tuple(size if isinstance(each, BatchSizeDependent) else each for each in self.shape)
         first = 1 if self.by_step else 0
         return len(expected) == tensor.dim() and expected[first:] == tuple(tensor.shape)[first:]
 
@@ -84,7 +84,7 @@ class SizedRecording:
 def sized(recording: Recording, size: int, tensors: Sequence[Tensor]) -> SizedRecording:
     """Return a recording with what it holds for; tensors: those of the objective, e0, e1 ... in its lines."""
     found = [KnowledgeUse(tuple(each.shape), _by_step(recording, f"e{at}")) for at, each in enumerate(tensors)]
-    parts = sum(isinstance(each, OfStep) for line in recording.lines for each in line.numbers)
+    parts = sum(isinstance(each, StepDependent) for line in recording.lines for each in line.numbers)
     if parts != sum(
         _selects(line, f"e{at}") for line in recording.lines for at, each in enumerate(found) if each.by_step
     ):
@@ -99,7 +99,7 @@ def _by_step(recording: Recording, name: str) -> bool:
 
 def _selects(line: ScriptLine, name: str) -> bool:
     """Whether a line takes the step's part of a tensor."""
-    return f"aten.select({name}, {{}}, {{}})" in line.text and line.numbers == (0, OfStep(0))
+    return f"aten.select({name}, {{}}, {{}})" in line.text and line.numbers == (0, StepDependent(0))
 
 
 def for_any_size(one: SizedRecording, two: SizedRecording) -> SizedRecording:
@@ -114,11 +114,13 @@ def for_any_size(one: SizedRecording, two: SizedRecording) -> SizedRecording:
     return SizedRecording(of_sizes(one.recording, two.recording, (one.size, two.size)), 0, tuple(knowledge))
 
 
-def _length(a: int | OfBatch, b: int | OfBatch, sizes: tuple[int, int]) -> int | OfBatch:
+def _length(
+    a: int | BatchSizeDependent, b: int | BatchSizeDependent, sizes: tuple[int, int]
+) -> int | BatchSizeDependent:
     if a == b:
         return a
     if (a, b) == sizes:
-        return OfBatch(1)
+        return BatchSizeDependent(1)
     raise NotTraceable("its knowledge does not follow from the size of the mini-batch")
 
 
