@@ -97,8 +97,8 @@ def run_coordinator(
 ) -> int:
     """Serve a federation until it is over; returns the exit code.  as_json: print the summary in place of the table.
 
-    lab: the folder of a lab, which brings keys, certificates, and the broker if that is None.  feed: of the live page;
-    None: there is no page.  tools: what is written for other tools.
+    lab: the folder of a lab, which brings keys, certificates, and the broker if that is None.  feed: that of the live
+    page; None: there is none.  tools: what is written for other tools.
     """
     reach = _reach(broker, tls, lab, trace=trace)  # a mistake in it is reported before anything is opened
     shown = without_password(reach.broker)

@@ -55,8 +55,8 @@ _INSERT_UPLOAD = "INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?, ?)"
 _FILL_SLOT = """INSERT OR REPLACE INTO slots SELECT device, round, frame, digest(device, round, frame) FROM uploads
 WHERE round = ? AND exchange = 0 AND device = ?"""
 _FORM = FileForm(8192, shrinks=True)
-"""Of a new file.  Uploads of 40 kB fill pages of this size: in groups of ten 1.1 bytes are written for each byte taken
-in, alone 2.0.  With pages of 16 kB it is 1.2 and 2.8, with 4 kB 1.1 and 1.6, but a fifth more time."""
+"""The form of a new file.  Uploads of 40 kB fill pages of this size: in groups of ten 1.1 bytes are written for each
+byte taken in, alone 2.0.  With pages of 16 kB it is 1.2 and 2.8, with 4 kB 1.1 and 1.6, but a fifth more time."""
 _LOG_BYTES = 128 * 1024 * 1024
 """At this length the log is copied into the file in the midst of a round: a restart reads all of it into memory."""
 _COPY_BYTES = 16 * 1024 * 1024

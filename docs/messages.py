@@ -26,7 +26,7 @@ KINDS = {
 }
 
 TEXT_AT = {"Refused": 1, "RemoteProtocolError": 1, "Damaged": 1}
-"""Of errors whose text is not their first argument: which one it is."""
+"""The place of the text among an error's arguments, where it is not the first."""
 
 
 def page() -> str:

@@ -232,7 +232,7 @@ def check_application_id(connection: sqlite3.Connection, path: Path | None) -> N
 
 
 _BROKEN = ("user-defined function", "no such column", "no such table", "decode")
-"""Of SQLite's messages, those that a damaged text leads to, in a row or in the description of a table."""
+"""Parts of SQLite's messages that a damaged text leads to, in a row or in the description of a table."""
 
 
 @contextmanager

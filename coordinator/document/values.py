@@ -72,7 +72,7 @@ class DocumentSection:
 
 
 def run_section(result: Result, name: str, toml: str, anchor: str) -> DocumentSection:
-    """What there is to say of a run.  name: of its folder."""
+    """What there is to say of a run.  name: the name of its folder."""
     table = run_table(result)
     alarms = [note for note in table.notes if note.startswith(("warning:", "ended early", "device ", "refused"))]
     return DocumentSection(
@@ -90,7 +90,7 @@ def run_section(result: Result, name: str, toml: str, anchor: str) -> DocumentSe
 
 
 def comparison_section(comparison: Comparison, name: str, toml: str, anchor: str) -> DocumentSection:
-    """What there is to say of a comparison and its runs.  name: of its folder."""
+    """What there is to say of a comparison and its runs.  name: the name of its folder."""
     table, example = compare_table(comparison), comparison.example
     trials = [trial for line in comparison.lines for trial in line.trials]
     alarms = [note for note in table.notes if "ended early" in note]
@@ -120,7 +120,7 @@ def comparison_section(comparison: Comparison, name: str, toml: str, anchor: str
 
 
 def condition_section(condition: SweptCondition, name: str, toml: str, anchor: str) -> DocumentSection:
-    """What there is to say of a sweep under one condition.  name: of its folder."""
+    """What there is to say of a sweep under one condition.  name: the name of its folder."""
     found = comparison_section(condition.comparison, name, toml, anchor)
     under = f", {setting_text(condition.values)}" if condition.values else ""
     trials = [trial for tried in condition.tried for trial in tried.line.trials]

@@ -174,7 +174,7 @@ class SweptCondition(NamedTuple):
 
     values: Mapping[str, Any]
     comparison: Comparison
-    """Of the settings that were chosen."""
+    """The comparison of the settings that were chosen."""
     tried: tuple[SweptSetting, ...]
 
 

@@ -19,7 +19,7 @@ class NearestPrototype:
     """
 
     def __init__(self, prototypes: ClassRows, labels: Ints) -> None:
-        """labels: of the device's training samples (n,)."""
+        """labels: those of the device's training samples, (n,)."""
         own = np.isin(prototypes.classes, labels)  # (m,)
         rows = prototypes.rows[own].astype(np.float64)  # (m, d)
         self._classes = prototypes.classes[own].astype(np.int64)

@@ -46,8 +46,8 @@ class SklearnModel(HeadModel):
     ) -> None:
         """`estimator`: fitted on flat samples, with labels that are the federation's class ids.
 
-        classes: of the federation; None: as many as the estimator has seen.  input_shape (c, h, w): of samples before
-        they are flattened; None: any that has as many numbers.  Raises ModelError for an estimator that
+        classes: their number in the federation; None: as many as the estimator has seen.  input_shape: (c, h, w) of
+        samples before they are flattened; None: any that has as many numbers.  Raises ModelError for an estimator that
         is not fitted, or not linear: those teach as `PredictOnly`.
         """
         steps = [step for _, step in getattr(estimator, "steps", [("", estimator)])]

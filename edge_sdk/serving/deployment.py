@@ -71,7 +71,7 @@ class Deployment:
         self._changing = threading.Lock()
         self._begun = False
         self._mark: Right | None = None
-        """Of the best model served since the start, the last rollback or resume; None: not measured yet."""
+        """Right answers of the best model served since the start, the last rollback or resume; None: not measured."""
         self._candidate: JudgedModel | None = None
         self._clock, self._refused = clock, 0
         self._pause_s, self._pause_ends_s = 0.0, -math.inf

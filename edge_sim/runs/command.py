@@ -131,7 +131,7 @@ def _observer(  # noqa: PLR0917  # what one run is watched by
 ) -> RunObserver:
     """Return an observer that writes lines to the terminal, and progress.json and log.jsonl to the run directory.
 
-    feed: of the live page; None: there is no page.  fleet: None over a broker.
+    feed: that of the live page; None: there is no page.  fleet: None over a broker.
     """
     table = config.federation
     lines = writers.lines(part)

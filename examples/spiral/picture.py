@@ -15,7 +15,7 @@ from coordinator.report.drawing import DOT, INK, SOFT, picture
 from edge_sdk import TorchModel
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-"""Of Okabe and Ito, one an arm: colour-blind readers can tell them apart."""
+"""The palette of Okabe and Ito, one colour an arm: colour-blind readers can tell them apart."""
 GRID = 300
 """Points a side at which the plane is asked about."""
 NAMES = {"fedavg": "FedAvg", "fednh": "FedNH"}

@@ -33,7 +33,7 @@ CLASSES, POINTS, ROUNDS, WIDTH = 6, 1000, 40, 64
 TURN = 0.75 * np.pi
 """How far an arm turns on its way from radius 1 to 10."""
 NOISE = 0.16
-"""Of the angle, in radians."""
+"""The standard deviation of the angle, in radians."""
 
 
 def arms(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:

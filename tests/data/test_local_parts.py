@@ -42,7 +42,7 @@ def accuracy(bench: Workbench, part: Samples) -> float:
 
 
 def accuracies(bench: Workbench) -> dict[str, float]:
-    """Of the parts of its own that a device keeps, with its model as it is now."""
+    """The accuracy on each part of its own that a device keeps, with its model as it is now."""
     parts = {"validation_accuracy": bench.data.validation, "local_accuracy": bench.data.local_test}
     return {name: accuracy(bench, part) for name, part in parts.items()}
 

@@ -105,7 +105,7 @@ def test_what_is_written_to_the_proxy_leaves_the_own_model_alone(bench: Workbenc
 
 
 def test_both_models_take_their_steps_from_the_same_point(bench: Workbench) -> None:
-    """Of one mini-batch; swapping the roles swaps the results."""
+    """Both train on one mini-batch; swapping the roles swaps the results."""
     swapped = Workbench(softmax(2), DATA)
     swapped.add_proxy(softmax(1))
     one = Private(np.array([[0, 1, 2]]))

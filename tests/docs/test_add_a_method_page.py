@@ -20,7 +20,7 @@ from coordinator.config import to_toml
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/how-to/add-a-method.md").read_text(encoding="utf-8")
 MOST_LINES = 80
-"""Of the first part: a method of its own."""
+"""The most lines of the page's first part: a method of its own."""
 FIRST, SECOND = PAGE.split("\n## ", 1)
 
 
@@ -80,7 +80,7 @@ def test_simulate_runs_it(installed: Path, pictures: Path, tmp_path: Path) -> No
 
 
 def test_the_battery_takes_it_up(installed: Path) -> None:
-    """Of the second method, the whole battery but for what needs made-up payloads of a kind that it does not know."""
+    """The second method passes the whole battery but for what needs made-up payloads of a kind that it does not know."""
     python, *arguments, name = shlex.split(block("sh", FIRST))
     assert (python, name) == ("python", "fedopt")
     said = run([sys.executable, *arguments, f"{name} or sureness", "-vv", "-p", "no:cacheprovider"], installed)

@@ -19,7 +19,7 @@ MOST_TIMES, MOST_SYNCS = 3, 20
 PAGES_BYTES = 8 * 1024
 """What SQLite adds to a round however small it is."""
 SHAPES = [(500, 1, 500), (3_000, 1, 3_000), (100_000, 3, 20_000), (300_000, 8, 50_000), (2_000_000, 1, 100_000)]
-"""Of a round: the bytes of model and optimiser, the exchanges, and the bytes of each Assign and each upload."""
+"""The shapes of rounds: the bytes of model and optimiser, the exchanges, and the bytes of each Assign and each upload."""
 _SIZES = [f"{model} of model, {exchanges} of {message}" for model, exchanges, message in SHAPES]
 
 needs_counters = pytest.mark.skipif(not COUNTERS.exists(), reason="the kernel does not count what a process writes")

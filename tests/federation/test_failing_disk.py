@@ -108,7 +108,7 @@ def on_disk(path: Path, disk: Disk) -> Ledger:
 
 
 def in_memory(disk: Disk) -> Ledger:
-    """Of a simulation, where SQLite sees few of the writes: they fail as a whole."""
+    """The ledger of a simulation, where SQLite sees few of the writes: they fail as a whole."""
     Connection.disk = Disk()
     ledger = Ledger(None)
     for name in ("bind", "enrol", "commit", "close_exchange", "checkpoint"):

@@ -22,7 +22,7 @@ class Notes(list[str]):
     """An observer that remembers what was said."""
 
     def joined(self, *_: object) -> None:
-        """Of no interest."""
+        """Do nothing."""
 
     begun = turned_away = round_done = opened = waited = joined
 

@@ -56,7 +56,7 @@ NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh", "fedkf")
 NEEDS_TORCH = ("fedal", "feddf_al", "fedgen", "creff", "fedalign", *NEEDS_BODY)
 BATCH = 8
 MODEL = {**dict.fromkeys(NEEDS_BODY, "mlp"), "fedalign": "resnet"}
-"""Of methods that a softmax model, which is all head and differentiates nothing with respect to its inputs, cannot."""
+"""The models of methods that a softmax model, which is all head and differentiates nothing with respect to its inputs, cannot."""
 NAMES = method_names()
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in NEEDS_TORCH)) for name in NAMES]
@@ -296,7 +296,7 @@ def _trained_flops(pictures: Path, name: str, epochs: int, rounds: int) -> dict[
 
 @dataclass(frozen=True)
 class Sizes:
-    """Of the runs here: K classes, all held, d features, P weights, B public samples, R rounds, tau iterations.
+    """The sizes of the runs here: K classes, all held, d features, P weights, B public samples, R rounds, tau iterations.
 
     body: weights in front of the last layer of an mlp, which has 64 hidden units and then d features.
     """

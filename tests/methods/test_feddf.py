@@ -74,7 +74,7 @@ def test_the_mean_of_logits_is_the_teacher() -> None:
 
 
 def test_a_student_comes_to_agree_with_all_teachers() -> None:
-    """Of one architecture, and linear: the mean of weights is the student that agrees already, and stays."""
+    """The models are linear and have one architecture: the mean of weights is the student that agrees already, and stays."""
     models = [net(seed=seed) for seed in range(3)]
     state = finished([net()], [upload(model, i, 5) for i, model in enumerate(models)], steps=50)
     (learnt,) = state.models.values()

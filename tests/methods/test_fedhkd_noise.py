@@ -83,7 +83,7 @@ def test_epsilon_is_the_inverse_of_delta(mu: float, at: float) -> None:
 
 
 def test_delta_at_epsilon_0_is_the_total_variation() -> None:
-    """Of N(0, 1) and N(1, 1): 2 Phi(1/2) - 1; far out the series continues the function."""
+    """Between N(0, 1) and N(1, 1) it is 2 Phi(1/2) - 1; far out the series continues the function."""
     assert delta(0, 1) == pytest.approx(0.382925, abs=1e-6)
     assert delta(24.9 * 10 - 50, 10) == pytest.approx(delta(25.1 * 10 - 50, 10), rel=1e3)
     assert 0 < delta(25.1 * 10 - 50, 10) < delta(24.9 * 10 - 50, 10)

@@ -36,7 +36,7 @@ def batches(run: fleets.Run, device: Device, round_: int) -> list[tuple[np.ndarr
 
 
 def slope(logits: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of the cross-entropy with respect to the rows that gave the logits."""
+    """The gradient of the cross-entropy with respect to the rows that gave the logits."""
     scores = np.exp(logits - logits.max(axis=1, keepdims=True))
     shares = scores / scores.sum(axis=1, keepdims=True)
     return (shares - np.eye(logits.shape[1])[y]).T @ x / len(x)

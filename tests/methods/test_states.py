@@ -34,7 +34,7 @@ COORDINATOR = {
     "lg_fedavg": ("header", "rounds"),
     "fedclassavg": ("header", "rounds"),
 }
-"""Of all others: AVERAGED."""
+"""All others: AVERAGED."""
 DEVICE = {
     "dp_prototypes": ("version", "epoch"),
     "fedal": ("local_rounds", "snapshot"),
@@ -46,7 +46,7 @@ DEVICE = {
     "fedrod": ("personal",),
     "fedssa": ("classes",),
 }
-"""Of all others: nothing."""
+"""All others: nothing."""
 TORCH = ("fedal", "feddf_al", "fedgen", "creff")
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in TORCH)) for name in method_names()]

@@ -289,7 +289,7 @@ def batches(run: fleets.Run, device: Device, round_: int) -> list[tuple[np.ndarr
 
 
 def slope(rows: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
-    """Of the cross-entropy of softmax regression: rows (k, d + 1), x (b, d + 1)."""
+    """The gradient of the cross-entropy of softmax regression: rows (k, d + 1), x (b, d + 1)."""
     return (softmax(x @ rows.T) - np.eye(len(rows))[y]).T @ x / len(x)
 
 

@@ -151,7 +151,7 @@ class Discriminator:
         self._optimiser.step()
 
     def gradient(self, f: torch.Tensor, n: int, clip: float) -> torch.Tensor:
-        """Of U_n at each sample's logits, no longer than `clip`."""
+        """The gradient of U_n at each sample's logits, no longer than `clip`."""
         at = f.clone().requires_grad_()
         (slopes,) = torch.autograd.grad(self.u(at, n).sum(), at)
         if clip:

@@ -11,7 +11,7 @@ from edge_sdk.models.base import Model
 from edge_sdk.objectives import CrossEntropy
 
 SCALE = 3.0
-"""Of the models here: logits of a usual size, whose squares and exponentials f4 tells apart."""
+"""The scale of the models here: logits of a usual size, whose squares and exponentials f4 tells apart."""
 
 
 class CosineSuite(ModelSuite, WeightSuite):

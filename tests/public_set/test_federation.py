@@ -37,7 +37,7 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Fleet:
 
 @pytest.fixture(scope="module")
 def clean(fleet: Fleet) -> fleets.Run:
-    """Of devices that have the set."""
+    """A run of devices that have the set."""
     return fleets.Run(fleet).finished()
 
 

@@ -234,7 +234,7 @@ HEADER = {"trace": traces.VERSION, "sdk": "7.0", "tables": {}, "file": "x", "vir
 
 
 def test_another_version_is_refused_with_both_named(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Of the same format, too: what the other version did with the same events is not known here."""
+    """A trace of the same format is refused, too: what the other version did with the same events is not known here."""
     for written in (ChecksumChain().framed(msgpack.packb(HEADER)), msgpack.packb({**HEADER, "trace": 1})):
         said = refused(path, traces.MAGIC + written, capsys)
         assert "written by edge-sdk 7.0" in said

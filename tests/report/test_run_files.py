@@ -25,7 +25,7 @@ NAMES = {
 
 
 def measured_alone(result):
-    """Of the standalone line a run directory keeps the accuracies."""
+    """A result whose standalone line has accuracies, which a run directory keeps."""
     return dataclasses.replace(
         result,
         standalone_history=tuple(dataclasses.replace(entry, exchanges=0) for entry in result.standalone_history),

@@ -13,7 +13,7 @@ from coordinator.report.compare_table import compare_table
 
 
 def some_missing(never: int, early: int, count: int = 8) -> Result:
-    """Of so many devices the first told nothing ever, and the next nothing after the last round."""
+    """The first devices never told anything, and the next nothing after the last round."""
     whole = synthetic.result(count=count, rounds=3)
     names = [device.id for device in whole.devices]
     absent = {1: names[:never], 2: names[:never], 3: names[: never + early]}

@@ -36,7 +36,7 @@ class Model:
     riding: dict[ExchangeId, tuple[str, ...]] = field(default_factory=dict)
     """Records that wait for the next commit."""
     round: int = 0
-    """Of the last checkpoint."""
+    """The round of the last checkpoint."""
     reduced: dict[ExchangeId, tuple[str, ...]] = field(default_factory=dict)
     told: dict[ExchangeId, tuple[str, ...]] = field(default_factory=dict)
     """Contributors of exchanges whose outcome somebody may have heard of."""

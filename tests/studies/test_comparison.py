@@ -233,7 +233,7 @@ def test_every_picture_and_the_figures_behind_it(tmp_path):
 
 
 def test_the_figures_behind_the_pictures_are_the_worked_ones():
-    """Of fedal: own task of seed 0 (0.7, 0.9), of seed 1 (0.8, 0.9); in round 1 of 2 half of that."""
+    """Own task of fedal: seed 0 (0.7, 0.9), of seed 1 (0.8, 0.9); in round 1 of 2 half of that."""
     fedal = comparison().lines[1]
     first, last = curve_plots.own_task_points(fedal)
     assert (last.amp, last.wlp) == pytest.approx((0.825, 0.75))

@@ -148,7 +148,7 @@ def test_a_power_cut_publishes_the_will_and_is_final() -> None:
     pair = Pair()
     pair.hub.drop_link("a", 5.0)
     pair.hub.cut_power("a")
-    pair.sender.send("t/b", b"from the grave")
+    pair.sender.send("t/b", b"too late")
     assert pair.pass_time() == [b"lost"]  # once, and the link that would be back after 5 s is not
     assert not pair.sender.online
 

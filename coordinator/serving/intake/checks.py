@@ -66,7 +66,7 @@ class UploadChecks:
     def check(self, upload: Upload, hello: Hello, place: ExchangeId, *, closing: bool) -> None:
         """Check an upload to the exchange that is open at `place`.
 
-        upload: with its transforms undone.  hello: of its device.  closing: whether this is the closing exchange.
+        upload: with its transforms undone.  hello: that of its device.  closing: whether this is the closing exchange.
         """
         if upload.closing != closing:
             raise RemoteProtocolError("knowledge", "closing flag and place do not agree")

@@ -31,13 +31,13 @@ class Rates:
 
     per_s: float = 10.0
     burst: float = 100.0
-    """Of a device that takes part."""
+    """The burst of a device that takes part."""
     stranger_per_s: float = 2.0
     stranger_burst: float = 20.0
-    """Of one sender that does not take part."""
+    """The burst of one sender that does not take part."""
     strangers_per_s: float = 50.0
     strangers_burst: float = 200.0
-    """Of all of these together."""
+    """The burst of all of these together."""
     joining_burst: float = 12.0
     """Added to `strangers_burst` for each device that the run was made for, because all may join at once."""
 

@@ -71,7 +71,7 @@ class Checked:
         self.equal: dict[tuple[Script, int], bool] = {}
         """By the script and the size of a mini-batch."""
         self.passes: dict[PassScript, bool] = {}
-        """Of forward passes likewise."""
+        """The same for forward passes."""
         self.draws: bool | None = None
         """Whether its training passes draw random numbers; None: no recording has shown it."""
 
