@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,6 +55,7 @@ def _scalars(payload: Payload) -> int:
     return sum(array.size for array in values if isinstance(array, np.ndarray) and array.dtype.kind == "f")
 
 
+@lru_cache(maxsize=1024)
 def _model(name: str) -> MeasuredModel:
     """Return the model that the name of a figure is about."""
     return next((model for model, prefix in PREFIXES.items() if prefix and name.startswith(prefix)), "personal")

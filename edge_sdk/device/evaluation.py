@@ -18,12 +18,12 @@ class NearestPrototype:
     as long.
     """
 
-    def __init__(self, prototypes: ClassRows, labels: Ints) -> None:
-        """labels: those of the device's training samples, (n,)."""
-        own = np.isin(prototypes.classes, labels)  # (m,)
+    def __init__(self, prototypes: ClassRows, counts: Ints) -> None:
+        """counts: the device's training samples of each class (k,)."""
+        own = counts[prototypes.classes] > 0  # (m,)
         rows = prototypes.rows[own].astype(np.float64)  # (m, d)
         self._classes = prototypes.classes[own].astype(np.int64)
-        self._squares, self._twice = (rows**2).sum(axis=1), 2 * rows.T  # (m,), (d, m)
+        self._squares, self._twice = (rows**2).sum(axis=1), np.ascontiguousarray(2 * rows.T)  # (m,), (d, m)
 
     def __call__(self, features: Floats) -> Ints:
         """Return the class of each sample, -1 without a prototype of the device's classes: (n, d) -> (n,)."""
@@ -32,6 +32,11 @@ class NearestPrototype:
         gaps = self._squares - features @ self._twice  # |f - c|^2 minus |f|^2, which is the same for all c: (n, m)
         found: Ints = self._classes[gaps.argmin(axis=1)]
         return found
+
+
+def share(right: NDArray[np.bool_]) -> float:
+    """Return the accuracy of samples of equal weight; right: whether each was classified correctly (t,), t > 0."""
+    return int(np.count_nonzero(right)) / len(right)
 
 
 def weighted_accuracy(right: NDArray[np.bool_], truth: Ints, weights: Floats) -> float | None:

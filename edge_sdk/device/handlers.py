@@ -10,7 +10,7 @@ import numpy as np
 
 from edge_sdk.arrays import Doubles, Floats
 from edge_sdk.device import divergence
-from edge_sdk.device.evaluation import NearestPrototype, personalised_accuracies
+from edge_sdk.device.evaluation import NearestPrototype, personalised_accuracies, share
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.private_release import keyed_noise, version_of
 from edge_sdk.device.term_shares import term_shares
@@ -340,8 +340,9 @@ def _on_test_set(bench: Workbench, request: requests.Evaluate) -> Serving[Mappin
     if bench.test is None or bench.data.test is None or not len(bench.data.test):
         return {}
     truth = bench.data.test.y
-    held = np.isin(truth, bench.labels)  # (t,)
-    nearest_of = NearestPrototype(request.prototypes, bench.labels) if request.prototypes is not None else None
+    counts = np.array(bench.class_counts)  # (k,)
+    held = counts[truth] > 0  # (t,)
+    nearest_of = NearestPrototype(request.prototypes, counts) if request.prototypes is not None else None
     predicted, nearest = np.empty((2, len(truth)), np.int64)
     for part in slices(len(truth)):
         if nearest_of is None:
@@ -351,16 +352,16 @@ def _on_test_set(bench: Workbench, request: requests.Evaluate) -> Serving[Mappin
             nearest[part] = nearest_of(features)
         predicted[part] = logits.argmax(axis=1)
         yield
-    metrics = {"accuracy": float(np.mean(predicted == truth))}
-    if len(bench.by_class[0]) > 1 and (truth != truth[0]).any() and (predicted == predicted[0]).all():
+    right = predicted == truth  # (t,)
+    metrics = {"accuracy": share(right)}
+    if len(bench.by_class[0]) > 1 and (predicted == predicted[0]).all() and (truth != truth[0]).any():
         metrics["constant_prediction"] = 1.0
     if held.any():
-        metrics["local_accuracy"] = float(np.mean((predicted == truth)[held]))
+        metrics["local_accuracy"] = share(right[held])
         if nearest_of is not None:
-            metrics["prototype_accuracy"] = float(np.mean((nearest == truth)[held]))
+            metrics["prototype_accuracy"] = share((nearest == truth)[held])
     if bench.discloses_classes:
-        counts = np.bincount(bench.labels.astype(np.intp), minlength=bench.model.spec.classes)  # (k,)
-        metrics |= personalised_accuracies(predicted == truth, truth, counts)
+        metrics |= personalised_accuracies(right, truth, counts)
     return metrics
 
 
