@@ -32,6 +32,7 @@ from edge_sdk.durable import (
 )
 from edge_sdk.errors import Damaged, RemoteProtocolError, StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.records import record
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL, digest BLOB);
@@ -63,7 +64,7 @@ _COPY_BYTES = 16 * 1024 * 1024
 """Once a round ends with this much in the log, it is copied.  What the round has deleted is not."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Row:
     """One upload in the frame in which it arrived."""
 

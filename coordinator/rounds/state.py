@@ -12,6 +12,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.records import record
 
 FIRST = ExchangeId(0, 0)
 """The exchange with which a run begins."""
@@ -203,7 +204,7 @@ class RoundState:
 # -- events ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Joined:
     """A device sent a Hello and was admitted."""
 
@@ -213,14 +214,14 @@ class Joined:
     """A silent device that gives up its place to this one; empty: none."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class DeviceRefused:
     """A device on the roster was refused, when it joined or when it sent a Hello again."""
 
     device: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Left:
     """A device sent a Bye."""
 
@@ -230,7 +231,7 @@ class Left:
     """Whether another device may join in its place, so that it does not count against the quorum."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Drain:
     """An operator takes a device out of the run, or stops the run, at the end of this round."""
 
@@ -239,21 +240,21 @@ class Drain:
     """The device; empty: the whole run."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CancelDrain:
     """An operator takes a Drain back."""
 
     device: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Lost:
     """The broker reports that a device lost its link; this may be wrong or out of date."""
 
     device: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Received:
     """A valid upload arrived that the ledger does not hold yet."""
 
@@ -262,7 +263,7 @@ class Received:
     upload: object
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Withheld:
     """A device reported that it withholds its upload: it is not waited for, and does not count."""
 
@@ -271,7 +272,7 @@ class Withheld:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Declined:
     """A device reported that its owner's policy does not allow it to compute now: it is not waited for."""
 
@@ -281,7 +282,7 @@ class Declined:
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Willing:
     """A device that declined reported that it computes again."""
 
@@ -289,7 +290,7 @@ class Willing:
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Persisted:
     """An upload is durable now."""
 
@@ -299,14 +300,14 @@ class Persisted:
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RoundTick:
     """Time passed."""
 
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Finished:
     """The method has reduced the exchange."""
 
@@ -315,7 +316,7 @@ class Finished:
     """Whether the run ends with this round, because a budget is spent or a target is reached."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Broken:
     """Something failed without which the run cannot go on."""
 
@@ -343,7 +344,7 @@ RoundEvent: TypeAlias = (
 # -- commands -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Invite:
     """Send these devices the Assign of this place, for the first time or again."""
 
@@ -352,7 +353,7 @@ class Invite:
     left_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Persist:
     """Make the upload of this device durable, then report Persisted."""
 
@@ -361,7 +362,7 @@ class Persist:
     upload: object
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fold:
     """The upload counts: add it to the aggregate and send the receipt."""
 
@@ -370,7 +371,7 @@ class Fold:
     upload: object
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendReceipt:
     """Send a receipt with this verdict."""
 
@@ -380,7 +381,7 @@ class SendReceipt:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Reduce:
     """Close the exchange with these contributors: let the method finish, then report Finished or Broken."""
 
@@ -394,21 +395,21 @@ class Reduce:
     """
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RoundDone:
     """All exchanges of this round are finished."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Dismiss:
     """Tell these devices that an operator took them out of the run."""
 
     devices: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndRun:
     """The run is over; an empty reason is success."""
 

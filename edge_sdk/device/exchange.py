@@ -15,7 +15,7 @@ from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Upload
-from edge_sdk.protocol.records import maker, replace
+from edge_sdk.protocol.records import maker, record, replace
 
 _made_upload = maker(Upload)
 UploadedKnowledge: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]
@@ -24,7 +24,7 @@ Notify: TypeAlias = Callable[[str], None]
 """A function that receives a line for the device's owner."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RoundReport:
     """The result of one exchange, for callbacks of an app."""
 

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import TypeAlias
 
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.records import replace
+from edge_sdk.protocol.records import record, replace
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 
 HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
@@ -83,19 +83,19 @@ class SessionState:
 # -- events ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinkUp:
     """The transport is connected and subscribed."""
 
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class LinkDown:
     """The transport lost the broker."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Welcomed:
     """The coordinator accepted this device."""
 
@@ -106,21 +106,21 @@ class Welcomed:
     run: bytes = b""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Fetched:
     """The public set is complete."""
 
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HelloRefused:
     """The coordinator refused this device."""
 
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class CoordinatorSeen:
     """The coordinator's status arrived."""
 
@@ -136,7 +136,7 @@ class CoordinatorSeen:
     """Whether the coordinator asks this device for a Hello, because it does not know it."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Assigned:
     """An Assign arrived."""
 
@@ -145,14 +145,14 @@ class Assigned:
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class WorkDone:
     """The upload of the present exchange is computed and stored."""
 
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Receipted:
     """A receipt for an upload arrived."""
 
@@ -160,14 +160,14 @@ class Receipted:
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class HelloChanged:
     """The first samples to train on have come, and the Hello says so."""
 
     now_s: float
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SessionTick:
     """Time passed."""
 
@@ -192,38 +192,38 @@ SessionEvent: TypeAlias = (
 # -- commands -------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SayHello:
     """Send a Hello."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FetchPublic:
     """Begin to fetch the public set; if that is under way, request again the blocks that have not arrived."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StartWork:
     """Begin the exchange that was just assigned, and abandon any other."""
 
     exchange_id: ExchangeId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class SendUpload:
     """Send the stored upload of this exchange, for the first time or again."""
 
     exchange_id: ExchangeId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class ForgetUpload:
     """Stop keeping the upload of this exchange for sending."""
 
     exchange_id: ExchangeId
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class EndSession:
     """The session is over; an empty reason means success."""
 

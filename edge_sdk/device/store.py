@@ -25,7 +25,7 @@ from edge_sdk.durable import (
     transaction,
 )
 from edge_sdk.methods.job import SECRET_BYTES
-from edge_sdk.protocol.records import replace
+from edge_sdk.protocol.records import record, replace
 
 
 class InParts(Protocol):
@@ -38,7 +38,7 @@ class InParts(Protocol):
 Kept: TypeAlias = bytes | InParts
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class RoundStart:
     """The state of a device before a round."""
 
@@ -51,7 +51,7 @@ class RoundStart:
     """The id of the snapshot that the round trains on; empty: the device's data do not change."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FinishedExchange:
     """An exchange that a device has computed."""
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from edge_sdk.errors import UsageError
 from edge_sdk.policy.sensors import MOST_W, Sensors
+from edge_sdk.protocol.records import record
 
 log = logging.getLogger(__name__)
 
@@ -28,7 +29,7 @@ class PowerMeter:
             raise UsageError("PowerMeter: give one of watts=, a function of the watts now, and joules=, of a counter")
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class TrainingCost:
     """What training has cost."""
 

@@ -29,7 +29,7 @@ from edge_sdk.protocol import body, crc, schema
 from edge_sdk.protocol.body import PackedField, Piece
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, Message
-from edge_sdk.protocol.records import replace
+from edge_sdk.protocol.records import record, replace
 from edge_sdk.protocol.scan import scan
 
 MAGIC = b"EDGK"
@@ -76,7 +76,7 @@ CONTROL_LIMITS = Limits()
 and a Welcome with 64 hyper-parameters of 256 characters (70 KiB)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Stamp:
     """The part of a frame's header that identifies the sender and orders its frames."""
 
@@ -87,7 +87,10 @@ class Stamp:
     key_id: bytes = UNSIGNED
 
 
-@dataclass(frozen=True, slots=True)
+_UNSTAMPED = Stamp()
+
+
+@record
 class Envelope:
     """A decoded frame."""
 
@@ -97,7 +100,7 @@ class Envelope:
 
 def encode(
     message: Message,
-    stamp: Stamp = Stamp(),  # frozen value
+    stamp: Stamp = _UNSTAMPED,
     sign: Sign | None = None,
     packed: Mapping[str, PackedField] = MappingProxyType({}),
 ) -> bytes:

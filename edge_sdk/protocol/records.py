@@ -4,6 +4,8 @@ A frozen dataclass sets each field through `object.__setattr__`, and `dataclasse
 name.  Sessions, rounds and messages make dozens of records for each frame.  Here an object of a twin class is
 filled, which has the same slots and is not frozen, and then made an object of the frozen class.  A class that checks
 its fields (`__post_init__`), inherits fields or has no slots is made and changed by the dataclass itself.
+
+Events and commands are made once for each frame, and never changed: `record` makes their classes.
 """
 
 from __future__ import annotations
@@ -12,11 +14,29 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import dataclass_transform
+else:
+
+    def dataclass_transform(**_: Any) -> Callable[[_T], _T]:
+        """Do nothing: only the type checker reads it."""
+        return lambda marked: marked
+
 
 _T = TypeVar("_T")
 _MAKERS: dict[type, Callable[..., Any]] = {}
 _CHANGERS: dict[type, Callable[..., Any]] = {}
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
+def record(cls: type[_T]) -> type[_T]:
+    """Make a class a dataclass with slots and a hash whose objects nobody changes, which the type checker ensures.
+
+    An object is made in a third of the time that one takes which refuses changes by itself.
+    """
+    return dataclasses.dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 def maker(cls: type[_T]) -> Callable[..., _T]:

@@ -19,9 +19,12 @@ from numpy.typing import NDArray
 _SHORT = 8192
 """For longer arrays a linear algebra library may start threads."""
 
-_LAST: list[tuple[Callable[[], object], tuple[float, float]]] = [((lambda: None), (0.0, 0.0))]
-"""The long array in a received frame that was looked at last, and its range: it is checked when it is decoded, against
-the protocol's bounds, and against the federation's, and cannot change in between."""
+_RANGES: dict[int, tuple[Callable[[], object], tuple[float, float]]] = {}
+"""The ranges of long arrays in received frames that were looked at last, by the id of each array: one is checked when
+it is decoded, against the protocol's bounds, and, once its group is durable, against the federation's.  It cannot
+change in between."""
+_REMEMBERED = 512
+"""The most arrays whose range is remembered: two groups of uploads."""
 
 
 def all_finite(array: NDArray[Any]) -> bool:
@@ -43,11 +46,14 @@ def all_within(array: NDArray[Any], most: float) -> bool:
 def min_max(array: NDArray[Any]) -> tuple[float, float]:
     """Return the smallest and the largest number; both are NaN if any number is."""
     constant = array.size > _SHORT and not array.flags.writeable and isinstance(array.base, (bytes, memoryview))
-    if constant and (known := _LAST[0])[0]() is array:
+    known = _RANGES.get(id(array)) if constant else None
+    if known is not None and known[0]() is array:
         return known[1]
     found = float(np.minimum.reduce(array, axis=None)), float(np.maximum.reduce(array, axis=None))
     if constant:
-        _LAST[0] = weakref.ref(array), found
+        if len(_RANGES) >= _REMEMBERED:
+            _RANGES.clear()
+        _RANGES[id(array)] = weakref.ref(array), found
     return found
 
 

@@ -59,6 +59,12 @@ def expected_upload(expect: Expect, *, samples: int) -> Expect:
 
 
 @functools.lru_cache(maxsize=2**12)
+def expected_batch(expect: Expect, *, rows: int, batch: bytes) -> Expect:
+    """Return the expectation with the public batch of one exchange: its number of samples, and its digest."""
+    return dataclasses.replace(expect, rows=rows, batch=batch)
+
+
+@functools.lru_cache(maxsize=2**12)
 def expected_weights(expect: Expect, *, count: int, feature_dim: int, layout: bytes) -> Expect:
     """Return the expectation with the size of one device's model; a count of 0: it shares no weights."""
     head = expect.classes * (feature_dim + 1)

@@ -10,12 +10,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from edge_sdk.protocol.records import record
+
 
 def _do_nothing() -> None:
     """Acknowledge a frame of a transport that needs no acknowledgements."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Incoming:
     """A frame that arrived."""
 

@@ -6,6 +6,7 @@ import pickle
 import pytest
 
 from edge_sdk.device.session import SessionPhase, SessionState
+from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Assign, Receipt, Upload
 from edge_sdk.protocol.records import field_names, getter, maker, replace
@@ -106,3 +107,13 @@ def test_ctrl_c_while_a_class_is_made_stays_one(monkeypatch):
     monkeypatch.setattr(dataclasses, "make_dataclass", interrupted)
     with pytest.raises(KeyboardInterrupt):
         replace(New(1), size=2)
+
+
+def test_a_record_is_a_value():
+    one, same = Stamp(1, 2), Stamp(boot_epoch=1, sequence=2)
+    assert one == same
+    assert len({one, same}) == 1
+    assert replace(one, sequence=3) == Stamp(1, 3)
+    assert pickle.loads(pickle.dumps(one)) == one
+    with pytest.raises(AttributeError):
+        one.another = 1

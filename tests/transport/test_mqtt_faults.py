@@ -24,7 +24,7 @@ from suite import frames, until
 from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import LocalProtocolError, UsageError
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, SendRefused, TransportEvent
-from edge_sdk.transport.mqtt import connection
+from edge_sdk.transport.mqtt import connection, read_ahead
 from edge_sdk.transport.mqtt import transport as mqtt
 from edge_sdk.transport.mqtt.inbox import Inbox
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -409,6 +409,21 @@ def test_a_fault_in_the_library_ends_the_link_not_the_thread(
     transport.send("t/a", b"1")
     assert "failed: ZeroDivisionError('planted')" in reason(transport).reason
     until(transport, Connected)
+
+
+@pytest.mark.parametrize("piece_bytes", [1, 7, 300])
+def test_frames_arrive_whole_and_in_order_however_the_socket_is_read(
+    opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
+) -> None:
+    monkeypatch.setattr(read_ahead, "PIECE_BYTES", piece_bytes)
+    sender, receiver = opened(broker.url, "a"), opened(broker.url, "b")
+    receiver.connect(["t/b"])
+    sender.connect([])
+    until(sender, Connected), until(receiver, Connected)
+    sent = [bytes([n]) * length for n, length in enumerate((1, 2, 290, 300, 310, 5_000, 1, 40_000, 3))]
+    for frame in sent:
+        sender.send("t/b", frame)
+    assert [frame for _, frame in frames(receiver, len(sent))] == sent
 
 
 class SmallInbox(Inbox):

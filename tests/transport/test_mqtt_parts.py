@@ -291,7 +291,7 @@ class Line:
     """A client whose bytes a test sees."""
 
     def __init__(self, connection: socket.socket | None) -> None:
-        self.connection, self.calls, self.waiting = connection, [], False
+        self.connection, self.calls, self.waiting, self.unread_bytes = connection, [], False, 0
 
     def socket(self) -> socket.socket | None:
         return self.connection
@@ -316,19 +316,41 @@ def test_the_socket_loop_reads_writes_pauses_and_wakes() -> None:
     with near, far:
         loop, line = SocketLoop(), Line(near)
         far.sendall(b"1")
-        assert loop.run_once(line, reading=False)
+        assert loop.run_once(line, may_read=lambda: False)
         assert line.calls == ["misc"]
-        assert loop.run_once(line, reading=True)
+        assert loop.run_once(line, may_read=lambda: True)
         assert line.calls == ["misc", b"1", "misc"]
         line.waiting = True
-        loop.run_once(line, reading=False)
+        loop.run_once(line, may_read=lambda: False)
         assert line.calls[3:] == ["write", "misc"]
         loop.wake()
-        loop.run_once(line, reading=True)
+        loop.run_once(line, may_read=lambda: True)
         line.connection = None
-        assert not loop.run_once(line, reading=True)
+        assert not loop.run_once(line, may_read=lambda: True)
         loop.close()
         loop.wake()
+
+
+def test_the_socket_loop_reads_on_while_there_is_room_for_what_came_with_a_packet() -> None:
+    near, far = socket.socketpair()
+    with near, far:
+        loop, line = SocketLoop(), Line(near)
+        left = iter((2, 1, 0))
+
+        def read() -> None:
+            line.calls.append("read")
+            line.unread_bytes = next(left)
+
+        line.loop_read = read  # type: ignore[method-assign]
+        far.sendall(b"1")
+        loop.run_once(line, may_read=lambda: line.unread_bytes != 1)
+        assert line.calls == ["read", "read", "misc"]
+        near.recv(1)
+        assert loop.run_once(line, may_read=lambda: False)
+        assert line.calls[3:] == ["misc"]
+        assert loop.run_once(line, may_read=lambda: True)  # from what was read ahead: nothing comes from the socket
+        assert line.calls[4:] == ["read", "misc"]
+        loop.close()
 
 
 def test_a_turn_ends_when_the_connection_went_in_it() -> None:
@@ -337,5 +359,5 @@ def test_a_turn_ends_when_the_connection_went_in_it() -> None:
         loop, line = SocketLoop(), Line(near)
         line.loop_misc = lambda: setattr(line, "connection", None)  # type: ignore[method-assign]
         far.sendall(b"1")
-        assert not loop.run_once(line, reading=True)
+        assert not loop.run_once(line, may_read=lambda: True)
         loop.close()

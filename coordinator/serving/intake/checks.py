@@ -5,7 +5,6 @@ A check changes nothing, and raises RemoteProtocolError with the reason.
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from coordinator.record import remarks
@@ -17,7 +16,14 @@ from edge_sdk.protocol.codec import Envelope, Limits, Verify
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, Upload
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
-from edge_sdk.protocol.wires import check_roles, expectation, expected_upload, expected_weights, frame_limits
+from edge_sdk.protocol.wires import (
+    check_roles,
+    expectation,
+    expected_batch,
+    expected_upload,
+    expected_weights,
+    frame_limits,
+)
 
 
 def limits(spec: FederationSpec, method: Method[Any]) -> Limits:
@@ -62,6 +68,8 @@ class UploadChecks:
         self._spec, self._method = spec, method
         self._exchanges = method.exchanges
         self._sizes = expectation(spec)
+        self._batch: tuple[ExchangeId, int, bytes] | None = None
+        """The exchange of the last upload to a public batch, the size of the batch, and its digest."""
 
     def check(self, upload: Upload, hello: Hello, place: ExchangeId, *, closing: bool) -> None:
         """Check an upload to the exchange that is open at `place`.
@@ -82,7 +90,14 @@ class UploadChecks:
         sizes = {slot.rows for slot in slots.values() if slot.rows}
         if sizes and self._spec.public is not None:
             (size,) = sizes
-            batch = batch_digest(self._spec, batch_indices(self._spec, place.round, place.exchange, size))
-            expect = dataclasses.replace(expect, rows=size, batch=batch)
+            expect = expected_batch(expect, rows=size, batch=self._batch_at(place, size))
         check_roles(upload.knowledge, slots, expect)
         remarks.check_classes(self._method, hello, upload.knowledge, slots)
+
+    def _batch_at(self, place: ExchangeId, size: int) -> bytes:
+        """Return the digest of an exchange's public batch, which is the same for all its uploads."""
+        known = self._batch
+        if known is None or known[:2] != (place, size):
+            indices = batch_indices(self._spec, place.round, place.exchange, size)
+            self._batch = known = place, size, batch_digest(self._spec, indices)
+        return known[2]

@@ -21,13 +21,13 @@ valid one counts for nobody.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from coordinator.serving.intake import checks
 from coordinator.serving.intake.signatures import LabSecurity
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Envelope, Limits, Verify
+from edge_sdk.protocol.records import record
 from edge_sdk.protocol.topics import CONTROL, STATUS, Origin
 from edge_sdk.transport.base import Incoming
 
@@ -42,7 +42,7 @@ def booked_to(topic: str) -> str:
     return topics.sender(topic) or NOBODY
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Opened:
     """A frame that passed the checks."""
 

@@ -8,12 +8,15 @@ from __future__ import annotations
 
 import selectors
 import socket
+from collections.abc import Callable
 from typing import Any, Protocol
 
 _WAIT_S = 0.5
 """Longest wait for something to do."""
 _PAUSED_WAIT_S = 0.02
 """The same while reading is paused."""
+_AT_ONCE = 64
+"""The most packets that are read before the loop looks for something to write."""
 
 
 class SocketClient(Protocol):
@@ -25,8 +28,12 @@ class SocketClient(Protocol):
     def want_write(self) -> bool:
         """Whether bytes wait to be written."""
 
+    @property
+    def unread_bytes(self) -> int:
+        """How many bytes were read from the socket, and not used yet."""
+
     def loop_read(self) -> object:
-        """Read the bytes that have arrived."""
+        """Read a packet of the bytes that have arrived."""
 
     def loop_write(self) -> object:
         """Write the bytes that can be written without waiting."""
@@ -58,19 +65,20 @@ class SocketLoop:
         except OSError:
             return  # the buffer is full, so a byte is waiting; or this loop is closed
 
-    def run_once(self, client: SocketClient, *, reading: bool, timeout_s: float = _WAIT_S) -> bool:
+    def run_once(self, client: SocketClient, *, may_read: Callable[[], bool], timeout_s: float = _WAIT_S) -> bool:
         """Wait for the socket, at most `timeout_s` seconds, then read and write; returns whether the socket is open.
 
-        reading: whether to read; without it, frames wait in the broker.
+        may_read: whether to read, asked again after each packet; where it returns False, frames wait in the broker.
         """
+        reading = may_read()
         connection = client.socket()
         if connection is None:
             return False
         self._watch(connection, selectors.EVENT_READ * reading | selectors.EVENT_WRITE * client.want_write())
-        if reading and _decrypted_bytes(connection):
-            client.loop_read()
+        if reading and (client.unread_bytes or _decrypted_bytes(connection)):
+            _read(client, may_read)
         else:
-            self._wait(client, connection, min(timeout_s, _WAIT_S if reading else _PAUSED_WAIT_S))
+            self._wait(client, connection, may_read, min(timeout_s, _WAIT_S if reading else _PAUSED_WAIT_S))
         if client.want_write():
             client.loop_write()
         client.loop_misc()
@@ -82,13 +90,13 @@ class SocketLoop:
         self._wake_receiver.close()
         self._wake_sender.close()
 
-    def _wait(self, client: SocketClient, connection: Any, timeout_s: float) -> None:
+    def _wait(self, client: SocketClient, connection: Any, may_read: Callable[[], bool], timeout_s: float) -> None:
         for key, events in self._selector.select(timeout_s):
             if key.fileobj is self._wake_receiver:
                 self._wake_receiver.recv(4096)
                 self._wake_sent = False  # what was queued without another byte is sent at the end of run_once
             elif key.fileobj is connection and events & selectors.EVENT_READ:
-                client.loop_read()
+                _read(client, may_read)
 
     def _watch(self, connection: Any, events: int) -> None:
         if connection is self._watched and events == self._events:
@@ -98,6 +106,14 @@ class SocketLoop:
         if events:
             self._selector.register(connection, events)
         self._watched, self._events = connection, events
+
+
+def _read(client: SocketClient, may_read: Callable[[], bool]) -> None:
+    """Read a packet, and those that came with it."""
+    for _ in range(_AT_ONCE):
+        client.loop_read()
+        if not client.unread_bytes or client.socket() is None or not may_read():
+            return
 
 
 def _decrypted_bytes(connection: Any) -> int:

@@ -35,6 +35,7 @@ from edge_sdk.transport.mqtt.connection import (
     ReconnectingTransport,
 )
 from edge_sdk.transport.mqtt.pace import Pace
+from edge_sdk.transport.mqtt.read_ahead import ReadAheadClient
 from edge_sdk.transport.mqtt.reasons import DisconnectReason
 from edge_sdk.transport.mqtt.retry import ConnectionResult
 from edge_sdk.transport.mqtt.send_queue import MAX_IN_FLIGHT, QueuedMessage
@@ -174,8 +175,8 @@ class _Link:
             connection.close()
         self._loop.close()
 
-    def _build(self, *, version_5: bool) -> Client:
-        client = Client(
+    def _build(self, *, version_5: bool) -> ReadAheadClient:
+        client = ReadAheadClient(
             CallbackAPIVersion.VERSION2,
             self._settings.client_id,
             clean_session=None if version_5 else self._settings.clean_start,
@@ -214,7 +215,7 @@ class _Link:
 
     def _serve(self, closing: threading.Event) -> None:
         answer_by_s = time.monotonic() + _ANSWER_TIMEOUT_S
-        while self._run_once(reading=not self._inbox.full):
+        while self._run_once():
             if closing.is_set():
                 self._disconnect()
                 return
@@ -223,16 +224,20 @@ class _Link:
                 self._end(DisconnectReason(f"{self._settings.address} does not answer (is it an MQTT broker?)"))
                 return
 
-    def _run_once(self, *, reading: bool) -> bool:
+    def _run_once(self) -> bool:
         """Send waiting messages, wait for the socket, and check for overdue chunks; returns whether it is open."""
         if self.ready:
             self._send_waiting()
         pause_s = self._send_queue.next_in_s()
         timeout_s = _WAIT_S if pause_s is None or pause_s == 0.0 else min(pause_s, _WAIT_S)
-        connected = self._loop.run_once(self._client, reading=reading, timeout_s=timeout_s)
+        connected = self._loop.run_once(self._client, may_read=self._has_room, timeout_s=timeout_s)
         for rejected in self._chunked_link.check_timeouts(time.monotonic()):
             self._inbox.put(rejected)
         return connected
+
+    def _has_room(self) -> bool:
+        """Whether the layer above keeps up: else frames wait in the broker."""
+        return not self._inbox.full
 
     def _send_waiting(self) -> None:
         while (message := self._send_queue.next()) is not None:
@@ -262,7 +267,7 @@ class _Link:
     def _disconnect(self) -> None:
         self._client.disconnect()
         leave_by_s = time.monotonic() + DISCONNECT_S
-        while self._loop.run_once(self._client, reading=True) and time.monotonic() < leave_by_s:
+        while self._loop.run_once(self._client, may_read=lambda: True) and time.monotonic() < leave_by_s:
             pass
 
     def _end(self, ending: DisconnectReason) -> None:
