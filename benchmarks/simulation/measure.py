@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -65,6 +66,11 @@ EVALUATED_GOAL = 1.3
 
 def timed(script: str, *arguments: str, device: str = "cpu", every: int = 10**6) -> Timing:
     """Time one run in a process of its own."""
+    return Timing(**output(script, *arguments, device=device, every=every))
+
+
+def output(script: str, *arguments: str, device: str = "cpu", every: int = 10**6) -> Any:
+    """Run a script in a process of its own and return the JSON value that it prints."""
     done = subprocess.run(
         [sys.executable, str(HERE / script), *arguments],
         cwd=HERE,
@@ -75,7 +81,7 @@ def timed(script: str, *arguments: str, device: str = "cpu", every: int = 10**6)
     )
     if done.returncode:
         raise SystemExit(f"{script} {' '.join(arguments)} failed:\n{done.stderr[-2000:]}")
-    return Timing(**json.loads(done.stdout.splitlines()[-1]))
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def median(values: Sequence[float]) -> float:
@@ -224,6 +230,29 @@ HOW_COMPUTING = (
 )
 
 
+def parts() -> Found:
+    """Where the computing time of a device's round goes, in one process."""
+    columns: list[dict[str, float]] = []
+    for method, fleet, devices in COMPUTED_BY_PART:
+        runs: list[dict[str, float]] = [output("parts.py", method, fleet, str(devices)) for _ in range(REPEATS)]
+        names = {name for run in runs for name in run}
+        columns.append({name: sum(run.get(name, 0.0) for run in runs) / REPEATS for name in names})
+    shown = sorted({part for each in columns for part in each}, key=lambda part: -columns[0].get(part, 0.0))
+    rows: Table = [["part", *(f"{method} {fleet} {devices}, ms" for method, fleet, devices in COMPUTED_BY_PART)]]
+    rows += [[f"`{part}`", *(f"{each.get(part, 0.0):.3f}" for each in columns)] for part in shown]
+    rows.append(["all", *(f"**{sum(each.values()):.3f}**" for each in columns)])
+    return Found(rows, [HOW_PARTS, load()])
+
+
+COMPUTED_BY_PART = (("fedproto", "mlp", 100), ("fedavg", "mlp", 100), ("fedproto", "cnn", 20))
+"""The cases of the section `parts`: method, fleet, devices."""
+HOW_PARTS = (
+    "Milliseconds of computing time per device and round, rounds 4 to 9, engine `exact`: a sample each millisecond "
+    "counts for the innermost function of ours, with the libraries that it calls, and so by the room of the code in "
+    "which it stands. `edge_sdk/models` is the training itself, with torch."
+)
+
+
 def scale() -> Found:
     """1,000 devices against 100, 60 samples of MNIST each: time and memory per device."""
     if not MNIST:
@@ -279,6 +308,7 @@ SECTIONS = {
     "workers": ("Worker processes, dense nets stacked", lambda: ratios("workers")),
     "cohort": ("One process, dense nets stacked", lambda: ratios("cohort")),
     "computing": ("Computing time of each engine", computing),
+    "parts": ("A device's round by part", parts),
     "evaluated": ("Every round evaluated", evaluated),
     "scale": ("1,000 devices", scale),
     "stub": ("10,000 devices", stub),
