@@ -46,7 +46,7 @@ from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
-from coordinator.trace.log import keeping
+from coordinator.trace.log import trace_writer
 from coordinator.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
 from edge_sdk import toml
 from edge_sdk.at_rest.quarantine import opened_or_anew
@@ -115,7 +115,7 @@ def run_coordinator(
         progress = writers.lines("")
         ledger = open_ledger(folder, resume=resume, quarantine=quarantine, tell=progress.noted)
         begun_s, start_s = time.monotonic(), time.time()
-        with keeping(folder, tables, file, wanted=trace, resume=resume) as kept:
+        with trace_writer(folder, tables, file, wanted=trace, resume=resume) as kept:
             server = recording_server.server(
                 kept,
                 spec=ready.spec,

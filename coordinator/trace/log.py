@@ -156,7 +156,7 @@ class TraceWriter:
 
 
 @contextmanager
-def keeping(
+def trace_writer(
     folder: Path, tables: Mapping[str, Any], file: Path, *, wanted: bool, resume: bool, virtual: bool = False
 ) -> Iterator[TraceWriter | None]:
     """Open the trace of a run directory if it is wanted, and close it at the end of the context."""

@@ -224,19 +224,19 @@ class Adaptive(Coupling):
         for_proxy: Objective = (CrossEntropy(), Distill(logits=own.logits[None], weight=weight))
         if own.features is None or proxy.features is None:
             return for_own, for_proxy
-        w = self._drawn(own, proxy)
-        for_own += (FeatureMatch(targets=(proxy.features @ w.T)[None], weight=weight),)
-        for_proxy += (FeatureMatch(targets=own.features[None], projection=w, weight=weight),)
+        W = self._drawn(own, proxy)
+        for_own += (FeatureMatch(targets=(proxy.features @ W.T)[None], weight=weight),)
+        for_proxy += (FeatureMatch(targets=own.features[None], projection=W, weight=weight),)
         return for_own, for_proxy
 
     def after(self, own: Seen, proxy: Seen) -> Adaptive:
         """Return the coupling with W after a step on the match in both losses."""
         if own.features is None or proxy.features is None:
             return self
-        w = self._drawn(own, proxy)
-        gaps = proxy.features @ w.T - own.features  # (b, d_own)
+        W = self._drawn(own, proxy)
+        gaps = proxy.features @ W.T - own.features  # (b, d_own)
         slope = gaps.T @ proxy.features * np.float32(2 * 2 / (gaps.size * doubt(own, proxy)))
-        return replace(self, projection=w - np.float32(self.rate) * slope)
+        return replace(self, projection=W - np.float32(self.rate) * slope)
 
     def _drawn(self, own: Seen, proxy: Seen) -> Floats:
         """Return W; at first from U(-1/sqrt d_proxy, 1/sqrt d_proxy), as linear layers begin."""

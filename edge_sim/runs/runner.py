@@ -18,7 +18,7 @@ from coordinator.record.observer import RunEnded, RunObserver
 from coordinator.record.result import Result
 from coordinator.report.run_files import read_run, write_run
 from coordinator.serving import final_prototypes
-from coordinator.trace.log import TraceWriter, keeping
+from coordinator.trace.log import TraceWriter, trace_writer
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.device.store import Store
 from edge_sdk.errors import UsageError
@@ -151,7 +151,7 @@ def _run_in(
     folder = out or Path("runs") / parsed.federation.name
     memory = NOTHING
     virtual_time, ended = broker == "memory", ""
-    with keeping(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
+    with trace_writer(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
         if virtual_time:
             seen = Insight()
 

@@ -195,6 +195,16 @@ def test_a_public_class_or_type_has_one_name() -> None:
     assert defined_twice(sources(), ast.ClassDef, ast.AnnAssign, ast.Assign) <= OWN_WORDS
 
 
+TESTED_IN = {"at_rest": "durable", "broker": "transport", "trace": "replay"}
+"""The folder of tests of a room, where it has another name."""
+
+
+@pytest.mark.parametrize("room", list(rooms()))
+def test_the_tests_of_a_room_stand_in_a_folder_with_its_name(room: str) -> None:
+    name = room.split(".")[1]
+    assert list((ROOT / "tests" / TESTED_IN.get(name, name)).glob("test_*.py"))
+
+
 def test_every_room_says_what_it_is_and_is_packed() -> None:
     """A folder without `__init__.py` works in a checkout, and is missing from the wheel."""
     packed = set(setuptools.find_packages(str(ROOT)))

@@ -23,7 +23,7 @@ from coordinator.ledger import Ledger
 from coordinator.serving.equipment import Equipment
 from coordinator.trace import log as traces
 from coordinator.trace.entries import HEAD, ChecksumChain
-from coordinator.trace.log import Entry, FramesSent, Heard, LedgerRefused, Trace, TraceWriter, keeping
+from coordinator.trace.log import Entry, FramesSent, Heard, LedgerRefused, Trace, TraceWriter, trace_writer
 from coordinator.trace.recording_server import state_hash
 from coordinator.trace.replay import message_in, replay
 from edge_sdk.cli import main
@@ -58,7 +58,7 @@ def record(
     """A run that leaves a trace; the coordinator's power is cut at these moments.  row: more of its [[fleet]] row."""
     tables = fleets.tables(pictures, method, devices=4, **(federation or {}))
     tables["fleet"] = [{**tables["fleet"][0], **(row or {})}]
-    with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
+    with trace_writer(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
         run = fleets.Run(settings.parse(tables, Path("test.toml")), trace=kept, **options)
         for at_s in cuts:
             run.power_cut("coordinator", at_s=at_s, for_s=1.0)
@@ -151,7 +151,7 @@ def test_what_the_disk_of_the_ledger_refused_is_refused_again(
 def test_a_trace_that_the_disk_refuses_ends_the_run_and_nothing_counts_twice(path: Path, pictures: Path) -> None:
     """A command that is half done, as a receipt that is not written down makes it, is not done again."""
     fleet = fleets.built(pictures, "fedproto", devices=2)
-    with keeping(path.parent, {}, path, wanted=True, resume=False, virtual=True) as trace:
+    with trace_writer(path.parent, {}, path, wanted=True, resume=False, virtual=True) as trace:
         assert trace is not None
         run = fleets.Run(fleet, trace=trace)
         write, folded = trace.write, run.server.record.contributed
@@ -183,7 +183,7 @@ def test_going_on_begins_behind_the_last_whole_entry(path: Path, pictures: Path)
     record(path, pictures)
     path.write_bytes(path.read_bytes()[:-7001])
     whole = len(list(Trace(path)))
-    with keeping(path.parent, {}, Path("test.toml"), wanted=True, resume=True) as kept:
+    with trace_writer(path.parent, {}, Path("test.toml"), wanted=True, resume=True) as kept:
         assert kept is not None
         kept.write(traces.Ticked(1.5))
     assert list(Trace(path))[whole:] == [traces.Ticked(1.5)]
@@ -193,7 +193,7 @@ def test_going_on_begins_behind_the_last_whole_entry(path: Path, pictures: Path)
 def test_going_on_with_what_was_killed_before_its_header(path: Path, pictures: Path, left: int) -> None:
     record(path, pictures)
     path.write_bytes(path.read_bytes()[:left])
-    with keeping(path.parent, {}, Path("test.toml"), wanted=True, resume=True):
+    with trace_writer(path.parent, {}, Path("test.toml"), wanted=True, resume=True):
         pass
     assert list(Trace(path)) == []
 
@@ -202,7 +202,7 @@ def test_what_is_damaged_is_not_gone_on_with(path: Path, pictures: Path) -> None
     record(path, pictures)
     damaged = path.read_bytes() + bytes(9)
     path.write_bytes(damaged)
-    with pytest.raises(UsageError, match="damaged"), keeping(path.parent, {}, path, wanted=True, resume=True):
+    with pytest.raises(UsageError, match="damaged"), trace_writer(path.parent, {}, path, wanted=True, resume=True):
         pass
     assert path.read_bytes() == damaged
 
@@ -315,7 +315,7 @@ def test_a_device_draws_its_noise_again(path: Path, pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedhkd", devices=4)
     noise = {"noise_features": 0.5, "noise_soft": 0.5, "noise_counts": 0.5}
     tables["method"] = noise
-    with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
+    with trace_writer(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
         fleets.Run(settings.parse(tables, Path("test.toml")), trace=kept).finished()
     assert again(path) == [4] * 4
 
@@ -357,7 +357,7 @@ def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> Non
     tables = fleets.tables(pictures, devices=4, rounds=6)
     parsed = settings.parse(tables, Path("test.toml"))
     folder = path.parent / "checkpoint"
-    with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
+    with trace_writer(path.parent, tables, Path("test.toml"), wanted=True, resume=False, virtual=True) as kept:
         first = fleets.Run(parsed, trace=kept)
         checkpoints = Checkpoints(folder)
         first.clock.at(
@@ -365,7 +365,7 @@ def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> Non
         )
         first.finished()
     ledger, stores, state = checkpoints.load()
-    with keeping(path.parent, tables, Path("test.toml"), wanted=True, resume=True, virtual=True) as kept:
+    with trace_writer(path.parent, tables, Path("test.toml"), wanted=True, resume=True, virtual=True) as kept:
         second = fleets.Run(parsed, trace=kept, ledger=ledger, stores=stores, faults=ROUGH, seed=1, state=state)
         second.finished()
     assert replay(Trace(path), NOTHING).ended

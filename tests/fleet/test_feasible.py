@@ -17,6 +17,8 @@ from edge_sim.fleet import feasible
 from edge_sim.fleet import fleet as simulated
 from edge_sim.runs.runner import run
 
+MIB = 2**20
+
 
 def built(pictures: Path, method: str = "fedmd", **row: Any) -> simulated.Fleet:
     tables = fleets.tables(pictures, method, 2)
@@ -56,8 +58,8 @@ def test_what_a_device_needs_by_hand(pictures: Path) -> None:
 @pytest.mark.parametrize(
     ("ram_bytes", "words"),
     [
-        (192 * feasible.MIB, "of its 192 MiB the system leaves 64 MiB"),
-        (100 * feasible.MIB, "its 100 MiB"),
+        (192 * MIB, "of its 192 MiB the system leaves 64 MiB"),
+        (100 * MIB, "its 100 MiB"),
         (4000, "its 4,000 bytes"),
     ],
 )
