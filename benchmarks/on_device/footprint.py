@@ -8,6 +8,7 @@ on 64 pixels of scikit-learn's digits, trained in numpy on two devices, averaged
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import resource
@@ -419,11 +420,24 @@ def page(found: Sequence[Footprint]) -> str:
     return head + "".join(lines) + AFTER.format(idle=IDLE_S, calls=", ".join(SYNC_CALLS))
 
 
-if __name__ == "__main__":
-    base = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp()).absolute()
+def main() -> None:
+    """Measure both sides, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="FOLDER",
+        help="keeps the environments for the next run (default: a temporary folder)",
+    )
+    base = parser.parse_args().folder or Path(tempfile.mkdtemp())
     base.mkdir(parents=True, exist_ok=True)
     results = []
     for each in SIDES:
-        results.append(measure(each, base))
+        results.append(measure(each, base.absolute()))
         print(results[-1], flush=True)
     PAGE.write_text(page(results), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
