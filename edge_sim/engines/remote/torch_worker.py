@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 
+from edge_sim.engines.memory import freed_memory_kept
 from edge_sim.engines.remote.torch_mapped_models import MappedModels, MappedSetup
 from edge_sim.engines.remote.worker import WorkerDevices
 from edge_sim.engines.remote.worker_process import worker_pipe
@@ -25,8 +26,9 @@ def serve_pipe() -> int:
         except Exception as error:  # noqa: BLE001  # told to the simulation, which waits for us
             pipe.send(error)
             return 1
-        while True:
-            pipe.send(devices.serve(pipe.recv()))
+        with freed_memory_kept():
+            while True:
+                pipe.send(devices.serve(pipe.recv()))
     except (EOFError, OSError):
         return 0
 
