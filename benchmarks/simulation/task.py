@@ -20,7 +20,7 @@ from typing import Any
 
 from nets import FEATURES, FLEETS
 
-ROUNDS = 11
+ROUNDS = int(os.environ.get("EDGE_ROUNDS", "11"))
 """Number of rounds; the last one is not timed, because devices always evaluate their models in it."""
 RATE = 0.05
 BATCH = 32
