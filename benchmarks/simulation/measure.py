@@ -68,10 +68,10 @@ EVALUATED_GOAL = 1.3
 
 def timed(script: str, *arguments: str, device: str = "cpu", every: int = 10**6, rounds: int = 11) -> Timing:
     """Time one run in a process of its own."""
-    return Timing(**output(script, *arguments, device=device, every=every))
+    return Timing(**output(script, *arguments, device=device, every=every, rounds=rounds))
 
 
-def output(script: str, *arguments: str, device: str = "cpu", every: int = 10**6) -> Any:
+def output(script: str, *arguments: str, device: str = "cpu", every: int = 10**6, rounds: int = 11) -> Any:
     """Run a script in a process of its own and return the JSON value that it prints."""
     done = subprocess.run(
         [sys.executable, str(HERE / script), *arguments],
