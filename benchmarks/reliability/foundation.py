@@ -25,7 +25,7 @@ import numpy as np
 
 from benchmarks.common import stub
 from benchmarks.common.figures import ROOT, Found, Page, Table, quantiles
-from benchmarks.coordinator_load import ingest
+from benchmarks.coordinator_load import frame_floor, ingest
 from benchmarks.messages import encoding_costs
 from benchmarks.methods import local_accuracy
 from benchmarks.reliability import killing, storms
@@ -211,6 +211,23 @@ def memory() -> Table:
     return rows
 
 
+def floor() -> Found:
+    """Measure the least that a frame costs the coordinator: paho's reading, our reading, and its durable row."""
+    rows: Table = [["frame, B", "paho alone reads it, us", "our connection reads it, us", "its row in the ledger, us"]]
+    for size in (300, 40_223):
+        found = [frame_floor.smallest(each, size) for each in FLOORS]
+        rows.append([f"{size:,}", *(f"{each:.0f}" for each in found)])
+    how = (
+        f"Processor time of the thread that does it; the smallest of three times {frame_floor.FRAMES:,} frames, QoS 0, "
+        f"MQTT 5, which a thread sends as fast as they are read. The row is written in groups of {frame_floor.GROUP}, "
+        "with its SHA-256 digest and a sync of the disk for each group. The last two columns together are the least "
+        "that the coordinator spends on a frame; decoding, checks, adding up and the receipt come on top."
+    )
+    return Found(rows, [how, f"Load of the machine when this section ended: {os.getloadavg()[0]:.1f}."])
+
+
+FLOORS = (frame_floor.read_alone_us, frame_floor.read_us, frame_floor.row_us)
+
 SECTIONS = {
     "faults": (
         (
@@ -227,6 +244,7 @@ SECTIONS = {
     "encodings": ("Encodings: accuracy and bytes", encodings),
     "latency": ("An empty round, from the first Assign to the last receipt", latency),
     "ingest": ("The coordinator's intake of uploads of 1000x10 logits", ingest_rate),
+    "floor": ("The least that a frame costs the coordinator", floor),
     "memory": ("The coordinator's memory, 3 devices", memory),
 }
 

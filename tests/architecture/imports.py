@@ -39,15 +39,15 @@ SHOWN_BY = (
 )
 """The only places in the coordinator that may import coordinator.report: what it records does not know who shows it."""
 ONLY_IN = {
-    "torch": "torch_",
-    "torchvision": "torch_",
-    "onnx": "onnx_",
-    "onnxruntime": "onnx_",
-    "paho": "edge_sdk/transport/mqtt/transport.py",
-    "cryptography": "crypto_",
-    "ray": "ray_",
+    "torch": ("torch_",),
+    "torchvision": ("torch_",),
+    "onnx": ("onnx_",),
+    "onnxruntime": ("onnx_",),
+    "paho": ("edge_sdk/transport/mqtt/transport.py", "paho_"),
+    "cryptography": ("crypto_",),
+    "ray": ("ray_",),
 }
-"""Package -> the one file, or the beginning of the file names, that may import it."""
+"""Package -> the files, or the beginnings of the file names, that may import it."""
 LAZY = (
     *(
         "sklearn",
@@ -126,9 +126,9 @@ def _objection(path: str, found: Import) -> str:
             return f"{room} may import edge_sdk.{{{','.join(may)}}}, not {found.name}"
     if package == "firmware_profiles":
         return "firmware_profiles holds data only"
-    home = ONLY_IN.get(top)
-    if home is not None and path != home and not name.startswith(home):
-        return f"{top} belongs in {home}{'*' if home.endswith('_') else ''}"
+    homes = ONLY_IN.get(top)
+    if homes is not None and path not in homes and not name.startswith(homes):
+        return f"{top} belongs in {' or '.join(home + '*' * home.endswith('_') for home in homes)}"
     if top in LAZY and found.eager and top not in name:
         return f"{top} is optional: import it inside the function that needs it"
     return ""
@@ -146,7 +146,7 @@ def light_modules(*packages: str) -> list[str]:
     names = []
     for path, _ in sources():
         name = Path(path).name
-        at_home = any(path == home or name.startswith(home) for home in ONLY_IN.values())
+        at_home = any(path in homes or name.startswith(homes) for homes in ONLY_IN.values())
         named_so = any(package in name for package in LAZY)
         if Path(path).parts[0] in packages and not at_home and not named_so and name != "__main__.py":
             names.append(path.removesuffix(".py").removesuffix("/__init__").replace("/", "."))

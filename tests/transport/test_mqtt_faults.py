@@ -24,7 +24,7 @@ from suite import frames, until
 from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import LocalProtocolError, UsageError
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, SendRefused, TransportEvent
-from edge_sdk.transport.mqtt import connection, read_ahead
+from edge_sdk.transport.mqtt import connection, paho_client
 from edge_sdk.transport.mqtt import transport as mqtt
 from edge_sdk.transport.mqtt.inbox import Inbox
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -415,7 +415,7 @@ def test_a_fault_in_the_library_ends_the_link_not_the_thread(
 def test_frames_arrive_whole_and_in_order_however_the_socket_is_read(
     opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch, piece_bytes: int
 ) -> None:
-    monkeypatch.setattr(read_ahead, "PIECE_BYTES", piece_bytes)
+    monkeypatch.setattr(paho_client, "PIECE_BYTES", piece_bytes)
     sender, receiver = opened(broker.url, "a"), opened(broker.url, "b")
     receiver.connect(["t/b"])
     sender.connect([])
@@ -424,6 +424,39 @@ def test_frames_arrive_whole_and_in_order_however_the_socket_is_read(
     for frame in sent:
         sender.send("t/b", frame)
     assert [frame for _, frame in frames(receiver, len(sent))] == sent
+
+
+GOOD = b"\x30\x07\0\3t/b\0!"
+"""A message with QoS 0 in MQTT 5."""
+
+
+@pytest.mark.parametrize(
+    "malformed",
+    [
+        b"\x30\xff\xff\xff\xff\x01",  # a length without end
+        b"\x30\x04\0\x09t/",  # a topic that is longer than its packet
+        b"\x30\x07\0\3t/b\x09!",  # properties that are
+        b"\x32\x05\0\3t/b",  # no packet id
+        b"\x30\x07\0\3t/b\xff\xff",  # a number without end
+        b"\x36\x09\0\3t/b\0\1\0!",  # both bits of the quality of service
+    ],
+)
+def test_a_malformed_message_is_no_frame_and_ends_at_most_the_link(opened: Opener, malformed: bytes) -> None:
+    answers = iter((malformed + GOOD, GOOD))
+    answer = lambda level, body: scripted.suback(1)(level, body) + next(answers, b"")  # noqa: E731
+    with ScriptedBroker({scripted.SUBSCRIBE: answer}) as fake:
+        transport = opened(fake.url)
+        transport.connect(["t/b"])
+        assert [frame for _, frame in frames(transport, 1)] == [b"!"]
+
+
+def test_a_topic_that_is_no_text_is_passed_over(opened: Opener) -> None:
+    answer = lambda level, body: scripted.suback(1)(level, body) + b"\x30\x07\0\3t/\xff\0?" + GOOD  # noqa: E731
+    with ScriptedBroker({scripted.SUBSCRIBE: answer}) as fake:
+        transport = opened(fake.url)
+        transport.connect(["t/b"])
+        assert [frame for _, frame in frames(transport, 1)] == [b"!"]
+        assert fake.connections == 1
 
 
 class SmallInbox(Inbox):

@@ -29,11 +29,11 @@ class SocketClient(Protocol):
         """Whether bytes wait to be written."""
 
     @property
-    def unread_bytes(self) -> int:
-        """How many bytes were read from the socket, and not used yet."""
+    def has_packet(self) -> bool:
+        """Whether a whole packet was read from the socket and is not used yet."""
 
     def loop_read(self) -> object:
-        """Read a packet of the bytes that have arrived."""
+        """Read one packet, if it has arrived."""
 
     def loop_write(self) -> object:
         """Write the bytes that can be written without waiting."""
@@ -75,7 +75,7 @@ class SocketLoop:
         if connection is None:
             return False
         self._watch(connection, selectors.EVENT_READ * reading | selectors.EVENT_WRITE * client.want_write())
-        if reading and (client.unread_bytes or _decrypted_bytes(connection)):
+        if reading and (client.has_packet or _decrypted_bytes(connection)):
             _read(client, may_read)
         else:
             self._wait(client, connection, may_read, min(timeout_s, _WAIT_S if reading else _PAUSED_WAIT_S))
@@ -112,7 +112,7 @@ def _read(client: SocketClient, may_read: Callable[[], bool]) -> None:
     """Read a packet, and those that came with it."""
     for _ in range(_AT_ONCE):
         client.loop_read()
-        if not client.unread_bytes or client.socket() is None or not may_read():
+        if not client.has_packet or client.socket() is None or not may_read():
             return
 
 

@@ -11,20 +11,21 @@ import logging
 import socket
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial, wraps
 from typing import Any
 
-from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage
-from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, MQTTMessageInfo
+from paho.mqtt.enums import MQTTErrorCode, MQTTProtocolVersion
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.topics import matches
-from edge_sdk.transport.base import Connected, Incoming, SendRefused
+from edge_sdk.transport.base import Connected, Incoming, SendRefused, TransportEvent
 from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, is_packet
 from edge_sdk.transport.mqtt import reasons
 from edge_sdk.transport.mqtt.connection import (
@@ -35,7 +36,7 @@ from edge_sdk.transport.mqtt.connection import (
     ReconnectingTransport,
 )
 from edge_sdk.transport.mqtt.pace import Pace
-from edge_sdk.transport.mqtt.read_ahead import ReadAheadClient
+from edge_sdk.transport.mqtt.paho_client import LeanClient
 from edge_sdk.transport.mqtt.reasons import DisconnectReason
 from edge_sdk.transport.mqtt.retry import ConnectionResult
 from edge_sdk.transport.mqtt.send_queue import MAX_IN_FLIGHT, QueuedMessage
@@ -132,6 +133,8 @@ class _Link:
         self._ending: DisconnectReason | None = None
         self._oldest: QueuedMessage | None = None
         self._unacknowledged: set[int] = set()
+        self._unwritten: deque[MQTTMessageInfo] = deque()
+        """The messages with QoS 0 that are not known to be written to the socket."""
         self._ready_since_s = 0.0
         self._refused_topics: set[str] = set()
         self._tls = tls_context(settings.tls, settings.address)
@@ -175,14 +178,12 @@ class _Link:
             connection.close()
         self._loop.close()
 
-    def _build(self, *, version_5: bool) -> ReadAheadClient:
-        client = ReadAheadClient(
-            CallbackAPIVersion.VERSION2,
+    def _build(self, *, version_5: bool) -> LeanClient:
+        client = LeanClient(
             self._settings.client_id,
             clean_session=None if version_5 else self._settings.clean_start,
             protocol=MQTTProtocolVersion.MQTTv5 if version_5 else MQTTProtocolVersion.MQTTv311,
-            reconnect_on_failure=False,
-            manual_ack=self._settings.manual_ack,
+            take_message=_with_errors_logged(self._take_message),
         )
         client.max_inflight_messages_set(MAX_IN_FLIGHT)
         client.connect_timeout = CONNECT_TIMEOUT_S
@@ -197,7 +198,7 @@ class _Link:
         client.on_socket_register_write = _do_not_write_here
         client.on_connect = _with_errors_logged(self._on_connect)
         client.on_subscribe = _with_errors_logged(self._on_subscribe)
-        client.on_message = _with_errors_logged(self._on_message)
+        client.on_message = _with_errors_logged(self._on_message)  # of malformed packets, and of QoS 2
         client.on_publish = _with_errors_logged(self._on_publish)
         client.on_disconnect = _with_errors_logged(self._on_disconnect)
         return client
@@ -231,6 +232,8 @@ class _Link:
         pause_s = self._send_queue.next_in_s()
         timeout_s = _WAIT_S if pause_s is None or pause_s == 0.0 else min(pause_s, _WAIT_S)
         connected = self._loop.run_once(self._client, may_read=self._has_room, timeout_s=timeout_s)
+        while self._unwritten and self._unwritten[0].is_published():
+            self._note_acknowledged(self._unwritten.popleft().mid)
         for rejected in self._chunked_link.check_timeouts(time.monotonic()):
             self._inbox.put(rejected)
         return connected
@@ -241,15 +244,18 @@ class _Link:
 
     def _send_waiting(self) -> None:
         while (message := self._send_queue.next()) is not None:
+            quality = 0 if message.answered and self._calm else 1
             sent = self._client.publish(
                 message.topic,
                 message.payload,
-                qos=0 if message.answered and self._calm else 1,
+                qos=quality,
                 retain=message.retain,
                 properties=self._publish_properties(),
             )
             if sent.rc == MQTTErrorCode.MQTT_ERR_SUCCESS:
                 self._send_queue.note_sent(sent.mid, message)
+                if not quality:
+                    self._unwritten.append(sent)
 
     @property
     def _calm(self) -> bool:
@@ -320,34 +326,48 @@ class _Link:
         self.ready = True
         self._inbox.put(Connected())
 
-    def _on_message(self, client: Client, _data: object, message: MQTTMessage) -> None:
-        topic, payload, now_s = message.topic, bytes(message.payload), time.monotonic()
-        packet = is_packet(payload)
-        wanted = any(matches(pattern, topic) for pattern in self._settings.subscriptions)
-        if not wanted:  # from an older subscription of this session, or a mistake of the broker
-            client.ack(message.mid, message.qos)
-        elif not self._chunked_link.passes(topic, payload, now_s, chunk=packet):
-            client.ack(message.mid, message.qos)  # or the broker stops after a few
-        elif packet:
-            client.ack(message.mid, message.qos)  # a broker stops after a few unacknowledged ones
-            event = self._chunked_link.receive(topic, payload, now_s)
-            if event is not None:
-                self._inbox.put(event)
-        elif self._settings.manual_ack and message.qos:
-            self._unacknowledged.add(message.mid)
-            acknowledge = partial(self.acknowledge, message.mid)
-            self._inbox.put(Incoming(topic, payload, acknowledge))
-        else:
-            self._inbox.put(Incoming(topic, payload))
+    def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
+        self._take_message(message.topic, bytes(message.payload), message.mid, message.qos)
+
+    def _take_message(self, topic: str, payload: bytes, packet_id: int, quality: int) -> None:
+        """Pass a frame on, or a packet of a long one; only frames may wait for their acknowledgement.
+
+        A broker stops after a few messages that are not acknowledged.
+        """
+        now_s, packet = time.monotonic(), is_packet(payload)
+        event: TransportEvent | None = None
+        waits = False
+        try:
+            if not any(matches(pattern, topic) for pattern in self._settings.subscriptions):
+                return  # from an older subscription of this session, or a mistake of the broker
+            if not self._chunked_link.passes(topic, payload, now_s, chunk=packet):
+                return
+            if packet:
+                event = self._chunked_link.receive(topic, payload, now_s)
+            elif self._settings.manual_ack and quality:
+                waits = True
+                self._unacknowledged.add(packet_id)
+                event = Incoming(topic, payload, partial(self.acknowledge, packet_id))
+            else:
+                event = Incoming(topic, payload)
+        finally:
+            if quality and not waits:
+                self._client.ack(packet_id, quality)
+        if event is not None:
+            self._inbox.put(event)
 
     def _on_publish(
         self, _client: Client, _data: object, mid: int, code: ReasonCode, _properties: Properties | None
     ) -> None:
-        message = self._send_queue.note_acknowledged(mid)
-        if message is not None:
-            self._hidden_limits.note_acknowledged(message)
+        message = self._note_acknowledged(mid)
         if code.is_failure and message is not None:
             self._report_refusal(message.topic, code.getName())
+
+    def _note_acknowledged(self, packet_id: int) -> QueuedMessage | None:
+        message = self._send_queue.note_acknowledged(packet_id)
+        if message is not None:
+            self._hidden_limits.note_acknowledged(message)
+        return message
 
     def _report_refusal(self, topic: str, reason: str) -> None:
         """Tell the layer above, once for each topic and connection, that the broker takes no frames there."""

@@ -1,0 +1,141 @@
+"""paho's client with a shorter way for the frames that come and go, which are nearly all that it carries.
+
+paho asks the socket five times for a packet, and makes an object of all 27 properties of MQTT 5 for each message that
+comes, and two for each that is written.  A device wakes up for one frame at a time, with all of this out of the
+processor's caches.  Here the socket is read in large pieces, messages are taken out of them, and paho gets all other
+packets, whole and one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from paho.mqtt.client import Client
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
+
+PIECE_BYTES = 64 * 1024
+"""The most that is read at once, unless a packet is longer: a frame in one message, or hundreds of receipts."""
+_PUBLISH, _KIND, _QUALITY, _QUALITY_2 = 0x30, 0xF0, 0x06, 0x04
+"""In the first byte of a packet: the kind of a message, and the bits of kind and quality of service."""
+_LENGTH_BYTES = 4
+"""The most bytes that tell the length of a packet, behind the one for its kind."""
+
+TakeMessage = Callable[[str, bytes, int, int], None]
+"""A function of the topic, the payload, the packet id (0: none) and the quality of service of a message."""
+
+
+class LeanClient(Client):
+    """A client whose messages go to `take_message`; those with QoS 1 are acknowledged by calling `ack`."""
+
+    def __init__(
+        self, client_id: str, *, clean_session: bool | None, protocol: MQTTProtocolVersion, take_message: TakeMessage
+    ) -> None:
+        """clean_session: whether the broker forgets this client at a disconnect; None with MQTT 5."""
+        super().__init__(
+            CallbackAPIVersion.VERSION2,
+            client_id,
+            clean_session=clean_session,
+            protocol=protocol,
+            reconnect_on_failure=False,
+            manual_ack=True,
+        )
+        self._take_message = take_message
+        self._ahead = bytearray()
+        """What was read from the socket and not used yet."""
+        self._for_paho = b""
+        """The packet, or what is left of it, that paho reads now."""
+        self._fault: OSError | None = None
+        """What reading the socket has come to; paho meets it when it reads."""
+        self._ended = False
+        """Whether the broker has closed the connection."""
+
+    @property
+    def has_packet(self) -> bool:
+        """Whether a whole packet was read from the socket and is not used yet; no selector tells of it."""
+        return 0 < self._packet_bytes() <= len(self._ahead)
+
+    def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
+        """Read one packet, if it has arrived."""
+        if not self.has_packet:
+            if not self._read_piece():
+                return super().loop_read(max_packets)
+            if not self.has_packet:
+                return MQTTErrorCode.MQTT_ERR_SUCCESS
+        size, found = self._packet_bytes(), None
+        with memoryview(self._ahead) as ahead, ahead[:size] as packet:
+            if packet[0] & _KIND == _PUBLISH and not packet[0] & _QUALITY_2:
+                found = self._message(packet)
+            self._for_paho = b"" if found else bytes(packet)
+        del self._ahead[:size]
+        if found is None:
+            return super().loop_read(max_packets)
+        self._take_message(*found)
+        return MQTTErrorCode.MQTT_ERR_SUCCESS
+
+    def loop_write(self) -> MQTTErrorCode:
+        """Write what waits, without a call of `on_publish`: what `publish` returns tells whether it is written."""
+        told, self.on_publish = self.on_publish, None
+        try:
+            return super().loop_write()
+        finally:
+            self.on_publish = told
+
+    def _read_piece(self) -> bool:
+        """Read what has arrived, and return whether the socket is still of use."""
+        try:
+            piece = super()._sock_recv(max(PIECE_BYTES, self._packet_bytes() - len(self._ahead)))
+        except BlockingIOError:
+            return True
+        except OSError as error:
+            self._fault = error
+            return False
+        self._ended = not piece
+        self._ahead += piece
+        return not self._ended
+
+    def _packet_bytes(self) -> int:
+        """Return the length of the packet that was read first, header included; 0: it is not known yet."""
+        length = 0
+        for at, byte in enumerate(self._ahead[1 : 1 + _LENGTH_BYTES]):
+            length |= (byte & 0x7F) << 7 * at
+            if byte < 0x80:
+                return 2 + at + length
+        endless = 2 + _LENGTH_BYTES  # so much of a length without end is enough for paho to refuse it
+        return endless if len(self._ahead) >= endless else 0
+
+    def _message(self, packet: memoryview) -> tuple[str, bytes, int, int] | None:
+        """Return the message in a packet, for `take_message`; None: it is malformed, and paho says what is wrong."""
+        try:
+            _, at = _number(packet, 1)
+            topic_at = at + 2
+            at = topic_at + int.from_bytes(packet[at:topic_at], "big")
+            topic, quality = str(packet[topic_at:at], "utf-8"), (packet[0] & _QUALITY) >> 1
+            packet_id = 0
+            if quality:
+                packet_id, at = int.from_bytes(packet[at : at + 2], "big"), at + 2
+            if self.protocol == MQTTProtocolVersion.MQTTv5:
+                properties_bytes, at = _number(packet, at)
+                at += properties_bytes
+        except (IndexError, UnicodeDecodeError):
+            return None
+        return (topic, bytes(packet[at:]), packet_id, quality) if topic and at <= len(packet) else None
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        """Answer paho, which reads the socket here and nowhere else, from the packet that is meant for it."""
+        if self._fault is not None:
+            raise self._fault
+        if not self._for_paho and not self._ended:
+            raise BlockingIOError
+        found, self._for_paho = self._for_paho[:bufsize], self._for_paho[bufsize:]
+        return found
+
+
+def _number(packet: memoryview, at: int) -> tuple[int, int]:
+    """Return a number of one to four bytes, and the place behind it.  Raises IndexError if it does not end."""
+    number = 0
+    for place in range(_LENGTH_BYTES):
+        byte = packet[at + place]
+        number |= (byte & 0x7F) << 7 * place
+        if byte < 0x80:
+            return number, at + place + 1
+    raise IndexError(at)
