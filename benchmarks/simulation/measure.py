@@ -33,6 +33,8 @@ from task import Timing
 from benchmarks.common.figures import Found, Page, Table
 from edge_sdk.models.torch_device import device_name
 
+IN_PROCESSES = ("workers", "shards")
+"""Engines of several processes, of which this one's computing time says little."""
 REPEATS = int(os.environ.get("EDGE_REPEATS", "3"))
 CASES = os.environ.get("EDGE_CASES", "")
 MNIST = os.environ.get("EDGE_MNIST", "")
@@ -94,7 +96,7 @@ def median(values: Sequence[float]) -> float:
 def ratios(engine: str) -> Found:
     """Each case of the goals on one engine, against the bare loop."""
     head = ["method", "fleet", "devices", "bare loop, ms", "ours, ms", "ours / bare (each pair)", "goal"]
-    more = [] if engine == "workers" else ["of computing time"]
+    more = [] if engine in IN_PROCESSES else ["of computing time"]
     rows: Table = [[*head, *more, "first round done after, s (bare)", "peak, MiB (bare)"]]
     for (method, fleet, devices), goal in GOALS.items():
         if CASES and f"{method}-{fleet}-{devices}" not in CASES.split(","):
@@ -116,7 +118,7 @@ def ratios(engine: str) -> Found:
                 *(f"{figure:.2f}" for figure in figures),
                 f"**{median(shares):.2f}** ({spread})",
                 f"{goal:g}" + (" met" if median(shares) <= goal and not busy() else ""),
-                *([] if engine == "workers" else [_computing(ours, bare)]),
+                *([] if engine in IN_PROCESSES else [_computing(ours, bare)]),
                 f"{starts[0]:.1f} ({starts[1]:.1f})",
                 f"{peaks[0]:,.0f} ({peaks[1]:,.0f})",
             ]
@@ -343,6 +345,7 @@ def gpu() -> Found:
 SECTIONS = {
     "workers": ("Worker processes, dense nets stacked", lambda: ratios("workers")),
     "cohort": ("One process, dense nets stacked", lambda: ratios("cohort")),
+    "shards": ("Whole devices in two processes", lambda: ratios("shards")),
     "computing": ("Computing time of each engine", computing),
     "parts": ("A device's round by part", parts),
     "evaluated": ("Every round evaluated", evaluated),

@@ -88,9 +88,11 @@ class BudgetLedger:
             why = f"a release costs epsilon = {cost.epsilon:g} at delta = {cost.delta:g}"
         else:
             return None
-        told = f"this device's privacy budget is epsilon = {self.budget.epsilon:g} at delta = {self.budget.delta:g}"
         return Refused(
-            "privacy", f"{told}, and {why}", "join a federation of dp_prototypes with a smaller method.epsilon"
+            "privacy",
+            f"this device's privacy budget is epsilon = {self.budget.epsilon:g} at delta = {self.budget.delta:g}, "
+            f"and {why}",
+            "join a federation of dp_prototypes with a smaller method.epsilon",
         )
 
     @property
