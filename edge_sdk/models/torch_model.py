@@ -280,9 +280,14 @@ class TorchModel:
             seeded=partial(self._randomness, batches),
         )
 
+    @property
+    def may_be_traced(self) -> bool:
+        """Whether fits and passes may be traced now: on a CPU, without hooks, and where nobody switched it off."""
+        return self._device.type == "cpu" and when() != "off" and not self._architecture.has_hooks
+
     def _traceable(self, steps: Steps, objective: Objective, *, stochastic: bool) -> TracedFit | None:
         """Return what a trace must know of a fit; None: this one is computed as always."""
-        if when() == "off" or self._device.type != "cpu" or not self._forms.traceable(objective):
+        if not self.may_be_traced or not self._forms.traceable(objective):
             return None
         objectives = objective_key(objective)
         if objectives is None or not steps.indices.numel():
@@ -302,7 +307,7 @@ class TorchModel:
 
     def _answers(self, what: Answers, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> Sequence[Tensor]:
         """Return a forward pass's results for samples x (b, ...), in inference mode."""
-        if self._device.type != "cpu" or when() == "off" or not len(x):
+        if not self.may_be_traced or not len(x):
             return function(x)
         return PASSES.answer(self.subject(what), function, x)
 
@@ -467,7 +472,7 @@ def answers_of(models: Sequence[TorchModel], what: Answers, x: Floats) -> list[l
     The bits are those of the models' own methods.  None: that is not known of all of them, or there are more samples
     than in one pass.
     """
-    if len(x) > CHUNK or when() == "off":
+    if len(x) > CHUNK or not all(each.may_be_traced for each in models):
         return None
     found = PASSES.answers([each.subject(what) for each in models], shared(x))
     return None if found is None else [[each.numpy() for each in answers] for answers in found]

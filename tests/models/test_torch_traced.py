@@ -240,6 +240,22 @@ def test_a_net_that_cannot_be_traced_trains_as_without_and_says_so_once(
     assert caplog.records[0].levelno == logging.WARNING
 
 
+@pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])
+def test_hooks_are_called_in_each_step_and_pass_even_after_a_trace(
+    register: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    traced = model("dense")
+    for _ in range(2):
+        fitted(monkeypatch, "always", traced, batches(2, 5), (CrossEntropy(),), SGD)
+        traced.logits(X)
+    with getattr(traced.net, register)(lambda *_given: calls.append(1)):
+        fitted(monkeypatch, "always", traced, batches(3, 5), (CrossEntropy(),), SGD)
+        assert len(calls) == 3
+        traced.logits(X)
+        assert len(calls) == 4
+
+
 def test_a_fleet_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
     recorded, real = [], torch_traced.recorded
     monkeypatch.setattr(torch_traced, "recorded", lambda *given: recorded.append(1) or real(*given))

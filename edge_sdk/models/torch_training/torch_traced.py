@@ -404,12 +404,20 @@ class Architecture:
         self._number = _ARCHITECTURES.setdefault(found, len(_ARCHITECTURES))
         modules = dict(net.named_modules())
         self._places = [(vars(modules[layer]), word) for layer, word in attributes_of(net)]
+        self._hooks: list[Mapping[int, object]] = [vars(module)[kind] for module in modules.values() for kind in _HOOKS]
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether a layer has hooks now; a trace calls none."""
+        return any(self._hooks)
 
     def key(self) -> Hashable:
         """Return the key, with the present values of the attributes."""
         return self._number, *(own.get(word) for own, word in self._places)
 
 
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+"""Where torch keeps the hooks of a layer, by number."""
 _ARCHITECTURES: dict[Hashable, int] = {}
 """The architectures seen by this process, numbered."""
 
