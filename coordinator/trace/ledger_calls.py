@@ -5,6 +5,7 @@ The server acts otherwise where its disk refuses, so a trace records each refusa
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -17,7 +18,7 @@ from edge_sdk.errors import RunFailed, StoreError
 T = TypeVar("T")
 
 
-class CountedLedger:
+class CountedLedger(ABC):
     """A ledger whose calls are numbered from 0 within each event; reading an attribute is a call, too."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -46,8 +47,9 @@ class CountedLedger:
         self._calls += 1
         return self._carried_out(self._calls - 1, act)
 
+    @abstractmethod
     def _carried_out(self, call: int, act: Callable[[], T]) -> T:
-        raise NotImplementedError
+        """Carry out the call of this number, or refuse it.  Raises StoreError."""
 
 
 class RecordedLedger(CountedLedger):

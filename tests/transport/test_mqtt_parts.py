@@ -331,7 +331,9 @@ def test_the_socket_loop_reads_writes_pauses_and_wakes() -> None:
         loop.wake()
 
 
-def test_the_socket_loop_reads_on_while_there_is_room_for_what_came_with_a_packet() -> None:
+def test_the_socket_loop_reads_on_while_there_is_room_for_what_came_with_a_packet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     near, far = socket.socketpair()
     with near, far:
         loop, line = SocketLoop(), Line(near)
@@ -341,7 +343,7 @@ def test_the_socket_loop_reads_on_while_there_is_room_for_what_came_with_a_packe
             line.calls.append("read")
             line.has_packet = next(left)
 
-        line.loop_read = read  # type: ignore[method-assign]
+        monkeypatch.setattr(line, "loop_read", read)
         far.sendall(b"1")
         loop.run_once(line, may_read=lambda: len(line.calls) != 2)
         assert line.calls == ["read", "read", "misc"]
