@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 import scripted
-from links import client, cut
+from links import cut
 from paho.mqtt.client import Client
 from scripted import Answer, ScriptedBroker
 from suite import frames, until
@@ -290,10 +290,13 @@ def test_a_topic_that_is_none(opened: Opener, topic: str) -> None:
 # --- acknowledging by hand
 
 
-def reconnected(receiver: MqttTransport) -> Incoming:
-    """Cut the link once all is written, and take the one frame that comes back with the next."""
-    while client(receiver).want_write():
-        time.sleep(0.001)
+def reconnected(receiver: MqttTransport, other: MqttTransport) -> Incoming:
+    """Cut the link once the broker has read all, and take the one frame that comes back with the next.
+
+    other: is subscribed to t/other, where it is sent what the broker reads last.
+    """
+    receiver.send("t/other", b"last")
+    until(other, Incoming)
     cut(receiver)
     events = [reason(receiver), receiver.poll(5.0), receiver.poll(5.0)]
     assert Connected() in events
@@ -305,21 +308,21 @@ def test_an_unacknowledged_frame_comes_back_after_a_reconnect(opened: Opener, br
         pytest.skip("amqtt forgets what was not acknowledged when a client goes; receipts and re-sending mend that")
     sender, receiver = opened(broker.url, "a"), opened(broker.url, "b", manual_ack=True)
     receiver.connect(["t/b"])
-    sender.connect([])
+    sender.connect(["t/other"])
     until(sender, Connected), until(receiver, Connected)
     for frame in (b"kept", b"done"):
         sender.send("t/b", frame)
     kept, done = until(receiver, Incoming), until(receiver, Incoming)
     done.acknowledge()
     done.acknowledge()
-    kept_again = reconnected(receiver)
+    kept_again = reconnected(receiver, sender)
     kept.acknowledge()  # it belongs to the old connection: no effect
-    kept_still = reconnected(receiver)
+    kept_still = reconnected(receiver, sender)
     assert [event.frame for event in (kept, kept_again, kept_still)] == [b"kept"] * 3
     kept_still.acknowledge()
     sender.send("t/b", b"next")
     until(receiver, Incoming)
-    assert reconnected(receiver).frame == b"next"
+    assert reconnected(receiver, sender).frame == b"next"
     assert receiver.poll(0.2) is None
 
 
