@@ -37,6 +37,7 @@ from edge_sdk.identity.registry import (
     IssuedClaim,
     Registry,
     change_registry,
+    check_lab,
     read_registry,
     with_closed_claims,
     with_revoked,
@@ -183,6 +184,7 @@ def issue_claims(lab: Path, devices: Sequence[str], folder: Path | None = None) 
     A device's earlier claims are replaced, and no longer work.
     """
     check_devices(devices)
+    check_lab(lab)
     folder = folder or lab / CLAIMS
     own = open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR)
     certificates, issuer = crypto_certificates(), authority_of(lab)
