@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edge_sdk.durable import as_store_error
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import InUse, UsageError
 
 PRIVATE, PUBLIC = 0o600, 0o644
 LOCK_S = 10.0
@@ -72,11 +72,19 @@ def locked(folder: Path) -> Iterator[None]:
     with as_store_error(folder):
         lock = sqlite3.connect(folder / ".lock", timeout=LOCK_S, isolation_level=None)
     try:
-        with as_store_error(folder):
-            lock.execute("BEGIN EXCLUSIVE")
+        _begin(lock, folder)
         yield
     finally:
         lock.close()
+
+
+def _begin(lock: sqlite3.Connection, folder: Path) -> None:
+    try:
+        with as_store_error(folder):
+            lock.execute("BEGIN EXCLUSIVE")
+    except InUse:
+        text = f"{folder}: another process has been changing it for {LOCK_S:g} s; end that one, or wait for it"
+        raise InUse(text) from None
 
 
 def read_counter(path: Path) -> int:
