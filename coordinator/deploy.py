@@ -200,9 +200,9 @@ def _resume_command(
 ) -> str:
     """Return the command line that goes on with this run; it names the variable for the password, not the password."""
     options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-    options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {folder}"
+    options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {shlex.quote(str(folder))}"
     secret = f"{PASSWORD_VARIABLE}=... " if without_password(reach.broker) != reach.broker else ""
-    return f"{secret}edge-sdk coordinator {file}{options} --resume"
+    return f"{secret}edge-sdk coordinator {shlex.quote(str(file))}{options} --resume"
 
 
 def _show(result: Result, folder: Path, *, as_json: bool) -> None:
@@ -241,7 +241,7 @@ def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) 
     """Find out where the broker is, and open the keys of the lab.  Raises UsageError."""
     given = {"--lab": lab, "--ca": tls.ca, "--cert": tls.certificate, "--key": tls.key}
     options = "".join(f" {option} {shlex.quote(str(file))}" for option, file in given.items() if file is not None)
-    options += "" if broker is None else f" --broker {without_password(broker)}"
+    options += "" if broker is None else f" --broker {shlex.quote(without_password(broker))}"
     if lab is None:
         if broker is None:
             raise UsageError("give --broker URL, or --lab DIR with the folder that edge-sdk lab init made")

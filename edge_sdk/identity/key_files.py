@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import stat
 import tempfile
@@ -52,8 +53,8 @@ def read_secret(path: Path) -> bytes:
     content = read_part(path)
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise UsageError(
-            f"{path} can be read by other users of this machine: chmod 600 {path}, and enrol again if one of them may "
-            "have copied it"
+            f"{path} can be read by other users of this machine: chmod 600 {shlex.quote(str(path))}, and enrol again "
+            "if one of them may have copied it"
         )
     return content
 
