@@ -49,6 +49,7 @@ from coordinator.trace import recording_server
 from coordinator.trace.log import trace_writer
 from coordinator.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
 from edge_sdk import toml
+from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.errors import Damaged, MissingExtra, StoreError, UsageError
 from edge_sdk.methods.registry import method_of
@@ -109,6 +110,8 @@ def run_coordinator(
     folder = out or Path("runs") / ready.spec.federation
     spec = ready.spec
     transport = _transport(reach, spec.federation, cloud_safe=cloud_safe)
+    if not resume:
+        make_folder(folder, f"--out {folder}")
     with run_writers(
         tools, folder, federation=spec.federation, method=spec.method, seed=spec.seed, tables=tables
     ) as writers:

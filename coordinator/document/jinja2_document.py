@@ -12,7 +12,7 @@ from coordinator.document.pictures import inline_pictures
 from coordinator.document.values import DocumentSection, SortableTable
 from coordinator.report import text_files
 from coordinator.report.drawing import Drawings
-from edge_sdk.errors import StoreError
+from edge_sdk.at_rest.places import unwritable
 from edge_sdk.version import __version__
 
 STATIC = Path(__file__).parent / "static"
@@ -23,7 +23,7 @@ def write_document(
 ) -> None:
     """Write all sections with their pictures as one file, which is replaced at once.
 
-    Raises StoreError where it cannot be written.
+    Raises UsageError where it cannot be written, or StoreError if the disk fails.
     """
     environment = Environment(
         loader=FileSystemLoader(STATIC),
@@ -43,4 +43,5 @@ def write_document(
     try:
         text_files.replace_file(path, text)
     except OSError as error:
-        raise StoreError(f"{path}: cannot write the report ({error.strerror}); give --html another file") from error
+        fault = f"{path}: cannot write the report ({error.strerror}); give --html another file"
+        raise unwritable(error, fault) from None

@@ -40,10 +40,10 @@ class EnrolmentDesk:
 
     def __init__(self, lab: Path) -> None:
         """Raises UsageError if the folder is no lab."""
+        read_registry(lab)
         self._lab = lab
         self._issuer = owner.authority_of(lab)
         self._encrypts = bool(open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR).about.sealing)
-        read_registry(lab)
 
     def answer(self, topic: str, message: bytes) -> tuple[str, bytes, str] | None:
         """Return the topic and the message to answer with, and a line about it; None: nobody is answered.

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from coordinator.lab import broker_settings
 from coordinator.lab.broker_settings import BROKER_CERTIFICATE, BROKER_KEY, DESK, REVOKED, STAFF
+from edge_sdk.at_rest.places import make_folder
 from edge_sdk.errors import UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.claims import Claim, claim_user, new_claim_secret
@@ -37,6 +38,7 @@ from edge_sdk.identity.registry import (
     IssuedClaim,
     Registry,
     change_registry,
+    check_lab,
     read_registry,
     with_closed_claims,
     with_revoked,
@@ -82,6 +84,7 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
             "folder if the lab was never finished"
         )
     certificates = crypto_certificates()
+    make_folder(lab, str(lab))
     authority, authority_key = certificates.new_authority(f"edge-sdk lab {hosts[0]}")
     key_files.write_whole(lab / AUTHORITY, authority)
     key_files.write_whole(lab / AUTHORITY_KEY, authority_key, key_files.PRIVATE)
@@ -183,10 +186,12 @@ def issue_claims(lab: Path, devices: Sequence[str], folder: Path | None = None) 
     A device's earlier claims are replaced, and no longer work.
     """
     check_devices(devices)
+    check_lab(lab)
     folder = folder or lab / CLAIMS
     own = open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR)
     certificates, issuer = crypto_certificates(), authority_of(lab)
     authority = key_files.read_part(lab / AUTHORITY).decode()
+    make_folder(folder, f"--out {folder}")  # before a claim is on record
 
     def add(registry: Registry) -> tuple[Registry, list[Claim]]:
         claims, made = registry.claims, list[Claim]()

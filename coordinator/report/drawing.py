@@ -108,6 +108,14 @@ def drawings_of(shown: Shown, draw: Iterable[Callable[[Shown, Path], None]]) -> 
     return {each.__name__: partial(each, shown) for each in draw}
 
 
+def chosen_drawings(drawings: Drawings, only: Sequence[str]) -> Drawings:
+    """Return the pictures with these names; no names: all.  Raises UsageError for a name that is not among them."""
+    for name in only:
+        if name not in drawings:
+            raise UsageError(f"--only {name}: no such picture here; there are {', '.join(drawings)}")
+    return {name: drawings[name] for name in only or drawings}
+
+
 def draw_pictures(
     drawings: Drawings, directory: str | os.PathLike[str], look: Look = SCREEN, only: Sequence[str] = ()
 ) -> list[Path]:
@@ -116,14 +124,12 @@ def draw_pictures(
     only: the names of the pictures that are wanted; empty: all.  Raises UsageError for a name that is not among them,
     MissingExtra without matplotlib, StoreError where the pictures cannot be written.
     """
-    for name in only:
-        if name not in drawings:
-            raise UsageError(f"--only {name}: no such picture here; there are {', '.join(drawings)}")
+    chosen = chosen_drawings(drawings, only)
     paths = []
     with pictures_in(directory, look) as folder:
-        for name in only or drawings:
+        for name, draw in chosen.items():
             paths.append(picture_path(folder, name))
-            drawings[name](paths[-1])
+            draw(paths[-1])
     return paths
 
 

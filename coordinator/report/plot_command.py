@@ -7,11 +7,12 @@ import sys
 from pathlib import Path
 
 from coordinator.report.compare_files import is_comparison, read_comparison
-from coordinator.report.drawing import draw_pictures
+from coordinator.report.drawing import chosen_drawings, draw_pictures
 from coordinator.report.look import FORMATS, WIDTHS_IN, Look
 from coordinator.report.plots import comparison_drawings, run_drawings
 from coordinator.report.progress_file import is_running
 from coordinator.report.run_files import read_run
+from edge_sdk.at_rest.places import make_folder
 from edge_sdk.errors import UsageError
 
 
@@ -24,8 +25,10 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.folder}: the run goes on; edge-sdk report says how far it is")
     else:
         drawings = run_drawings(read_run(args.folder))
+    drawings = chosen_drawings(drawings, args.only)
     out: Path = args.out or args.folder / "plots" / args.width
-    paths = draw_pictures(drawings, out, look, args.only)
+    make_folder(out, f"--out {out}")
+    paths = draw_pictures(drawings, out, look)
     found = (path.with_suffix(f".{name}") for path in paths for name in look.formats)
     sys.stdout.write("".join(f"picture: {path}\n" for path in found))
     return 0

@@ -12,7 +12,8 @@ from coordinator.report.compare import Comparison
 from coordinator.report.compare_files import is_comparison, read_comparison
 from coordinator.report.paper_table import USUAL, paper_table
 from coordinator.report.tables import Table, latex_text, plain_text
-from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.at_rest.places import unwritable
+from edge_sdk.errors import UsageError
 
 
 def command(args: argparse.Namespace) -> int:
@@ -35,7 +36,7 @@ def command(args: argparse.Namespace) -> int:
     try:
         text_files.replace_file(args.out, text)
     except OSError as error:
-        raise StoreError(f"{args.out}: cannot be written ({error.strerror}); give --out another file") from error
+        raise unwritable(error, f"{args.out}: cannot be written ({error.strerror}); give --out another file") from None
     sys.stderr.write(f"table: {args.out}\n")
     return 0
 

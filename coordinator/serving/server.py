@@ -191,6 +191,7 @@ class Server:
             record=self.record,
             orders=self._orders,
             state=lambda: self.rounds,
+            revoked=lambda: security.revoked if security else frozenset(),
         )
         self._desk = self._new_desk()
         self._linked, self._link_fault = False, "it does not answer"
@@ -361,6 +362,7 @@ class Server:
         before = self._security.revoked
         if self._security.look(now_s):
             for device in sorted((self._security.revoked - before) & self.numbers.keys()):
+                self._report.parted(device)
                 self._queue.feed(self._membership.revoke(device, now_s, self.observer), now_s=now_s)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:

@@ -130,7 +130,7 @@ def open_identity(folder: Path, role: Role) -> Identity:
 
     Raises UsageError, in one line, for what is missing, damaged, of another role, or open to other users.
     """
-    about = _read_about(folder)
+    about = _read_about(folder, role)
     if about.role != role.value:
         raise UsageError(f"{folder} is the identity of a {about.role}, expected one of a {role.value}")
     keys = crypto_keys()
@@ -176,12 +176,18 @@ def crypto_certificates() -> ModuleType:
     return module
 
 
-def _read_about(folder: Path) -> IdentityCard:
+_ORIGIN = {
+    Role.DEVICE: "edge-sdk enroll --claim FILE makes one",
+    Role.COORDINATOR: "restore it from a backup of its lab",
+    Role.OPERATOR: f"give the folder {OPERATOR_FOLDER} of a lab, which edge-sdk lab init makes",
+}
+"""Where the identity folder of each role comes from."""
+
+
+def _read_about(folder: Path, role: Role) -> IdentityCard:
     path = folder / ABOUT
     if not path.exists():
-        raise UsageError(
-            f"{folder} is no identity folder: there is no {ABOUT} in it; edge-sdk enroll --claim FILE makes one"
-        )
+        raise UsageError(f"{folder} is no identity folder: there is no {ABOUT} in it; {_ORIGIN[role]}")
     try:
         plain = json.loads(key_files.read_part(path))
         about = IdentityCard(**plain)

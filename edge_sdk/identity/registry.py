@@ -8,6 +8,7 @@ owner reads it.
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -103,11 +104,17 @@ def with_closed_claims(claims: Mapping[str, IssuedClaim], device: str, state: st
     }
 
 
+def check_lab(lab: Path) -> None:
+    """Raise UsageError if a folder holds no lab."""
+    if not (lab / REGISTRY).exists():
+        name = shlex.quote(str(lab))
+        raise UsageError(f"{lab} is no lab: there is no {REGISTRY} in it; edge-sdk lab init {name} makes one")
+
+
 def read_registry(lab: Path) -> Registry:
     """Read the registry of a lab's folder.  Raises UsageError if there is none, or it is damaged or open to others."""
+    check_lab(lab)
     path = lab / REGISTRY
-    if not path.exists():
-        raise UsageError(f"{lab} is no lab: there is no {REGISTRY} in it; edge-sdk lab init {lab} makes one")
     try:
         return _from_plain(json.loads(key_files.read_secret(path)))
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -134,6 +141,7 @@ def write_registry(lab: Path, registry: Registry) -> None:
 
 def change_registry(lab: Path, change: Callable[[Registry], tuple[Registry, T]]) -> T:
     """Change the registry while no other program does; returns what `change` returns beside the new one."""
+    check_lab(lab)  # a lock would be left in a folder that is none
     with key_files.locked(lab):
         before = read_registry(lab)
         after, result = change(before)

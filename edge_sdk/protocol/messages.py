@@ -459,8 +459,8 @@ class DeviceEntry:
 
     device: Id
     state: Word
-    """What it is doing: training, waiting, fetching, withheld, declined, absent, expected, left, refused, draining
-    or drained; a later coordinator may have other words."""
+    """What it is doing: training, waiting, fetching, withheld, declined, absent, expected, left, refused, paused,
+    revoked, draining or drained; a later coordinator may have other words."""
     why: Annotated[str, Text(512)] = ""
     """Why it is not training."""
     here_s: Seconds | None = None

@@ -8,9 +8,10 @@ import sys
 from pathlib import Path
 
 from edge_sdk import toml
+from edge_sdk.at_rest.places import unwritable
 from edge_sdk.boards.profiles import Board, Link
 from edge_sdk.boards.table import render_boards
-from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.errors import UsageError
 from edge_sdk.terminal import room_of
 from edge_sdk.tools.measure.link import measure_link
 from edge_sdk.tools.measure.profile import measure_board, profile_toml
@@ -48,6 +49,7 @@ def _measure(args: argparse.Namespace) -> int:
         try:
             file.write_text(profile_toml(profile), encoding="utf-8")
         except OSError as error:
-            raise StoreError(f"{file}: cannot be written ({error.strerror}); give --write another folder") from None
+            fault = f"{file}: cannot be written ({error.strerror}); give --write another folder"
+            raise unwritable(error, fault) from None
         sys.stdout.write(f'{file}: in a [[fleet]] row, write {type(profile).__name__.lower()} = "{file.name}"\n')
     return 0

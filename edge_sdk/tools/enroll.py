@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from edge_sdk.at_rest.places import make_folder
 from edge_sdk.errors import RemoteProtocolError, TransportError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.claims import (
@@ -47,6 +48,7 @@ def command(args: argparse.Namespace) -> int:
     folder = args.identity or Path(claim.device)
     if (folder / ABOUT).exists():
         raise UsageError(f"{folder} is an identity already; name another folder with --identity, or remove this one")
+    make_folder(folder, f"--identity {folder}")
     key, tls_key = _own_keys(folder)
     sealing = _own_sealing_key(folder) if claim.sealing else b""
     request = EnrolmentRequest(key.public, crypto_certificates().new_request(tls_key, claim.device), sealing)

@@ -12,7 +12,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from coordinator.config import FederationTable, PublicTable
-from edge_sdk.errors import StoreError, UsageError, meant
+from edge_sdk.at_rest.places import unwritable
+from edge_sdk.errors import UsageError, meant
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol.encodings import ENCODINGS
@@ -57,7 +58,7 @@ def command(args: argparse.Namespace) -> int:
     except FileExistsError:
         raise UsageError(f"{args.file}: is there already; give another name, or remove it") from None
     except OSError as error:
-        raise StoreError(f"{args.file}: cannot be written: {error.strerror}") from error
+        raise unwritable(error, f"{args.file}: cannot be written ({error.strerror}); give another name") from None
     sys.stdout.write(f"wrote {args.file}; try it with: edge-sdk simulate {args.file}\n")
     return 0
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO, TypeVar
 
-from edge_sdk.errors import ModelError, StoreError, UsageError
+from edge_sdk.at_rest.places import unwritable
+from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.protocol.schema import ID
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.transport.mqtt.url import parse_broker_url
@@ -99,7 +100,7 @@ def asked(args: argparse.Namespace, stream: TextIO | None) -> ProjectAnswers:
 
 
 def make_project(answers: ProjectAnswers) -> None:
-    """Write all files.  Raises StoreError where the disk refuses."""
+    """Write all files.  Raises UsageError, or StoreError where the disk refuses."""
     values = _values(answers)
     try:
         for file, template in FILES.items():
@@ -110,7 +111,9 @@ def make_project(answers: ProjectAnswers) -> None:
         if answers.onnx is not None:
             shutil.copyfile(answers.onnx, answers.folder / "model.onnx")
     except OSError as error:
-        raise StoreError(f"{answers.folder}: cannot be written: {error.strerror}") from error
+        raise unwritable(
+            error, f"{answers.folder}: cannot be written ({error.strerror}); name another folder"
+        ) from None
 
 
 def _values(answers: ProjectAnswers) -> Mapping[str, object]:

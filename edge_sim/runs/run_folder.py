@@ -11,6 +11,7 @@ from pathlib import Path
 from coordinator.config import to_toml
 from coordinator.report import text_files
 from coordinator.report.run_files import read_run
+from edge_sdk.at_rest.places import make_folder
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import UsageError
 from edge_sim.config.settings import Config
@@ -29,10 +30,7 @@ def claimed(folder: Path) -> Iterator[None]:
     The lock is that of an empty SQLite file: on every system it is released with the process, however that ends.
     Raises UsageError where the folder cannot be made, or another run is in it.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {folder}: cannot be made a folder ({error.strerror}); give another one") from None
+    make_folder(folder, f"--out {folder}")
     path = folder / LOCK
     with as_store_error(path):
         connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.util
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 
 from coordinator.config import to_toml
 from edge_sdk import cli
+from edge_sdk.at_rest.places import unwritable
+
+SERVED = ("--broker", "mqtt://127.0.0.1:1", *("--set", "federation.classes=10"), *("--set", "federation.feature_dim=8"))
 
 
 @pytest.fixture
@@ -101,6 +105,31 @@ def test_what_is_misspelt_or_named_twice_is_told_first(
 ) -> None:
     assert named in complaint(capsys, *arguments)
     assert not (lab.parent / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (("coordinator", "lab.toml", *SERVED, "--out", "a file"), "--out a file: "),
+        (("simulate", "lab.toml", "--out", "a file/run"), "--out a file/run: "),
+        (("lab", "init", "a file"), "a file: "),
+        (("init", "none/new.toml"), "none/new.toml: "),
+        (("new", "a file/project", "--model", "numpy"), "a file/project: "),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_named_as_it_was_typed(
+    lab: Path, arguments: tuple[str, ...], named: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (lab.parent / "a file").touch()
+    assert complaint(capsys, *arguments).startswith(f"edge-sdk: {named}")
+    assert sorted(each.name for each in lab.parent.iterdir()) == ["a file", "lab.toml"]
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(errno.ENOSPC, 1), (errno.EROFS, 1), (errno.ENOTDIR, 2), (errno.EACCES, 2)]
+)
+def test_a_disk_that_fails_is_no_mistake_of_the_user(number: int, code: int) -> None:
+    assert unwritable(OSError(number, "why"), "text").exit_code == code
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+import shlex
 from dataclasses import replace
 from pathlib import Path
 
@@ -178,9 +179,26 @@ def test_a_long_name_of_a_host_and_a_lab_that_was_never_finished(tmp_path: Path)
         owner.make_lab(tmp_path / "lab", ["lab"], 8883, "::1")
 
 
-def test_a_folder_that_is_no_lab(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["lab", "claim", "a", "--lab", str(tmp_path)]) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 1
+@pytest.mark.parametrize("folder", ["none", "my lab"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["lab", "claim", "a", "--lab"],
+        ["lab", "revoke", "a", "--lab"],
+        ["lab", "serve"],
+        ["lab", "restored"],
+        ["coordinator", "federation.toml", "--lab"],
+    ],
+)
+def test_a_folder_that_is_no_lab(
+    tmp_path: Path, command: list[str], folder: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lab = tmp_path / folder
+    (tmp_path / "my lab").mkdir()
+    assert main([*command, str(lab)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"lab init {shlex.quote(str(lab))} " in line
+    assert list(tmp_path.rglob("*")) == [tmp_path / "my lab"]
 
 
 @pytest.mark.parametrize(

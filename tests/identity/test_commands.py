@@ -13,7 +13,7 @@ from edge_sdk.identity.folder import open_identity
 from edge_sdk.identity.registry import read_registry
 from edge_sdk.identity.signatures import FrameSigner, Role
 from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.messages import Control, ControlAnswer
+from edge_sdk.protocol.messages import Control, ControlAnswer, DeviceEntry, Inquiry
 from edge_sdk.transport.base import Incoming
 
 STEADY, OTHER = "device-00", "device-01"
@@ -49,12 +49,15 @@ class Operator:
         self.run.clock.at(at_s, lambda: self.link.send(topics.control("tiny"), frame))
 
     def answers(self) -> list[bool]:
+        return [answer.done for answer in self.received()]
+
+    def received(self) -> list[ControlAnswer]:
         self.run.run()
         found = []
         while (event := self.link.poll(0.0)) is not None:
             if isinstance(event, Incoming):
                 message = codec.decode(event.frame).message
-                found += [message.done] if isinstance(message, ControlAnswer) else []
+                found += [message] if isinstance(message, ControlAnswer) else []
         return found
 
 
@@ -92,14 +95,29 @@ def test_what_no_operator_signed_for_this_run_is_nothing(operator: Operator) -> 
     assert operator.run.result.refused_frames == {"unknown": {"signature": 4, "replayed": 1}}
 
 
-def test_a_revoked_device_counts_no_more(operator: Operator) -> None:
+def revoked(operator: Operator) -> None:
     operator.say(operator.signed(operator.command("revoke")), 4.0)
     for at_s in range(4, 8):
         operator.run.clock.at(at_s + 0.5, lambda: operator.run.server.look_for_revoked(operator.run.clock.now_s))
     operator.run.devices[1].excused = True
+
+
+def test_a_revoked_device_counts_no_more(operator: Operator) -> None:
+    revoked(operator)
     assert operator.answers() == [True]
     assert read_registry(operator.folder / "lab").revoked_devices == {OTHER}
     assert operator.run.server.record.rounds_done[STEADY] == 4
     assert operator.run.server.record.rounds_done[OTHER] <= 2
     assert operator.run.devices[1].agent.refusal is not None
     assert operator.run.devices[1].agent.refusal.reason == "revoked"
+
+
+def test_a_revoked_device_is_told_as_such_also_after_a_restart(operator: Operator) -> None:
+    revoked(operator)
+    operator.run.power_cut("coordinator", 8.0, 0.2)
+    for at_s, request in ((7.8, 2), (9.0, 3)):
+        inquiry = Inquiry(federation="tiny", about="devices", operator="desk-1", request=bytes([request]) * 16)
+        operator.say(codec.encode(inquiry, operator.signer.stamp(), operator.signer.sign), at_s)
+    pages = [answer.devices for answer in operator.received() if answer.devices]
+    found: list[DeviceEntry] = [entry for page in pages for entry in page if entry.device == OTHER]
+    assert [(entry.state, entry.here_s) for entry in found] == [("revoked", None)] * 2

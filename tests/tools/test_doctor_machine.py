@@ -110,7 +110,19 @@ def test_a_folder_of_somebody_else(tmp_path, monkeypatch):
 
     monkeypatch.setattr(disk.tempfile, "TemporaryFile", denied)  # a test as root could write anywhere
     says(disk.judge_writable(tmp_path), FAIL, "Permission denied", "chmod")
+    new = tmp_path / "its own" / "state"
+    says(disk.judge_writable(new), FAIL, "cannot be made in", re.escape(f"sudo mkdir -p '{new}' && sudo chown $USER '"))
+    assert all(" -R " not in disk.judge_writable(folder).remedy for folder in (tmp_path, new))
     assert disk.measure_sync_s(tmp_path) is None
+
+
+@pytest.mark.skipif(not Path("/proc/self").exists(), reason="the system has no /proc")
+def test_a_place_that_keeps_no_files_is_left_alone():
+    state = Path("/proc/state")
+    finding, room = disk.judge_writable(state), disk.judge_room(disk.free_bytes(state))
+    says(finding, FAIL, "cannot be made in /proc", "another --state")
+    says(room, FAIL, "cannot be measured")
+    assert not re.search("sudo|apt", finding.remedy + room.remedy)
 
 
 @pytest.mark.parametrize(("median_s", "level"), [(0.0002, OK), (0.09, OK), (0.11, WARN), (None, FAIL)])
@@ -134,7 +146,9 @@ def test_free_space(mib, level):
 
 
 def test_free_space_is_asked_of_the_place_where_the_folder_would_be(tmp_path):
-    assert abs(disk.free_bytes(tmp_path / "a/b") - shutil.disk_usage(tmp_path).free) < 2**30
+    free_bytes = disk.free_bytes(tmp_path / "a/b")
+    assert free_bytes is not None
+    assert abs(free_bytes - shutil.disk_usage(tmp_path).free) < 2**30
 
 
 def test_a_state_folder_in_memory_is_told_of(tmp_path):

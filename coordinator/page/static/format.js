@@ -48,7 +48,7 @@ function setText(element, text) {
 }
 
 const STATE_LOOK = {
-  training: "good", computing: "good", running: "good", finished: "done", done: "done", absent: "bad", refused: "bad", failed: "bad",
+  training: "good", computing: "good", running: "good", finished: "done", done: "done", absent: "bad", refused: "bad", revoked: "bad", failed: "bad",
   left: "bad", withheld: "bad", "never joined": "bad", declined: "held", drained: "held", draining: "held", stopped: "held",
 };
 

@@ -23,9 +23,9 @@ class LabSecurity:
     """The keys of a lab, as one coordinator uses them."""
 
     def __init__(self, lab: Path) -> None:
-        """Raises UsageError if the lab's folder is damaged, or open to other users."""
-        self.identity: Identity = open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR)
+        """Raises UsageError if the folder is no lab, is damaged, or open to other users."""
         self._lab, self._reader = lab, RegistryReader(lab)
+        self.identity: Identity = open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR)
         self._genuine: Genuine = crypto_keys().is_genuine
         self._look_again_s = float("-inf")
         self._sealings: dict[tuple[str, str], Sealing] = {}

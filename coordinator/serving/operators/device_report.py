@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.run_record import RunRecord
@@ -27,10 +27,11 @@ class DeviceReport:
         record: RunRecord,
         orders: Orders,
         state: Callable[[], RoundState],
+        revoked: Callable[[], Collection[str]],
     ) -> None:
-        """state: returns the state of the rounds."""
+        """state: returns the state of the rounds.  revoked: returns the devices whose keys the lab takes no more."""
         self._spec, self._roster, self._registry = spec, roster, registry
-        self._record, self._orders, self._state = record, orders, state
+        self._record, self._orders, self._state, self._revoked = record, orders, state, revoked
         self._seen_s: dict[str, float] = {}
         """When the last frame of each device that has joined arrived, in seconds of the server's clock."""
         self._here_s: dict[str, float] = {}
@@ -49,7 +50,7 @@ class DeviceReport:
         self._seen_s[device] = now_s
 
     def parted(self, device: str) -> None:
-        """Note that a device has left, or that the broker reports its link lost."""
+        """Note that a device has left or was revoked, or that the broker reports its link lost."""
         self._here_s.pop(device, None)
 
     def forgot(self, device: str) -> None:
@@ -145,6 +146,8 @@ class DeviceReport:
     def _doing(self, device: str) -> tuple[str, str]:
         """Return the word for what a device is doing, and why it is not training."""
         state, record = self._state(), self._record
+        if device in self._revoked():
+            return "revoked", "nothing of it counts; edge-sdk lab claim makes a claim with which it enrols again"
         if device in self._orders.paused:
             return "paused", f"an operator paused it; edge-sdk resume {device} invites it again"
         if device in state.members:
@@ -160,7 +163,7 @@ class DeviceReport:
             return "expected", "it is on the roster, and has sent nothing"
         if device not in self._registry.hellos:
             return "fetching", "it fetches the public set"
-        return "absent", "it has sent nothing since the coordinator was started"
+        return "absent", "it has not joined since the coordinator was started"
 
     def _member(self, device: str, state: RoundState) -> tuple[str, str]:
         number = state.place.round + 1

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import shlex
 import shutil
 import statistics
 import tempfile
@@ -20,7 +22,9 @@ LEAST_BYTES, GOOD_BYTES = 64 * 2**20, 512 * 2**20
 SLOW_BYTES_PER_S = 2e6
 MIB_WRITTEN = 4
 """What the measurement of the speed writes, in MiB."""
-_FREE = "sudo apt clean; sudo journalctl --vacuum-size=50M"
+_FREE = "on the disk of the system: sudo apt clean; sudo journalctl --vacuum-size=50M"
+_ABOVE = "see the line `state folder` above"
+_UNWRITABLE = "cannot be measured: no file can be written in the folder"
 IN_MEMORY = ("tmpfs", "ramfs", "devtmpfs")
 MOUNTS = Path("/proc/self/mounts")
 
@@ -28,23 +32,38 @@ MOUNTS = Path("/proc/self/mounts")
 def nearest(folder: Path) -> Path:
     """Return the folder itself, or the first folder above it that exists, in which it would be made."""
     full = folder.absolute()
-    return next(path for path in (full, *full.parents) if path.exists())
+    return next(path for path in (full, *full.parents) if os.path.exists(path))  # noqa: PTH110  # Path.exists raises where a folder above may not be read
 
 
 def judge_writable(folder: Path) -> Finding:
     """Judge whether the state folder exists or can be made, and files can be written in it."""
-    place = nearest(folder)
+    place, full = nearest(folder), folder.absolute()
     if not place.is_dir():
-        return fail(f"{place} is a file, not a folder", f"mv {place} {place}.old, or give --state another folder")
+        old, new = shlex.quote(str(place)), shlex.quote(f"{place}.old")
+        return fail(f"{place} is a file, not a folder", f"mv {old} {new}, or give --state another folder")
     try:
         with tempfile.TemporaryFile(dir=place):
             pass
     except OSError as error:
-        return fail(
-            f"{place}: {error.strerror or error}",
-            f"sudo chown -R $USER {place} && chmod u+rwx {place}, or use another --state",
-        )
-    return ok(str(folder) if place == folder.absolute() else f"{folder} will be made in {place}")
+        found = f"{folder}: " if place == full else f"{folder} cannot be made in {place}: "
+        return fail(f"{found}{error.strerror or error}", _remedy(full, error.errno, made=place == full))
+    return ok(str(folder) if place == full else f"{folder} will be made in {place}")
+
+
+def _remedy(folder: Path, fault: int | None, *, made: bool) -> str:
+    """Return what lets files be written in a folder.  fault: an errno.  made: whether the folder exists.
+
+    Only the folder itself changes its owner: what is above it may belong to the system, and to other programs.
+    """
+    another = "use another --state"
+    if fault == errno.ENOSPC:
+        return f"see the line `state room` below, or {another}"
+    if fault not in (errno.EACCES, errno.EPERM):
+        return f"{another}, on a card, a disk or flash"
+    own = shlex.quote(str(folder))
+    if made:
+        return f"sudo chown $USER {own} && chmod u+rwx {own}, or {another}"
+    return f"sudo mkdir -p {own} && sudo chown $USER {own}, or {another}"
 
 
 def judge_medium(folder: Path, kind: str) -> Finding:
@@ -82,7 +101,7 @@ def read_mounts() -> str:
 def judge_sync(median_s: float | None) -> Finding:
     """Judge the time of a sync of 4 KiB, in seconds, which each exchange waits for; None: it could not be measured."""
     if median_s is None:
-        return fail("cannot be measured: no file can be written in the folder", "see the line `state folder` above")
+        return fail(_UNWRITABLE, _ABOVE)
     shown = f"{1e3 * median_s:.1f} ms for 4 KiB"
     if median_s > SLOW_SYNC_S:
         return warn(f"{shown}: slow", "is it a worn card or a network share? put --state on a faster disk")
@@ -108,7 +127,7 @@ def _sync_s(descriptor: int) -> float:
 def judge_speed(bytes_per_s: float | None) -> Finding:
     """Judge the rate of durable writes in bytes a second; None: it could not be measured."""
     if bytes_per_s is None:
-        return fail("cannot be measured: no file can be written in the folder", "see the line `state folder` above")
+        return fail(_UNWRITABLE, _ABOVE)
     shown = f"{bytes_per_s / 1e6:.1f} MB/s"
     if bytes_per_s < SLOW_BYTES_PER_S:
         return warn(
@@ -126,8 +145,10 @@ def measure_bytes_per_s(folder: Path) -> float | None:
         return None
 
 
-def judge_room(free_bytes: int) -> Finding:
-    """Judge the free space."""
+def judge_room(free_bytes: int | None) -> Finding:
+    """Judge the free space; None: the folder is on no disk."""
+    if free_bytes is None:
+        return fail(_UNWRITABLE, _ABOVE)
     shown = f"{free_bytes / 2**30:.1f} GiB free" if free_bytes >= 2**30 else f"{free_bytes / 2**20:.0f} MiB free"
     if free_bytes < LEAST_BYTES:
         return fail(
@@ -138,6 +159,7 @@ def judge_room(free_bytes: int) -> Finding:
     return ok(shown)
 
 
-def free_bytes(folder: Path) -> int:
-    """Return the free bytes on the disk on which the folder is, or would be made."""
-    return shutil.disk_usage(nearest(folder)).free
+def free_bytes(folder: Path) -> int | None:
+    """Return the free bytes on the disk on which the folder is, or would be made; None: it is on no disk."""
+    usage = shutil.disk_usage(nearest(folder))
+    return usage.free if usage.total else None  # a file system of the kernel, such as /proc, has no size
