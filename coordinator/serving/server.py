@@ -415,7 +415,7 @@ class Server:
         known = self._registry.known(sender)
         total = self.record.refused_frame(sender, kind, count=count, named=known)
         if total == count or len(str(total)) > len(str(total - count)):
-            line = f"refused {total} {kind} frame{'s' * (total != 1)} of {sender}: {reason}"
+            line = f"refused {total} message{'s' * (total != 1)} of {sender} ({kind}): {reason}"
             told = line if known else self._strangers.line(line, now_s)
             if told is not None:
                 log.warning("%s", told)
