@@ -52,7 +52,7 @@ from coordinator.writers.opening import NO_WRITERS, RunWriters, WriterOptions, r
 from edge_sdk import toml
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
-from edge_sdk.errors import Damaged, MissingExtra, StoreError, UsageError
+from edge_sdk.errors import Damaged, InUse, MissingExtra, StoreError, UsageError
 from edge_sdk.methods.registry import method_of
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
@@ -221,9 +221,9 @@ def _resume_command(
 ) -> str:
     """Return the command line that goes on with this run; it names the variable for the password, not the password."""
     options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-    options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {folder}"
+    options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {shlex.quote(str(folder))}"
     secret = f"{PASSWORD_VARIABLE}=... " if without_password(reach.broker) != reach.broker else ""
-    return f"{secret}edge-sdk coordinator {file}{options} --resume"
+    return f"{secret}edge-sdk coordinator {shlex.quote(str(file))}{options} --resume"
 
 
 def _show(result: Result, folder: Path, *, as_json: bool) -> None:
@@ -262,7 +262,7 @@ def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) 
     """Find out where the broker is, and open the keys of the lab.  Raises UsageError."""
     given = {"--lab": lab, "--ca": tls.ca, "--cert": tls.certificate, "--key": tls.key}
     options = "".join(f" {option} {shlex.quote(str(file))}" for option, file in given.items() if file is not None)
-    options += "" if broker is None else f" --broker {without_password(broker)}"
+    options += "" if broker is None else f" --broker {shlex.quote(without_password(broker))}"
     if lab is None:
         if broker is None:
             raise UsageError("give --broker URL, or --lab DIR with the folder that edge-sdk lab init made")
@@ -298,15 +298,15 @@ def _observers(
 def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[[str], None]) -> Ledger:
     """The ledger of a run directory; with `quarantine` a damaged one is set aside, and an empty one is begun.
 
-    tell: is called with a line about that.  Raises UsageError if it would overwrite a run, or there is none to resume;
-    Damaged if it is not as it was written.
+    tell: is called with a line about that.  Raises UsageError if it would overwrite a run, if another coordinator
+    serves it, or if there is none to resume; Damaged if it is not as it was written.
     """
     path = folder / LEDGER
     log = path.with_name(f"{path.name}-wal")
     if resume and not path.exists() and not log.exists():
         raise UsageError(f"{folder}: nothing to resume here (no {LEDGER}); start without --resume")
     if not resume and path.exists():
-        if _has_begun(path):
+        if _has_begun(path, folder):
             raise UsageError(
                 f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder"
             )
@@ -315,7 +315,7 @@ def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[
     def found() -> Ledger:
         if path.exists() and path.stat().st_size == 0:
             raise Damaged(path, "it is empty", CONTENTS.lost, CONTENTS.remedy)
-        return Ledger(path)
+        return _opened(path, folder)
 
     return opened_or_anew(found, path, quarantine=quarantine, tell=tell)
 
@@ -337,10 +337,20 @@ def lost_rounds(folder: Path, done: int) -> str:
     )
 
 
-def _has_begun(path: Path) -> bool:
+def _has_begun(path: Path, folder: Path) -> bool:
     """Whether there is anything in a ledger to go on with: a device that has joined, or a ledger that does not read."""
     try:
-        with closing(Ledger(path)) as ledger:
+        with closing(_opened(path, folder)) as ledger:
             return bool(ledger.enrolled()) or ledger.last_checkpoint() is not None
     except StoreError:
         return True
+
+
+def _opened(path: Path, folder: Path) -> Ledger:
+    """The ledger of a run directory.  Raises UsageError if another coordinator has it open."""
+    try:
+        return Ledger(path)
+    except InUse:
+        raise UsageError(
+            f"{folder}: a coordinator already serves this run; stop it, or give --out another folder"
+        ) from None

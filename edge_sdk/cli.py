@@ -93,15 +93,17 @@ def commands() -> list[Subcommand]:
 class OneLineParser(argparse.ArgumentParser):
     """A parser whose error is one line: argparse's own shows the usage of the command before it."""
 
+    advice = ""
+    """What to do about an error; empty: see the help."""
+
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the arguments, and exit with code 2."""
         told = " ".join(message.split())
         choice = re.match(r"(?P<where>.*invalid choice: )'(?P<word>[^']*)' \(choose from (?P<known>.*)\)", told)
         if choice and (near := meant(choice["word"], re.findall(r"[\w.:-]+", choice["known"]))):
             told = f"{choice['where']}'{choice['word']}'; {near.rstrip()}"
-        self.exit(
-            UsageError.exit_code, f"{self.prog}: {told}{'' if told.endswith('?') else ';'} see {self.prog} --help\n"
-        )
+        advice = self.advice or f"see {self.prog} --help"
+        self.exit(UsageError.exit_code, f"{self.prog}: {told}{'' if told.endswith('?') else ';'} {advice}\n")
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
@@ -146,7 +148,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line; argparse itself blames the whole program for an option that a command does not have."""
     args, unknown = parser().parse_known_args(argv)
     if unknown:
-        OneLineParser(prog=f"edge-sdk {args.command.name}").error(f"unrecognized arguments: {' '.join(unknown)}")
+        blamed = OneLineParser(prog=f"edge-sdk {args.command.name}")
+        blamed.advice = getattr(args, "advice", "")
+        blamed.error(f"unrecognized arguments: {' '.join(unknown)}")
     return args
 
 

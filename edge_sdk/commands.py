@@ -95,6 +95,12 @@ def _sizes(text: str) -> list[int]:
     return sizes
 
 
+_INSTALL_EXAMPLE = (
+    "edge-sdk install --systemd -- --broker mqtt://lab:1883 --federation cameras --app my_app:make --id cam-7"
+)
+_AFTER_DASHES = f"the device's options go after --, such as: {_INSTALL_EXAMPLE}"
+
+
 def _install_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--systemd", action="store_true", help="as a service of systemd")
     parser.add_argument("--dry-run", action="store_true", help="show the unit, write nothing")
@@ -121,12 +127,14 @@ def _install_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="-- OPTIONS",
         help="the options of `edge-sdk device`, run in this folder",
     )
-    parser.set_defaults(read_device=_read_device)
+    parser.set_defaults(read_device=_read_device, advice=_AFTER_DASHES)
 
 
 def _read_device(options: list[str]) -> argparse.Namespace:
     """Read the options of `edge-sdk device`, whose mistakes are told as that command tells them."""
-    parser = OneLineParser(prog="edge-sdk install --systemd --", allow_abbrev=False)
+    usage = "edge-sdk install --systemd -- OPTIONS"
+    parser = OneLineParser(prog="edge-sdk install", usage=usage, allow_abbrev=False)
+    parser.advice = _AFTER_DASHES
     _device_arguments(parser)
     return parser.parse_args(options)
 
@@ -239,7 +247,7 @@ INSPECT = Subcommand(
 INSTALL = Subcommand(
     name="install",
     help="make a device a service that starts at boot, with limits",
-    example="edge-sdk install --systemd -- --broker mqtt://lab:1883 --federation cameras --app my_app:make --id cam-7",
+    example=_INSTALL_EXAMPLE,
     arguments=_install_arguments,
     function="edge_sdk.tools.install.command:command",
 )

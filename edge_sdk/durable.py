@@ -15,7 +15,7 @@ from typing import NamedTuple
 from edge_sdk.at_rest.digests import damaged_table, declared, digest_rows, row_digest
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.write_ahead_log import has_lost_commits
-from edge_sdk.errors import Damaged, StoreError
+from edge_sdk.errors import Damaged, InUse, StoreError
 
 APPLICATION_ID = 0x4544474B
 """The SQLite application id of this project's files, `EDGK`; databases of other programs are not written to."""
@@ -245,7 +245,7 @@ def as_store_error(path: Path | None, contents: Contents | None = None) -> Itera
     except sqlite3.OperationalError as error:
         text = str(error)
         if "locked" in text:
-            raise StoreError(f"{path}: another process is using it; give each process its own state folder") from error
+            raise InUse(f"{path}: another process is using it; give each process its own state folder") from error
         if any(each in text for each in _BROKEN):
             raise _damage(path, text, contents) from error
         raise StoreError(f"{path}: {text}; check free space and the folder's rights") from error

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import csv
 import secrets
+import shlex
 import shutil
 import signal
 import socket
@@ -42,8 +43,9 @@ def init_command(args: argparse.Namespace) -> int:
     advice = broker_settings.version_advice()
     if advice:
         _say(f"note: {advice}")
-    _say(f"start the broker and the desk:  edge-sdk lab serve {args.lab}")
-    _say(f"issue a claim for each device:  edge-sdk lab claim --lab {args.lab} device-01 device-02")
+    typed = shlex.quote(str(args.lab))
+    _say(f"start the broker and the desk:  edge-sdk lab serve {typed}")
+    _say(f"issue a claim for each device:  edge-sdk lab claim --lab {typed} device-01 device-02")
     _say(f"keep a copy of {args.lab} where nobody else reads it: whoever has it can enrol devices")
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sqlite3
 import stat
 import tempfile
@@ -11,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edge_sdk.durable import as_store_error
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import InUse, UsageError
 
 PRIVATE, PUBLIC = 0o600, 0o644
 LOCK_S = 10.0
@@ -52,8 +53,8 @@ def read_secret(path: Path) -> bytes:
     content = read_part(path)
     if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
         raise UsageError(
-            f"{path} can be read by other users of this machine: chmod 600 {path}, and enrol again if one of them may "
-            "have copied it"
+            f"{path} can be read by other users of this machine: chmod 600 {shlex.quote(str(path))}, and enrol again "
+            "if one of them may have copied it"
         )
     return content
 
@@ -72,11 +73,19 @@ def locked(folder: Path) -> Iterator[None]:
     with as_store_error(folder):
         lock = sqlite3.connect(folder / ".lock", timeout=LOCK_S, isolation_level=None)
     try:
-        with as_store_error(folder):
-            lock.execute("BEGIN EXCLUSIVE")
+        _begin(lock, folder)
         yield
     finally:
         lock.close()
+
+
+def _begin(lock: sqlite3.Connection, folder: Path) -> None:
+    try:
+        with as_store_error(folder):
+            lock.execute("BEGIN EXCLUSIVE")
+    except InUse:
+        text = f"{folder}: another process has been changing it for {LOCK_S:g} s; end that one, or wait for it"
+        raise InUse(text) from None
 
 
 def read_counter(path: Path) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import secrets
+import shlex
 import sys
 import time
 from collections.abc import Iterator
@@ -69,7 +70,7 @@ def command(args: argparse.Namespace) -> int:
     key_files.write_whole(folder / ABOUT, about.to_json())
     sys.stdout.write(
         f"{claim.device} is enrolled; its keys are in {folder}, and {args.claim} is used up\n"
-        f"take part: edge-sdk device --identity {folder} --federation NAME --app my_app:make\n"
+        f"take part: edge-sdk device --identity {shlex.quote(str(folder))} --federation NAME --app my_app:make\n"
     )
     return 0
 

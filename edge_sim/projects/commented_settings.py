@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import shlex
 import sys
 import textwrap
 import typing
@@ -59,7 +60,7 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError(f"{args.file}: is there already; give another name, or remove it") from None
     except OSError as error:
         raise unwritable(error, f"{args.file}: cannot be written ({error.strerror}); give another name") from None
-    sys.stdout.write(f"wrote {args.file}; try it with: edge-sdk simulate {args.file}\n")
+    sys.stdout.write(f"wrote {args.file}; try it with: edge-sdk simulate {shlex.quote(str(args.file))}\n")
     return 0
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import difflib
 import json
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -114,7 +115,9 @@ def _fits(file: Path, classes: int | None) -> Mapping[str, Mapping[str, str]]:
 
 def _fits_text(file: Path, fits: Mapping[str, Mapping[str, str]], room: int | None) -> str:
     """Return a paragraph for each part that a model can have; room: the width in characters, None: any."""
-    lines = [folded(f"{file}: what it could do in each method; edge-sdk inspect {file} says why", room)]
+    lines = [
+        folded(f"{file}: what it could do in each method; edge-sdk inspect {shlex.quote(str(file))} says why", room)
+    ]
     for part, said in _PARTS.items():
         names = [name for name, row in fits.items() if row["part"] == part]
         if names:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import getpass
 import re
+import shlex
 import shutil
 import string
 import sys
@@ -61,7 +62,7 @@ def command(args: argparse.Namespace) -> int:
     make_project(answers)
     sys.stdout.write(
         f"made {answers.folder}: app.py, prepare.py, federation.toml, test_app.py, systemd/coordinator.service\n"
-        f"\nNext:\n  cd {answers.folder}\n"
+        f"\nNext:\n  cd {shlex.quote(str(answers.folder))}\n"
         "  python prepare.py            made-up data, so that it runs before yours is there\n"
         "  python -m unittest           your app, and a federation of it in memory\n"
         "  then read README.md\n"

@@ -120,10 +120,9 @@ def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
     if not (out / "checkpoint").exists():
         return "the federation had not begun, so there is nothing to resume: start again"
     overrides = "".join(f" --set {shlex.quote(each)}" for each in args.overrides)
-    again = (
-        f"edge-sdk simulate {args.file}{overrides} --broker {args.broker}{' --trace' * args.trace} --out {out} --resume"
-    )
-    return f"the state is kept, go on with: {again}"
+    file, broker, folder = (shlex.quote(str(each)) for each in (args.file, args.broker, out))
+    options = f"{overrides} --broker {broker}{' --trace' * args.trace} --out {folder}"
+    return f"the state is kept, go on with: edge-sdk simulate {file}{options} --resume"
 
 
 def _observer(  # noqa: PLR0917  # what one run is watched by

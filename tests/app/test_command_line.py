@@ -126,6 +126,22 @@ def test_a_place_that_cannot_be_written_is_named_as_it_was_typed(
 
 
 @pytest.mark.parametrize(
+    ("arguments", "command"),
+    [
+        (("new", "my +#", "--model", "numpy", "--classes", "3", "--devices", "2"), "cd 'my +#'"),
+        (("init", "my +#"), "simulate 'my +#'"),
+        (("lab", "init", "my +#", "--host", "localhost"), "lab serve 'my +#'"),
+    ],
+)
+def test_a_command_that_is_shown_quotes_the_place_in_it(
+    lab: Path, arguments: tuple[str, ...], command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(list(arguments)) == 0
+    assert f"{command}\n" in capsys.readouterr().out
+    assert (lab.parent / "my +#").exists()
+
+
+@pytest.mark.parametrize(
     ("number", "code"), [(errno.ENOSPC, 1), (errno.EROFS, 1), (errno.ENOTDIR, 2), (errno.EACCES, 2)]
 )
 def test_a_disk_that_fails_is_no_mistake_of_the_user(number: int, code: int) -> None:

@@ -75,6 +75,16 @@ def test_a_damaged_ledger_is_set_aside_and_the_run_begins_anew(tmp_path: Path) -
     assert str(aside) in line
 
 
+@pytest.mark.parametrize("resume", [False, True])
+def test_a_ledger_that_another_coordinator_has_open_is_no_state_folder(tmp_path: Path, resume: bool) -> None:
+    with (
+        closing(open_ledger(tmp_path, resume=False, quarantine=False, tell=print)),
+        pytest.raises(UsageError, match="--out") as found,
+    ):
+        open_ledger(tmp_path, resume=resume, quarantine=True, tell=print)
+    assert str(found.value).startswith(f"{tmp_path}: a coordinator")
+
+
 def test_an_empty_ledger_is_no_run_to_resume(tmp_path: Path) -> None:
     (tmp_path / LEDGER).parent.mkdir()
     (tmp_path / LEDGER).touch()

@@ -11,7 +11,7 @@ import labs
 import pytest
 
 from coordinator.serving.intake.signatures import LabSecurity
-from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.errors import InUse, RemoteProtocolError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.crypto_keys import is_genuine, new_signing_key, read_signing_key
 from edge_sdk.identity.folder import CERTIFICATE, SIGNING, TLS_KEY, open_identity
@@ -165,3 +165,11 @@ def test_what_is_wrong_with_a_folder_is_one_line(folder: Path, lab: Path, damage
 def test_an_identity_has_one_role(lab: Path) -> None:
     with pytest.raises(UsageError, match="coordinator"):
         open_identity(lab / "coordinator", Role.DEVICE)
+
+
+def test_a_folder_that_another_process_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(key_files, "LOCK_S", 0.01)
+    with key_files.locked(tmp_path), pytest.raises(InUse) as found, key_files.locked(tmp_path):
+        pass
+    assert str(tmp_path) in str(found.value)
+    assert "state folder" not in str(found.value)

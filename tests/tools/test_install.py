@@ -151,6 +151,16 @@ def test_what_would_fail_later_is_one_line_now(capsys, before, options, named):
     assert any(each in told for each in named.split("|"))
 
 
+@pytest.mark.parametrize("options", [(), ("--", "--id", "cam-7"), ("--federation", "cameras")])
+def test_where_the_options_of_the_device_go_is_shown(capsys, options):
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["install", "--systemd", *options])
+    assert ended.value.code == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert "--systemd -- --broker" in told
+
+
 @pytest.mark.parametrize("options", [("--cpu-weight", "0"), ("--cpu-weight", "10001"), ("--nice", "x")])
 def test_a_number_out_of_range_does_not_list_the_whole_range(capsys, options):
     with pytest.raises(SystemExit) as ended:

@@ -197,7 +197,8 @@ class OperatorDesk:
         self._record.left.pop(device, None)
         if self._state().between_rounds:
             self._orders.delete_forgotten(self._registry)
-        again = "; it is here: started again, it joins as a new device" if here else ""
+        joins = "; it is here: when its link comes back, or it is started again, it joins as a new device"
+        again = f"{joins} (edge-sdk drain, in place of forget, keeps a device out)" if here else ""
         text = f"{device} is forgotten: it is not waited for, and another device may have its number{again}"
         return True, text, rounds.Left(device, now_s)
 

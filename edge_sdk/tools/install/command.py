@@ -6,6 +6,7 @@ import argparse
 import getpass
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -172,7 +173,7 @@ def _next_steps(service: Service, file: Path) -> str:
             else [f"  loginctl enable-linger {service.user}  # so that it runs while nobody is logged in"]
         ),
         f"  {journal} -fu {service.name}",
-        f"to remove it: {manager} disable --now {service.name} && rm {file}",
+        f"to remove it: {manager} disable --now {service.name} && rm {shlex.quote(str(file))}",
     ]
     return "\n".join(lines) + "\n"
 
