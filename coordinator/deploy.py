@@ -6,6 +6,7 @@ import argparse
 import dataclasses
 import json
 import random
+import secrets
 import shlex
 import sys
 import time
@@ -39,7 +40,7 @@ from coordinator.report.run_files import write_run
 from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from coordinator.report.tables import show_table
-from coordinator.serving import final_prototypes
+from coordinator.serving import final_prototypes, other_coordinator
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.outcome import device_result, run_result
@@ -57,6 +58,9 @@ from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
+
+QUESTION_EXPIRES_S = 2
+"""Seconds for which the broker keeps a question for a coordinator that is away."""
 
 
 def command(args: argparse.Namespace) -> int:
@@ -109,6 +113,7 @@ def run_coordinator(
     ready = federation(settings)
     folder = out or Path("runs") / ready.spec.federation
     spec = ready.spec
+    _refuse_second(reach, spec.federation)
     transport = _transport(reach, spec.federation, cloud_safe=cloud_safe)
     if not resume:
         make_folder(folder, f"--out {folder}")
@@ -173,6 +178,22 @@ def _draw(result: Result, folder: Path, progress: RunObserver) -> None:
         draw_run(result, folder / "plots")
     except MissingExtra as missing:
         progress.noted(f"no plots: {missing}")
+
+
+def _refuse_second(reach: Reach, federation: str) -> None:
+    """Raise UsageError if another coordinator of this federation answers on this broker.
+
+    In a lab this is not known beforehand: who connects with this machine's certificate takes the other's place.
+    """
+    if reach.security is not None:
+        return
+    name, seed = f"operator-{secrets.token_hex(6)}", secrets.randbits(32)
+    transport = MqttTransport(reach.broker, name, tls=reach.tls, clean=True, seed=seed, expires_s=QUESTION_EXPIRES_S)
+    if other_coordinator.another_serves(transport, federation, name):
+        raise UsageError(
+            f"another coordinator of {federation!r} is running on {without_password(reach.broker)}: stop it, or give "
+            "this federation another name"
+        )
 
 
 def _transport(reach: Reach, federation: str, *, cloud_safe: bool) -> MqttTransport:

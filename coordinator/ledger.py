@@ -11,9 +11,9 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +46,7 @@ CREATE TABLE IF NOT EXISTS closed (
     PRIMARY KEY (round, exchange));
 CREATE TABLE IF NOT EXISTS slots (device TEXT PRIMARY KEY, round INTEGER NOT NULL, frame BLOB NOT NULL, digest BLOB);
 CREATE TABLE IF NOT EXISTS checkpoint (round INTEGER NOT NULL, state BLOB NOT NULL, record TEXT NOT NULL, digest BLOB);
+CREATE TABLE IF NOT EXISTS history (round INTEGER PRIMARY KEY, entry TEXT NOT NULL, digest BLOB);
 """
 
 CONTENTS = Contents(
@@ -92,6 +93,8 @@ class Checkpoint:
     round: int
     state: bytes
     record: dict[str, Any]
+    history: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """What is noted of each round, by number."""
 
 
 class Ledger:
@@ -297,9 +300,20 @@ class Ledger:
         frame: bytes = self._whole(query, place.round, place.exchange, device)[0][3]
         return frame
 
-    def checkpoint(self, round_: int, state: bytes, record: dict[str, Any], slots: Slots | None = None) -> None:
-        """Begin a round: delete the rows of earlier rounds, except uploads that go into slots."""
-        slots = slots or Slots()
+    def checkpoint(
+        self,
+        round_: int,
+        state: bytes,
+        record: dict[str, Any],
+        slots: Slots | None = None,
+        history: Mapping[int, Mapping[str, Any]] | None = None,
+    ) -> None:
+        """Begin a round: delete the rows of earlier rounds, except uploads that go into slots.
+
+        history: what is noted of some rounds, by number; it replaces what was noted of these, and no other.  So a
+        checkpoint does not grow with the number of rounds.
+        """
+        slots, noted = slots or Slots(), [with_digest(at, json.dumps(entry)) for at, entry in (history or {}).items()]
         with self._transaction():
             self._fill_slots(round_ - 1, slots.filled)
             self._db.execute("DELETE FROM slots WHERE round < ?", (slots.oldest,))
@@ -307,6 +321,7 @@ class Ledger:
             self._db.execute("DELETE FROM checkpoint")
             row = with_digest(round_, state, json.dumps(record))
             self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?, ?)", row)
+            self._db.executemany("INSERT OR REPLACE INTO history VALUES (?, ?, ?)", noted)
             self._db.execute("DELETE FROM uploads WHERE round < ?", (round_,))
             self._db.execute("DELETE FROM closed WHERE round < ?", (round_,))
         self._logged_bytes += len(state)
@@ -332,7 +347,10 @@ class Ledger:
     def last_checkpoint(self) -> Checkpoint | None:
         """The checkpoint at the start of the last round; None: there is none yet."""
         rows = self._whole("SELECT * FROM checkpoint")
-        return Checkpoint(rows[0][0], rows[0][1], json.loads(rows[0][2])) if rows else None
+        if not rows:
+            return None
+        (round_, state, record), noted = rows[0], self._whole("SELECT * FROM history ORDER BY round")
+        return Checkpoint(round_, state, json.loads(record), {at: json.loads(entry) for at, entry in noted})
 
     def copy_to(self, path: Path) -> None:
         """Write everything into a file, so that a simulation in memory can be saved."""

@@ -92,7 +92,7 @@ def tables(devices: int, folder: Path) -> dict[str, Any]:
     np.savez(path, **arrays)
     return TABLES | {
         "federation": TABLES["federation"] | {"devices": devices},
-        "data": {"source": "npz", "path": str(path)},
+        "data": {"source": "npz", "path": str(path), "public": 0},
         "fleet": [{"count": devices, "model": "softmax", "board": "rpi4"}],
     }
 

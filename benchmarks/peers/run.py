@@ -135,11 +135,12 @@ OFFLINE = "No network but the loopback was in reach."
 
 REMARKS = """\
 Flower runs one client on each core and looks for replies every 0.1 s, so the time of its short rounds snaps to that;
-it alone uses both cores, hence the two ratios. `lost` counts device-rounds whose result never reached the mean: Flower
-says so in its log and goes on. `edge` is our own simulator, a whole federation with every weight through the codec: its
-mini-batches are other ones each round, so its test loss is not compared; dense nets are stacked on two threads, the
-convolutions train in two processes. FedML's first round is sequential training, not FedAvg, unless it is given a copied
-state dict: here it is. HtFLlib has no package that this script could install: nothing of it was measured."""
+it and ours use both cores, hence the two ratios. `lost` counts device-rounds whose result never reached the mean:
+Flower says so in its log and goes on. `edge` is our own simulator, a whole federation with every weight through the
+codec: its mini-batches are other ones each round, so its test loss is not compared; whole devices are in two
+processes (engine `shards`), with the bits of one. FedML's first round is sequential training, not FedAvg, unless it
+is given a copied state dict: here it is. HtFLlib has no package that this script could install: nothing of it was
+measured."""
 
 
 def page(known: Known) -> str:

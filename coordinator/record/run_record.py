@@ -201,6 +201,8 @@ class RunRecord:
     """Tells why nothing has come from a device, where a simulation knows; empty: it does not.  Not saved."""
     waiting: Waiting = field(default_factory=Waiting)
     """Starts empty after a restart, unless `remember` restores it."""
+    unsaved: set[int] = field(default_factory=set, repr=False, compare=False)
+    """The rounds, by number, of which something was noted that `saved` does not know of yet."""
     _closed: _Totals = field(default_factory=_Totals)
     """The sums over all completed rounds."""
 
@@ -214,6 +216,7 @@ class RunRecord:
         if not metrics or rounds <= 0:
             return
         named = {PREFIXES[model] + name: value for name, value in metrics.items()}
+        self.unsaved.add(rounds)
         for name in CURVES:
             if name in named:
                 getattr(self, name).setdefault(rounds, {})[device] = named[name]
@@ -225,6 +228,7 @@ class RunRecord:
 
     def instrument(self, round_: int, source: str, values: Mapping[str, float]) -> None:
         """Note instruments of a device or the coordinator; a later exchange of the round replaces an earlier one."""
+        self.unsaved.add(round_)
         for name, value in values.items():
             self.instruments.setdefault(round_, {}).setdefault(name, {})[source] = value
 
@@ -233,6 +237,7 @@ class RunRecord:
         names = [name for name in CURVES if _model(name) == "personal"]
         earlier = {number for name in names for number, found in getattr(self, name).items() if device in found}
         last = max((number for number in earlier if number < rounds), default=0)
+        self.unsaved.add(rounds)
         for name in names:
             value = getattr(self, name).get(last, {}).get(device)
             if value is not None:
@@ -401,6 +406,7 @@ class RunRecord:
         )
         self._closed = now
         self.rounds.append(result)
+        self.unsaved.add(result.round)
         self.holders, self.sharers = Counter(), 0
         self.round_declined, self.round_silent = Counter(), 0
         return result
@@ -440,6 +446,7 @@ class RunRecord:
         for name, rounds in unclosed.get("figures", {}).items():  # older checkpoints do not have them
             for number, found in rounds.items():
                 getattr(self, name).setdefault(int(number), {}).update(found)
+                self.unsaved.add(int(number))
         self.metrics.update({device: {**found} for device, found in unclosed.get("metrics", {}).items()})
 
     def laggards(self) -> tuple[str, ...]:
@@ -458,7 +465,7 @@ class RunRecord:
         return newest, self.accuracy.get(newest, {})
 
     def to_json(self) -> dict[str, Any]:
-        """The record as plain values for JSON."""
+        """The record as plain values for JSON, without what it notes of each round (`new_history`)."""
         names = (
             "updates",
             "refused_frames",
@@ -488,32 +495,44 @@ class RunRecord:
             "scalars",
             "contributed",
             "rounds_done",
-            *CURVES,
             "metrics",
-            "instruments",
             "missed",
             "stopped",
             "asked",
             "answered",
         )
-        plain: dict[str, Any] = {name: getattr(self, name) for name in names}
-        rounds = [{name: getattr(r, name) for name in (*KEPT, *TOTALS)} for r in self.rounds]
-        return {**plain, "rounds": rounds}
+        return {name: getattr(self, name) for name in names}
+
+    def new_history(self) -> dict[int, dict[str, Any]]:
+        """What is noted of each unsaved round, as plain values for JSON, by its number."""
+        return {number: self._noted(number) for number in sorted(self.unsaved)}
+
+    def _noted(self, number: int) -> dict[str, Any]:
+        by_round = {name: getattr(self, name).get(number) for name in (*CURVES, "instruments")}
+        found: dict[str, Any] = {name: noted for name, noted in by_round.items() if noted}
+        if 1 <= number <= len(self.rounds):
+            result = self.rounds[number - 1]
+            found["result"] = {name: getattr(result, name) for name in (*KEPT, *TOTALS)}
+        return found
+
+    def saved(self) -> None:
+        """Note that what `new_history` returned is durable."""
+        self.unsaved.clear()
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> RunRecord:
-        """Restore what `to_json` returned."""
-        curves: dict[str, Any] = {
-            name: {int(r): dict(found) for r, found in plain.get(name, {}).items()} for name in CURVES
+    def from_json(cls, plain: Mapping[str, Any], history: Mapping[int, Mapping[str, Any]]) -> RunRecord:
+        """Restore what `to_json` returned, and what `new_history` did of each round."""
+        older = _older_history(plain)
+        history = {**older, **history}
+        by_round: dict[str, Any] = {
+            name: {number: noted[name] for number, noted in sorted(history.items()) if name in noted}
+            for name in (*CURVES, "instruments", "result")
         }
+        results = by_round.pop("result")
         return cls(
-            **curves,
+            **by_round,
             metrics={device: dict(found) for device, found in plain["metrics"].items()},
-            instruments={
-                int(number): {name: dict(values) for name, values in found.items()}
-                for number, found in plain.get("instruments", {}).items()
-            },
-            rounds=[RoundResult(round=i, **books) for i, books in enumerate(plain["rounds"], 1)],
+            rounds=[RoundResult(round=number, **result) for number, result in results.items()],
             updates=Counter(plain["updates"]),
             refused_frames={sender: Counter(kinds) for sender, kinds in plain["refused_frames"].items()},
             refused_by_devices={
@@ -548,4 +567,14 @@ class RunRecord:
             missed=[Missed(*each) for each in plain.get("missed", ())],
             asked=plain["asked"],
             answered=plain["answered"],
+            unsaved=set(older),
         )
+
+
+def _older_history(plain: Mapping[str, Any]) -> dict[int, dict[str, Any]]:
+    """Return the history by round of a record that holds all of it: ledgers had no table of it once."""
+    found = {number: {"result": result} for number, result in enumerate(plain.get("rounds", ()), 1)}
+    for name in (*CURVES, "instruments"):
+        for number, noted in plain.get(name, {}).items():
+            found.setdefault(int(number), {})[name] = noted
+    return found

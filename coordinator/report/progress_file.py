@@ -201,6 +201,8 @@ def _from_ledger(path: Path) -> dict[str, Any]:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_S)) as ledger:
             spec = ledger.execute("SELECT value FROM meta WHERE name = 'spec'").fetchone()
             checkpoint = ledger.execute("SELECT round, record FROM checkpoint").fetchone()
+            known = ledger.execute("SELECT 1 FROM sqlite_master WHERE name = 'history'").fetchone()
+            history = dict(ledger.execute("SELECT round, entry FROM history")) if known else {}
             devices = ledger.execute("SELECT COUNT(*) FROM devices").fetchone()[0]
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
@@ -208,22 +210,27 @@ def _from_ledger(path: Path) -> dict[str, Any]:
         raise UsageError(f"{path}: cannot be read ({error})") from None
     except sqlite3.DatabaseError as error:
         raise UsageError(f"{path}: is no ledger, or damaged ({error})") from None
-    return _checkpoint_progress(path, spec, checkpoint, devices) | {
+    return _checkpoint_progress(path, spec, checkpoint, history, devices) | {
         "source": "ledger",
         "updated_s": path.stat().st_mtime,
     }
 
 
 def _checkpoint_progress(
-    path: Path, spec_row: tuple[bytes] | None, checkpoint: tuple[int, str] | None, devices: int
+    path: Path,
+    spec_row: tuple[bytes] | None,
+    checkpoint: tuple[int, str] | None,
+    history: Mapping[int, str],
+    devices: int,
 ) -> dict[str, Any]:
     if spec_row is None:
         return {"version": PROGRESS_VERSION}
     try:
         spec = storage.deserialise(FederationSpec, spec_row[0])
-        done, record = (
-            (0, RunRecord()) if checkpoint is None else (checkpoint[0], RunRecord.from_json(json.loads(checkpoint[1])))
-        )
+        done, record = 0, RunRecord()
+        if checkpoint is not None:
+            noted = {number: json.loads(entry) for number, entry in history.items()}
+            done, record = checkpoint[0], RunRecord.from_json(json.loads(checkpoint[1]), noted)
     except (RemoteProtocolError, KeyError, TypeError, ValueError) as error:
         raise UsageError(
             f"{path}: is of another version ({type(error).__name__}); use the edge-sdk that runs it"

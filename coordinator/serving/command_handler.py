@@ -221,7 +221,9 @@ class CommandHandler:
         self._aggregation.screen.fix_cap()
         if slots is not None:
             self._aggregation.screen.slots_changed(slots)
-        self._ledger.checkpoint(done.round + 1, storage.serialise(self._reduction.state), record.to_json(), slots)
+        state_bytes = storage.serialise(self._reduction.state)
+        self._ledger.checkpoint(done.round + 1, state_bytes, record.to_json(), slots, record.new_history())
+        record.saved()
         self._orders.delete_forgotten(self._registry)
         self._observer().round_done(record.rounds[-1], self._spec.rounds, record)
 

@@ -63,7 +63,7 @@ def _read(
     record, round_ = RunRecord(), 0
     checkpoint = ledger.last_checkpoint()
     if checkpoint is not None:
-        record, round_ = RunRecord.from_json(checkpoint.record), checkpoint.round
+        record, round_ = RunRecord.from_json(checkpoint.record, checkpoint.history), checkpoint.round
         reduction.load(checkpoint.state)
     aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust)
     if record.stopped:

@@ -87,6 +87,8 @@ UNBOUND_HELLOS = 4
 """So many Hellos of one device that do not name the run are no coincidence: those that take the Welcome name it."""
 POLL_S = 0.5
 """The longest sleep of the loop, in seconds."""
+LINK_TOLD_S = 60.0
+"""Seconds within which the same line about the broker is not noted again: the link may come and go all the time."""
 GROUP = 256
 """The most frames that share one commit."""
 
@@ -195,6 +197,7 @@ class Server:
         )
         self._desk = self._new_desk()
         self._linked, self._link_fault = False, "it does not answer"
+        self._link_told, self._link_told_s = "", -math.inf
         self.transport.screen_with(self._screen)
         self.observer.begun(ServerView(self.record, clock, self._report, self._operate))
 
@@ -376,10 +379,10 @@ class Server:
             self._announce()
         elif isinstance(event, Disconnected):
             self._link_fault = event.reason
-            self.observer.noted(f"broker: {event.reason}")
+            line = self._note_link_lost(event, now_s)
             self._queue.link_lost(now_s)
             if event.final:
-                self._queue.give_up(f"broker: {event.reason}", now_s)
+                self._queue.give_up(line, now_s)
         elif isinstance(event, SendRefused):
             self.observer.noted(f"the broker does not take what the coordinator sends on {event.topic}: {event.reason}")
         elif isinstance(event, Rejected):
@@ -400,6 +403,17 @@ class Server:
                 self.observer.noted(str(error))
                 event.acknowledge()
 
+    def _note_link_lost(self, event: Disconnected, now_s: float) -> str:
+        """Note why the link is down, unless that was said a moment ago; returns the line."""
+        line = f"broker: {event.reason}"
+        if event.taken_over:
+            name = self.spec.federation
+            line += f"; is another coordinator of {name!r} running? stop it, or give its federation another name"
+        if line != self._link_told or now_s >= self._link_told_s + LINK_TOLD_S:
+            self._link_told, self._link_told_s = line, now_s
+            self.observer.noted(line)
+        return line
+
     def _answer_unopened(self, sender: str, error: RemoteProtocolError, now_s: float) -> None:
         """Tell a device why its Hello is not read; one whose frames are signed ignores this: it names no instance."""
         if error.kind == "version":
@@ -415,7 +429,7 @@ class Server:
         known = self._registry.known(sender)
         total = self.record.refused_frame(sender, kind, count=count, named=known)
         if total == count or len(str(total)) > len(str(total - count)):
-            line = f"refused {total} {kind} frame{'s' * (total != 1)} of {sender}: {reason}"
+            line = f"refused {total} message{'s' * (total != 1)} of {sender} ({kind}): {reason}"
             told = line if known else self._strangers.line(line, now_s)
             if told is not None:
                 log.warning("%s", told)

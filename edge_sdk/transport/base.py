@@ -60,7 +60,7 @@ class Disconnected:
     final: bool = False
     """Whether the transport gives up; otherwise it tries to connect again."""
     taken_over: bool = False
-    """Whether another client has connected with this client's id."""
+    """Whether another client has connected with this client's id, or probably has, where the broker does not say so."""
 
 
 @dataclass(frozen=True, slots=True)

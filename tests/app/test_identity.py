@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from federated_apps import CLASSES, agent_of, federation, wait_for
@@ -12,7 +13,9 @@ from federated_apps import CLASSES, agent_of, federation, wait_for
 import edge_sdk
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.serving.devices.identities import MOST_INSTANCES, Identities
+from coordinator.serving.other_coordinator import another_serves
 from coordinator.serving.server import Server
+from edge_sdk.cli import main
 from edge_sdk.errors import Refused
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Hello
@@ -20,9 +23,10 @@ from edge_sdk.transport.base import Disconnected
 from edge_sdk.transport.memory.hub import Hub
 from edge_sdk.transport.mqtt import retry
 from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits
-from edge_sdk.transport.mqtt.reasons import closed_by_broker
+from edge_sdk.transport.mqtt.reasons import closed_by_broker, connection_lost
 from edge_sdk.transport.mqtt.retry import ConnectionResult, Retry
 from edge_sdk.transport.mqtt.transport import MqttTransport
+from edge_sdk.transport.mqtt.url import parse_broker_url
 
 TAKEN_OVER = 142
 
@@ -96,6 +100,38 @@ def test_take_overs_that_are_far_apart_do_not_add_up() -> None:
     assert all(attempts.decide(taken_over(1000.0)).pause_s is not None for _ in range(9))
 
 
+def test_of_two_clients_with_one_id_the_newer_one_is_the_first_to_give_up() -> None:
+    stands, newer = Retry(seed=1, hidden_limits=HiddenLimits()), Retry(seed=2, hidden_limits=HiddenLimits())
+    for ready_s in (1000.0, 7.0, 7.0, 7.0):
+        assert stands.decide(taken_over(ready_s)).pause_s is not None
+        last = newer.decide(taken_over(7.0))
+    assert last.pause_s is None
+
+
+def closed(ready_s: float, *, accepted: bool = True) -> ConnectionResult:
+    """A connection that the broker has closed, or not accepted, without a reason."""
+    ending = connection_lost("Unspecified error", parse_broker_url("mqtt://lab"), accepted=accepted)
+    return ConnectionResult(ending, accepted=accepted, ready_s=ready_s)
+
+
+def supposed(*results: ConnectionResult) -> list[bool]:
+    """Whether another client is supposed after each of these; reports of a new connection are never left out."""
+    attempts = Retry(seed=1, hidden_limits=HiddenLimits(), client_id="app-left")
+    reports = [attempts.decide(result).report for result in results]
+    assert not any(report.final for report in reports if report)
+    return [report is not None and report.taken_over and "'app-left'" in report.reason for report in reports]
+
+
+def test_where_the_broker_does_not_say_so_another_client_is_supposed() -> None:
+    """As with MQTT 3.1.1, and with mosquitto 2.0.11, which says nothing in MQTT 5 either."""
+    assert supposed(closed(900.0), *[closed(0.5)] * 4) == [False, False, False, True, True]
+
+
+def test_a_link_that_stands_for_a_while_and_a_broker_that_is_away_are_no_other_client() -> None:
+    away = closed(0.0, accepted=False)
+    assert supposed(*[closed(0.5), closed(0.5), away] * 3, *[closed(60.0)] * 5) == [False] * 14
+
+
 # -- both -----------------------------------------------------------------------------------------------------------
 
 
@@ -156,3 +192,43 @@ def test_where_the_broker_says_nothing_the_coordinator_and_the_first_device_do(s
         first.stop()
         enough.append("the test is over")
         assert first.error is None
+
+
+# -- two coordinators -----------------------------------------------------------------------------------------------
+
+FEDERATION = """
+[federation]
+name = "app"
+method = "local"
+rounds = 2
+devices = 2
+classes = 4
+"""
+
+
+@pytest.mark.broker
+@pytest.mark.parametrize("kind", ["amqtt", "mosquitto"])
+def test_a_second_coordinator_of_a_live_federation_does_not_begin(
+    serve: Callable, kind: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if kind == "mosquitto" and not shutil.which("mosquitto"):
+        pytest.skip("mosquitto is not on PATH")
+    file, out = tmp_path / "federation.toml", tmp_path / "second"
+    file.write_text(FEDERATION, encoding="utf-8")
+    with EmbeddedBroker(kind) as broker:
+        link = MqttTransport(broker.url, "coordinator-app", fresh=True, manual_ack=True, seed=1)
+        server = federation(Hub(), devices=1, rounds=1, transport=link)
+        enough: list[str] = []
+        first = serve(server, lambda: "".join(enough))
+
+        def another() -> bool:
+            look = MqttTransport(broker.url, "operator-1", clean=True, seed=2)
+            return another_serves(look, "app", "operator-1")
+
+        wait_for(another, within_s=30)
+        assert main(["coordinator", str(file), "--broker", broker.url, "--out", str(out)]) == 2
+        assert "'app'" in capsys.readouterr().err
+        assert not out.exists()
+        enough.append("the test is over")
+        first.join(20)
+        assert not another()

@@ -113,7 +113,7 @@ def test_ours_is_a_share_of_each_peer_with_a_goal_that_only_quiet_runs_meet(modu
         ]
     )
     rows = {row[0]: row[3:] for row in made.against("edge", cases)}
-    assert rows["flower"] == ["**0.04**", "1.00", "0.05 met"]
-    assert rows["pfl"] == ["**0.33**", "1.00", "0.50"]
+    assert rows["flower"] == ["**0.04**", "1.00", "0.06 met"]
+    assert rows["pfl"] == ["**0.33**", "1.00", "0.70"]
     assert rows["fedml"] == ["**0.25**", "1.00", "-"]
     assert "edge" not in rows

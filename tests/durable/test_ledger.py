@@ -63,14 +63,15 @@ def test_everything_outlives_the_process(tmp_path):
     ledger = Ledger(tmp_path / "new" / "folder" / "ledger.db")
     assert ledger.bind(b"spec")
     assert ledger.enrol("b", None, b"hello") == 0
-    ledger.checkpoint(1, b"state", {"bytes": 3})
+    ledger.checkpoint(1, b"state", {"bytes": 3}, history={1: {"late": False}, 2: {}})
+    ledger.checkpoint(1, b"state", {"bytes": 3}, history={2: {"late": True}})
     ledger.commit([Row(ExchangeId(1, 0), "b", b"frame")])
     ledger.close_exchange(ExchangeId(1, 0), ("b",), now=True)
     ledger.close()
     again = Ledger(tmp_path / "new" / "folder" / "ledger.db")
     assert again.bind(b"spec")
     assert again.enrolled() == {"b": (0, b"hello")}
-    assert again.last_checkpoint() == Checkpoint(1, b"state", {"bytes": 3})
+    assert again.last_checkpoint() == Checkpoint(1, b"state", {"bytes": 3}, {1: {"late": False}, 2: {"late": True}})
     assert again.uploads(ExchangeId(1, 0)) == {"b": b"frame"}
     assert again.has(ExchangeId(1, 0), "b")
     assert again.closed(1) == {0: ("b",)}

@@ -16,6 +16,56 @@ def test_a_device_that_misses_more_than_a_tenth_is_a_laggard() -> None:
     assert record.laggards() == ("slow",)
 
 
+def restored(record: RunRecord) -> RunRecord:
+    """What a restart makes of the record's JSON, if nothing was saved before."""
+    history = {number: json.loads(json.dumps(noted)) for number, noted in record.new_history().items()}
+    return RunRecord.from_json(json.loads(json.dumps(record.to_json())), history)
+
+
+def rounds_noted(record: RunRecord, count: int) -> RunRecord:
+    """The record after some more rounds, saved after each of them."""
+    for _ in range(count):
+        record.saved()
+        done = record.round_done(contributors=1, exchanges=1, now_s=1.0)
+        record.measured("a", done.round, {"accuracy": 0.5})
+        record.instrument(done.round, "a", {"loss": 0.25})
+    return record
+
+
+def test_what_a_checkpoint_writes_does_not_grow_with_the_number_of_rounds() -> None:
+    record = rounds_noted(RunRecord(), 10)
+    early = len(json.dumps([record.to_json(), record.new_history()]))
+    rounds_noted(record, 990)
+    assert list(record.new_history()) == [1000]
+    assert len(json.dumps([record.to_json(), record.new_history()])) - early < 10  # digits of the round's number
+
+
+def test_what_is_noted_late_of_an_earlier_round_is_saved_again() -> None:
+    record = rounds_noted(RunRecord(), 3)
+    record.saved()
+    assert record.new_history() == {}
+    record.measured("b", 2, {"accuracy": 0.75})
+    (noted,) = record.new_history().values()
+    assert noted["accuracy"] == {"a": 0.5, "b": 0.75}
+    assert noted["result"]["contributors"] == 1
+
+
+def test_a_record_that_holds_its_whole_history_is_read_and_saved_anew() -> None:
+    record = RunRecord()
+    record.round_done(contributors=3, exchanges=1, now_s=1.0)
+    record.measured("a", 1, {"accuracy": 0.5})
+    record.instrument(1, "a", {"loss": 0.25})
+    (noted,) = record.new_history().values()
+    older = record.to_json() | {
+        "rounds": [noted["result"]],
+        "accuracy": {"1": noted["accuracy"]},
+        "instruments": {"1": noted["instruments"]},
+    }
+    again = RunRecord.from_json(older, {})
+    assert (again.rounds, again.accuracy, again.instruments) == (record.rounds, record.accuracy, record.instruments)
+    assert again.new_history() == record.new_history()
+
+
 def test_it_survives_as_json() -> None:
     record = RunRecord()
     record.measured("a", 2, {"accuracy": 0.5})
@@ -26,7 +76,8 @@ def test_it_survives_as_json() -> None:
     record.contributed["a"] += 2
     record.round_done(contributors=1, exchanges=1, now_s=1.0)
     record.asked, record.answered = 7, 5
-    again = RunRecord.from_json(json.loads(json.dumps(record.to_json())))
+    again = restored(record)
+    assert (again.rounds, again.accuracy) == (record.rounds, record.accuracy)
     assert again.to_json() == record.to_json()
     assert again.last_accuracy("a") == 0.5
     assert again.last_accuracy("b") is None

@@ -5,7 +5,16 @@ from __future__ import annotations
 import pytest
 
 from coordinator.serving.intake.frame_screen import MOST_REPORTED, REPORT_S, FrameScreen
-from coordinator.serving.intake.shares import EXCHANGE_EARNS, HELLO_COSTS, RATES, REPEAT_S, DeviceShares, TokenBucket
+from coordinator.serving.intake.shares import (
+    EXCHANGE_EARNS,
+    HELLO_COSTS,
+    HONEST_COPIES,
+    RATES,
+    REPEAT_S,
+    DeviceShares,
+    TokenBucket,
+)
+from edge_sdk.device.session import AGAIN_S
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
@@ -70,7 +79,15 @@ def test_a_device_that_repeats_an_upload_without_pause_can_still_send_the_next()
     passed = sum(desk.screen.passes(topic, b"first", number / 1400, chunk=False) for number in range(14_000))
     assert passed == 10 / REPEAT_S
     assert desk.screen.passes(topic, b"second", 10.0, chunk=False)
-    assert desk.counted() == {(ROGUE, "rate"): 14_000 - passed}
+    assert desk.counted() == {(ROGUE, "rate"): 14_000 - (1 + HONEST_COPIES) * passed}
+
+
+def test_what_a_restart_makes_an_honest_device_send_again_is_refused_to_nobody() -> None:
+    """The upload, a second delivery of it, and its repetition a second later, which had the faster way."""
+    desk, topic = Desk(), topics.up(FED, "dev-0", "upd")
+    times_s = (0.2, 0.25, AGAIN_S)
+    assert [desk.screen.passes(topic, b"upload", at_s, chunk=False) for at_s in times_s] == [True, False, True]
+    assert desk.counted() == {}
 
 
 def test_answers_that_were_asked_for_are_never_too_many() -> None:

@@ -24,7 +24,7 @@ from suite import frames, until
 from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import LocalProtocolError, UsageError
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, SendRefused, TransportEvent
-from edge_sdk.transport.mqtt import connection, paho_client
+from edge_sdk.transport.mqtt import connection, paho_client, retry, socket_loop
 from edge_sdk.transport.mqtt import transport as mqtt
 from edge_sdk.transport.mqtt.inbox import Inbox
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -187,14 +187,58 @@ def test_a_port_that_speaks_no_tls(opened: Opener, broker: EmbeddedBroker) -> No
     assert not event.final
 
 
-def test_another_client_with_the_same_id(opened: Opener) -> None:
-    taken_over = b"\xe0\x05\x8e\x03\x1f\x00\x00"  # with an empty reason string: paho 2.1 skips shorter ones
-    with ScriptedBroker({scripted.PUBLISH: lambda _level, _body: taken_over}) as fake:
+TAKEN_OVER = b"\xe0\x01\x8e"
+
+
+@pytest.mark.parametrize("told", [TAKEN_OVER, b"\xe0\x02\x8e\x00", b"\xe0\x05\x8e\x03\x1f\x00\x00"])
+def test_another_client_with_the_same_id(opened: Opener, told: bytes) -> None:
+    """In each form that the reason may have; the broker closes the connection at once, after a last message."""
+    answer = lambda level, body: scripted.suback(1)(level, body) + GOOD + told  # noqa: E731
+    with ScriptedBroker({scripted.SUBSCRIBE: answer, scripted.PUBLISH: lambda _level, _body: None}) as fake:
         transport = opened(fake.url, "me")
-        transport.connect([])
-        until(transport, Connected)
-        transport.send("t", b"1")
-        assert re.search("another client .*'me'", reason(transport).reason)
+        transport.connect(["t/b"])
+        assert frames(transport, 1) == [("t/b", b"!")]
+        ended = reason(transport)
+    assert ended.taken_over
+    assert "'me'" in ended.reason
+
+
+def test_what_the_broker_has_said_is_read_although_nothing_can_be_written(
+    opened: Opener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The acknowledgement of the first message fails; the second one, and why the broker closes, are read already."""
+    monkeypatch.setattr(socket_loop, "_AT_ONCE", 1)
+    write = Client._sock_send
+
+    def fail(client: Client, written: bytes) -> int:
+        if written[0] & 0xF0 == 0x40:
+            raise BrokenPipeError
+        return write(client, written)
+
+    monkeypatch.setattr(Client, "_sock_send", fail)
+    acknowledged = b"\x32\x09\0\3t/b\0\1\0?"
+    answer = lambda level, body: scripted.suback(1)(level, body) + acknowledged + GOOD + TAKEN_OVER  # noqa: E731
+    with ScriptedBroker({scripted.SUBSCRIBE: answer}) as fake:
+        transport = opened(fake.url)
+        transport.connect(["t/b"])
+        assert [frame for _, frame in frames(transport, 2)] == [b"?", b"!"]
+        assert reason(transport).taken_over
+
+
+def test_two_clients_with_one_id_learn_of_each_other(
+    opened: Opener, broker: EmbeddedBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the broker says why it closes a connection or not: mosquitto 2.0.11 does not."""
+    if broker.kind == "amqtt":
+        pytest.skip("amqtt keeps both connections")
+    monkeypatch.setattr(retry, "_FIRST_PAUSE_S", 0.02)
+    both = [opened(broker.url, "me"), opened(broker.url, "me")]
+    for transport in both:
+        transport.connect(["t/b"])
+    told: list[Disconnected] = []
+    while not told:
+        told += [event for each in both if isinstance(event := each.poll(0.01), Disconnected) and event.taken_over]
+    assert "'me'" in told[0].reason
 
 
 # --- frames that are too large, or deadly

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from coordinator.serving.intake.shares import HELLO_COSTS, DeviceShares
+from coordinator.serving.intake.shares import HELLO_COSTS, HONEST_COPIES, DeviceShares
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
 from edge_sdk.protocol.topics import CONTROL, Origin
@@ -50,10 +50,12 @@ class FrameScreen:
         self._report_s = 0.0
 
     def passes(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> bool:
-        """Whether a message may go on; if not, it is counted."""
+        """Whether a message may go on; if not, it is counted, unless it is a copy that honest devices may cause."""
         word = self._fault(topic, payload, now_s, chunk=chunk)
         if not word:
             return True
+        if word == _COPY:
+            return False
         with self._lock:
             sender = topics.sender(topic) or ""
             if (sender, word) not in self._refused and len(self._refused) >= MOST_REPORTED:
@@ -99,13 +101,15 @@ class FrameScreen:
             return "" if self._shares.take_stranger(device, now_s, cost=1 if chunk else cost) else "rate"
         if chunk and origin.kind != "want":
             return "" if self._shares.take_chunk(device, now_s) else "rate"
-        if origin.kind == "upd" and self._shares.repeated(device, payload, now_s):
-            return "rate"
+        if origin.kind == "upd" and (copies := self._shares.copies(device, payload, now_s)):
+            return _COPY if copies <= HONEST_COPIES else "rate"
         return "" if self._shares.take(device, now_s, cost=cost) else "rate"
 
 
+_COPY = "copy"
+"""An upload that has just come; it is dropped, and not reported."""
 _REASONS = {
     "topic": "a topic that this federation does not have",
-    "rate": "more frames than its share, or the same upload again within a second",
+    "rate": "it sends more than its share, or one upload over and over",
     "stranger": "a long frame of a sender that has not joined",
 }

@@ -18,9 +18,13 @@ EXCHANGE_EARNS, BLOCK_EARNS = 4, 2
 block (the request for it, and one repetition)."""
 HELLO_COSTS = 5
 """Frames that a Hello counts for: the coordinator stores each one on its disk."""
-REPEAT_S = 1.0
-"""Seconds within which an upload of the same bytes is not looked at again: devices wait for longer before they repeat
-one.  It takes nothing of the share: a device that repeats itself without pause can still send its next upload."""
+REPEAT_S = 0.5
+"""Seconds within which an upload of the same bytes is not looked at again.  After a restart of the coordinator devices
+repeat one a second later, and the network may carry the first one more slowly than the second: so it is clearly less.
+It takes nothing of the share: a device that repeats itself without pause can still send its next upload."""
+HONEST_COPIES = 1
+"""Copies of an upload within REPEAT_S that are not reported: a broker may deliver a message twice, and an upload may
+cross the request for it."""
 MOST_NAMES = 4096
 """The most senders outside the federation whose share is kept one by one."""
 
@@ -70,6 +74,15 @@ class TokenBucket:
         self._left = min(self._burst, self._left + tokens)
 
 
+@dataclass(slots=True)
+class _LastUpload:
+    """An upload that was looked at, and how often it has come again since."""
+
+    mark: tuple[int, bytes]
+    since_s: float
+    copies: int = 0
+
+
 class DeviceShares:
     """The buckets of all senders of one federation; may be used from any thread."""
 
@@ -80,8 +93,8 @@ class DeviceShares:
         self._lock = threading.Lock()
         self._frames: dict[str, TokenBucket] = {}
         self._chunks: dict[str, TokenBucket] = {}
-        self._last: dict[str, tuple[tuple[int, bytes], float]] = {}
-        """By device: the mark of the last upload that was looked at, and when."""
+        self._last: dict[str, _LastUpload] = {}
+        """The last upload of each device that was looked at."""
         self._strangers: OrderedDict[str, TokenBucket] = OrderedDict()
         self._all_strangers = TokenBucket(rates.strangers_per_s, rates.strangers_burst + rates.joining_burst * expected)
 
@@ -93,17 +106,18 @@ class DeviceShares:
                 bucket = self._frames[device] = TokenBucket(self._rates.per_s, self._rates.burst)
             return bucket.take(cost, now_s)
 
-    def repeated(self, device: str, payload: bytes, now_s: float) -> bool:
-        """Whether a device's upload has the bytes of the one before, and came within REPEAT_S of it.
+    def copies(self, device: str, payload: bytes, now_s: float) -> int:
+        """Return how often a device's upload has come again within REPEAT_S, with this one; 0: it is no copy.
 
         Length and header tell: the header has a checksum of the body, and the number of the frame.
         """
         mark = len(payload), payload[:HEADER_BYTES]
-        before, since_s = self._last.get(device, (None, 0.0))
-        if mark == before and 0.0 <= now_s - since_s < REPEAT_S:
-            return True
-        self._last[device] = mark, now_s
-        return False
+        last = self._last.get(device)
+        if last is not None and mark == last.mark and 0.0 <= now_s - last.since_s < REPEAT_S:
+            last.copies += 1
+            return last.copies
+        self._last[device] = _LastUpload(mark, now_s)
+        return 0
 
     def take_chunk(self, device: str, now_s: float) -> bool:
         """Take the share of a chunk: a device may send its longest frame twice over for each exchange."""

@@ -109,7 +109,7 @@ class ReconnectingTransport:
         self._inbox, self._hidden_limits, self._send_queue = Inbox(), HiddenLimits(), SendQueue(pace)
         self._assembly = Reassembly(max_frame_bytes, _MAX_ANNOUNCED_BYTES)
         self._chunked_link = ChunkedLink(self._send_queue, self._assembly)
-        self._retry = Retry(seed, self._hidden_limits, self._send_queue.shrink_chunks)
+        self._retry = Retry(seed, self._hidden_limits, self._send_queue.shrink_chunks, client_id=settings.client_id)
         self._closing = threading.Event()
         self._link: MqttLink | None = None
         self._thread: threading.Thread | None = None

@@ -32,6 +32,8 @@ class DisconnectReason:
     """Try again only after some time, because somebody has to set a clock or renew a certificate first."""
     taken_over: bool = False
     """Another client has connected with this client's id."""
+    unexplained: bool = False
+    """The broker closed a connection that it had accepted, and did not say why."""
 
 
 _NOT_YET_VALID, _EXPIRED, _OTHER_HOST, _OTHER_IP = 9, 10, 62, 64
@@ -156,7 +158,18 @@ def connection_lost(name: str, address: BrokerAddress, *, accepted: bool) -> Dis
     if not accepted:
         hint = "" if address.tls else f" if it speaks TLS, write mqtts://{address}"
         return DisconnectReason(f"{address} closed the connection at once (is it an MQTT broker?{hint})")
-    return DisconnectReason("broker closed the connection")
+    return DisconnectReason("broker closed the connection", unexplained=True)
+
+
+def closed_soon_again(client_id: str) -> DisconnectReason:
+    """Explain that the broker closes one connection after the other without a reason, soon after it was made.
+
+    MQTT 3.1.1, and some brokers that speak MQTT 5, do not tell a client that another one has taken its id.
+    """
+    return DisconnectReason(
+        f"broker closes each connection soon after it was made: probably another client is connected as {client_id!r}",
+        taken_over=True,
+    )
 
 
 def closed_by_broker(code: int, name: str, client_id: str) -> DisconnectReason:

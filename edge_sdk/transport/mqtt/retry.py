@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from edge_sdk.transport.base import Disconnected
 from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits, SentPacket
-from edge_sdk.transport.mqtt.reasons import DisconnectReason
+from edge_sdk.transport.mqtt.reasons import DisconnectReason, closed_soon_again
 
 _log = logging.getLogger(__name__)
 
@@ -22,7 +22,12 @@ _TAKEN_OVER_PAUSE_S = (5.0, 10.0)
 _MOST_TAKE_OVERS = 4
 """Take-overs after which this client gives up, so that two clients with one id do not fight for ever."""
 _UNDISPUTED_S = 600.0
-"""A connection that lasted this long ends the count of take-overs."""
+"""A connection that lasted this long ends the count of take-overs, and its own end is none: of two clients with one id
+the newer one is the first to give up."""
+_SOON_S = 20.0
+"""A connection that was of use for less than this, and ended without a reason, may have been taken over."""
+_SOON_CLOSED = 3
+"""So many of them in a row are no accident: the broker answers all the while."""
 _STABLE_S = 2.0
 """A connection that was of use for this long resets the length of the pauses."""
 _SILENT_CLOSES = 2
@@ -60,14 +65,21 @@ class Retry:
     """Decides after each connection of one transport; remembers the failures so far."""
 
     def __init__(
-        self, seed: int, hidden_limits: HiddenLimits, shrink_chunks: Callable[[int], bool] = lambda _size_bytes: False
+        self,
+        seed: int,
+        hidden_limits: HiddenLimits,
+        shrink_chunks: Callable[[int], bool] = lambda _size_bytes: False,
+        *,
+        client_id: str = "",
     ) -> None:
         """shrink_chunks: makes chunks smaller than a size in bytes, and returns whether it could."""
+        self._client_id = client_id
         self.version_5 = True
         self._version_proven = False
         self._silent_closes = 0
         self._failures = 0
         self._take_overs = 0
+        self._soon_closed = 0
         self._last_reported: DisconnectReason | None = None
         self._hidden_limits = hidden_limits
         self._shrink_chunks = shrink_chunks
@@ -75,7 +87,8 @@ class Retry:
 
     def forget(self) -> None:
         """Forget the failures so far, so that each reason is reported anew; the version of MQTT stays."""
-        self._failures, self._silent_closes, self._take_overs, self._last_reported = 0, 0, 0, None
+        self._failures, self._silent_closes, self._take_overs, self._soon_closed = 0, 0, 0, 0
+        self._last_reported = None
 
     def decide(self, result: ConnectionResult) -> RetryDecision:
         """Return what to do after this connection.
@@ -89,6 +102,7 @@ class Retry:
             self._last_reported = None
             ending = self._check_hidden_limit(ending, result.oldest_unacknowledged)
         ending = self._count_take_over(ending, result.ready_s)
+        ending = self._count_soon_closed(ending, result)
         report = None
         if ending != self._last_reported:
             report = Disconnected(ending.reason, ending.final, ending.taken_over)
@@ -97,12 +111,18 @@ class Retry:
 
     def _count_take_over(self, ending: DisconnectReason, ready_s: float) -> DisconnectReason:
         """Return the reason, final if another client has taken the id again and again."""
-        if ready_s >= _UNDISPUTED_S:
-            self._take_overs = 0
-        self._take_overs += ending.taken_over
+        self._take_overs = 0 if ready_s >= _UNDISPUTED_S else self._take_overs + ending.taken_over
         if not ending.taken_over or self._take_overs < _MOST_TAKE_OVERS:
             return ending
         return replace(ending, reason=f"{ending.reason}, {self._take_overs} times", final=True)
+
+    def _count_soon_closed(self, ending: DisconnectReason, result: ConnectionResult) -> DisconnectReason:
+        """Return the reason: another client with this id, if the broker closes one connection after the other."""
+        if not ending.unexplained or not 0.0 < result.ready_s < _SOON_S:
+            self._soon_closed = 0
+            return ending
+        self._soon_closed += result.oldest_unacknowledged is None  # else a message may be the cause
+        return closed_soon_again(self._client_id) if self._soon_closed >= _SOON_CLOSED else ending
 
     def _pause_s(self, result: ConnectionResult) -> float:
         """Return a random pause from 0 to a bound that doubles from 0.2 s to 30 s.

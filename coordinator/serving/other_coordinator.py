@@ -1,0 +1,66 @@
+"""Looks for another coordinator of a federation before one begins: two would fight for the devices and for the link."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import time
+from collections.abc import Callable
+
+from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol.messages import ControlAnswer, CoordinatorStatus, Inquiry
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
+
+SETTLE_S = 0.3
+"""Seconds after which a broker has handed over what a coordinator has left there."""
+ANSWER_S = 3.0
+"""The longest wait for an answer of a coordinator that has announced that it serves."""
+POLL_S, ASK_S = 0.1, 1.0
+"""The longest wait for one event, and the seconds after which the question is asked again."""
+
+
+def another_serves(
+    transport: Transport, federation: str, operator: str, clock: Callable[[], float] = time.monotonic
+) -> bool:
+    """Whether a coordinator of this federation has announced that it serves, and answers a question.
+
+    transport: has not connected yet, and is closed in the end.  operator: an id of its own, for the answer.
+    Returns False at once where there is no broker.  A coordinator that was killed answers nothing, whatever it has left
+    on the broker: so it may be started again.
+    """
+    question = Inquiry(federation=federation, about="devices", operator=operator, request=secrets.token_bytes(16))
+    transport.connect(topics.operator_subscriptions(federation, operator))
+    linked = ready = False
+    end_s, ask_s = math.inf, -math.inf
+    try:
+        while clock() < end_s:
+            if linked and ready and clock() >= ask_s:
+                transport.send(topics.control(federation), codec.encode(question))
+                ask_s = clock() + ASK_S
+            event = transport.poll(POLL_S)
+            if isinstance(event, Disconnected):
+                return False
+            if isinstance(event, Connected):
+                linked, end_s = True, clock() + (ANSWER_S if ready else SETTLE_S)
+            message = _message(event, federation) if isinstance(event, Incoming) else None
+            if isinstance(message, ControlAnswer) and message.request == question.request:
+                return True
+            if isinstance(message, CoordinatorStatus):
+                if message.state != "ready":
+                    return False
+                if not ready:
+                    ready, end_s = True, clock() + ANSWER_S
+        return False
+    finally:
+        transport.close()
+
+
+def _message(incoming: Incoming, federation: str) -> object:
+    """Return the message of a frame; None if it is none of this federation."""
+    incoming.acknowledge()
+    try:
+        message = codec.decode(incoming.frame).message
+    except RemoteProtocolError:
+        return None
+    return message if message.federation == federation else None
