@@ -55,7 +55,8 @@ How devices train between exchanges, whatever the method.
 
 ## [public]
 
-The public set of a deployment. A simulation takes one from its data: `data.public` samples.
+The public set of a deployment. A simulation does not read the file: it takes its public set from its
+data, `data.public` samples.
 
 {public}
 

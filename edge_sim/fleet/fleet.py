@@ -247,7 +247,7 @@ def _naming(file: Path) -> Iterator[None]:
 def _federation(config: Config, dataset: Dataset) -> Federation:
     """Read the coordinator's side of the run.  Raises UsageError, also for what its method lacks."""
     federation = read_federation(
-        config,
+        dataclasses.replace(config, public=None),  # its file is for a deployment: no device here would hold that set
         classes=dataset.classes,
         public=dataset.public.spec if dataset.public else None,
     )

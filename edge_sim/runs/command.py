@@ -67,6 +67,11 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
         sys.stderr.write(
             "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
         )
+    if config.public is not None:
+        sys.stderr.write(
+            "public.path is for a deployment and is not read: the public set of a simulation is taken from its data, "
+            f"data.public = {config.data.public} samples\n"
+        )
     fleet = None
     try:
         if args.broker == "memory":

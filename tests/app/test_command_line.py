@@ -7,6 +7,7 @@ import importlib.util
 from pathlib import Path
 
 import fleets
+import numpy as np
 import pytest
 
 from coordinator.config import to_toml
@@ -189,3 +190,19 @@ def test_a_simulation_that_could_not_write_its_settings_makes_no_folder(
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == "tomli_w" else found(name))
     assert "tomli-w" in complaint(capsys, "simulate", lab)
     assert not Path("runs").exists()
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_a_simulation_says_that_it_does_not_read_a_public_set(
+    lab: Path, given: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--set", f'public.path="{lab.name}"') if given else ()
+    assert cli.main(["simulate", "lab.toml", "--out", "run", *options]) == 0
+    assert ("public.path" in capsys.readouterr().err) is given
+
+
+def test_a_simulation_takes_no_public_set_from_a_file(lab: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    np.savez(lab.with_name("public.npz"), np.zeros((4, 8), np.float32))
+    options = ("federation.method=fedmd", 'public.path="public.npz"', "data.public=0")
+    assert cli.main(["simulate", "lab.toml", *(word for each in options for word in ("--set", each))]) == 2
+    assert "data.public" in capsys.readouterr().err.splitlines()[-1]
