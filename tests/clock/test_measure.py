@@ -119,7 +119,7 @@ def test_the_command_writes_a_profile_that_a_fleet_can_use(tmp_path: Path, capsy
     ("arguments", "code", "words"),
     [
         (["--name", "My Pi"], 2, "--name My Pi: use a-z"),
-        (["--write", "/nowhere/at/all"], 1, "/nowhere/at/all/this-board.toml: cannot be written"),
+        (["--write", "/nowhere/at/all"], 2, "/nowhere/at/all/this-board.toml: cannot be written"),
         (["--broker", "lab"], 2, "lab"),
     ],
 )

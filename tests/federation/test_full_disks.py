@@ -13,7 +13,7 @@ import pytest
 from coordinator.ledger import Ledger
 from edge_sdk.cli import main
 from edge_sdk.device.store import MemoryStore, SqliteStore
-from edge_sdk.errors import StoreError
+from edge_sdk.errors import StoreError, UsageError
 
 METHODS = ["fedmd", pytest.param("fedal", marks=pytest.mark.torch), "fedproto", "fedssa"]
 
@@ -196,5 +196,5 @@ def test_a_coordinator_says_so_before_anybody_trains(
     )
     monkeypatch.chdir(tmp_path)
     code = main(["coordinator", "lab.toml", "--broker", "mqtt://127.0.0.1:9", "--out", "file/run"])
-    assert code == StoreError.exit_code
-    assert "file/run/checkpoint/ledger.db: " in capsys.readouterr().err.strip().splitlines()[-1]
+    assert code == UsageError.exit_code
+    assert "--out file/run: " in capsys.readouterr().err.strip().splitlines()[-1]

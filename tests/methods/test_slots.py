@@ -188,9 +188,9 @@ def watched(run: fleets.Run) -> list[tuple[int, tuple[str, ...]]]:
     seen: list[tuple[int, tuple[str, ...]]] = []
     checkpoint = run.server.ledger.checkpoint
 
-    def noting(round_: int, state: bytes, record: Any, slots: Slots | None = None) -> None:
+    def noting(round_: int, *arguments: Any) -> None:
         seen.append((round_ - 1, run.server.ledger.contributors(ExchangeId(round_ - 1, 0))))
-        checkpoint(round_, state, record, slots)
+        checkpoint(round_, *arguments)
 
     run.server.ledger.checkpoint = noting  # type: ignore[method-assign]  # to listen
     return seen
