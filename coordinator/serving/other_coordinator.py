@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import time
 from collections.abc import Callable
@@ -12,6 +11,8 @@ from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.messages import ControlAnswer, CoordinatorStatus, Inquiry
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 
+LINK_S = 10.0
+"""The longest wait for a link: a broker that is silent, or refuses these topics, must not block a coordinator."""
 SETTLE_S = 0.3
 """Seconds after which a broker has handed over what a coordinator has left there."""
 ANSWER_S = 3.0
@@ -32,7 +33,7 @@ def another_serves(
     question = Inquiry(federation=federation, about="devices", operator=operator, request=secrets.token_bytes(16))
     transport.connect(topics.operator_subscriptions(federation, operator))
     linked = ready = False
-    end_s, ask_s = math.inf, -math.inf
+    end_s, ask_s = clock() + LINK_S, clock()
     try:
         while clock() < end_s:
             if linked and ready and clock() >= ask_s:
@@ -50,7 +51,7 @@ def another_serves(
                 if message.state != "ready":
                     return False
                 if not ready:
-                    ready, end_s = True, clock() + ANSWER_S
+                    ready, end_s = True, clock() + (ANSWER_S if linked else LINK_S)
         return False
     finally:
         transport.close()

@@ -10,7 +10,7 @@ import fleets
 import pytest
 
 from coordinator.record.observer import RunObserver
-from coordinator.serving.other_coordinator import ANSWER_S, SETTLE_S, another_serves
+from coordinator.serving.other_coordinator import ANSWER_S, LINK_S, SETTLE_S, another_serves
 from coordinator.serving.server import LINK_TOLD_S
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.messages import ControlAnswer, CoordinatorStatus, Inquiry, Message
@@ -86,6 +86,13 @@ def test_what_a_killed_coordinator_left_on_a_broker_blocks_no_start() -> None:
     assert not broker.found()
     assert broker.asked > 1
     assert broker.now_s < ANSWER_S + 1.0
+
+
+def test_a_broker_that_never_gives_a_link_blocks_no_start() -> None:
+    broker = Broker()
+    assert not broker.found()
+    assert broker.asked == 0
+    assert broker.now_s < LINK_S + 1.0
 
 
 def test_an_answer_to_somebody_else_is_none() -> None:
