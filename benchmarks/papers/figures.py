@@ -56,7 +56,7 @@ FEDKF_ALPHAS = ("alpha-1", "alpha-0.1", "alpha-0.01")
 BEST = ("lg_fedavg", "fedproto", "fedssa")
 SIZES = ("n-10", "n-50", "n-100")
 CLASSES = ("n-100", *(f"classes-{count}" for count in (4, 6, 8, 10)))
-PARTICIPANTS = ("n-100", "participants-30", "participants-100")
+PARTICIPANTS = ("n-100", "participants-30", "participants-50")
 FIGURES = (
     Figure(
         "fedhkd-figure-1",
