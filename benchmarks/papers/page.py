@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import statistics
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.common.points import markdown, mean_and_deviation
@@ -13,7 +13,7 @@ from benchmarks.papers import cells
 from benchmarks.papers.figures import FIGURES
 from benchmarks.papers.figures import FOLDER as PICTURES
 from benchmarks.papers.kinds import SEEDS, Setting, Table
-from benchmarks.papers.signs import MISSED, NOT_RUN, SHOWN, Found, Sign, found_in, signs
+from benchmarks.papers.signs import HOW_SHOWN, MISSED, NOT_RUN, Found, Sign, found_in, signs
 from coordinator.record.metrics import TARGETS
 from coordinator.record.units import human_bytes, human_flops
 
@@ -55,35 +55,57 @@ fednh-rho-X.
 def page(tables: Sequence[Table], folder: Path) -> str:
     """Return the whole page from the CSV files of a folder."""
     kept = {table.name: cells.rows(table, folder) for table in tables}
-    head = HEAD.format(seeds=", ".join(map(str, SEEDS)))
-    found = [(table, sign) for table in tables for sign in signs(table, kept[table.name])]
-    parts = [head, _signs(found), _spent(tables, kept)]
-    return "\n".join([*parts, *(_table(table, kept[table.name]) for table in tables), _figures_of(tables, folder)])
+    found = {table.name: signs(table, kept[table.name]) for table in tables}
+    parts = [HEAD.format(seeds=", ".join(map(str, SEEDS))), _counted(tables, found), _missed(tables, found)]
+    parts += [_table(table, kept[table.name], found[table.name]) for table in tables]
+    return "\n".join([*parts, _figures_of(tables, folder), _spent(tables, kept)])
 
 
-def _signs(found: Sequence[tuple[Table, Sign]]) -> str:
-    """Return the claims that were looked at, and how many of each table were not."""
-    counts = Counter(sign.verdict for _table, sign in found)
-    ahead = Counter(table.title for table, sign in found if sign.verdict == NOT_RUN)
-    total = f"{len(found)} signs are claimed: {counts[SHOWN]} shown, {counts[MISSED]} not, {counts[NOT_RUN]} {NOT_RUN}"
-    rest = f" ({'; '.join(f'{title}: {count}' for title, count in ahead.items())})" if ahead else ""
-    lines = [["table", "setting", "claimed", "figure", "reported", "here", "sign", "why"]]
-    for table, sign in found:
-        if sign.verdict == NOT_RUN:
-            continue
-        lines.append(
-            [
-                f"[{table.title}](#{_anchor(table.title)})",
-                sign.setting,
-                sign.what,
-                NAMES[sign.figure],
-                "" if sign.reported is None else f"{sign.reported:+.2f}",
-                sign.found,
-                sign.verdict,
-                sign.why if sign.verdict == MISSED else "",
-            ]
-        )
-    return f"## Signs claimed, shown, not shown\n\n{total}{rest}.\n\n{markdown(lines)}\n"
+def _counted(tables: Sequence[Table], found: Mapping[str, Sequence[Sign]]) -> str:
+    """Return how many claims of each table were shown, and under how many seeds."""
+    lines = [["table", "claimed", *HOW_SHOWN, MISSED, NOT_RUN]]
+    total = Counter[str]()
+    for table in tables:
+        counts = Counter(sign.shown_by or sign.verdict for sign in found[table.name])
+        total += counts
+        lines.append([_link(table), *_numbers(counts)])
+    lines.append(["all", *_numbers(total)])
+    return f"## Signs claimed and shown\n\n{markdown(lines)}\n"
+
+
+def _numbers(counts: Counter[str]) -> list[str]:
+    return [str(counts.total()), *(str(counts[kind] or "") for kind in (*HOW_SHOWN, MISSED, NOT_RUN))]
+
+
+def _missed(tables: Sequence[Table], found: Mapping[str, Sequence[Sign]]) -> str:
+    """Return the claims that are not shown, with the reason that was found."""
+    lines = [["table", "setting", "claimed", "figure", "reported", "here", "why"]]
+    for table in tables:
+        lines += [
+            [_link(table), sign.setting, *_told(sign), sign.why or "not known"]
+            for sign in found[table.name]
+            if sign.verdict == MISSED
+        ]
+    text = markdown(lines) if len(lines) > 1 else "None."
+    return f"## Signs not shown, and why\n\n{text}\n"
+
+
+def _told(sign: Sign) -> list[str]:
+    reported = "" if sign.reported is None else f"{sign.reported:+.2f}"
+    return [sign.what, NAMES[sign.figure], reported, sign.found]
+
+
+def _signs(found: Sequence[Sign]) -> str:
+    """Return every claim of a table with what was found."""
+    lines = [["claimed", "setting", "figure", "reported", "here", "sign"]]
+    for sign in found:
+        what, *rest = _told(sign)
+        lines.append([what, sign.setting, *rest, sign.verdict])
+    return f"{markdown(lines)}\n"
+
+
+def _link(table: Table) -> str:
+    return f"[{table.title}](#{_anchor(table.title)})"
 
 
 def _spent(tables: Sequence[Table], kept: dict[str, list[cells.Row]]) -> str:
@@ -99,9 +121,10 @@ def _spent(tables: Sequence[Table], kept: dict[str, list[cells.Row]]) -> str:
     return f"## What it took\n\nCPU hours, of one core each; no GPU.\n\n{markdown(lines)}\n"
 
 
-def _table(table: Table, kept: Sequence[cells.Row]) -> str:
+def _table(table: Table, kept: Sequence[cells.Row], found_signs: Sequence[Sign]) -> str:
     parts = [f"## {table.title}\n", f"Reported: {table.source}\n", f"Here: {table.scale}\n"]
     parts += [f"Each row again: `{cells.command(table)} --setting SETTING --method METHOD --seeds SEED --again`\n"]
+    parts += [_signs(found_signs)] if found_signs else []
     for setting in table.settings:
         found = found_in(table, setting, kept)
         parts += [f"### {table.title}, {setting.name}\n", _figures(table, setting, found), ""]

@@ -11,6 +11,8 @@ from benchmarks.papers.kinds import SEEDS, Claim, Setting, Table, Trend
 
 NOT_RUN = "not run yet"
 SHOWN, MISSED = "shown", "not shown"
+HOW_SHOWN = "shown in every seed", "shown in the mean", "shown in the one seed run"
+"""How a sign is shown: under several seeds that all agree, or of which more agree than disagree, or under one."""
 
 Found = Mapping[str, Sequence[cells.Row]]
 """The rows of each line of a setting, one for each finished seed in the order of the seeds."""
@@ -37,6 +39,16 @@ class Sign:
             return NOT_RUN
         for_it, against = (sum(sign * gain > 0 for gain in self.gains) for sign in (1, -1))
         return SHOWN if statistics.fmean(self.gains) > 0 and for_it > against else MISSED
+
+    @property
+    def shown_by(self) -> str:
+        """Which of HOW_SHOWN it is; empty where it is not shown."""
+        if self.verdict != SHOWN:
+            return ""
+        every, mean, one = HOW_SHOWN
+        if len(self.gains) == 1:
+            return one
+        return every if min(self.gains) > 0 else mean
 
     @property
     def found(self) -> str:

@@ -13,7 +13,7 @@ from benchmarks.papers import cells, figures, vibration
 from benchmarks.papers.figures import FIGURES, Figure
 from benchmarks.papers.kinds import FOLDER, SEEDS, Claim, Line, Setting, Table, Trend
 from benchmarks.papers.page import page
-from benchmarks.papers.signs import MISSED, NOT_RUN, SHOWN, signs
+from benchmarks.papers.signs import HOW_SHOWN, MISSED, NOT_RUN, SHOWN, signs
 from benchmarks.papers.tables import TABLES
 from edge_sim import run
 
@@ -192,6 +192,16 @@ def test_a_sign_is_the_mean_difference_of_the_seeds_that_both_have(tiny: Table) 
     one_equal = rows_of(tiny, "local", "iid", personal="0.4,0.6,0.5")
     assert verdicts(tiny, [*high, *one_equal]) == [(SHOWN, "+10.0 ± 10.0, 2 of 3 seeds, 1 equal")]
     assert verdicts(tiny, high) == [(NOT_RUN, NOT_RUN)]
+
+
+def test_the_page_tells_how_often_a_sign_is_shown(tiny: Table, tmp_path: Path) -> None:
+    high = rows_of(tiny, "fast", "iid", personal="0.5,0.6,0.7")
+    every, mean, one = HOW_SHOWN
+    for low, counted in (("0.4,0.4,0.4", every), ("0.4,0.6,0.5", mean), ("0.4", one), ("0.9", MISSED)):
+        (sign,) = signs(tiny, [*high, *rows_of(tiny, "local", "iid", personal=low)])
+        assert (sign.shown_by or sign.verdict) == counted
+    run_tiny(tiny, tmp_path / "papers.md", "--seeds", "0", "--method", "fast")
+    assert "| [Tiny](#tiny) | 1 |  |  |  |  | 1 |" in (tmp_path / "papers.md").read_text()
 
 
 def test_a_trend_compares_the_gaps_of_the_first_and_the_last_setting(tiny: Table) -> None:
