@@ -205,7 +205,7 @@ HOW_EVALUATED = (
 
 def computing() -> Found:
     """Computing time of a device's round on each engine: what two cores would need if no process ever waited."""
-    head = ["method", "fleet", "devices", "engine", "this process, ms", "slowest of two others, ms", "both"]
+    head = ["method", "fleet", "devices", "engine", "this process, ms", "slowest other, ms", "on two free cores, ms"]
     rows: Table = [[*head, "of `exact` (each time)"]]
     for method, fleet, devices in COMPUTED:
         if CASES and f"{method}-{fleet}-{devices}" not in CASES.split(","):
@@ -218,12 +218,13 @@ def computing() -> Found:
         for engine, timings in found.items():
             own = [each.cpu_ms_per_device_round for each in timings]
             child = [each.child_cpu_ms_per_device_round for each in timings]
-            both = [sum(each) for each in zip(own, child, strict=True)]
-            shares = sorted(one / other for one, other in zip(both, alone, strict=True))
+            together = max if engine == "shards" else sum
+            least = [together(each) for each in zip(own, child, strict=True)]
+            shares = sorted(one / other for one, other in zip(least, alone, strict=True))
             rows.append(
                 [
                     *(method, fleet, str(devices), engine),
-                    *(f"{median(each):.2f}" for each in (own, child, both)),
+                    *(f"{median(each):.2f}" for each in (own, child, least)),
                     f"**{median(shares):.2f}** ({', '.join(f'{share:.2f}' for share in shares)})",
                 ]
             )
@@ -240,9 +241,10 @@ COMPUTED = tuple(
 """The cases of the section `computing`: method, fleet, devices."""
 HOW_COMPUTING = (
     "Milliseconds of computing time per device and round, rounds as above: of the process with the coordinator, and of "
-    "the one of two worker processes or shards that computed more. While a shard computes, that process waits, so "
-    "`both` is about the time of a round on two free cores. With EDGE_STACKED=off no engine stacks; else dense nets "
-    "are stacked, but in `exact`."
+    "the other one that computed most: the slower of two workers, or the one shard beside the coordinator's own. The "
+    "coordinator waits while workers compute, and computes its own shard while the other does; so a round on two free "
+    "cores takes about the sum of both, or in shards the larger. With EDGE_STACKED=off no engine stacks; else dense "
+    "nets are stacked, but in `exact`."
 )
 
 

@@ -182,8 +182,8 @@ class RunTable:
     """What devices compute on in memory: one by one; stacked; in worker processes; whole devices in processes; on Ray;
     or whichever of this machine's a calibration finds fastest.  See docs/how-to/speed.md and scale-out.md."""
     workers: Annotated[int, Integer(0, 256)] = 0
-    """Number of worker processes or shards; 0: one per core of this machine; on Ray one per core of the cluster, or 2
-    locally."""
+    """Number of worker processes, or of shards with the one in the coordinator's process; 0: one per core of this
+    machine; on Ray one per core of the cluster, or 2 locally."""
     stacked: tuple[str, ...] | None = None
     """Models, by the name that they have in reports, that cohort, workers and shards stack; default: for cohort every
     one that can be, for workers and shards none."""

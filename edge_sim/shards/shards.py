@@ -1,4 +1,4 @@
-"""All shards of a run, as the coordinator's process sees them."""
+"""All shards of a run, as the coordinator's process sees them: one is its own, the others are processes."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from edge_sdk.transport.memory.hub import Faults
 from edge_sim.engines.remote.engine import divided
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.shards.messages import EVERYBODY, Sent, ShardProgress, ShardSetup
+from edge_sim.shards.own_shard import OwnShard
 from edge_sim.shards.shard_process import ShardProcess
 
 _FRAMES_FLOPS = 1e7
@@ -25,7 +26,7 @@ class AskedShard(Protocol):
 
     @property
     def pid(self) -> int:
-        """The process that it is in."""
+        """The id of the process that it is in."""
 
     def ask(self, name: str, *arguments: object) -> None:
         """Have a method of the Shard called; `answer` returns what it returns."""
@@ -75,7 +76,7 @@ class _Handle:
 
 
 class Shards:
-    """Processes that hold all devices of a fleet between them."""
+    """Processes that hold all devices of a fleet between them; the first share is this process's own."""
 
     def __init__(
         self,
@@ -87,7 +88,10 @@ class Shards:
         stacked: frozenset[str],
         start: StartShard = ShardProcess,
     ) -> None:
-        """stacked: names of models that each shard stacks.  Raises UsageError for a model that cannot be built."""
+        """stacked: names of models that each shard stacks.  start: makes each shard but the first.
+
+        Raises UsageError for a model that cannot be built.
+        """
         self.peak_bytes = 0
         """Largest resident memory of all shards together, in bytes; known once they are closed."""
         setup = ShardSetup(
@@ -104,8 +108,8 @@ class Shards:
         self._of: dict[int, _Handle] = {}
         for shard in sorted(set(owners.values())):
             own = tuple(device for device in fleet.devices if owners[device.kit.number] == shard)
-            process = start(replace(setup, devices=own))
-            handle = _Handle(process, *_least_s(own))
+            asked = start if self._handles else OwnShard
+            handle = _Handle(asked(replace(setup, devices=own)), *_least_s(own))
             self._handles.append(handle)
             self._of |= dict.fromkeys((device.kit.number for device in own), handle)
 
@@ -116,8 +120,8 @@ class Shards:
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """The process ids."""
-        return tuple(each.process.pid for each in self._handles)
+        """The ids of the processes beside this one."""
+        return tuple(each.process.pid for each in self._handles[1:])
 
     @property
     def now_s(self) -> float:
@@ -171,8 +175,8 @@ class Shards:
         for each, own in places.items():
             each.process.ask(name, *arguments, [(of or numbers)[place] for place in own])
         found: dict[int, Any] = {}
-        for each, own in places.items():
-            found |= zip(own, each.process.answer(), strict=True)
+        for each in filter(places.__contains__, self._handles):
+            found |= zip(places[each], each.process.answer(), strict=True)
         return [found[place] for place in range(len(numbers))]
 
     def ask_one(self, number: int, name: str, *arguments: object) -> Any:

@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import sys
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,8 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.runs.runner import run
 from edge_sim.shards.frame_memory import LEAST_BYTES, MOST_BYTES, NOWHERE, FrameReader, FrameWriter, shared_memory
-from edge_sim.shards.messages import Sent
+from edge_sim.shards.messages import Sent, ShardProgress
+from edge_sim.shards.shard import Shard
 from edge_sim.shards.shard_process import ShardProcess
 
 PARAMETERS = {
@@ -143,9 +145,8 @@ def test_stacks_in_a_shard_differ_by_rounding(pictures: Path) -> None:
     chosen = settings.parse(tables, Path("test.toml"))
     alone, stacked = fleets.Run(chosen).finished(), ShardedRun(chosen, stacked=frozenset({"mlp"})).finished()
     weights = {device.kit.id: model.weights() for device, model in stacked.models()}
-    for device in alone.devices:
-        apart = np.abs(device.agent.bench.model.weights() - weights[device.device.kit.id])
-        assert 0 < apart.max() < 1e-3
+    apart = [np.abs(each.agent.bench.model.weights() - weights[each.device.kit.id]).max() for each in alone.devices]
+    assert 0 < max(apart) < 1e-3
     assert stacked.clock.now_s == alone.clock.now_s
 
 
@@ -272,6 +273,36 @@ def test_an_interrupted_run_goes_on_in_one_process(pictures: Path, tmp_path: Pat
     assert found.resumed["times"] == 1
 
 
+def test_an_interrupt_in_the_middle_of_a_window_leaves_the_last_checkpoint(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checkpoints, saved, window = Checkpoints(tmp_path / "checkpoint"), [], Shard.window
+
+    def due(_: Checkpoints) -> bool:
+        if len(sharded.server.record.rounds) < 2 or saved:
+            return False
+        saved.append(sharded.clock.now_s)
+        return True
+
+    def interrupted(shard: Shard, before_s: float, sent: Sequence[Sent]) -> ShardProgress:
+        progress = window(shard, before_s, sent)
+        if len(sharded.server.record.rounds) == 4:
+            raise KeyboardInterrupt
+        return progress
+
+    sharded = ShardedRun(fleets.config(pictures, rounds=5), checkpoints=checkpoints)
+    with monkeypatch.context() as patched:
+        patched.setattr(Checkpoints, "due", due)
+        patched.setattr(Shard, "window", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            sharded.run()
+    sharded.close()
+    ledger, stores, state = checkpoints.load()
+    assert state["now_s"] == pytest.approx(saved[0], abs=1)
+    again = fleets.Run(fleets.config(pictures, rounds=5), ledger=ledger, stores=stores, state=state).finished()
+    assert again.model_bytes == fleets.Run(fleets.config(pictures, rounds=5)).finished().model_bytes
+
+
 @pytest.mark.processes
 def test_a_killed_process_ends_the_run_and_the_last_checkpoint_stays(
     pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -296,7 +327,7 @@ def test_a_killed_process_ends_the_run_and_the_last_checkpoint_stays(
 @pytest.mark.processes
 def test_a_process_that_is_gone_before_the_first_checkpoint(pictures: Path, tmp_path: Path) -> None:
     sharded = ShardedRun(fleets.config(pictures), start=ShardProcess, checkpoints=Checkpoints(tmp_path / "checkpoint"))
-    os.kill(sharded.shards.pids[1], signal.SIGKILL)
+    os.kill(sharded.shards.pids[0], signal.SIGKILL)
     with pytest.raises(RunFailed, match=r"signal 9.*start again"):
         sharded.run()
     sharded.close()
@@ -307,7 +338,7 @@ def test_a_process_that_is_gone_before_the_first_checkpoint(pictures: Path, tmp_
 def test_a_process_says_why_it_cannot_begin(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "only_here", fleets)
     tables = fleets.tables(pictures)
-    tables["fleet"] = [{"count": 5, "model": "softmax"}, {"model": "only_here:teacher"}]
+    tables["fleet"] = [{"count": 4, "model": "softmax"}, {"count": 2, "model": "only_here:teacher"}]
     sharded = ShardedRun(settings.parse(tables, Path("test.toml")), start=ShardProcess)
     with pytest.raises(UsageError, match="'only_here:teacher' does not import"):
         sharded.run()
