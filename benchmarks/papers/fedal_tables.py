@@ -11,6 +11,10 @@ ALPHAS = ("alpha-5", "alpha-2", "alpha-1")
 MAIN = ("fedmd", "fedmd_lf", "fedal")
 LEVEL = "the discriminator is deceived within a few rounds and then says little (fedal-discriminator.md)"
 SPREAD = "within the spread of the seeds"
+CROSSED = (
+    "ahead in every seed for the first third of the 180 steps, and behind by a point at most at the end: the curves of "
+    "figure 7 cross"
+)
 
 
 def _reported(**rows: float) -> Reported:
@@ -33,9 +37,9 @@ def _lines(total: int) -> tuple[Line, ...]:
     )
 
 
-def _order(*settings: str, first: bool) -> tuple[Claim, ...]:
+def _order(*settings: str, first: bool, why: str = SPREAD) -> tuple[Claim, ...]:
     return (
-        Claim("fedmd_lf", "fedmd", MEAN, settings=settings, first=first, why=SPREAD),
+        Claim("fedmd_lf", "fedmd", MEAN, settings=settings, first=first, why=why),
         Claim("fedal", "fedmd_lf", MEAN, settings=settings, first=first, why=LEVEL),
     )
 
@@ -88,7 +92,7 @@ CIFAR = Table(
         "CIFAR-10, 10 devices with 200 samples each and CNNs of three sizes (`lenet5`, `cnn`, `cnn-wide`), 1,000 "
         "public samples, 1,000 test samples; 180 local steps for each method, in rounds of tau: 1 for FedMD and "
         "FedProto, 5 for FedAL and FedMD-LF, 10 for FedDF, 15 for FedDF-AL. Every device begins with weights of its "
-        "own. The paper has no alpha of 0.1."
+        "own."
     ),
     figures=MEAN,
     lines=(
@@ -100,12 +104,11 @@ CIFAR = Table(
         Setting("alpha-1", reported=_reported(fd=17, fedproto=22, fedmd=35, fedal=41), cost_s=95),
         Setting("alpha-2", {"partition.alpha": 2.0}, _reported(fd=17, fedproto=28, fedmd=40, fedal=44), cost_s=95),
         Setting("alpha-5", {"partition.alpha": 5.0}, _reported(fd=15, fedproto=38, fedmd=49, fedal=51), cost_s=95),
-        Setting("alpha-0.1", {"partition.alpha": 0.1}, {}, MAIN, 95),
     ),
     claims=(
         *_order("alpha-1", first=True),
-        *_order(*ALPHAS[:2], "alpha-0.1", first=False),
-        Claim("fedal", "fedmd", MEAN),
+        *_order(*ALPHAS[:2], first=False, why=CROSSED),
+        Claim("fedal", "fedmd", MEAN, why=CROSSED),
         Claim("feddf_al", "feddf", MEAN, settings=("alpha-1",)),
         Claim("feddf_al", "feddf", MEAN, settings=ALPHAS[:2], seeds=FIRST_SEED),
         *(Claim("fedal", line, MEAN, seeds=FIRST_SEED) for line in ("fedproto", "fd")),

@@ -48,12 +48,12 @@ TABLE1 = Table(
     source="Table 1, CIFAR-10, Dir(0.3), 100 devices at 10 %: 200 rounds of 5 epochs.",
     scale=(
         "CIFAR-10, 10,000 samples over 100 devices, 10 % of them in each of 40 rounds of 5 epochs, beta 0.3; the "
-        "paper's CNN; 1,000 test samples."
+        "paper's CNN; 1,000 test samples. Three seeds stand in the next table, with a smaller CNN."
     ),
     figures=ALL,
     lines=(Line("fedavg"), Line("fednh")),
     settings=(Setting("beta-0.3", reported={line: DIR_03[line] for line in ("fedavg", "fednh")}, cost_s=330),),
-    claims=(Claim("fednh", "fedavg", ALL, first=True),),
+    claims=(Claim("fednh", "fedavg", ALL, seeds=FIRST_SEED),),
 )
 ORDER = (
     Line("local"),
