@@ -155,12 +155,7 @@ TABLE2 = Table(
             for line in ("local", "lg_fedavg", "fedproto")
         ),
         *(Claim("fedssa", line, OWN, seeds=FIRST_SEED) for line in ("fml", "fedkd")),
-        *(
-            Claim(
-                "fedssa", f"fedssa-case-{case}", OWN, settings=("n-100",), why=NEAR
-            )
-            for case in "ab"
-        ),
+        *(Claim("fedssa", f"fedssa-case-{case}", OWN, settings=("n-100",), why=NEAR) for case in "ab"),
         *(Claim("fedssa", f"fedssa-case-{case}", OWN, settings=("n-50", "n-10"), seeds=FIRST_SEED) for case in "ab"),
         Claim(
             "fedssa",
