@@ -68,17 +68,24 @@ EVALUATED = (
 EVALUATED_GOAL = 1.3
 
 
-def timed(script: str, *arguments: str, device: str = "cpu", every: int = 10**6, rounds: int = 11) -> Timing:
+def timed(
+    script: str, *arguments: str, device: str = "cpu", every: int = 10**6, rounds: int = 11, stacked: bool = True
+) -> Timing:
     """Time one run in a process of its own."""
-    return Timing(**output(script, *arguments, device=device, every=every, rounds=rounds))
+    return Timing(**output(script, *arguments, device=device, every=every, rounds=rounds, stacked=stacked))
 
 
-def output(script: str, *arguments: str, device: str = "cpu", every: int = 10**6, rounds: int = 11) -> Any:
+def output(
+    script: str, *arguments: str, device: str = "cpu", every: int = 10**6, rounds: int = 11, stacked: bool = True
+) -> Any:
     """Run a script in a process of its own and return the JSON value that it prints."""
+    told = {"EDGE_DEVICE": device, "EDGE_EVERY": str(every), "EDGE_ROUNDS": str(rounds)}
+    if not stacked:
+        told["EDGE_STACKED"] = "off"
     done = subprocess.run(
         [sys.executable, str(HERE / script), *arguments],
         cwd=HERE,
-        env={**os.environ, "EDGE_DEVICE": device, "EDGE_EVERY": str(every), "EDGE_ROUNDS": str(rounds)},
+        env={**os.environ, **told},
         capture_output=True,
         text=True,
         check=False,
@@ -93,8 +100,11 @@ def median(values: Sequence[float]) -> float:
     return statistics.median(values)
 
 
-def ratios(engine: str) -> Found:
-    """Each case of the goals on one engine, against the bare loop."""
+def ratios(engine: str, *, stacked: bool = True) -> Found:
+    """Each case of the goals on one engine, against the bare loop.
+
+    stacked: whether dense nets are stacked, where the engine can; else results have the bits of `exact`.
+    """
     head = ["method", "fleet", "devices", "bare loop, ms", "ours, ms", "ours / bare (each pair)", "goal"]
     more = [] if engine in IN_PROCESSES else ["of computing time"]
     rows: Table = [[*head, *more, "first round done after, s (bare)", "peak, MiB (bare)"]]
@@ -104,7 +114,7 @@ def ratios(engine: str) -> Found:
         bare, ours = [], []
         for _ in range(REPEATS):
             bare.append(timed("bare.py", method, fleet, str(devices)))
-            ours.append(timed("ours.py", method, fleet, str(devices), engine))
+            ours.append(timed("ours.py", method, fleet, str(devices), engine, stacked=stacked))
         shares = [a.ms_per_device_round / b.ms_per_device_round for a, b in zip(ours, bare, strict=True)]
         figures = [median([each.ms_per_device_round for each in side]) for side in (bare, ours)]
         starts = [median([each.first_round_s for each in side]) for side in (ours, bare)]
@@ -347,7 +357,8 @@ def gpu() -> Found:
 SECTIONS = {
     "workers": ("Worker processes, dense nets stacked", lambda: ratios("workers")),
     "cohort": ("One process, dense nets stacked", lambda: ratios("cohort")),
-    "shards": ("Whole devices in two processes", lambda: ratios("shards")),
+    "shards": ("Whole devices in two processes, with the bits of `exact`", lambda: ratios("shards", stacked=False)),
+    "shards-stacked": ("Whole devices in two processes, dense nets stacked", lambda: ratios("shards")),
     "computing": ("Computing time of each engine", computing),
     "parts": ("A device's round by part", parts),
     "evaluated": ("Every round evaluated", evaluated),
