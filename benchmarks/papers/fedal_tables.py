@@ -12,8 +12,8 @@ MAIN = ("fedmd", "fedmd_lf", "fedal")
 LEVEL = "the discriminator is deceived within a few rounds and then says little (fedal-discriminator.md)"
 SPREAD = "within the spread of the seeds"
 CROSSED = (
-    "ahead in every seed for the first third of the 180 steps, and behind by about a point at most at the end: the "
-    "curves of figure 7 cross"
+    "by steps it is ahead in every seed for the first third of them, and behind by about a point at most at the end; "
+    "by time (figure 7) it stays ahead, for FedMD exchanges after each step and takes longer"
 )
 
 
