@@ -148,12 +148,12 @@ FIGURES = (
     Figure(
         "fednh-figure-3",
         "cosines of prototypes, and of FedAvg's last layer (also 7 and 8)",
-        "fednh-table1",
+        "fednh-comparators",
         ("beta-0.3",),
         ("fednh", "fedavg"),
         "prototype_cosines",
     ),
-    Figure("fednh-figure-6", "features", "fednh-table1", ("beta-0.3",), ("fednh", "fedavg"), "features"),
+    Figure("fednh-figure-6", "features", "fednh-comparators", ("beta-0.3",), ("fednh", "fedavg"), "features"),
     Figure(
         "fednh-table-2",
         "fairness: the devices' accuracies",

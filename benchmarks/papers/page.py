@@ -12,10 +12,12 @@ from benchmarks.common.points import markdown, mean_and_deviation
 from benchmarks.papers import cells
 from benchmarks.papers.figures import FIGURES
 from benchmarks.papers.figures import FOLDER as PICTURES
-from benchmarks.papers.kinds import SEEDS, Setting, Table
-from benchmarks.papers.signs import HOW_SHOWN, MISSED, NOT_RUN, Found, Sign, found_in, signs
+from benchmarks.papers.kinds import SEEDS, Line, Setting, Table
+from benchmarks.papers.signs import HOW_SHOWN, MISSED, NOT_RUN, Found, Sign, found_in, signs, why_missed
+from coordinator.config import load_toml
 from coordinator.record.metrics import TARGETS
 from coordinator.record.units import human_bytes, human_flops
+from edge_sim.studies.planned_runs import with_setting
 
 HOUR_S = 3600
 NAMES = {
@@ -30,19 +32,34 @@ NAMES = {
     "active_wlp": "WLP of ACA",
 }
 """A figure's name on the page."""
+DEVIATION_NAME = "deviation of PM(L), here"
 HEAD = """# The papers' tables
 
-Written by `python -m benchmarks.papers`; nothing here is typed by hand. What the authors report stands beside what this
-implementation gives at a smaller scale, which each table states, so the values are not to be compared: the signs are.
-All are in per cent: *GM*: the global model on the shared test. *Personal*: the mean of the devices' own models there.
-*Own test*: the same on each device's own test part. *Up, down*: bytes of a device in a round; *client s*: seconds of
-computing of all devices in a round, by the profile of a Raspberry Pi 4. The rest: [reports](../reference/reports.md).
+What the authors report beside what this implementation gives at a smaller scale, which each table states. So values are
+not to be compared: the signs are. `python -m benchmarks.papers` writes this page from the rows of `papers/TABLE.csv`;
+what stands under *reported* is copied from the papers.
 
-A sign is the mean of the differences seed by seed; it is shown where that is above 0 and more seeds agree than
-disagree. Where it is claimed, seeds {seeds} are run; all other rows have one seed, and say so. Rows, with bytes, FLOPs,
-CPU seconds and versions, are in `papers/TABLE.csv`; the files of the tables, and how to get their data, are in
-[benchmarks/papers](../../benchmarks/papers/README.md). From all of it:
-[which method for which fleet](choose-a-method.md).
+A sign is claimed where the authors' text or tables put one method above another. What their own figures deny is not
+counted; what they show on other data is. Its difference here is the mean over the seeds that were run: {seeds} for the
+pairs that a paper is about, one seed for the others. It is *shown in every seed*, or *in the mean*, where the mean is
+above 0 and more seeds agree than disagree; the deviation that stands beside says how far to trust it.
+
+All accuracies are in per cent:
+
+- *GM*: the global model on the test that all share; *personal*: the devices' own models there, on average;
+- *own test*: the devices' own models, each on its own test part;
+- *PM(V)*, *PM(L)* (FedNH): as personal, but for each device every class that it holds weighs alike (V), or as its share
+  of the device's samples (L); *deviation of PM(L)*: over the devices, in points;
+- *AMP*, *WLP* (FedKF): the global model on the devices' own test parts, the mean and the worst device. The global model
+  is the mean of the newest upload of every device, taking part or not (*OCA*; lines with `+slots`, and `fedkf`), or of
+  the round's devices alone (*ACA*).
+
+*Up, down*: bytes of a device in a round. *Device s*: seconds of computing of a device that takes part in a round, by
+the profile of a Raspberry Pi 4. *Rounds*: how many of them; methods that exchange after each step have more.
+
+Any row again: the command at its table, with data as [benchmarks/papers](../../benchmarks/papers/README.md) says.
+Accuracies repeat bit for bit on processors with the same instruction set; others add in another order, which moves some
+by a few hundredths of a point. From all of it: [which method for which fleet](choose-a-method.md).
 """
 PICTURES_HEAD = """## The papers' figures from these runs
 
@@ -82,7 +99,7 @@ def _missed(tables: Sequence[Table], found: Mapping[str, Sequence[Sign]]) -> str
     lines = [["table", "setting", "claimed", "figure", "reported", "here", "why"]]
     for table in tables:
         lines += [
-            [_link(table), sign.setting, *_told(sign), sign.why or "not known"]
+            [_link(table), sign.setting, *_told(sign), why_missed(sign, found[table.name])]
             for sign in found[table.name]
             if sign.verdict == MISSED
         ]
@@ -100,7 +117,7 @@ def _signs(found: Sequence[Sign]) -> str:
     lines = [["claimed", "setting", "figure", "reported", "here", "sign"]]
     for sign in found:
         what, *rest = _told(sign)
-        lines.append([what, sign.setting, *rest, sign.verdict])
+        lines.append([what, sign.setting, *rest, sign.shown_by or sign.verdict])
     return f"{markdown(lines)}\n"
 
 
@@ -135,24 +152,35 @@ def _table(table: Table, kept: Sequence[cells.Row], found_signs: Sequence[Sign])
 
 def _figures(table: Table, setting: Setting, found: Found) -> str:
     names = [NAMES[figure] for figure in table.figures]
+    deviation = "pm_l" in table.figures
     reported = [figure for figure in table.figures if any(figure in told for told in setting.reported.values())]
     head = ["method", *(f"{NAMES[figure]}, reported" for figure in reported), *(f"{name}, here" for name in names)]
-    lines = [[*head, "up, down", "client s", "seeds", "CPU s"]]
+    more = [DEVIATION_NAME] if deviation else []
+    lines = [[*head, *more, "rounds", "up, down", "device s", "seeds", "CPU s"]]
     for line in table.lines_of(setting):
         rows = found[line.name]
         told = setting.reported.get(line.name, {})
+        rounds, taking_part = _rounds_and_devices(table, setting, line)
         lines.append(
             [
                 line.name,
                 *(f"{told[figure]:.2f}" if figure in told else "" for figure in reported),
                 *(_mean(_values(rows, figure)) if rows else NOT_RUN for figure in table.figures),
+                *([_mean(_values(rows, cells.DEVIATION))] if deviation else []),
+                str(rounds),
                 ", ".join(human_bytes(_over(rows, column)) for column in cells.COSTS[:2] if _values(rows, column)),
-                f"{_over(rows, 'device_s_per_round'):.3g}" if _values(rows, "device_s_per_round") else "",
+                f"{_over(rows, 'device_s_per_round') / taking_part:.3g}" if _values(rows, "device_s_per_round") else "",
                 ", ".join(row["seed"] for row in rows),
                 f"{_over(rows, 'cpu_s'):.0f}" if rows else "",
             ]
         )
     return markdown(lines)
+
+
+def _rounds_and_devices(table: Table, setting: Setting, line: Line) -> tuple[int, int]:
+    """Return the number of rounds, and of the devices that take part in each."""
+    federation = with_setting(load_toml(table.file), {**setting.values, **line.values})["federation"]
+    return federation["rounds"], federation.get("participants") or federation["devices"]
 
 
 def _over(rows: Sequence[cells.Row], column: str) -> float:

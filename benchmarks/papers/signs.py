@@ -63,6 +63,18 @@ class Sign:
         return f"{mean:+.1f} ± {100 * statistics.stdev(self.gains):.1f}, {told}"
 
 
+def why_missed(sign: Sign, others: Sequence[Sign]) -> str:
+    """Return why a sign is not shown: what was found, or that one seed says too little, as those of its table differ.
+
+    others: all signs of its table.
+    """
+    alike = (other.gains for other in others if other.figure == sign.figure and len(other.gains) > 1)
+    spread = max(map(statistics.stdev, alike), default=0.0)
+    if not sign.why and len(sign.gains) == 1 and abs(sign.gains[0]) <= spread:
+        return f"one seed; over seeds, such differences of this table vary by up to ± {100 * spread:.1f}"
+    return sign.why or "not known"
+
+
 def found_in(table: Table, setting: Setting, kept: Sequence[cells.Row]) -> Found:
     """Return the rows of every line of a setting, whatever seeds were planned."""
     return {

@@ -281,7 +281,8 @@ def accuracy_for_its_cost(comparison: Comparison, path: Path) -> None:
 def words_for(comparison: Comparison) -> str:
     """Return the first words of every subtitle, which say what was compared."""
     methods = (comparison.example.method,) if comparison.one_run else comparison.methods
-    return heading(comparison.example, methods, comparison.seeds)
+    rounds = [trial.result.rounds for line in comparison.lines for trial in line.trials]
+    return heading(comparison.example, methods, comparison.seeds, rounds)
 
 
 # -- points -------------------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -245,15 +245,18 @@ def text_width_in(text: str, size_pt: float, *, bold: bool = False) -> float:
     return float(shape.vertices[:, 0].max()) / 72  # the points of the outlines: curves take a hundred times as long
 
 
-def heading(result: Result, methods: Sequence[str], seeds: Sequence[int]) -> str:
-    """The first words of a subtitle: what was run.  result: the run, or one of those that were compared."""
+def heading(result: Result, methods: Sequence[str], seeds: Sequence[int], rounds: Collection[int] = ()) -> str:
+    """The first words of a subtitle: what was run.  result: the run, or one of those that were compared.
+
+    rounds: the numbers of rounds of all that were compared.
+    """
     only = len(methods) == len(seeds) == 1
     done = f"{result.rounds_done} of " if only and not result.completed else ""
     words = (
         result.federation,
         methods[0] if len(methods) == 1 else f"{len(methods)} methods",
         _count(len(result.devices), "device"),
-        done + _count(result.rounds, "round"),
+        f"{min(rounds)} to {max(rounds)} rounds" if len({*rounds}) > 1 else done + _count(result.rounds, "round"),
         f"seed{'' if len(seeds) == 1 else 's'} {', '.join(map(str, seeds))}",
     )
     return printable(DOT.join(words))

@@ -32,11 +32,14 @@ Trained: TypeAlias = tuple[Device, Model]
 def model_insight(server: Server, models: Iterable[Trained], dataset: Dataset) -> Insight:
     """Return predictions, features and prototypes of a run's models at its end.
 
+    Where nobody was sent rows by class, but all devices end with one model, those of its last layer are the prototypes.
     models: those of all devices, in the order of their numbers; not more are taken than are needed.
     """
     found = final_prototypes.final_prototypes(server)
     learning = list(islice((each for each in models if each[1].spec.terms), MOST_PREDICTING))
     found = replace(found, predictions=_predictions([model for _, model in learning], dataset))
+    if found.prototypes is None and (rows := _last_layer([model for _, model in learning])) is not None:
+        found = replace(found, prototype_classes=np.arange(len(rows)), prototypes=rows)
     drawn = _features(learning[:MOST_DRAWN], dataset)
     if drawn is None:
         return found
@@ -58,6 +61,14 @@ def _predictions(models: Sequence[Model], dataset: Dataset) -> Floats | None:
         each.append(sums / np.maximum(np.bincount(labels, minlength=dataset.classes), 1)[:, None])
     mean: Floats = np.mean(each, axis=0).astype(np.float32)
     return mean
+
+
+def _last_layer(models: Sequence[Model]) -> Floats | None:
+    """Return the rows (k, d) of the last layer that all of these models have, without biases; None: there is none."""
+    if len(models) < 2 or not all("head-rows" in model.spec.capabilities for model in models):
+        return None
+    first, *others = (model.head_rows() for model in models)
+    return first[:, :-1] if all(np.array_equal(first, each) for each in others) else None
 
 
 def _features(trained: Sequence[Trained], dataset: Dataset) -> tuple[Floats, Ints, Ints] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from benchmarks.papers import cells, figures, vibration
 from benchmarks.papers.figures import FIGURES, Figure
 from benchmarks.papers.kinds import FOLDER, SEEDS, Claim, Line, Setting, Table, Trend
 from benchmarks.papers.page import page
-from benchmarks.papers.signs import HOW_SHOWN, MISSED, NOT_RUN, SHOWN, signs
+from benchmarks.papers.signs import HOW_SHOWN, MISSED, NOT_RUN, SHOWN, Sign, signs, why_missed
 from benchmarks.papers.tables import TABLES
 from edge_sim import run
 
@@ -202,6 +203,16 @@ def test_the_page_tells_how_often_a_sign_is_shown(tiny: Table, tmp_path: Path) -
         assert (sign.shown_by or sign.verdict) == counted
     run_tiny(tiny, tmp_path / "papers.md", "--seeds", "0", "--method", "fast")
     assert "| [Tiny](#tiny) | 1 |  |  |  |  | 1 |" in (tmp_path / "papers.md").read_text()
+
+
+def test_one_seed_that_misses_by_less_than_seeds_differ_says_so() -> None:
+    several = Sign("a over b", "iid", "personal", None, (0.1, -0.02, 0.04), "")
+    missed = Sign("a over c", "iid", "personal", None, (-0.05,), "")
+    assert "one seed" in why_missed(missed, [several, missed])
+    assert "± 6.0" in why_missed(missed, [several, missed])
+    for other in (replace(several, gains=(0.1, 0.1)), replace(several, figure="gm")):
+        assert why_missed(missed, [other, missed]) == "not known"
+    assert why_missed(replace(missed, why="found"), [several]) == "found"
 
 
 def test_a_trend_compares_the_gaps_of_the_first_and_the_last_setting(tiny: Table) -> None:

@@ -97,11 +97,21 @@ def test_a_run_in_memory_has_all_that_its_models_can_show(pictures: Path) -> Non
     assert set(found.point_devices.tolist()) == {0, 1, 2}
 
 
+def test_one_model_on_all_devices_shows_its_last_layer(pictures: Path) -> None:
+    fleet = fleets.built(pictures, "fedavg", 3, rounds=2)
+    whole = fleets.Run(fleet).finished()
+    found = model_insight(whole.server, whole.models(), fleet.dataset)
+    rows = whole.devices[1].agent.bench.model.head_rows()
+    assert found.prototypes == pytest.approx(rows[:, :-1])
+    assert found.prototype_classes.tolist() == [*range(fleets.CLASSES)]
+
+
 @pytest.mark.parametrize(
     ("method", "parts"),
     [
         ("fedproto", {"predictions", "prototypes", "points"}),
-        ("fedavg", {"predictions", "points"}),
+        ("fedavg", {"predictions", "prototypes", "points"}),
+        ("fedmd", {"predictions", "points"}),
         ("fedssa", {"predictions", "prototypes", "points"}),
     ],
 )

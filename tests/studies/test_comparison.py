@@ -188,6 +188,13 @@ def test_the_band_is_the_deviation_of_the_seeds_or_of_one_seed_the_devices():
     assert (alone_last.low, alone_last.mean, alone_last.high) == pytest.approx((0.7, 0.8, 0.9))
 
 
+def test_a_subtitle_says_when_rounds_differ():
+    result = trial(0, (0.5,)).result
+    few, many = (MethodRuns(str(n), (Trial(0, dataclasses.replace(result, rounds=n)),)) for n in (2, 10))
+    assert "2 to 10 rounds" in curve_plots.words_for(Comparison((few, many), "2"))
+    assert " 10 rounds" in curve_plots.words_for(Comparison((many,), "10"))
+
+
 def test_bytes_add_up_over_the_rounds():
     """Each round: 2 * 100 up and as much down, by two devices."""
     points = curve_plots.spent_points(comparison().lines[2])
