@@ -1,4 +1,4 @@
-"""docs/results/choose-a-method.md quotes rows that stand on the pages that it links."""
+"""docs/results/choose-a-method.md quotes rows that stand in the sections that it links."""
 
 from __future__ import annotations
 
@@ -18,17 +18,43 @@ def cells(line: str) -> list[str]:
     return [cell.strip() for cell in line.strip("|").split("|")]
 
 
-@pytest.mark.parametrize("line", BODY, ids=lambda line: cells(line)[0][:30])
-def test_what_a_line_quotes_stands_in_one_row_of_its_page(line: str) -> None:
+def section(page: str, anchor: str) -> list[str]:
+    """Return the lines of a page below the heading that an anchor leads to, up to the next of its level; all without one."""
+    lines = (RESULTS / page).read_text(encoding="utf-8").splitlines()
+    if not anchor:
+        return lines
+    levels = {at: len(line) - len(line.lstrip("#")) for at, line in enumerate(lines) if re.match("#+ ", line)}
+    (begin,) = [at for at in levels if fragment(lines[at].lstrip("# ")) == anchor]
+    ends = [at for at, level in levels.items() if at > begin and level <= levels[begin]]
+    return lines[begin : min(ends, default=len(lines))]
+
+
+def fragment(title: str) -> str:
+    return "".join(sign for sign in title.lower().replace(" ", "-") if sign.isalnum() or sign in "-_")
+
+
+def figures_of(row: str) -> set[str]:
+    """Return a row's cells, and the parts of those that hold several, such as `1.5 kB, 1.7 kB`."""
+    return {part for cell in cells(row) for part in (cell, *cell.split(", "))}
+
+
+@pytest.mark.parametrize("line", BODY, ids=lambda line: cells(line)[0][:60])
+def test_what_a_line_quotes_stands_in_one_row_of_its_section(line: str) -> None:
     *_, quoted, link = cells(line)
-    (page,) = re.findall(r"\]\(([a-z-]+\.md)\)", link)
-    rows = [row.replace("`", "") for row in (RESULTS / page).read_text(encoding="utf-8").splitlines()]
+    ((page, anchor),) = re.findall(r"\]\(([a-z-]+\.md)#?([\w-]*)\)", link)
+    rows = [row.replace("`", "") for row in section(page, anchor) if row.startswith("|")]
     quotes = re.findall(r"`([^`]+)`", quoted)
     assert quotes
     for quote in quotes:
         name, _, figures = quote.partition(": ")
-        wanted = [f"| {name} |", *figures.split(", ")]
-        assert any(all(part in row for part in wanted) for row in rows), quote
+        named = [row for row in rows if f"| {name} |" in row]
+        wanted = set(re.split(r", (?![^(]*\))", figures))
+        assert any(wanted <= figures_of(row) for row in named), quote
+
+
+def test_every_section_that_it_links_is_one() -> None:
+    for page, anchor in re.findall(r"\]\(([a-z-]+\.md)#([\w-]+)\)", PAGE.read_text(encoding="utf-8")):
+        assert section(page, anchor)
 
 
 def test_every_method_that_is_named_is_registered() -> None:
