@@ -153,7 +153,7 @@ FIGURES = (
         ("fednh", "fedavg"),
         "prototype_cosines",
     ),
-    Figure("fednh-figure-6", "features", "fednh-comparators", ("beta-0.3",), ("fednh", "fedavg"), "features"),
+    Figure("fednh-figure-6", "features", "fednh-table1", ("beta-0.3",), ("fednh", "fedavg"), "features"),
     Figure(
         "fednh-table-2",
         "fairness: the devices' accuracies",
