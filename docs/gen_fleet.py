@@ -72,7 +72,8 @@ SCENARIOS = """\
 # Scenarios
 
 What may go wrong in a simulated fleet, and what the coordinator does about it. All of it follows from
-`federation.seed`: the same file gives the same run, bit for bit. The session, the rounds, the codec and the ledger are
+`federation.seed`: the same file gives the same run, bit for bit on one kind of processor (kernels of torch and numpy
+round differently by instruction set). The session, the rounds, the codec and the ledger are
 those of a deployment; only power, links, clocks and time are made up. How to use it:
 [simulate a fleet](../how-to/simulate-a-fleet.md). This page is written by `docs/gen_fleet.py`.
 

@@ -16,12 +16,13 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.papers import cells, figures
+from benchmarks.papers import beforehand, cells, figures
 from benchmarks.papers.kinds import SEEDS, Table
 from benchmarks.papers.page import HOUR_S, page
 from benchmarks.papers.tables import TABLES
 from coordinator.report import text_files
-from edge_sdk.errors import EdgeError
+from edge_sdk.cli import OneLineParser
+from edge_sdk.errors import EdgeError, StoreError
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "papers.md"
 INTERRUPTED = 130
@@ -33,8 +34,9 @@ def main(
     out: Path = PAGE,
     runs: Path = cells.RUNS,
 ) -> int:
-    """Run what is missing and write the page; the exit code: 0, 1 where a cell failed, 2 for bad options.
+    """Run what is missing and write the page; the exit code: 0, 1 where a cell failed, 2 for what the user can mend.
 
+    That is a bad option, a damaged row, a missing data file, a place that cannot be written; no cell runs then.
     out: the page; the CSV files are in the folder of its name beside it.  runs: where cells keep their run folders.
     """
     parser = _arguments(tables)
@@ -48,20 +50,16 @@ def main(
         if args.setting in (None, cell.setting.name) and args.method in (None, cell.line.name)
     )
     if not wanted:
-        parser.error("no such cell; --list names them all")
+        parser.advice = "--list names them all"
+        parser.error("no such cell")
+    failed = 0
     try:
         if args.list:
             _list(wanted, rows)
-            return 0
-        if args.figures:
-            named = [table for table in tables if args.table in (None, table.name)]
-            figures.draw(figures.FIGURES, named, rows, runs, _say)
-            text_files.replace_file(out, page(tables, rows))
-            return 0
-        failed = cells.run_missing(
-            wanted, rows, runs, _say, lambda: text_files.replace_file(out, page(tables, rows)), again=args.again
-        )
-        text_files.replace_file(out, page(tables, rows))
+        elif args.figures:
+            _draw(tables, [table for table in tables if args.table in (None, table.name)], out, runs)
+        else:
+            failed = _run(tables, wanted, out, runs, again=args.again)
     except KeyboardInterrupt:
         _say("interrupted; finished cells are kept, and the same command goes on")
         return INTERRUPTED
@@ -69,6 +67,35 @@ def main(
         sys.stderr.write(f"papers: {error}\n")
         return error.exit_code
     return 1 if failed else 0
+
+
+def _run(tables: Sequence[Table], wanted: Sequence[cells.Cell], out: Path, runs: Path, *, again: bool) -> int:
+    """Run cells and write the page after each; return the number of cells that failed.  Raises EdgeError."""
+    rows = out.with_suffix("")
+    kept = {table.name: cells.rows(table, rows) for table in tables}
+    ahead = [cell for cell in wanted if again or not cells.row_of(cell, kept[cell.table.name])]
+    beforehand.find_data(ahead)
+    beforehand.find_room(out, (rows, runs, *(cells.run_folder(cell, runs) for cell in ahead)))
+    failed = cells.run_missing(wanted, rows, runs, _say, lambda: _write(tables, out), again=again)
+    _write(tables, out)
+    return failed
+
+
+def _draw(tables: Sequence[Table], named: Sequence[Table], out: Path, runs: Path) -> None:
+    """Draw the figures of some tables, and write the page.  Raises EdgeError."""
+    rows = out.with_suffix("")
+    beforehand.find_room(out, (rows / figures.FOLDER,))
+    figures.draw(figures.FIGURES, named, rows, runs, _say)
+    _write(tables, out)
+
+
+def _write(tables: Sequence[Table], out: Path) -> None:
+    """Write the page.  Raises UsageError where rows are damaged, StoreError where it cannot be written."""
+    text = page(tables, out.with_suffix(""))
+    try:
+        text_files.replace_file(out, text)
+    except OSError as error:
+        raise StoreError(f"{out}: cannot write the page ({error.strerror}); free or change the place") from error
 
 
 def _list(wanted: Sequence[cells.Cell], rows: Path) -> None:
@@ -89,8 +116,8 @@ def _say(line: str) -> None:
     print(f"papers: {line}", flush=True)
 
 
-def _arguments(tables: Sequence[Table]) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+def _arguments(tables: Sequence[Table]) -> OneLineParser:
+    parser = OneLineParser(
         prog="python -m benchmarks.papers",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import copy
-import csv
 import hashlib
 import json
+import math
 import os
+import re
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import edge_sim
-from benchmarks.papers import vibration
+from benchmarks.papers import csv_lines, vibration
 from benchmarks.papers.kinds import FIRST_SEED, SEEDS, Line, Setting, Table
 from coordinator.config import load_toml, to_toml
 from coordinator.record.metrics import TARGETS
@@ -65,6 +66,7 @@ COSTS = (
 REACHED = "own_test_reached"
 """The column of what was spent when the mean accuracy on devices' own test parts first reached each target: JSON,
 target -> round, bytes of a device, FLOPs of all devices."""
+REACHED_COSTS = ("round", "bytes", "flops")
 COLUMNS = (
     "setting",
     "method",
@@ -78,6 +80,10 @@ COLUMNS = (
     "versions",
     "command",
 )
+LATER_COLUMNS = (DEVIATION, "device_s_per_round", REACHED)
+"""Columns that older files do not have."""
+SAME_CELL = ("setting", "method", "seed", "settings")
+"""The columns that rows of one cell with the same settings share."""
 Row = dict[str, str]
 """A row as it is read, by column; a figure that is not known is empty."""
 
@@ -127,13 +133,16 @@ class Cell:
     @property
     def command(self) -> str:
         """The command that runs this cell alone."""
-        chosen = f"--setting {self.setting.name} --method {self.line.name} --seeds {self.seed}"
-        return f"{command(self.table)} {chosen}"
+        return _cell_command(self.table, self.setting.name, self.line.name, str(self.seed))
 
 
 def command(table: Table) -> str:
     """Return the command that runs a table."""
     return f"python -m benchmarks.papers --table {table.name}"
+
+
+def _cell_command(table: Table, setting: str, method: str, seed: str) -> str:
+    return f"{command(table)} --setting {setting} --method {method} --seeds {seed}"
 
 
 def cells(table: Table, seeds: Sequence[int] | None = None) -> list[Cell]:
@@ -172,12 +181,60 @@ def estimate(cell: Cell, found: Sequence[Row]) -> float:
 
 
 def rows(table: Table, folder: Path) -> list[Row]:
-    """Read the rows of a table's CSV file; none where it is not there."""
+    """Read the rows of a table's CSV file; none where it is not there.
+
+    Raises UsageError, with the line, where it is damaged: a row that is cut must not pass for a finished cell.
+    """
     path = folder / f"{table.name}.csv"
-    if not path.exists():
+    lines = csv_lines.read(path)
+    if lines is None:
         return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
+    _, columns = next(lines, (csv_lines.HEADER, []))
+    unknown = [column for column in columns if column not in COLUMNS]
+    missing = [column for column in COLUMNS if column not in (*columns, *LATER_COLUMNS)]
+    if unknown or missing or len(columns) > len({*columns}):
+        found = f"no column {missing[0]}" if missing else f"a column {unknown[0]!r}" if unknown else "a column twice"
+        raise csv_lines.damaged(path, csv_lines.HEADER, found)
+    kept = []
+    for line, values in lines:
+        if len(values) != len(columns):
+            raise csv_lines.damaged(path, line, f"{len(values)} values for {len(columns)} columns")
+        row = dict(zip(columns, values, strict=True))
+        if fault := next(_faults(row, table), ""):
+            raise csv_lines.damaged(path, line, fault)
+        kept.append(row)
+    return kept
+
+
+def _faults(row: Row, table: Table) -> Iterator[str]:
+    """Name what is wrong with a row that has a value for each column."""
+    for column in (*ACCURACIES, DEVIATION, *COSTS, "cpu_s"):
+        text = row.get(column, "")
+        if not _is_number(text) if text else column == "cpu_s":
+            yield f"{column} is {text!r}, not a number"
+    if not row["seed"].isdecimal():
+        yield f"seed is {row['seed']!r}, not a whole number"
+    if row.get(REACHED) and not _tells_costs(row[REACHED]):
+        yield f"{REACHED} is not JSON of round, bytes and flops by target"
+    if not re.fullmatch("[0-9a-f]{12}", row["settings"]):
+        yield f"settings is {row['settings']!r}, not 12 hexadecimal digits"
+    if row["command"] != _cell_command(table, row["setting"], row["method"], row["seed"]):
+        yield "the command is not that of its cell"
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
+
+
+def _tells_costs(text: str) -> bool:
+    """Whether this is what reached() returns, as JSON."""
+    try:
+        return all(math.isfinite(spent[of]) for spent in json.loads(text).values() for of in REACHED_COSTS)
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return False
 
 
 def row_of(cell: Cell, found: Iterable[Row]) -> Row | None:
@@ -201,12 +258,14 @@ def run_missing(
 ) -> int:
     """Run the cells that have no row, add each row at once, and return the number of cells that failed.
 
-    runs: where each cell keeps its run folder.  done: called after each new row.  again: run all, and replace rows that
-    stand.  Raises StoreError where a row cannot be written.
+    runs: where each cell keeps its run folder.  done: called after each new row.  again: run all, replace rows that
+    stand, and tell whether their accuracies are the same.  Raises StoreError where a row cannot be written, UsageError
+    where rows are damaged.
     """
     failed = 0
     for cell in wanted:
-        if row_of(cell, rows(cell.table, folder)) and not again:
+        before = row_of(cell, rows(cell.table, folder))
+        if before and not again:
             say(f"{cell.name}: skipped, its row stands")
             continue
         say(f"{cell.name}: runs")
@@ -218,8 +277,25 @@ def run_missing(
             continue
         _keep(row, rows(cell.table, folder), folder / f"{cell.table.name}.csv")
         say(f"{cell.name}: done, {row['cpu_s']} s of CPU")
+        if before:
+            say(f"{cell.name}: {_compared(before, row)}")
         done()
     return failed
+
+
+def _compared(before: Row, row: Mapping[str, object]) -> str:
+    """Return whether a cell that was run again has the accuracies that it had."""
+    pairs = ((column, before[column], _text(row[column])) for column in ACCURACIES)
+    others = [f"{column} {now or 'none'} (was {was or 'none'})" for column, was, now in pairs if was != now]
+    if not others:
+        return "each accuracy is the same as before"
+    alike = "only the same versions on processors with the same instruction set repeat each bit"
+    return f"other accuracies than before: {', '.join(others)}; {alike}"
+
+
+def _text(value: object) -> str:
+    """Return a value as it stands in a CSV file."""
+    return "" if value is None else str(value)
 
 
 def run_folder(cell: Cell, runs: Path) -> Path:
@@ -259,7 +335,7 @@ def measured(cell: Cell, runs: Path) -> dict[str, object]:
         REACHED: json.dumps(reached(result), separators=(",", ":")),
         "cpu_s": round(spent, 1),
         "settings": digest,
-        "versions": "; ".join(f"{package} {version}" for package, version in versions().items()),
+        "versions": "; ".join(f"{name} {version}" for name, version in {**versions(), **_instruction_set()}.items()),
         "command": cell.command,
     }
 
@@ -277,8 +353,8 @@ def reached(result: Result) -> dict[str, dict[str, float]]:
         own = result.learned(entry.local_accuracy).values()
         for target in TARGETS if own else ():
             if statistics.fmean(own) >= target:
-                spent = {"round": entry.round, "bytes": spent_bytes / len(result.devices), "flops": flops}
-                found.setdefault(f"{target:g}", spent)
+                costs = (entry.round, spent_bytes / len(result.devices), flops)
+                found.setdefault(f"{target:g}", dict(zip(REACHED_COSTS, costs, strict=True)))
     return found
 
 
@@ -288,17 +364,26 @@ def _deviation(result: Result) -> float | None:
     return statistics.pstdev(values) if values else None
 
 
+def _instruction_set() -> dict[str, str]:
+    """The instruction set that torch's kernels use here, on which the last bits of figures depend; empty: no torch."""
+    try:
+        from torch.backends.cpu import get_cpu_capability
+    except ImportError:
+        return {}
+    return {"cpu": get_cpu_capability()}
+
+
 def _cpu_s() -> float:
     """Seconds of CPU of this process and its finished children."""
     return sum(os.times()[:4])
 
 
 def _keep(row: dict[str, object], found: Sequence[Row], path: Path) -> None:
-    """Write a table's rows anew with another one; one of the same cell and settings is replaced.  Raises StoreError."""
-    same = ("setting", "method", "seed", "settings")
-    others: list[dict[str, object]] = [{**old} for old in found if any(old[key] != str(row[key]) for key in same)]
+    """Write a table's rows anew with another one, in the place of that of its cell and settings.  Raises StoreError."""
+    lines: list[Mapping[str, object]] = [*found, row]
+    kept = {tuple(str(each[column]) for column in SAME_CELL): each for each in lines}
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        text_files.replace_file(path, text_files.csv_text(COLUMNS, [*others, row]))
+        text_files.replace_file(path, text_files.csv_text(COLUMNS, kept.values()))
     except OSError as error:
         raise StoreError(f"{path}: cannot write the row ({error.strerror}); free or change the place") from error

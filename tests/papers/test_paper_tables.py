@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,6 +68,16 @@ def run_tiny(table: Table, out: Path, *options: str) -> int:
 def kept(out: Path) -> list[dict[str, str]]:
     with (out.with_suffix("") / "tiny.csv").open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def write_rows(out: Path, rows: list[dict[str, str]]) -> None:
+    """Write a file of rows by hand, with the columns of the first."""
+    folder = out.with_suffix("")
+    folder.mkdir(exist_ok=True)
+    with (folder / "tiny.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 @pytest.mark.parametrize("table", TABLES, ids=lambda table: table.name)
@@ -269,23 +280,168 @@ def test_a_run_is_kept_beside_its_row_and_read_again(tiny: Table, tmp_path: Path
     assert cells.kept_run(cell, tmp_path / "runs") is None
 
 
-def test_again_replaces_a_row(tiny: Table, tmp_path: Path) -> None:
+def test_again_replaces_a_row_in_its_place_and_says_that_it_is_the_same(
+    tiny: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "papers.md"
-    for more in ((), ("--again",)):
-        run_tiny(tiny, out, "--seeds", "0", "--method", "fast", *more)
+    run_tiny(tiny, out, "--seeds", "0")
+    first = [(row["method"], row["personal"]) for row in kept(out)]
+    capsys.readouterr()
+    assert run_tiny(tiny, out, "--seeds", "0", "--method", "local", "--again") == 0
+    assert [(row["method"], row["personal"]) for row in kept(out)] == first
+    assert [method for method, _ in first] == ["local", "fast"]
+    assert "iid local seed 0: each accuracy is the same as before" in capsys.readouterr().out
+
+
+def test_again_names_each_accuracy_that_differs(
+    tiny: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "papers.md"
+    only = ["--seeds", "0", "--method", "local"]
+    run_tiny(tiny, out, *only)
+    (row,) = kept(out)
+    write_rows(out, [{**row, "personal": "0.125", "gm": "0.25"}])
+    capsys.readouterr()
+    assert run_tiny(tiny, out, *only, "--again") == 0
+    told = f"other accuracies than before: gm none (was 0.25), personal {row['personal']} (was 0.125); only the same"
+    assert told in capsys.readouterr().out
+    assert kept(out)[0]["personal"] == row["personal"]
+
+
+def test_a_row_names_the_instruction_set(tiny: Table, tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    out = tmp_path / "papers.md"
+    run_tiny(tiny, out, "--seeds", "0", "--method", "local")
+    assert kept(out)[0]["versions"].endswith(f"; cpu {torch.backends.cpu.get_cpu_capability()}")
+
+
+def as_kept(table: Table) -> dict[str, str]:
+    """A row as a run of the second line would leave it."""
+    (cell,) = [cell for cell in cells.cells(table, (0,)) if cell.line.name == "fast"]
+    told = {"seed": "0", "cpu_s": "1.5", "settings": cell.digest(), "command": cell.command, "personal": "0.5"}
+    return {**dict.fromkeys(cells.COLUMNS, ""), "setting": "iid", "method": "fast", **told}
+
+
+def no_cell_runs(table: Table, out: Path, capsys: pytest.CaptureFixture[str], *options: str) -> str:
+    """Run a table that cannot be run, and return the one line that says why."""
+    capsys.readouterr()
+    assert run_tiny(table, out, *options) == 2
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert told.err.startswith("papers: ")
+    assert told.err.count("\n") == 1
+    return told.err
+
+
+def with_value(column: str, value: str) -> Callable[[str, str], str]:
+    """What damages a file of one row: another value in a column."""
+
+    def damage(head: str, row: str) -> str:
+        values = next(csv.reader([row]))
+        values[cells.COLUMNS.index(column)] = value
+        return f"{head}\n{','.join(values)}\n"
+
+    return damage
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda head, row: f"{head}\n{row[:20]}", ":2: 10 values for 25 columns; remove this line"),
+        (lambda head, row: f"{head}\n{row[:-1]}", ":2: the command is not that of its cell; remove this line"),
+        (lambda head, row: f'{head}\n{row}\n\n"iid,fa\n', ":4: unexpected end of data; remove this line"),
+        (lambda head, row: f"{head}\n{row}\n\udcff\n", ":3: not UTF-8; remove this line"),
+        (lambda head, row: f"{head.replace('personal,', '')}\n{row}\n", ":1: no column personal; restore the file"),
+        (lambda head, row: f"{head},more\n{row},1\n", ":1: a column 'more'; restore the file"),
+        (lambda head, row: f"{head},seed\n{row},0\n", ":1: a column twice; restore the file"),
+        (lambda head, row: "", ":1: no column setting; restore the file"),  # noqa: ARG005
+        (with_value("cpu_s", "abc"), ":2: cpu_s is 'abc', not a number; remove this line"),
+        (with_value("cpu_s", ""), ":2: cpu_s is '', not a number; remove this line"),
+        (with_value("personal", "nan"), ":2: personal is 'nan', not a number; remove this line"),
+        (with_value("seed", "x"), ":2: seed is 'x', not a whole number; remove this line"),
+        (with_value("settings", "12"), ":2: settings is '12', not 12 hexadecimal digits; remove this line"),
+        (with_value(cells.REACHED, "[]"), f":2: {cells.REACHED} is not JSON of round"),
+        (with_value(cells.REACHED, '"{""0.5"":{""round"":""1""}}"'), f":2: {cells.REACHED} is not JSON of round"),
+    ],
+)
+def test_a_damaged_file_of_rows_is_told_before_a_cell_runs(
+    tiny: Table,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    damage: Callable[[str, str], str],
+    told: str,
+) -> None:
+    out = tmp_path / "papers.md"
+    write_rows(out, [as_kept(tiny)])
+    assert len(cells.rows(tiny, out.with_suffix(""))) == 1
+    file = out.with_suffix("") / "tiny.csv"
+    file.write_text(damage(*file.read_text().splitlines()), errors="surrogateescape")
+    for options in ([], ["--list"]):
+        assert f"{file}{told}" in no_cell_runs(tiny, out, capsys, *options)
+
+
+def test_a_folder_in_the_place_of_rows_is_told(tiny: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "papers" / "tiny.csv").mkdir(parents=True)
+    for options in ([], ["--list"]):
+        told = no_cell_runs(tiny, tmp_path / "papers.md", capsys, *options)
+        assert "tiny.csv: cannot be read (Is a directory); move" in told
+
+
+def test_missing_data_are_told_once_and_only_for_cells_that_would_run(
+    tiny: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "papers.md"
+    tiny.file.write_text(TINY.replace("[data]", '[data]\nsource = "npz"\npath = "some.npz"'))
+    monkeypatch.setenv("EDGE_DATA", str(tmp_path / "nowhere"))
+    told = no_cell_runs(tiny, out, capsys)
+    assert told.count(str(tmp_path / "nowhere" / "some.npz")) == 1
+    assert "EDGE_DATA" in told
+    write_rows(out, [as_kept(tiny)])
+    assert run_tiny(tiny, out, "--method", "fast", "--seeds", "0") == 0
+    no_cell_runs(tiny, out, capsys, "--method", "fast", "--seeds", "0", "--again")
+
+
+@pytest.mark.parametrize("file", ["papers", "runs", "runs/tiny", "runs/tiny/iid/local/seed-0"])
+def test_a_file_in_the_place_of_a_folder_is_told_before_a_cell_runs(
+    tiny: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], file: str
+) -> None:
+    (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / file).write_text("in the way")
+    told = no_cell_runs(tiny, tmp_path / "papers.md", capsys)
+    assert str(tmp_path / file) in told
+    assert "(Not a directory)" in told
+
+
+@pytest.mark.parametrize("options", [[], ["--figures"]])
+def test_a_folder_in_the_place_of_the_page_is_told_before_a_cell_runs(
+    tiny: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    out = tmp_path / "papers.md"
+    out.mkdir()
+    assert f"{out}: is a folder" in no_cell_runs(tiny, out, capsys, *options)
+
+
+def test_a_page_that_cannot_be_written_any_more_is_one_line(
+    tiny: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, measured = tmp_path / "papers.md", cells.measured
+
+    def in_the_way(cell: cells.Cell, runs: Path) -> dict[str, object]:
+        out.mkdir()
+        return measured(cell, runs)
+
+    monkeypatch.setattr(cells, "measured", in_the_way)
+    assert run_tiny(tiny, out, "--seeds", "0", "--method", "local") == 1
+    assert capsys.readouterr().err.startswith(f"papers: {out}: cannot write the page (")
     assert len(kept(out)) == 1
 
 
 def test_rows_of_an_older_file_stay_when_columns_come(tiny: Table, tmp_path: Path) -> None:
     out = tmp_path / "papers.md"
     run_tiny(tiny, out, "--seeds", "0", "--method", "fast")
-    file = out.with_suffix("") / "tiny.csv"
     (row,) = kept(out)
     del row[cells.REACHED]
-    with file.open("w", newline="") as old:
-        writer = csv.DictWriter(old, row)
-        writer.writeheader()
-        writer.writerow(row)
+    write_rows(out, [row])
     run_tiny(tiny, out, "--seeds", "0")
     first, second = kept(out)
     assert first == {**row, cells.REACHED: ""}
@@ -334,13 +490,16 @@ def test_the_vibration_signal_is_the_same_each_time() -> None:
 
 
 def test_bad_options_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    for options in (
-        ["--seeds", "a"],
-        ["--seeds", "7"],
-        ["--table", "none"],
-        ["--table", TABLES[0].name, "--method", "none"],
+    for options, told in (
+        (["--seeds", "a"], "expected some of 0,1,2"),
+        (["--seeds", "7"], "expected some of 0,1,2"),
+        (["--table", "none"], "invalid choice"),
+        (["--nonsense"], "unrecognized arguments"),
+        (["--table", TABLES[0].name, "--method", "none"], "no such cell; --list names them all"),
     ):
         with pytest.raises(SystemExit) as left:
             runner.main(options)
         assert left.value.code == 2
-    assert "--list" in capsys.readouterr().err
+        error = capsys.readouterr().err
+        assert told in error
+        assert error.count("\n") == 1
