@@ -59,7 +59,7 @@ the profile of a Raspberry Pi 4. *Rounds*: how many of them; methods that exchan
 
 Any row again: the command at its table, with data as [benchmarks/papers](../../benchmarks/papers/README.md) says.
 Accuracies repeat bit for bit on processors with the same instruction set; others add in another order, which moves some
-by a few hundredths of a point. From all of it: [which method for which fleet](choose-a-method.md).
+by some tenths of a point. From all of it: [which method for which fleet](choose-a-method.md).
 """
 PICTURES_HEAD = """## The papers' figures from these runs
 
