@@ -259,14 +259,14 @@ def brought(spec, state, numbers: list[int], f: np.ndarray, exchange: int = 0):
 
 
 def test_outputs_of_devices_that_never_came_take_no_part() -> None:
-    """Room for 4 devices or for 40: as long as 3 have come, their gradients are the same."""
+    """Room for 4 devices or for 40: as long as 3 have come, their gradients are the same but for rounding."""
     f = some_logits()
     small = fresh()
     wide = discriminator.DiscriminatorState(
         (*small.weights[:-2], np.tile(small.weights[-2], (10, 1)), np.tile(small.weights[-1], 10))
     )
     masked = [discriminator.iterate(state, f, SLOTS, how(0.5), SLOTS) for state in (small, wide)]
-    np.testing.assert_array_equal(masked[0].gradients, masked[1].gradients)
+    np.testing.assert_allclose(masked[0].gradients, masked[1].gradients, rtol=0, atol=1e-7)
     assert masked[0].mean_u > discriminator.iterate(small, f, SLOTS, how(0.5)).mean_u
     unused = np.setdiff1d(np.arange(40), SLOTS)
     np.testing.assert_array_equal(masked[1].state.weights[-1][unused], wide.weights[-1][unused])

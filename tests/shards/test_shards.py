@@ -291,7 +291,7 @@ def test_an_interrupt_in_the_middle_of_a_window_leaves_the_last_checkpoint(
             raise KeyboardInterrupt
         return progress
 
-    sharded = ShardedRun(fleets.config(pictures, rounds=5), checkpoints=checkpoints)
+    sharded = ShardedRun(fleets.config(pictures, rounds=5), count=1, checkpoints=checkpoints)
     with monkeypatch.context() as patched:
         patched.setattr(Checkpoints, "due", due)
         patched.setattr(Shard, "window", interrupted)
