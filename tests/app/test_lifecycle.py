@@ -10,26 +10,16 @@ from typing import Any
 import numpy as np
 import pytest
 from federated_apps import CLASSES, SAMPLES, Slow, agent_of, federation, samples_of, wait_for
+from notes import Notes
 
 import edge_sdk
 from coordinator.broker.embedded import EmbeddedBroker
-from coordinator.record.observer import RunObserver
 from coordinator.rounds import RoundPhase
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.store import MemoryStore, RoundStart, SqliteStore
 from edge_sdk.errors import EdgeError, StoreError, UsageError
 from edge_sdk.transport.memory.hub import Hub
 from edge_sdk.transport.mqtt.transport import MqttTransport
-
-
-class Notes(RunObserver):
-    """Remembers what the coordinator says."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def noted(self, message: str) -> None:
-        self.lines.append(message)
 
 
 class Failing(edge_sdk.NumpyModel):

@@ -13,9 +13,9 @@ from typing import Any
 import fleets
 import numpy as np
 import pytest
+from notes import Notes
 
 from coordinator.config import to_toml
-from coordinator.record.observer import RunObserver
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.report.summary import summary
@@ -151,15 +151,9 @@ def _cut_as_it_begins(patch: pytest.MonkeyPatch, run: fleets.Run, device: Virtua
     patch.setattr(ComputationQueue, "add", add_and_cut)
 
 
-class Noting(RunObserver):
-    """Remembers what was said of losses."""
-
-    def __init__(self) -> None:
-        self.told: list[str] = []
-
-    def noted(self, message: str) -> None:
-        if "a process that computed" in message:
-            self.told.append(message)
+def of_losses(notes: Notes) -> list[str]:
+    """What was said of processes that were lost."""
+    return [line for line in notes.lines if "a process that computed" in line]
 
 
 class Unreliable(ExactEngine):
@@ -182,12 +176,12 @@ class Unreliable(ExactEngine):
 @pytest.mark.parametrize("lost", [1, 2, 3, 5, 8])
 def test_what_was_lost_is_computed_anew(pictures: Path, lost: int) -> None:
     chosen = config(pictures, "fedproto")
-    noting, alone = Noting(), exactly(chosen)
+    noting, alone = Notes(), exactly(chosen)
     again = fleets.Run(chosen, engine=Unreliable(lost), observer=noting).finished()
     assert again.model_bytes == alone.model_bytes
     assert again.clock.now_s == alone.clock.now_s
     assert summary(again.result) == summary(alone.result)  # the board never lost it, and pays once
-    (told,) = noting.told
+    (told,) = of_losses(noting)
     assert re.search("device-00 and 5 more .*lost", told)
 
 
@@ -196,7 +190,7 @@ def test_what_is_lost_twice_ends_the_run(pictures: Path) -> None:
         fleets.Run(config(pictures, "fedproto"), engine=Unreliable(2, 3)).finished()
 
 
-class Killer(Noting):
+class Killer(Notes):
     """Ends a worker after the first round, as the kernel would one that takes too much memory."""
 
     def __init__(self) -> None:
@@ -222,7 +216,7 @@ def test_a_killed_worker_is_replaced(pictures: Path) -> None:
     engine.close()
     assert again.model_bytes == fleet.model_bytes
     assert summary(again.result) == summary(fleet.result)
-    assert len(killer.told) == 1
+    assert len(of_losses(killer)) == 1
 
 
 def test_a_run_whose_workers_keep_dying_can_be_resumed(

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from notes import Notes
 from one_world import ROUNDS, STATUS, World
 
 from coordinator.deploy import LEDGER, open_ledger
-from coordinator.record.observer import RunObserver
 from coordinator.rounds import RoundPhase
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import RunFailed, UsageError
@@ -189,13 +189,6 @@ def test_a_coordinator_whose_rounds_went_back_is_told_once(world: World, newer: 
 
 
 def test_an_upload_of_a_round_that_this_run_has_not_reached_is_told_once(tmp_path: Path) -> None:
-    class Notes(RunObserver):
-        def __init__(self) -> None:
-            self.said: list[str] = []
-
-        def noted(self, message: str) -> None:
-            self.said.append(message)
-
     notes = Notes()
     world = World(tmp_path, observer=notes)
     world.device()
@@ -207,7 +200,7 @@ def test_an_upload_of_a_round_that_this_run_has_not_reached_is_told_once(tmp_pat
         ahead = replace(upload.message, round=ROUNDS + number)
         world.publish(topic, codec.encode(ahead, Stamp(upload.stamp.boot_epoch, upload.stamp.sequence + number)))
         world.turn(hearing=False, computing=False)
-    assert sum("older backup" in line for line in notes.said) == 1
+    assert sum("older backup" in line for line in notes.lines) == 1
 
 
 def test_an_assign_that_the_broker_kept_is_begun_with_the_welcome(world: World) -> None:

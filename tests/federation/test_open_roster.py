@@ -7,9 +7,9 @@ import logging
 from pathlib import Path
 
 import pytest
+from notes import Notes
 from one_world import CLASSES, ROUNDS, World
 
-from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import MAX_REFUSED, MAX_STRANGERS
 from coordinator.rounds import RoundPhase
 from coordinator.serving.devices.seats import MOST_ON_PROBATION
@@ -22,15 +22,11 @@ from edge_sdk.protocol.messages import Bye, Hello
 HONEST = ("attic", "cellar", "garage")
 
 
-class Lines(RunObserver):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
+class Lines(Notes):
+    """Keeps, too, whom the coordinator turned away."""
 
     def turned_away(self, device: str, message: str) -> None:
         self.lines.append(f"{device}: {message}")
-
-    def noted(self, message: str) -> None:
-        self.lines.append(message)
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import fleets
 import pytest
+from notes import Notes
 
-from coordinator.record.observer import RunObserver
 from coordinator.serving import membership
 from coordinator.serving.devices import versions
 from edge_sdk.protocol import codec, topics
@@ -27,14 +27,6 @@ FIRST = {
     "upload": frozenset({"personal_metrics", "personal_round", "instruments", "withheld"}),
 }
 """Fields that were added after the first golden frames, and that the last minor version had."""
-
-
-class Notes(RunObserver):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def noted(self, message: str) -> None:
-        self.lines.append(message)
 
 
 def older(message: Message) -> Message:

@@ -7,9 +7,9 @@ from pathlib import Path
 import fleets
 import labs
 import pytest
+from notes import Notes
 
 from coordinator.ledger import Ledger
-from coordinator.record.observer import RunObserver
 from edge_sdk.identity import key_files
 from edge_sdk.identity.folder import COORDINATOR_FOLDER, STARTS
 
@@ -36,14 +36,6 @@ def test_signing_changes_no_bit_of_what_is_learnt(pictures: Path, clean: fleets.
 
 def test_faults_and_power_cuts_leave_the_same_bits(pictures: Path, clean: fleets.Run, secured: Path) -> None:
     assert labs.models(labs.run_with_faults(pictures, secured)) == labs.models(clean)
-
-
-class Notes(RunObserver):
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def noted(self, message: str) -> None:
-        self.lines.append(message)
 
 
 def test_a_coordinator_whose_lab_came_back_from_a_backup_says_why_nobody_answers(

@@ -23,6 +23,7 @@ from edge_sdk.objectives import (
     CrossEntropy,
     HeadDivergence,
     HeadMatch,
+    Objective,
     Optim,
     PrototypeDistance,
     Seen,
@@ -133,7 +134,9 @@ def test_the_worked_loss() -> None:
 
 
 def test_without_hyper_knowledge_and_without_weights_the_terms_are_left_out() -> None:
-    names = lambda objective: [term.name for term in objective]  # noqa: E731  read three times below
+    def names(objective: Objective) -> list[str]:
+        return [term.name for term in objective]
+
     assert names(loss(Params(), None)) == ["cross-entropy"]
     assert names(loss(Params(feature_weight=0), ALL)) == ["cross-entropy", "head-match"]
     assert names(loss(Params(soft_weight=0), ALL)) == ["cross-entropy", "prototype-distance"]

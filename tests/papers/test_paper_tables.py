@@ -354,7 +354,7 @@ def with_value(column: str, value: str) -> Callable[[str, str], str]:
         (lambda head, row: f"{head.replace('personal,', '')}\n{row}\n", ":1: no column personal; restore the file"),
         (lambda head, row: f"{head},more\n{row},1\n", ":1: a column 'more'; restore the file"),
         (lambda head, row: f"{head},seed\n{row},0\n", ":1: a column twice; restore the file"),
-        (lambda head, row: "", ":1: no column setting; restore the file"),  # noqa: ARG005
+        (lambda _head, _row: "", ":1: no column setting; restore the file"),
         (with_value("cpu_s", "abc"), ":2: cpu_s is 'abc', not a number; remove this line"),
         (with_value("cpu_s", ""), ":2: cpu_s is '', not a number; remove this line"),
         (with_value("personal", "nan"), ":2: personal is 'nan', not a number; remove this line"),

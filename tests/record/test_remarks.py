@@ -9,9 +9,9 @@ from typing import Any
 import fleets
 import numpy as np
 import pytest
+from notes import Notes
 
 from coordinator.record import remarks
-from coordinator.record.observer import RunObserver
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.registry import load_method
 from edge_sdk.protocol.knowledge import ClassRows, Slot
@@ -54,15 +54,9 @@ def test_noised_sums_over_every_class_are_no_drift(pictures: Path) -> None:
 @pytest.mark.parametrize(("method", "times"), [("fedproto", 1), ("fd", 1), ("fedmd", 0), ("fedavg", 0)])
 def test_what_labels_tell_is_said_once(pictures: Path, method: str, times: int) -> None:
     run = fleets.Run(fleets.built(pictures, method))
-    lines: list[str] = []
-
-    class Listener(RunObserver):
-        def noted(self, message: str) -> None:
-            lines.append(message)
-
-    run.server.observer = Listener()
+    run.server.observer = notes = Notes()
     run.finished()
-    said = [line for line in lines if line.startswith("W18")]
+    said = [line for line in notes.lines if line.startswith("W18")]
     assert len(said) == times
     assert all("which classes the device holds" in line for line in said)
 

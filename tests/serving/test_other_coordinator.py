@@ -8,8 +8,8 @@ from pathlib import Path
 
 import fleets
 import pytest
+from notes import Notes
 
-from coordinator.record.observer import RunObserver
 from coordinator.serving.other_coordinator import ANSWER_S, LINK_S, SETTLE_S, another_serves
 from coordinator.serving.server import LINK_TOLD_S
 from edge_sdk.protocol import codec, topics
@@ -96,8 +96,10 @@ def test_a_broker_that_never_gives_a_link_blocks_no_start() -> None:
 
 
 def test_an_answer_to_somebody_else_is_none() -> None:
-    other = lambda inquiry: ControlAnswer(federation=FED, operator=ASKS, request=bytes(16), done=True)  # noqa: E731, ARG005
-    assert not Broker(Connected(), status("ready"), answer=other).found()
+    def to_another(_inquiry: Inquiry) -> ControlAnswer:
+        return ControlAnswer(federation=FED, operator=ASKS, request=bytes(16), done=True)
+
+    assert not Broker(Connected(), status("ready"), answer=to_another).found()
 
 
 @pytest.mark.parametrize(
@@ -117,18 +119,8 @@ def test_where_none_has_announced_that_it_serves_none_is_asked(events: tuple[Tra
     assert broker.now_s < SETTLE_S + 1.0
 
 
-class Lines(RunObserver):
-    """Keeps the lines."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-
-    def noted(self, message: str) -> None:
-        self.lines.append(message)
-
-
 def test_a_link_that_is_taken_over_again_and_again_is_told_once_a_minute_with_a_remedy(pictures: Path) -> None:
-    said = Lines()
+    said = Notes()
     server = fleets.Run(fleets.config(pictures), observer=said).server
     said.lines.clear()
     for turn in range(100):

@@ -9,8 +9,8 @@ from pathlib import Path
 import fleets
 import numpy as np
 import pytest
+from notes import Notes
 
-from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.intake.update_norms import OUTLIER, outliers, update_norm
 from edge_sdk.data import LocalData, Samples
@@ -81,13 +81,8 @@ def test_a_healthy_run_names_nobody(pictures: Path) -> None:
 
 
 def test_who_stays_hostile_is_noted_once(pictures: Path) -> None:
-    class Notes(RunObserver):
-        said: list[str] = []  # noqa: RUF012  # one test reads it
-
-        def noted(self, message: str) -> None:
-            self.said.append(message.split(":", maxsplit=1)[0])
-
+    notes = Notes()
     tables = fleets.tables(pictures, "fedmd", rounds=5)
     tables["fleet"] = [{"count": 5, "model": "softmax"}, {"model": "softmax", "byzantine": "influence_attacks:shout"}]
-    fleets.Run(settings.parse(tables, Path("test.toml")), observer=Notes()).finished()
-    assert Notes.said.count("W24") == 1
+    fleets.Run(settings.parse(tables, Path("test.toml")), observer=notes).finished()
+    assert sum(line.startswith("W24:") for line in notes.lines) == 1

@@ -25,9 +25,13 @@ def accept(level: int, _body: bytes) -> bytes:
     return connack(0, level=level)
 
 
-def suback(code: int) -> Answer:
-    """Answer a subscription to one pattern."""
-    return lambda level, body: bytes([0x90, 4 if level == 5 else 3]) + body[:2] + b"\0" * (level == 5) + bytes([code])
+def suback(code: int, then: bytes = b"") -> Answer:
+    """Answer a subscription to one pattern; then: further packets, right behind the answer."""
+
+    def answer(level: int, body: bytes) -> bytes:
+        return bytes([0x90, 4 if level == 5 else 3]) + body[:2] + b"\0" * (level == 5) + bytes([code]) + then
+
+    return answer
 
 
 def puback(_level: int, body: bytes) -> bytes:

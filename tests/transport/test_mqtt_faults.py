@@ -193,8 +193,11 @@ TAKEN_OVER = b"\xe0\x01\x8e"
 @pytest.mark.parametrize("told", [TAKEN_OVER, b"\xe0\x02\x8e\x00", b"\xe0\x05\x8e\x03\x1f\x00\x00"])
 def test_another_client_with_the_same_id(opened: Opener, told: bytes) -> None:
     """In each form that the reason may have; the broker closes the connection at once, after a last message."""
-    answer = lambda level, body: scripted.suback(1)(level, body) + GOOD + told  # noqa: E731
-    with ScriptedBroker({scripted.SUBSCRIBE: answer, scripted.PUBLISH: lambda _level, _body: None}) as fake:
+    answers: dict[int, scripted.Answer] = {
+        scripted.SUBSCRIBE: scripted.suback(1, GOOD + told),
+        scripted.PUBLISH: lambda _level, _body: None,
+    }
+    with ScriptedBroker(answers) as fake:
         transport = opened(fake.url, "me")
         transport.connect(["t/b"])
         assert frames(transport, 1) == [("t/b", b"!")]
@@ -217,8 +220,7 @@ def test_what_the_broker_has_said_is_read_although_nothing_can_be_written(
 
     monkeypatch.setattr(Client, "_sock_send", fail)
     acknowledged = b"\x32\x09\0\3t/b\0\1\0?"
-    answer = lambda level, body: scripted.suback(1)(level, body) + acknowledged + GOOD + TAKEN_OVER  # noqa: E731
-    with ScriptedBroker({scripted.SUBSCRIBE: answer}) as fake:
+    with ScriptedBroker({scripted.SUBSCRIBE: scripted.suback(1, acknowledged + GOOD + TAKEN_OVER)}) as fake:
         transport = opened(fake.url)
         transport.connect(["t/b"])
         assert [frame for _, frame in frames(transport, 2)] == [b"?", b"!"]
@@ -247,7 +249,10 @@ def test_two_clients_with_one_id_learn_of_each_other(
 def stating(packet_bytes: int, publish: Answer = scripted.puback) -> ScriptedBroker:
     """A broker that takes packets of at most so many bytes."""
     properties = b"\x27" + packet_bytes.to_bytes(4, "big")
-    connect = lambda level, _body: scripted.connack(0, properties, level=level)  # noqa: E731  one of two answers
+
+    def connect(level: int, _body: bytes) -> bytes:
+        return scripted.connack(0, properties, level=level)
+
     return ScriptedBroker({scripted.CONNECT: connect, scripted.PUBLISH: publish})
 
 
@@ -490,7 +495,10 @@ GOOD = b"\x30\x07\0\3t/b\0!"
 )
 def test_a_malformed_message_is_no_frame_and_ends_at_most_the_link(opened: Opener, malformed: bytes) -> None:
     answers = iter((malformed + GOOD, GOOD))
-    answer = lambda level, body: scripted.suback(1)(level, body) + next(answers, b"")  # noqa: E731
+
+    def answer(level: int, body: bytes) -> bytes | None:
+        return scripted.suback(1, next(answers, b""))(level, body)
+
     with ScriptedBroker({scripted.SUBSCRIBE: answer}) as fake:
         transport = opened(fake.url)
         transport.connect(["t/b"])
@@ -498,8 +506,7 @@ def test_a_malformed_message_is_no_frame_and_ends_at_most_the_link(opened: Opene
 
 
 def test_a_topic_that_is_no_text_is_passed_over(opened: Opener) -> None:
-    answer = lambda level, body: scripted.suback(1)(level, body) + b"\x30\x07\0\3t/\xff\0?" + GOOD  # noqa: E731
-    with ScriptedBroker({scripted.SUBSCRIBE: answer}) as fake:
+    with ScriptedBroker({scripted.SUBSCRIBE: scripted.suback(1, b"\x30\x07\0\3t/\xff\0?" + GOOD)}) as fake:
         transport = opened(fake.url)
         transport.connect(["t/b"])
         assert [frame for _, frame in frames(transport, 1)] == [b"!"]
