@@ -40,13 +40,13 @@ class Figure:
     """The picture of docs/reference/reports.md, or by_setting."""
     own_test: bool = False
     """Whether accuracies are those on devices' own test parts, not on the test that all share."""
-    over_settings: bool = False
-    """Whether it is one picture over all settings, from rows alone."""
+    ticks: tuple[str, ...] = ()
+    """What each setting is called, if it is one picture over all settings, from rows alone."""
 
     @property
     def pictures(self) -> dict[str, tuple[str, ...]]:
         """The files, without their endings, each with its settings."""
-        if self.over_settings:
+        if self.ticks:
             return {self.name: self.settings}
         return {f"{self.name}-{setting}": (setting,) for setting in self.settings}
 
@@ -117,7 +117,7 @@ FIGURES = (
         CLASSES,
         ("fedproto", "fedssa"),
         "by_setting",
-        over_settings=True,
+        ticks=tuple(f"{count} classes" for count in (2, 4, 6, 8, 10)),
     ),
     Figure(
         "fedssa-figure-7",
@@ -126,7 +126,7 @@ FIGURES = (
         PARTICIPANTS,
         ("fedproto", "fedssa"),
         "by_setting",
-        over_settings=True,
+        ticks=tuple(f"{percent} % of 100" for percent in (10, 30, 50)),
     ),
     Figure(
         "fedssa-figure-8",
@@ -198,7 +198,7 @@ def draw(
             with tempfile.TemporaryDirectory() as folder:
                 drawn = Path(folder) / f"{figure.draws}.png"
                 wanted = list(_cells(table, figure, settings))
-                if figure.over_settings:
+                if figure.ticks:
                     kept = cells.rows(table, rows)
                     by_setting(figure, [row for cell in wanted if (row := cells.row_of(cell, kept))], drawn)
                 else:
@@ -237,7 +237,7 @@ def by_setting(figure: Figure, rows: Sequence[cells.Row], path: Path) -> None:
         for line in figure.lines:
             y = [found[line, setting] for setting in figure.settings]
             axes.plot(x, y, color=styles[line].colour, marker="o", label=line)
-        axes.set_xticks(x, figure.settings)
+        axes.set_xticks(x, figure.ticks)
         accuracy_axis(axes)
         axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1))
 

@@ -72,6 +72,13 @@ class Deciding(nn.Module):
         return x * 2 if float(x.detach().sum()) > 0 else x
 
 
+class Comparing(nn.Module):
+    """Computes one thing or another, as the number of samples tells."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 2 if len(x) > 6 else x
+
+
 class Drawing(nn.Module):
     """Draws from Python's generator in training."""
 
@@ -256,20 +263,24 @@ def test_hooks_are_called_in_each_step_and_pass_even_after_a_trace(
         assert len(calls) == 4
 
 
-def test_a_fleet_is_recorded_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded, real = [], torch_traced.recorded
-    monkeypatch.setattr(torch_traced, "recorded", lambda *given: recorded.append(1) or real(*given))
+@pytest.fixture
+def recordings(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """A list that has an entry for each recording."""
+    made, real = [], torch_traced.recorded
+    monkeypatch.setattr(torch_traced, "recorded", lambda *given: made.append(1) or real(*given))
+    return made
+
+
+def test_a_fleet_is_recorded_once(recordings: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(4):
         fitted(monkeypatch, "always", model("dense"), batches(2, 5), (CrossEntropy(),), SGD)
-    assert len(recorded) == 2  # at two steps, to tell what depends on them
+    assert len(recordings) == 2  # at two steps, to tell what depends on them
 
 
-def test_two_sizes_of_mini_batches_tell_all_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    recorded, real = [], torch_traced.recorded
-    monkeypatch.setattr(torch_traced, "recorded", lambda *given: recorded.append(1) or real(*given))
+def test_two_sizes_of_mini_batches_tell_all_others(recordings: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
     for size in (5, 7, 3, 12, 8):
         fitted(monkeypatch, "always", model("convolutions"), batches(2, size), (CrossEntropy(),), SGD)
-    assert len(recorded) == 4
+    assert len(recordings) == 4
 
 
 def test_short_runs_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -324,3 +335,20 @@ def test_answers_of_several_nets_are_those_of_each(net: str, monkeypatch: pytest
         for a, b, c in zip(one, two, three, strict=True):
             np.testing.assert_array_equal(a, b)
             np.testing.assert_array_equal(a, c)
+
+
+@pytest.mark.parametrize("net", [*NETS, "comparing"])
+def test_passes_over_two_numbers_of_samples_tell_all_others(
+    net: str, recordings: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NETS, "comparing", lambda: dense(Comparing()))
+    own = model(net)
+    sizes = (5, 9, 3, 12, 1, 20)
+    monkeypatch.setenv(torch_traced.VARIABLE, "off")
+    expected = {size: own.outputs(X[:size]) for size in sizes}
+    monkeypatch.setenv(torch_traced.VARIABLE, "always")
+    for size in sizes * 3:
+        for a, b in zip(expected[size], own.outputs(X[:size]), strict=True):
+            np.testing.assert_array_equal(a, b)
+    numbers = 3 if net == "comparing" else 2  # 9 tells nothing of what 5 is, but 3 does
+    assert len(recordings) == 2 * numbers  # each twice, to see whether they are the same

@@ -164,6 +164,7 @@ class Script:
 _PASSES_OF_NETS = """
 def answers(each_p: List[List[Tensor]], each_o: List[List[Tensor]], x: Tensor) -> List[List[Tensor]]:
     found: List[List[Tensor]] = []
+    b = x.size(0)
     for net in range(len(each_p)):
         p, o = each_p[net], each_o[net]
         {inputs}
@@ -174,10 +175,11 @@ def answers(each_p: List[List[Tensor]], each_o: List[List[Tensor]], x: Tensor) -
 
 
 class PassScript:
-    """A recorded forward pass as one scripted function, for any number of nets, and mini-batches of one size."""
+    """A recorded forward pass as one scripted function, for any number of nets."""
 
-    def __init__(self, recording: Recording, parameters: int, others: int) -> None:
+    def __init__(self, of: SizedRecording, parameters: int, others: int) -> None:
         """parameters, others: the numbers of tensors p0, p1 ... and o0, o1 ...  Raises NotTraceable."""
+        self.of, recording = of, of.recording
         self._constants = list(recording.constants)
         text = _PASSES_OF_NETS.format(
             inputs="\n        ".join(_inputs(recording, parameters, (others, 0))),

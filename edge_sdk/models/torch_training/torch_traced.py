@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, partial
-from typing import Any, Literal, TypeAlias, cast
+from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -36,9 +36,10 @@ VARIABLE = "EDGE_SDK_TRACED"
 WORTH_STEPS = 64
 """With `auto`, the steps that equal models take before one is recorded: recording costs as much as that saves."""
 WORTH_PASSES = 16
-"""The same for forward passes over batches of one size."""
+"""The same for forward passes."""
 _MOST_KINDS, _MOST_SCRIPTS = 64, 8
-"""The kinds of fits that are kept, and the scripts of each, which differ in the shapes of their knowledge."""
+"""The kinds of fits or passes that are kept, and the scripts of each, which differ in the shapes that they are for."""
+AnyScript = TypeVar("AnyScript", Script, PassScript)
 When: TypeAlias = Literal["auto", "off", "always"]
 
 
@@ -70,28 +71,54 @@ class Checked:
     def __init__(self) -> None:
         self.equal: dict[tuple[Script, int], bool] = {}
         """By the script and the size of a mini-batch."""
-        self.passes: dict[PassScript, bool] = {}
+        self.passes: dict[tuple[PassScript, int], bool] = {}
         """The same for forward passes."""
         self.draws: bool | None = None
         """Whether its training passes draw random numbers; None: no recording has shown it."""
 
 
 @dataclass(slots=True)
-class _Kind:
-    """Equal fits: how many steps they took, and their scripts."""
+class _Kind(Generic[AnyScript]):
+    """Equal fits, or equal passes: how many steps or passes there were, and their scripts."""
 
-    steps: int = 0
+    taken: int = 0
     refused: str = ""
     """Why they are not traced; empty: they are, or nothing is known."""
     recordings: list[SizedRecording] = field(default_factory=list)
-    scripts: list[Script] = field(default_factory=list)
+    scripts: list[AnyScript] = field(default_factory=list)
+
+    def script_for(self, knowledge: Sequence[Tensor], size: int) -> AnyScript | None:
+        """Return the script for this knowledge and this size of a mini-batch."""
+        return next((each for each in self.scripts if each.of.fits(knowledge, size)), None)
+
+    def add(self, own: SizedRecording, script: AnyScript) -> None:
+        """Keep a recording and the script of it; one for any size takes the place of those for one."""
+        self.recordings.append(own)
+        if script.of.size == 0:
+            self.scripts = [each for each in self.scripts if each.of.size == 0]
+        self.scripts.append(script)
+
+
+class _Kinds(Generic[AnyScript]):
+    """The kinds that were asked for last."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, _Kind[AnyScript]] = OrderedDict()
+
+    def get(self, key: Hashable) -> _Kind[AnyScript]:
+        """Return a kind, a new one if it is not kept."""
+        kind = self._kept.setdefault(key, _Kind())
+        self._kept.move_to_end(key)
+        while len(self._kept) > _MOST_KINDS:
+            self._kept.popitem(last=False)
+        return kind
 
 
 class Traces:
     """All recordings of this process; threads may ask at the same time."""
 
     def __init__(self) -> None:
-        self._kinds: OrderedDict[Hashable, _Kind] = OrderedDict()
+        self._kinds: _Kinds[Script] = _Kinds()
         self._told: set[tuple[str, str]] = set()
         """The models, and why they train without a trace, of which the log has a line."""
         self._lock = threading.RLock()
@@ -121,28 +148,21 @@ class Traces:
 
     def _script(self, fit: TracedFit) -> Script | None:
         """Return the script of a fit, made now if that is worth it; None: there is none."""
-        kind = self._kinds.setdefault(fit.key, _Kind())
-        self._kinds.move_to_end(fit.key)
-        while len(self._kinds) > _MOST_KINDS:
-            self._kinds.popitem(last=False)
-        kind.steps += len(fit.steps.indices)
-        if kind.refused or (kind.steps <= WORTH_STEPS and when() == "auto"):
+        kind = self._kinds.get(fit.key)
+        kind.taken += len(fit.steps.indices)
+        if kind.refused or (kind.taken <= WORTH_STEPS and when() == "auto"):
             return None
-        size = fit.steps.indices.shape[1]
-        found = next((each for each in kind.scripts if each.of.fits(fit.knowledge, size)), None)
+        found = kind.script_for(fit.knowledge, fit.steps.indices.shape[1])
         if found is not None or len(kind.scripts) >= _MOST_SCRIPTS:
             return found
         try:
             own = _recorded(fit)
             script = _script_of(fit, _generalised(own, kind.recordings))
-            kind.recordings.append(own)
         except NotTraceable as reason:
             kind.refused = str(reason)
             self._tell(fit, kind.refused)
             return None
-        if script.of.size == 0:
-            kind.scripts = [each for each in kind.scripts if each.of.size == 0]
-        kind.scripts.append(script)
+        kind.add(own, script)
         return script
 
     def _tell(self, fit: TracedFit, why: str) -> None:
@@ -181,9 +201,7 @@ class Passes:
     """The recordings of forward passes in inference mode, for this process; threads may ask at the same time."""
 
     def __init__(self) -> None:
-        self._asked: OrderedDict[Hashable, int] = OrderedDict()
-        self._scripts: dict[Hashable, PassScript | None] = {}
-        """None: it cannot be traced."""
+        self._kinds: _Kinds[PassScript] = _Kinds()
         self._lock = threading.Lock()
 
     def answer(self, subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> Sequence[Tensor]:
@@ -192,39 +210,46 @@ class Passes:
             script = self._script(subject, function, x)
         if script is None:
             return function(x)
-        equal, nets = subject.checked.passes, [subject.tensors]
-        if script not in equal:
+        checked, nets = subject.checked.passes, [subject.tensors]
+        equal = checked.get((script, len(x)))
+        if equal is None:
             found, (again,) = function(x), script.run(nets, x)
-            equal[script] = all(_equal(*pair) for pair in zip(found, again, strict=True))
+            checked[script, len(x)] = all(_equal(*pair) for pair in zip(found, again, strict=True))
             return found
-        return script.run(nets, x)[0] if equal[script] else function(x)
+        return script.run(nets, x)[0] if equal else function(x)
 
     def answers(self, subjects: Sequence[Subject], x: Tensor) -> list[list[Tensor]] | None:
         """Return what `answer` gives for each of some nets, in one call; None: not all are known to be equal so."""
-        script = self._scripts.get((subjects[0].key, tuple(x.shape)))
+        key = subjects[0].key
+        with self._lock:
+            script = self._kinds.get(_key_of(subjects[0], x)).script_for((), len(x))
         if script is None or not all(
-            each.key == subjects[0].key and each.checked.passes.get(script) for each in subjects
+            each.key == key and each.checked.passes.get((script, len(x))) for each in subjects
         ):
             return None
         return script.run([each.tensors for each in subjects], x)
 
     def _script(self, subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> PassScript | None:
-        key = subject.key, tuple(x.shape)
-        if key in self._scripts:
-            return self._scripts[key]
-        self._asked[key] = self._asked.get(key, 0) + 1
-        if when() == "auto" and self._asked[key] <= WORTH_PASSES:
-            while len(self._asked) > _MOST_KINDS:
-                self._asked.popitem(last=False)
+        kind = self._kinds.get(_key_of(subject, x))
+        kind.taken += 1
+        if kind.refused or (kind.taken <= WORTH_PASSES and when() == "auto"):
             return None
-        if len(self._scripts) >= _MOST_KINDS:
-            return None
+        found = kind.script_for((), len(x))
+        if found is not None or len(kind.scripts) >= _MOST_SCRIPTS:
+            return found
         try:
-            self._scripts[key] = _recorded_pass(subject, function, x)
+            own = _recorded_pass(subject, function, x)
+            script = PassScript(_generalised(own, kind.recordings), *map(len, subject.tensors))
         except NotTraceable as reason:
-            self._scripts[key] = None
+            kind.refused = str(reason)
             log.info("model %r answers without a trace: %s", subject.name, reason)
-        return self._scripts[key]
+            return None
+        kind.add(own, script)
+        return script
+
+
+def _key_of(subject: Subject, x: Tensor) -> Hashable:
+    return subject.key, tuple(x.shape[1:])
 
 
 PASSES = Passes()
@@ -235,7 +260,7 @@ They are kept apart from PASSES, because either has a largest number of entries.
 """
 
 
-def _recorded_pass(subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> PassScript:
+def _recorded_pass(subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> SizedRecording:
     parameters, others = subject.tensors
     known = {f"p{at}": each for at, each in enumerate(parameters)}
     known |= {f"o{at}": each for at, each in enumerate(others)} | {"x": x}
@@ -245,7 +270,7 @@ def _recorded_pass(subject: Subject, function: Callable[[Tensor], Sequence[Tenso
         draws = not torch.equal(before, torch.get_rng_state())
     if one.lines != two.lines or draws:
         raise NotTraceable("two passes over the same samples are not the same operators")
-    return PassScript(one, len(parameters), len(others))
+    return SizedRecording(one, len(x), ())
 
 
 def _run(fit: TracedFit, script: Script, steps: range) -> list[float]:
