@@ -249,7 +249,7 @@ def _cells(table: Table, figure: Figure, settings: Sequence[str]) -> Iterator[ce
 
 
 def _stands(cell: cells.Cell, figure: Figure, rows: Path, runs: Path) -> bool:
-    if figure.over_settings:
+    if figure.ticks:
         return cells.row_of(cell, cells.rows(cell.table, rows)) is not None
     return cells.kept_run(cell, runs) is not None
 

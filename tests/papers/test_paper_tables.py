@@ -462,7 +462,8 @@ def test_a_figure_is_drawn_from_the_runs_that_were_kept(tiny: Table, tmp_path: P
     pytest.importorskip("matplotlib")
     out = tmp_path / "papers.md"
     lines = ("fast",) if draws == "who_holds_what" else ("local", "fast")
-    figure = Figure("one", "it", "tiny", ("iid",), lines, draws, own_test=True, over_settings=draws == "by_setting")
+    ticks = ("even",) if draws == "by_setting" else ()
+    figure = Figure("one", "it", "tiny", ("iid",), lines, draws, own_test=True, ticks=ticks)
     said: list[str] = []
     figures.draw([figure], [tiny], out.with_suffix(""), tmp_path / "runs", said.append)
     assert [f"--method {line} --seeds 0 --again" in " ".join(said) for line in lines] == [True] * len(lines)
@@ -477,7 +478,11 @@ def test_a_figure_is_drawn_from_the_runs_that_were_kept(tiny: Table, tmp_path: P
 def test_every_figure_is_of_cells_that_are_planned() -> None:
     by_name = {table.name: table for table in TABLES}
     for figure in FIGURES:
-        assert figure.over_settings or figure.draws in {*figures.COMPARED, *figures.INSIGHTS, "who_holds_what"}
+        assert (
+            len(figure.ticks) == len(figure.settings)
+            if figure.ticks
+            else figure.draws in {*figures.COMPARED, *figures.INSIGHTS, "who_holds_what"}
+        )
         planned = {(cell.setting.name, cell.line.name) for cell in cells.cells(by_name[figure.table])}
         assert {(setting, line) for setting in figure.settings for line in figure.lines} <= planned
 
