@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -13,6 +15,7 @@ from edge_sdk.device.term_shares import term_names, term_shares  # noqa: E402
 from edge_sdk.models.base import Batches  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402
+from edge_sdk.models.torch_training import torch_traced  # noqa: E402
 from edge_sdk.objectives import CrossEntropy, Distill, Optim  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -85,6 +88,20 @@ def test_one_pass_gives_the_bits_of_steps(layers, part, traced, monkeypatch):
     quick = term_shares(model, BATCHES, OBJECTIVE, part)
     assert quick == term_shares(StepsAlone(model), BATCHES, OBJECTIVE, part)
     assert len(quick) == 2
+
+
+def test_two_sizes_of_mini_batches_tell_all_others(monkeypatch):
+    recorded, real = [], torch_traced.recorded
+    monkeypatch.setattr(torch_traced, "recorded", lambda *given: recorded.append(1) or real(*given))
+    found = {}
+    for traced in ("off", "always"):
+        monkeypatch.setenv("EDGE_SDK_TRACED", traced)
+        model = torch_model(nn.Tanh(), nn.Linear(5, 5))  # a net that no other test has recorded
+        for size in (3, 5, 6, 4, 3, 5, 6, 4):
+            batches = replace(BATCHES, indices=BATCHES.indices[:, :size])
+            objective = (CrossEntropy(), Distill(logits=TARGETS[:, :size], temperature=2.0, weight=0.3))
+            assert found.setdefault(size, shares := term_shares(model, batches, objective)) == shares
+    assert len(recorded) == 4  # each of two sizes twice, to see whether they are the same
 
 
 def test_one_term_has_no_share():

@@ -177,12 +177,12 @@ def answers(each_p: List[List[Tensor]], each_o: List[List[Tensor]], x: Tensor) -
 class PassScript:
     """A recorded forward pass as one scripted function, for any number of nets."""
 
-    def __init__(self, of: SizedRecording, parameters: int, others: int) -> None:
-        """parameters, others: the numbers of tensors p0, p1 ... and o0, o1 ...  Raises NotTraceable."""
+    def __init__(self, of: SizedRecording, parameters: int, others: int, given: int) -> None:
+        """The numbers of tensors p0, p1 ..., o0, o1 ... and e0, e1 ...; raises NotTraceable."""
         self.of, recording = of, of.recording
         self._constants = list(recording.constants)
         text = _PASSES_OF_NETS.format(
-            inputs="\n        ".join(_inputs(recording, parameters, (others, 0))),
+            inputs="\n        ".join(_inputs(recording, parameters, (others, given))),
             lines="\n        ".join(_lines(recording)),
             results=", ".join(recording.results),
         )

@@ -189,7 +189,7 @@ class Subject:
     others: list[Tensor]
     checked: Checked
     given: Sequence[Tensor] = ()
-    """What else the function computes with, and does not change."""
+    """What else the function computes with, and does not change; its shapes may follow from the number of samples."""
 
     @property
     def tensors(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -222,7 +222,7 @@ class Passes:
         """Return what `answer` gives for each of some nets, in one call; None: not all are known to be equal so."""
         key = subjects[0].key
         with self._lock:
-            script = self._kinds.get(_key_of(subjects[0], x)).script_for((), len(x))
+            script = self._kinds.get(_key_of(subjects[0], x)).script_for(subjects[0].given, len(x))
         if script is None or not all(
             each.key == key and each.checked.passes.get((script, len(x))) for each in subjects
         ):
@@ -234,12 +234,13 @@ class Passes:
         kind.taken += 1
         if kind.refused or (kind.taken <= WORTH_PASSES and when() == "auto"):
             return None
-        found = kind.script_for((), len(x))
+        found = kind.script_for(subject.given, len(x))
         if found is not None or len(kind.scripts) >= _MOST_SCRIPTS:
             return found
         try:
             own = _recorded_pass(subject, function, x)
-            script = PassScript(_generalised(own, kind.recordings), *map(len, subject.tensors))
+            counts = len(subject.parameters), len(subject.others), len(subject.given)
+            script = PassScript(_generalised(own, kind.recordings), *counts)
         except NotTraceable as reason:
             kind.refused = str(reason)
             log.info("model %r answers without a trace: %s", subject.name, reason)
@@ -261,16 +262,16 @@ They are kept apart from PASSES, because either has a largest number of entries.
 
 
 def _recorded_pass(subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> SizedRecording:
-    parameters, others = subject.tensors
-    known = {f"p{at}": each for at, each in enumerate(parameters)}
-    known |= {f"o{at}": each for at, each in enumerate(others)} | {"x": x}
+    known = {f"p{at}": each for at, each in enumerate(subject.parameters)}
+    known |= {f"o{at}": each for at, each in enumerate(subject.others)}
+    known |= {f"e{at}": each for at, each in enumerate(subject.given)} | {"x": x}
     with _restored(subject.net, subject.others), torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
         one, two = (recorded(known, partial(function, x)) for _ in range(2))
         draws = not torch.equal(before, torch.get_rng_state())
     if one.lines != two.lines or draws:
         raise NotTraceable("two passes over the same samples are not the same operators")
-    return SizedRecording(one, len(x), ())
+    return sized(one, len(x), subject.given)
 
 
 def _run(fit: TracedFit, script: Script, steps: range) -> list[float]:
