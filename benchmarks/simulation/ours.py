@@ -19,6 +19,9 @@ from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
 from edge_sim.runs.runner import run
 
+CHILDREN = {"workers": 2, "auto": 2, "shards": 1}
+"""The processes beside the coordinator's, on two cores, by engine."""
+
 
 class Stopwatch(RunObserver):
     """Notes when each round is done."""
@@ -38,8 +41,7 @@ def main() -> None:
     method, fleet, count, engine, *npz = sys.argv[1:]
     watch = Stopwatch()
     run(tables(method, fleet, int(count), npz="".join(npz), engine=engine), observer=lambda _label: watch)
-    children = {"workers": 2, "auto": 2, "shards": 1}.get(engine, 0)  # on two cores
-    tell(watch.ends_s, int(count), STARTED_S, children, watch.child_ends_s)
+    tell(watch.ends_s, int(count), STARTED_S, CHILDREN.get(engine, 0), watch.child_ends_s)
 
 
 if __name__ == "__main__":

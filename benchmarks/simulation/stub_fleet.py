@@ -1,6 +1,6 @@
 """Rounds of very many devices whose model is nothing, so that what is left is sessions, frames and the coordinator.
 
-    python stub_fleet.py DEVICES
+    python stub_fleet.py DEVICES ENGINE
 
 Prints a Timing as JSON.
 """
@@ -15,7 +15,7 @@ from pathlib import Path
 STARTED_S = time.time()
 
 import numpy as np  # the clock above sees the imports
-from ours import Stopwatch
+from ours import CHILDREN, Stopwatch
 from task import ROUNDS, tell
 
 from edge_sim.runs.runner import run
@@ -25,7 +25,7 @@ SIDE, CLASSES, EACH = 2, 2, 2
 
 def main() -> None:
     """One run."""
-    devices = int(sys.argv[1])
+    devices, engine = int(sys.argv[1]), sys.argv[2]
     watch = Stopwatch()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "noise.npz"
@@ -45,10 +45,10 @@ def main() -> None:
             "data": {"source": "npz", "path": str(path), "public": 0},
             "partition": {"kind": "iid", "min_samples": 1},
             "fleet": [{"count": devices, "model": "softmax"}],
-            "run": {"standalone": False},
+            "run": {"standalone": False, "engine": engine},
         }
         run(tables, observer=lambda _label: watch)
-    tell(watch.ends_s, devices, STARTED_S)
+    tell(watch.ends_s, devices, STARTED_S, CHILDREN.get(engine, 0), watch.child_ends_s)
 
 
 if __name__ == "__main__":
