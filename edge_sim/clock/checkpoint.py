@@ -60,6 +60,8 @@ class Checkpoints:
             shutil.rmtree(old, ignore_errors=True)
         except OSError as error:
             raise StoreError(f"{fresh}: {error}; check free space and the folder's rights") from error
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)  # where it was not finished
         self._last_s = time.monotonic()
 
     def load(self) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
@@ -74,6 +76,13 @@ class Checkpoints:
             return _loaded(folder)
         except Damaged as error:
             raise Damaged(error.path, error.found, LOST, REMEDY) from error
+
+
+def how_to_go_on(checkpoints: Checkpoints | None) -> str:
+    """Return what to do after a run that failed, in words."""
+    if checkpoints is not None and checkpoints.folder.exists():
+        return "go on from the last checkpoint with --resume"
+    return "start again: there is no checkpoint yet"
 
 
 def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:

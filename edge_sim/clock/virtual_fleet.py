@@ -41,6 +41,7 @@ from edge_sim.clock.scenario_faults import DeviceFaults, schedule_faults
 from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, ask, unchanged
+from edge_sim.engines.untraced import Untraced
 from edge_sim.fleet.fleet import Device, Fleet, hardware
 from edge_sim.fleet.hardware import DeviceCost
 
@@ -202,6 +203,11 @@ class VirtualFleet:
             self._save()
             raise
         self._whole_fleet.complete()
+
+    @property
+    def untraced(self) -> Untraced:
+        """The models that trained without a trace."""
+        return self._group.untraced() | self._engine.untraced
 
     @property
     def peak_bytes(self) -> int:

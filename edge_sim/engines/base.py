@@ -19,6 +19,7 @@ from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.engines.same_models import KnownLogits
+from edge_sim.engines.untraced import NONE, Untraced
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -51,6 +52,10 @@ class Engine(Protocol):
     def peak_bytes(self) -> int:
         """Largest resident memory of the engine's own processes, in bytes; known once the engine is closed."""
 
+    @property
+    def untraced(self) -> Untraced:
+        """The models that the engine's own processes have trained without a trace."""
+
     def attach(self, number: int, bench: Workbench) -> None:
         """Register a device that is switched on, perhaps again, before its first request."""
 
@@ -71,6 +76,7 @@ class BatchEngine(ABC):
     """An engine that computes all accepted requests in one batch, as soon as an answer is wanted."""
 
     peak_bytes = 0
+    untraced = NONE
 
     def __init__(self) -> None:
         self._begun: list[DeviceRequest] = []

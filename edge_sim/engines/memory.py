@@ -24,6 +24,18 @@ def peak_bytes() -> int:
     return 0 if resource is None else as_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that there is no memory left; torch has no class of its own for that of the processor."""
+    told = str(error).lower()
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(words in told for words in _NO_MEMORY)
+    )
+
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+"""What torch says, of a processor on POSIX and on Windows, and of a GPU."""
+
+
 def give_back() -> None:
     """Return freed memory to the system; glibc would keep free blocks between used ones for later use."""
     with contextlib.suppress(OSError, AttributeError):  # of other C libraries

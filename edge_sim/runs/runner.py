@@ -21,15 +21,16 @@ from coordinator.serving import final_prototypes
 from coordinator.trace.log import TraceWriter, trace_writer
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.device.store import Store
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.policy.priority import limit_threads
 from edge_sdk.transport.mqtt.url import parse_broker_url
-from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines import choice, garbage_collection
-from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes
+from edge_sim.engines.memory import MIB, freed_memory_kept, is_out_of_memory, peak_bytes
+from edge_sim.engines.untraced import NONE
 from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
 from edge_sim.runs import late_start, run_folder, unused_settings
@@ -164,7 +165,7 @@ def _run_in(
                 parsed, fleet, out, observer(""), resume=resume, quarantine=quarantine, trace=kept, look=look
             )
             server, label, virtual_s, spent = virtual.server, "memory", virtual.virtual_s, virtual.spent
-            resumed = virtual.resumed
+            resumed, untraced = virtual.resumed, virtual.untraced
         else:
             from edge_sim.over_broker.processes import over_broker  # paho only where there is a broker
 
@@ -172,7 +173,7 @@ def _run_in(
                 parsed, fleet, broker, folder, observer(""), resume=resume, quarantine=quarantine, trace=kept
             )
             virtual_s, spent, seen = 0.0, {}, final_prototypes.final_prototypes(server)
-            resumed = NOTHING
+            resumed, untraced = NOTHING, NONE
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
     found = simulation_result(
         server, fleet, transport=label, time=took, memory=memory, resumed=resumed, standalone=standalone, spent=spent
@@ -182,7 +183,8 @@ def _run_in(
         if virtual_time
         else ()
     )
-    warnings = (*found.warnings, *left, *filter(None, [fleet.dataset.remark]))
+    slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
+    warnings = (*found.warnings, *left, *slow, *filter(None, [fleet.dataset.remark]))
     return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
 
 
@@ -253,6 +255,11 @@ def _in_memory(
             virtual.run()
         except RunEnded as why:
             ended = str(why)
+        except Exception as error:
+            if not is_out_of_memory(error):
+                raise
+            remedy = "simulate fewer devices, in fewer processes ([run] workers) or with smaller mini-batches"
+            raise RunFailed(f"out of memory: {remedy}, or give it more, then {how_to_go_on(checkpoints)}") from None
         own_bytes = peak_bytes()
         look(virtual)
     finally:

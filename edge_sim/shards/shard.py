@@ -17,6 +17,7 @@ from edge_sim.clock.device_group import DeviceGroup
 from edge_sim.clock.silence import AwaitedExchange
 from edge_sim.clock.whole_fleet import Figures, Wanted
 from edge_sim.engines.base import Engine, ExactEngine
+from edge_sim.engines.untraced import Untraced
 from edge_sim.fleet.hardware import DeviceCost
 from edge_sim.shards.device_world import Agenda, DeviceWorld
 from edge_sim.shards.messages import EVERYBODY, Sent, ShardProgress, ShardSetup
@@ -93,6 +94,10 @@ class Shard:
     def copy_stores(self, folder: Path) -> None:
         """Implement DeviceGroup."""
         self._group.copy_stores(folder)
+
+    def untraced(self) -> Untraced:
+        """Implement DeviceGroup."""
+        return self._group.untraced()
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
         """Implement DeviceGroup."""

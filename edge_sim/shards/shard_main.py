@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 import signal
 import sys
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from edge_sim.shards.shard import Shard
 def hold_devices(descriptor: int, memory: int) -> int:
     """Hold the devices that are sent first, and answer until the pipe closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's process to handle
+    logging.basicConfig(level=logging.CRITICAL)  # the result tells what the command line does not show
     pipe: Connection[Any, Any] = Connection(descriptor)
     frames = FrameWriter(memory)
     with rare_collection(), freed_memory_kept(), contextlib.suppress(EOFError, OSError):
@@ -63,7 +65,7 @@ def _tried(act: Callable[[], Any]) -> tuple[bool, Any]:
 def _sendable(error: Exception) -> Exception:
     """Return an error that can be read on the other side."""
     if isinstance(error, MemoryError):
-        return RunFailed("a process that holds devices is out of memory: give it more, or simulate fewer devices")
+        return MemoryError(str(error))  # numpy's takes other arguments
     try:
         copy.copy(error)  # is made anew in the way in which it is on the other side
     except Exception:  # noqa: BLE001  # its class takes other arguments

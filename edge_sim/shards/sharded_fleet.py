@@ -24,7 +24,7 @@ from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import topics
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.interrupts import held_back
 from edge_sim.clock.resumption import resumption_point
@@ -32,6 +32,7 @@ from edge_sim.clock.scenario_faults import SwitchableDevice, schedule_faults
 from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
 from edge_sim.clock.virtual_fleet import VirtualCoordinator, cut_power, total_work
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
+from edge_sim.engines.untraced import NONE
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.fleet.hardware import DeviceCost
 from edge_sim.shards.half_hub import HalfHub
@@ -69,6 +70,8 @@ class ShardedFleet:
         self._numbers = {device.kit.id: device.kit.number for device in fleet.devices}
         self._spent: dict[str, DeviceCost] = {}
         """The costs at the end of the run."""
+        self.untraced = NONE
+        """The models that trained without a trace; known at the end of the run."""
         self._whole_fleet = WholeFleet(lambda: self.server, self._numbers, self._measure)
         causes = SilenceCauses(self.clock, self.hub, self._why_silent)
         observer = ObserverGroup(*filter(None, (observer,)), self._whole_fleet, causes)
@@ -99,7 +102,7 @@ class ShardedFleet:
             self.shards.begin()
             self._run()
         except ShardLost as error:
-            raise RunFailed(f"{error}, then {self._how_to_go_on()}") from None
+            raise RunFailed(f"{error}, then {how_to_go_on(self._checkpoints)}") from None
 
     def _run(self) -> None:
         self._coordinator.server.connect()
@@ -108,6 +111,7 @@ class ShardedFleet:
                 self._pass_time(interrupt)
             self._whole_fleet.complete()
             self._spent = self._by_device("spent")
+            self.untraced = NONE.union(*self.shards.ask("untraced"))
         except ShardLost:
             raise  # there is nothing to save: the last checkpoint stays
         except BaseException:
@@ -255,8 +259,3 @@ class ShardedFleet:
     def _now_s(self) -> float:
         """The time up to which everybody has come: this process, or between two windows the shard that is furthest."""
         return max(self.clock.now_s, self.shards.now_s)
-
-    def _how_to_go_on(self) -> str:
-        if self._checkpoints is not None and self._checkpoints.folder.exists():
-            return "go on from the last checkpoint with --resume"
-        return "start again: there is no checkpoint yet"

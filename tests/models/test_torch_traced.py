@@ -79,6 +79,43 @@ class Comparing(nn.Module):
         return x * 2 if len(x) > 6 else x
 
 
+class Listing(nn.Module):
+    """Decides by numbers that Python reads, past torch's operators."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1 + sum(each > 0.3 for each in x.detach()[0].tolist()))
+
+
+class Reading(nn.Module):
+    """The same by numpy, in a number that becomes a tensor again."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * torch.tensor(float(np.tanh(x.detach().numpy()).mean()))
+
+
+class Finding(nn.Module):
+    """Computes with the length of what it finds."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * (1 + torch.nonzero(x.detach() > 0.3).shape[0])
+
+
+class Masking(nn.Module):
+    """Picks by a mask."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / (1 + x[x > 0].mean())
+
+
+class Refusing(nn.Module):
+    """Takes samples below some number alone."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.all(x.detach() < 1e6):
+            raise ValueError("too large")
+        return x
+
+
 class Drawing(nn.Module):
     """Draws from Python's generator in training."""
 
@@ -230,7 +267,11 @@ def test_parts_of_a_model(part: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         assert traced.state_bytes() == eager.state_bytes()
 
 
-@pytest.mark.parametrize("layer", [Deciding, Drawing, Counting])
+DECIDING: tuple[type[nn.Module], ...] = (Deciding, Listing, Reading, Finding, Masking, Refusing)
+"""Layers that compute this or that, as the numbers tell that they are given."""
+
+
+@pytest.mark.parametrize("layer", [*DECIDING, Drawing, Counting])
 def test_a_net_that_cannot_be_traced_trains_as_without_and_says_so_once(
     layer: type[nn.Module], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -352,3 +393,16 @@ def test_passes_over_two_numbers_of_samples_tell_all_others(
             np.testing.assert_array_equal(a, b)
     numbers = 3 if net == "comparing" else 2  # 9 tells nothing of what 5 is, but 3 does
     assert len(recordings) == 2 * numbers  # each twice, to see whether they are the same
+
+
+@pytest.mark.parametrize("layer", DECIDING)
+def test_a_net_that_decides_by_its_samples_answers_as_without_traces(
+    layer: type[nn.Module], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(NETS, "own", lambda: dense(layer()))
+    own = model("own")
+    found = []
+    for when in ("off", "always"):
+        monkeypatch.setenv(torch_traced.VARIABLE, when)
+        found.append([own.logits(X[at : at + 2] * scale) for at in range(9) for scale in (1, -1, 0.01)])
+    np.testing.assert_array_equal(*found)

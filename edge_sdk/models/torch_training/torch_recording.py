@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 
@@ -91,9 +92,11 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
     def __torch_dispatch__(
         self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Carry an operator out, and note it."""
+        """Carry an operator out, and note it.  Raises NotTraceable where its result's shape follows from numbers."""
         del types
         given = kwargs or {}
+        if torch.Tag.dynamic_output_shape in func.tags and not _picks_by_place(func, args):
+            raise NotTraceable(f"the shape that {func.name()} gives depends on the numbers that it is given")
         result = func(*args, **given)
         self._kept.append((args, given, result))
         space, name = func.name().split(".")[0].split("::")
@@ -174,6 +177,29 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         return f"{', '.join(parts)} = ", []
 
 
+def _picks_by_place(func: Any, args: tuple[Any, ...]) -> bool:
+    """Whether an operator picks by whole numbers, not by a mask: then its result's shape follows from other shapes."""
+    by_mask = (torch.bool, torch.uint8)
+    return func is torch.ops.aten.index.Tensor and all(each is None or each.dtype not in by_mask for each in args[1])
+
+
+class _NoNumbersRead(TorchFunctionMode):
+    """Refuses, in this thread, to hand a tensor's numbers to Python past the operators, which may depend on them."""
+
+    def __torch_function__(
+        self, func: Any, types: Sequence[type], args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Call a function of torch.  Raises NotTraceable."""
+        del types
+        name = getattr(func, "__name__", "")
+        if name in _READ_NUMBERS:
+            raise NotTraceable(f"it reads a tensor's numbers by {name}, on which the next operators may depend")
+        return func(*args, **(kwargs or {}))
+
+
+_READ_NUMBERS = frozenset({"tolist", "numpy", "__array__", "__dlpack__", "storage", "untyped_storage"})
+
+
 def _pools_many_channels(func: Any, args: tuple[Any, ...]) -> bool:
     """Whether an operator is a maximum over places of an image (n, c, h, w) that has many channels.
 
@@ -194,10 +220,12 @@ def recorded(known: Mapping[str, Tensor], compute: Callable[[], Sequence[Tensor 
     """Record a function of known tensors.  Raises NotTraceable."""
     recorder = Recorder(known)
     try:
-        with recorder:
+        with recorder, _NoNumbersRead():
             results = compute()
-    except RuntimeError as error:
-        raise NotTraceable(f"torch cannot record it: {first_line(error)}") from error
+    except NotTraceable:
+        raise
+    except Exception as error:  # what a net of the user's may raise for samples that it was not made for
+        raise NotTraceable(f"it cannot be recorded: {type(error).__name__}: {first_line(error)}") from error
     return Recording(
         lines=tuple(recorder.lines),
         results=tuple("" if each is None else recorder.name(each) for each in results),
@@ -242,9 +270,7 @@ def of_sizes(first: Recording, other: Recording, sizes: tuple[int, int]) -> Reco
     return _compared(first, other, compared)
 
 
-_DIFFERS = (
-    "two passes over the same samples are not the same operators: it depends on something that torch does not see"
-)
+_DIFFERS = "two passes are not the same operators: it depends on numbers, or on something that torch does not see"
 
 
 def _same(a: Number, b: Number) -> bool:

@@ -119,8 +119,8 @@ class Traces:
 
     def __init__(self) -> None:
         self._kinds: _Kinds[Script] = _Kinds()
-        self._told: set[tuple[str, str]] = set()
-        """The models, and why they train without a trace, of which the log has a line."""
+        self.refused: set[tuple[str, str]] = set()
+        """The models that train without a trace, and why; the log has a line of each."""
         self._lock = threading.RLock()
 
     def fitted(self, fit: TracedFit, checked: Checked) -> list[float] | None:
@@ -167,8 +167,8 @@ class Traces:
 
     def _tell(self, fit: TracedFit, why: str) -> None:
         with self._lock:
-            told = (fit.steps.name, why) in self._told
-            self._told.add((fit.steps.name, why))
+            told = (fit.steps.name, why) in self.refused
+            self.refused.add((fit.steps.name, why))
         if not told:
             log.warning("model %r trains without a trace, more slowly: %s", fit.steps.name, why)
 
@@ -264,14 +264,14 @@ They are kept apart from PASSES, because either has a largest number of entries.
 def _recorded_pass(subject: Subject, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> SizedRecording:
     known = {f"p{at}": each for at, each in enumerate(subject.parameters)}
     known |= {f"o{at}": each for at, each in enumerate(subject.others)}
-    known |= {f"e{at}": each for at, each in enumerate(subject.given)} | {"x": x}
+    known |= {f"e{at}": each for at, each in enumerate(subject.given)}
     with _restored(subject.net, subject.others), torch.random.fork_rng(devices=[]):
         before = torch.get_rng_state()
-        one, two = (recorded(known, partial(function, x)) for _ in range(2))
+        one, two = (recorded({**known, "x": of}, partial(function, of)) for of in (x, _other_samples(x)))
         draws = not torch.equal(before, torch.get_rng_state())
-    if one.lines != two.lines or draws:
-        raise NotTraceable("two passes over the same samples are not the same operators")
-    return sized(one, len(x), subject.given)
+    if draws:
+        raise NotTraceable("it draws random numbers in inference mode")
+    return sized(of_steps(one, two, apart=0, step=0), len(x), subject.given)
 
 
 def _run(fit: TracedFit, script: Script, steps: range) -> list[float]:
@@ -323,18 +323,26 @@ def _equal(a: Tensor, b: Tensor) -> bool:
 
 
 def _recorded(fit: TracedFit) -> SizedRecording:
-    """Record the first step of a fit, twice; nothing that the net holds is changed.  Raises NotTraceable."""
+    """Record the first step of a fit twice, with other samples; nothing that the net holds is changed.
+
+    Raises NotTraceable.
+    """
     index, steps = fit.steps.indices[0], len(fit.steps.indices)
     x = fit.steps.inputs.index_select(0, index)
     y = None if fit.steps.labels is None else fit.steps.labels.index_select(0, index)
     known = {f"p{at}": each for at, each in enumerate(fit.steps.parameters)}
     known |= {f"o{at}": each for at, each in enumerate(fit.others)}
     known |= {f"e{at}": each for at, each in enumerate(fit.knowledge)}
-    known |= {"x": x} if y is None else {"x": x, "y": y}
-    both = (0, -steps)  # the same part of knowledge that has one for each step
+    known |= {} if y is None else {"y": y}
+    both = ((x, 0), (_other_samples(x), -steps))  # the same part of knowledge that has one for each step
     with _restored(fit.net, fit.others), fit.steps.seeded():
-        first, again = (recorded(known, partial(_flat, fit.steps, x, y, step)) for step in both)
+        first, again = (recorded({**known, "x": of}, partial(_flat, fit.steps, of, y, step)) for of, step in both)
     return sized(of_steps(first, again, apart=steps, step=0), len(index), fit.knowledge)
+
+
+def _other_samples(x: Tensor) -> Tensor:
+    """Return samples with other numbers: of a number that a net makes of samples, two recordings differ then."""
+    return 1.0 - 2.0 * x
 
 
 def _flat(steps: Steps, x: Tensor, y: Tensor | None, step: int) -> list[Tensor | None]:

@@ -17,6 +17,7 @@ from edge_sdk.device.workbench import Workbench
 from edge_sim.engines import meter_totals
 from edge_sim.engines.base import LOST, DeviceAnswer, DeviceRequest, serve_alone
 from edge_sim.engines.remote.messages import RemoteAnswer, RemoteRequest
+from edge_sim.engines.untraced import NONE
 
 _BATCHES_AHEAD = 2
 """Batches that a worker has at once: the second one is there when it has computed the first."""
@@ -82,6 +83,8 @@ class RemoteEngine:
         self._share_of: dict[int, _Share] = {}
         self._here: list[DeviceRequest] = []
         """Requests for this process."""
+        self.untraced = NONE
+        """Implements Engine."""
 
     @property
     def peak_bytes(self) -> int:
@@ -161,6 +164,7 @@ class RemoteEngine:
         asked = share.sent.popleft()
         for each, found in zip(asked, answers, strict=True):
             self._pool.incoming(each, found.model)
+            self.untraced |= found.untraced
             meter_totals.add(each.bench.meter, found.spent)
         return [(each, found.answer) for each, found in zip(asked, answers, strict=True)]
 

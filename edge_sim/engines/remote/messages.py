@@ -9,6 +9,7 @@ from typing import Any
 from edge_sdk.device.meter import Meter
 from edge_sdk.methods.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
+from edge_sim.engines.untraced import NONE, Untraced
 from edge_sim.fleet.fleet import Device
 
 
@@ -48,6 +49,8 @@ class RemoteAnswer:
     """What the request cost on the device."""
     model: Any
     """What the simulation needs to bring its model to the state of the worker's model; its type is the pool's."""
+    untraced: Untraced = NONE
+    """The models that the worker has trained without a trace so far."""
 
 
 def to_pickle(value: object) -> bytes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import sys
 
@@ -16,6 +17,7 @@ from edge_sim.engines.torch_threads import use_one_thread
 def serve_pipe() -> int:
     """Serve requests until the pipe closes.  An exception of the setup is sent in place of the first answers."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the simulation's to handle
+    logging.basicConfig(level=logging.CRITICAL)  # the result tells what the command line does not show
     use_one_thread()
     pipe, buffer = worker_pipe(int(sys.argv[1])), ParameterBuffer(0, descriptor=int(sys.argv[2]))
     try:

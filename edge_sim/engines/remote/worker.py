@@ -10,6 +10,7 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.models.base import Model
 from edge_sim.engines.base import BatchEngine, DeviceAnswer, DeviceRequest, ExactEngine, job_at
 from edge_sim.engines.remote.messages import RemoteAnswer, RemoteRequest, WorkerSetup
+from edge_sim.engines.untraced import untraced_here
 
 
 class WorkerModels(Protocol):
@@ -60,4 +61,5 @@ class WorkerDevices:
         return DeviceRequest(bench, request.request, job)
 
     def _answered(self, number: int, asked: DeviceRequest, answer: DeviceAnswer) -> RemoteAnswer:
-        return RemoteAnswer(answer=answer, spent=asked.bench.meter, model=self._models.save(number, asked))
+        model = self._models.save(number, asked)
+        return RemoteAnswer(answer=answer, spent=asked.bench.meter, model=model, untraced=untraced_here())

@@ -1,0 +1,42 @@
+"""Nets that no user wants: one that finds no memory in its third pass, and one that decides by its samples."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_seed import seeded
+
+
+class Greedy(nn.Module):
+    """Says what torch does where an array does not fit in memory."""
+
+    passes = 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += len(x) > 1  # one sample is a trial
+        if self.passes > 2:
+            raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 GB")
+        return x
+
+
+class Branching(nn.Module):
+    """Computes one thing or another, as its samples tell."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 2 * x if float(x.detach().sum()) > 0 else x
+
+
+def greedy(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
+    return _with(Greedy(), classes, input_shape, seed)
+
+
+def branching(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
+    return _with(Branching(), classes, input_shape, seed)
+
+
+def _with(layer: nn.Module, classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
+    channels, height, width = input_shape
+    with seeded(seed):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 6), layer, nn.Linear(6, classes))
+        return TorchModel(net, classes, input_shape=input_shape)

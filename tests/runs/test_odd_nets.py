@@ -1,0 +1,53 @@
+"""What a simulation says of nets that it cannot hold in memory, or cannot trace: one line, in every engine."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import fleets
+import pytest
+
+from coordinator.config import to_toml
+from edge_sdk import cli
+from edge_sim.runs.runner import run
+
+pytest.importorskip("torch")
+
+pytestmark = [pytest.mark.torch, pytest.mark.processes]
+
+ENGINES = ("exact", "cohort", "workers", "shards")
+
+
+def tables(pictures: Path, net: str, engine: str) -> dict[str, Any]:
+    found = fleets.tables(pictures, "fedproto", devices=4, rounds=4, feature_dim=6)
+    found["fleet"] = [{"count": 4, "model": f"odd_nets:{net}"}]
+    found["run"] |= {"engine": engine} | ({"workers": 2} if engine in ("workers", "shards") else {})
+    return found
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_process_without_memory_ends_the_run_with_one_line(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    file, out = tmp_path / "federation.toml", tmp_path / "run"
+    file.write_text(to_toml(tables(pictures, "greedy", engine)))
+    assert cli.main(["simulate", str(file), "--out", str(out)]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(
+        r"edge-sdk: out of memory: simulate fewer devices, .*, then (start again|go on from the last).*", said
+    )
+    assert ("--resume" in said) == (out / "checkpoint").exists()
+    assert not (out / "checkpoint.new").exists()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_net_that_cannot_be_traced_is_named_once_in_the_result(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    monkeypatch.setenv("EDGE_SDK_TRACED", "always")
+    found = run(tables(pictures, "branching", engine))
+    assert found.completed
+    (said,) = [line for line in found.warnings if "trace" in line]
+    assert "_local_scalar_dense makes a number of a tensor" in said
