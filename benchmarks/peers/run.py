@@ -139,8 +139,10 @@ it and ours use both cores, hence the two ratios. `lost` counts device-rounds wh
 Flower says so in its log and goes on. `edge` is our own simulator, a whole federation with every weight through the
 codec: its mini-batches are other ones each round, so its test loss is not compared; whole devices are in two
 processes (engine `shards`), with the bits of one. FedML's first round is sequential training, not FedAvg, unless it
-is given a copied state dict: here it is. HtFLlib has no package that this script could install: nothing of it was
-measured."""
+is given a copied state dict: here it is."""
+
+HTFLLIB = {"20": 1.65, "100": 2.72}
+"""HtFLlib over its bare loop, by the number of devices: FedProto, mixed CNNs, its source at e959261, measured once."""
 
 
 def page(known: Known) -> str:
@@ -154,6 +156,8 @@ def page(known: Known) -> str:
         *REMARKS.split("\n"),
         *([OFFLINE] if known.get("offline") else []),
         "",
+        *_beside_htfllib(),
+        "",
         *_loaded(cases),
         *_checked(cases),
     ]
@@ -165,6 +169,22 @@ def page(known: Known) -> str:
         lines.append(f"- {peer}: {text}")
     lines += ["", f"`{known.get('command')}`, {known.get('date')}, {known.get('cores')} cores"]
     return "\n".join(lines) + "\n"
+
+
+def _beside_htfllib() -> list[str]:
+    """What can be said of HtFLlib: an earlier measurement of it, and ours of the same kind of fleet."""
+    ours = json.loads((RESULTS / "simulation.json").read_text())["shards"]["table"]
+    head, *rows = ours
+    at = [head.index(name) for name in ("method", "fleet", "devices", "ours / bare (each pair)")]
+    found = {row[at[2]]: row[at[3]].split()[0] for row in rows if [row[at[0]], row[at[1]]] == ["fedproto", "mixed"]}
+    told = " and ".join(f"{ratio} times for {count} devices" for count, ratio in HTFLLIB.items())
+    own = " and ".join(found[count] for count in HTFLLIB)
+    return [
+        "HtFLlib has no package that this script could install. Its FedProto with mixed CNNs was measured once from its",
+        f"source (commit e959261, made to run with today's torch), on another day: {told}",
+        f"its bare loop of the same steps. Ours takes {own} of its own ([simulation](simulation.md), `fedproto`",
+        "`mixed`).",
+    ]
 
 
 def _loaded(cases: Sequence[dict[str, Any]]) -> list[str]:
