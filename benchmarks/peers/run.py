@@ -180,8 +180,8 @@ def _beside_htfllib() -> list[str]:
     told = " and ".join(f"{ratio} times for {count} devices" for count, ratio in HTFLLIB.items())
     own = " and ".join(found[count] for count in HTFLLIB)
     return [
-        "HtFLlib has no package that this script could install. Its FedProto with mixed CNNs was measured once from its",
-        f"source (commit e959261, made to run with today's torch), on another day: {told}",
+        "HtFLlib has no package that this script could install. Its FedProto with mixed CNNs was measured once from",
+        f"its source (commit e959261, made to run with today's torch), on another day: {told}",
         f"its bare loop of the same steps. Ours takes {own} of its own ([simulation](simulation.md), `fedproto`",
         "`mixed`).",
     ]
