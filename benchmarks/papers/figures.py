@@ -60,7 +60,7 @@ PARTICIPANTS = ("n-100", "participants-30", "participants-50")
 FIGURES = (
     Figure(
         "fedhkd-figure-1",
-        "who holds which classes, by beta (FedHKD's figures 1 to 3)",
+        "who holds which classes, by beta (as figures 1 to 3, of which 2 and 3 are of other data)",
         "fedhkd-table1",
         ("beta-0.2", "beta-0.5", "beta-5"),
         ("fedavg",),
@@ -112,7 +112,7 @@ FIGURES = (
     Figure("fedssa-figure-5", "features", "fedssa-table2", ("n-10",), ("fedproto", "fedssa"), "features"),
     Figure(
         "fedssa-figure-6",
-        "more classes on each device, own test",
+        "more classes on each device, on their own test parts",
         "fedssa-table2",
         CLASSES,
         ("fedproto", "fedssa"),
@@ -121,7 +121,7 @@ FIGURES = (
     ),
     Figure(
         "fedssa-figure-7",
-        "more devices in each round, own test",
+        "more devices in each round, on their own test parts",
         "fedssa-table2",
         PARTICIPANTS,
         ("fedproto", "fedssa"),
@@ -231,7 +231,9 @@ def by_setting(figure: Figure, rows: Sequence[cells.Row], path: Path) -> None:
     write_points(path, columns, ({column: row[column] for column in columns} for row in rows))
     found = {(row["method"], row["setting"]): float(row[OWN_TEST]) for row in rows}
     styles = line_styles(figure.lines)
-    with picture(path, WIDTH_IN, height_for_names(len(figure.lines)), figure.shows, figure.table) as drawn:
+    title = figure.shows[:1].upper() + figure.shows[1:]
+    subtitle = f"{figure.table} · seed 0 · mean over all devices"
+    with picture(path, WIDTH_IN, height_for_names(len(figure.lines)), title, subtitle) as drawn:
         axes = drawn.add_subplot()
         x = range(len(figure.settings))
         for line in figure.lines:

@@ -99,6 +99,8 @@ class Table:
     settings: tuple[Setting, ...]
     claims: tuple[Claim, ...]
     trends: tuple[Trend, ...] = ()
+    found: str = ""
+    """What its rows say beside the signs."""
     targets_against: str = ""
     """The line that bytes and computing to a target are compared with; empty: they are not shown."""
     folder: Path = FOLDER

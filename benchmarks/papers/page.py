@@ -13,7 +13,18 @@ from benchmarks.papers import cells
 from benchmarks.papers.figures import FIGURES
 from benchmarks.papers.figures import FOLDER as PICTURES
 from benchmarks.papers.kinds import SEEDS, Line, Setting, Table
-from benchmarks.papers.signs import HOW_SHOWN, MISSED, NOT_RUN, Found, Sign, found_in, signs, why_missed
+from benchmarks.papers.signs import (
+    HOW_SHOWN,
+    MISSED,
+    NOT_RUN,
+    UNDECIDED,
+    Found,
+    Sign,
+    found_in,
+    how_shown,
+    signs,
+    why_missed,
+)
 from coordinator.config import load_toml
 from coordinator.record.metrics import TARGETS
 from coordinator.record.units import human_bytes, human_flops
@@ -42,7 +53,12 @@ what stands under *reported* is copied from the papers.
 A sign is claimed where the authors' text or tables put one method above another. What their own figures deny is not
 counted; what they show on other data is. Its difference here is the mean over the seeds that were run: {seeds} for the
 pairs that a paper is about, one seed for the others. It is *shown in every seed*, or *in the mean*, where the mean is
-above 0 and more seeds agree than disagree; the deviation that stands beside says how far to trust it.
+above 0 and more seeds agree than disagree; the deviation that stands beside says how far to trust it. A sign of one
+seed is *less than seeds differ by* where it is within the largest deviation of such differences in its table: it says
+little, shown or not.
+
+A line of a table is the mean over the seeds that stand in it. So lines with other seeds are not to be compared by eye;
+the signs compare seed by seed, over the seeds that both lines have.
 
 All accuracies are in per cent:
 
@@ -51,11 +67,14 @@ All accuracies are in per cent:
 - *PM(V)*, *PM(L)* (FedNH): as personal, but for each device every class that it holds weighs alike (V), or as its share
   of the device's samples (L); *deviation of PM(L)*: over the devices, in points;
 - *AMP*, *WLP* (FedKF): the global model on the devices' own test parts, the mean and the worst device. The global model
-  is the mean of the newest upload of every device, taking part or not (*OCA*; lines with `+slots`, and `fedkf`), or of
-  the round's devices alone (*ACA*).
+  is the mean of the newest upload of every device, taking part or not (*OCA*, all clients' aggregation; lines with
+  `+slots`, and `fedkf`), or of the round's devices alone (*ACA*, active clients' aggregation). *FM* in its figure is
+  the deviation of the accuracy over the devices: low is fair.
 
-*Up, down*: bytes of a device in a round. *Device s*: seconds of computing of a device that takes part in a round, by
-the profile of a Raspberry Pi 4. *Rounds*: how many of them; methods that exchange after each step have more.
+*Up, down*: bytes of a device in a round, repetitions included: a device that computes for more than 5 s (`retry_s`) is
+asked again, and an upload that crosses the question is sent twice. *Device s*: seconds of computing of a device that
+takes part in a round, by the profile of a Raspberry Pi 4. *Rounds*: how many of them; methods that exchange after each
+step have more.
 
 Any row again: the command at its table, with data as [benchmarks/papers](../../benchmarks/papers/README.md) says.
 Accuracies repeat bit for bit on processors with the same instruction set; others add in another order, which moves some
@@ -80,10 +99,10 @@ def page(tables: Sequence[Table], folder: Path) -> str:
 
 def _counted(tables: Sequence[Table], found: Mapping[str, Sequence[Sign]]) -> str:
     """Return how many claims of each table were shown, and under how many seeds."""
-    lines = [["table", "claimed", *HOW_SHOWN, MISSED, NOT_RUN]]
+    lines = [["table", "claimed", *HOW_SHOWN, UNDECIDED, MISSED, NOT_RUN]]
     total = Counter[str]()
     for table in tables:
-        counts = Counter(sign.shown_by or sign.verdict for sign in found[table.name])
+        counts = Counter(how_shown(sign, found[table.name]) for sign in found[table.name])
         total += counts
         lines.append([_link(table), *_numbers(counts)])
     lines.append(["all", *_numbers(total)])
@@ -91,7 +110,8 @@ def _counted(tables: Sequence[Table], found: Mapping[str, Sequence[Sign]]) -> st
 
 
 def _numbers(counts: Counter[str]) -> list[str]:
-    return [str(counts.total()), *(str(counts[kind] or "") for kind in (*HOW_SHOWN, MISSED, NOT_RUN))]
+    kinds = (*HOW_SHOWN, UNDECIDED, MISSED, NOT_RUN)
+    return [str(counts.total()), *(str(counts[kind] or "") for kind in kinds)]
 
 
 def _missed(tables: Sequence[Table], found: Mapping[str, Sequence[Sign]]) -> str:
@@ -117,7 +137,7 @@ def _signs(found: Sequence[Sign]) -> str:
     lines = [["claimed", "setting", "figure", "reported", "here", "sign"]]
     for sign in found:
         what, *rest = _told(sign)
-        lines.append([what, sign.setting, *rest, sign.shown_by or sign.verdict])
+        lines.append([what, sign.setting, *rest, how_shown(sign, found)])
     return f"{markdown(lines)}\n"
 
 
@@ -140,6 +160,7 @@ def _spent(tables: Sequence[Table], kept: dict[str, list[cells.Row]]) -> str:
 
 def _table(table: Table, kept: Sequence[cells.Row], found_signs: Sequence[Sign]) -> str:
     parts = [f"## {table.title}\n", f"Reported: {table.source}\n", f"Here: {table.scale}\n"]
+    parts += [f"Found beside the signs: {table.found}\n"] if table.found else []
     parts += [f"Each row again: `{cells.command(table)} --setting SETTING --method METHOD --seeds SEED --again`\n"]
     parts += [_signs(found_signs)] if found_signs else []
     for setting in table.settings:

@@ -13,6 +13,7 @@ NOT_RUN = "not run yet"
 SHOWN, MISSED = "shown", "not shown"
 HOW_SHOWN = "shown in every seed", "shown in the mean", "shown in the one seed run"
 """How a sign is shown: under several seeds that all agree, or of which more agree than disagree, or under one."""
+UNDECIDED = "in the one seed run, less than seeds differ by"
 
 Found = Mapping[str, Sequence[cells.Row]]
 """The rows of each line of a setting, one for each finished seed in the order of the seeds."""
@@ -68,11 +69,25 @@ def why_missed(sign: Sign, others: Sequence[Sign]) -> str:
 
     others: all signs of its table.
     """
-    alike = (other.gains for other in others if other.figure == sign.figure and len(other.gains) > 1)
-    spread = max(map(statistics.stdev, alike), default=0.0)
-    if not sign.why and len(sign.gains) == 1 and abs(sign.gains[0]) <= spread:
-        return f"one seed; over seeds, such differences of this table vary by up to ± {100 * spread:.1f}"
+    if not sign.why and is_small(sign, others):
+        return f"one seed; over seeds, such differences of this table vary by up to ± {100 * _spread(sign, others):.1f}"
     return sign.why or "not known"
+
+
+def how_shown(sign: Sign, others: Sequence[Sign]) -> str:
+    """Return how a sign of a table with these signs is shown, or that it is not, or was not run."""
+    return UNDECIDED if sign.shown_by and is_small(sign, others) else sign.shown_by or sign.verdict
+
+
+def is_small(sign: Sign, others: Sequence[Sign]) -> bool:
+    """Whether a sign rests on one seed, and is within what seeds differ by."""
+    return len(sign.gains) == 1 and abs(sign.gains[0]) <= _spread(sign, others)
+
+
+def _spread(sign: Sign, others: Sequence[Sign]) -> float:
+    """Return the largest deviation over seeds of any difference of this figure."""
+    alike = (other.gains for other in others if other.figure == sign.figure and len(other.gains) > 1)
+    return max(map(statistics.stdev, alike), default=0.0)
 
 
 def found_in(table: Table, setting: Setting, kept: Sequence[cells.Row]) -> Found:

@@ -15,7 +15,18 @@ from benchmarks.papers import cells, figures, vibration
 from benchmarks.papers.figures import FIGURES, Figure
 from benchmarks.papers.kinds import FOLDER, SEEDS, Claim, Line, Setting, Table, Trend
 from benchmarks.papers.page import page
-from benchmarks.papers.signs import HOW_SHOWN, MISSED, NOT_RUN, SHOWN, Sign, signs, why_missed
+from benchmarks.papers.signs import (
+    HOW_SHOWN,
+    MISSED,
+    NOT_RUN,
+    SHOWN,
+    UNDECIDED,
+    Sign,
+    how_shown,
+    is_small,
+    signs,
+    why_missed,
+)
 from benchmarks.papers.tables import TABLES
 from edge_sim import run
 
@@ -213,7 +224,7 @@ def test_the_page_tells_how_often_a_sign_is_shown(tiny: Table, tmp_path: Path) -
         (sign,) = signs(tiny, [*high, *rows_of(tiny, "local", "iid", personal=low)])
         assert (sign.shown_by or sign.verdict) == counted
     run_tiny(tiny, tmp_path / "papers.md", "--seeds", "0", "--method", "fast")
-    assert "| [Tiny](#tiny) | 1 |  |  |  |  | 1 |" in (tmp_path / "papers.md").read_text()
+    assert "| [Tiny](#tiny) | 1 |  |  |  |  |  | 1 |" in (tmp_path / "papers.md").read_text()
 
 
 def test_one_seed_that_misses_by_less_than_seeds_differ_says_so() -> None:
@@ -224,6 +235,17 @@ def test_one_seed_that_misses_by_less_than_seeds_differ_says_so() -> None:
     for other in (replace(several, gains=(0.1, 0.1)), replace(several, figure="gm")):
         assert why_missed(missed, [other, missed]) == "not known"
     assert why_missed(replace(missed, why="found"), [several]) == "found"
+
+
+def test_one_seed_that_shows_by_less_than_seeds_differ_is_small() -> None:
+    several = Sign("a over b", "iid", "personal", None, (0.1, -0.02, 0.04), "")  # they differ by 0.06
+    shown = replace(several, what="a over c", gains=(0.05,))
+    assert is_small(shown, [several, shown])
+    assert not is_small(replace(shown, gains=(0.07,)), [several, shown])
+    assert not is_small(several, [several, shown])
+    assert how_shown(shown, [several, shown]) == UNDECIDED
+    assert how_shown(shown, [shown]) == HOW_SHOWN[-1]
+    assert how_shown(replace(shown, gains=(-0.05,)), [several]) == MISSED
 
 
 def test_a_trend_compares_the_gaps_of_the_first_and_the_last_setting(tiny: Table) -> None:
