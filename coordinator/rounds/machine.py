@@ -47,7 +47,7 @@ from coordinator.rounds.state import (
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.records import replace
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
-from edge_sdk.reductions.append_only import AppendOnlySet
+from edge_sdk.reductions.append_only import AppendOnlyMap, AppendOnlySet
 
 NOT_INVITED, NOT_BEGUN, CLOSED = (
     "not invited to this exchange",
@@ -202,7 +202,8 @@ def _fold(state: RoundState, event: Persisted) -> RoundTransition:
     invited = state.invited if one in state.invited else state.invited | {one}
     withheld = state.withheld - {one} if one in state.withheld else state.withheld
     folded = state.folded if isinstance(state.folded, AppendOnlySet) else AppendOnlySet(state.folded)
-    state = replace(state, invited=invited, folded=folded.added(one), withheld=withheld)
+    times_s = state.answer_times_s.added(one, event.now_s - state.opened_at_s)
+    state = replace(state, invited=invited, folded=folded.added(one), withheld=withheld, answer_times_s=times_s)
     state, closing = _close_if_complete(state)
     return state, (Fold(event.device, event.place, event.upload), *closing)
 
@@ -349,12 +350,14 @@ def _open(state: RoundState, now_s: float) -> RoundTransition:
         phase=RoundPhase.COLLECTING,
         invited=invited,
         due_s=now_s + state.policy.deadline_s,
-        retry_at_s=now_s + state.policy.retry_s,
-        retry_wait_s=state.policy.retry_s,
+        opened_at_s=now_s,
+        answer_times_s=AppendOnlyMap(),
         misses=0,
         unlinked_s=0.0,
         withheld=frozenset(),
     )
+    wait_s = state.first_wait_s
+    state = replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
     state, closing = _close_if_complete(state)
     if closing or not state.missing:
         return state, closing
@@ -407,7 +410,18 @@ def _close(state: RoundState) -> RoundTransition:
         return replace(state, phase=RoundPhase.DONE), (EndRun(""),)
     partial = len(state.folded) < state.policy.expected or not state.members <= state.folded
     reduce = Reduce(state.place, tuple(sorted(state.folded)), partial)
-    return replace(_measured(state), phase=RoundPhase.FINISHING), (reduce,)
+    return replace(_timed(_measured(state)), phase=RoundPhase.FINISHING), (reduce,)
+
+
+def _timed(state: RoundState) -> RoundState:
+    """Keep the shortest answer time of each device in this exchange of a round."""
+    known_s = state.shortest_s.get(state.place.exchange, {})
+    shorter_s = {
+        device: time_s
+        for device, time_s in state.answer_times_s.items()
+        if device not in known_s or time_s < known_s[device]
+    }
+    return replace(state, shortest_s={**state.shortest_s, state.place.exchange: {**known_s, **shorter_s}})
 
 
 def _fail_without_quorum(state: RoundState) -> RoundTransition:
@@ -616,7 +630,13 @@ def postponed(state: RoundState, by_s: float, not_before_s: float = 0.0) -> Roun
     """
     opens_at_s = None if state.opens_at_s is None else max(state.opens_at_s + by_s, not_before_s)
     due_s = max(state.due_s + by_s, not_before_s)
-    return replace(state, due_s=due_s, retry_at_s=state.retry_at_s + by_s, opens_at_s=opens_at_s)
+    return replace(
+        state,
+        due_s=due_s,
+        retry_at_s=state.retry_at_s + by_s,
+        opened_at_s=state.opened_at_s + by_s,
+        opens_at_s=opens_at_s,
+    )
 
 
 def rounds_due_s(state: RoundState) -> float | None:

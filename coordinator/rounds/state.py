@@ -6,13 +6,15 @@ gave with Received: the rounds pass it on and never look into it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.records import record
+from edge_sdk.reductions.append_only import AppendOnlyMap
 
 FIRST = ExchangeId(0, 0)
 """The exchange with which a run begins."""
@@ -46,7 +48,8 @@ class RoundPolicy:
     deadline_s: float = 60.0
     """The time in seconds after which an exchange closes if it has a quorum."""
     retry_s: float = 2.0
-    """The first wait in seconds before a silent device is invited again; it doubles up to the deadline."""
+    """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  Once devices
+    are known to compute for longer, it is 1.5 times as long as the slowest of them needs at best (`first_wait_s`)."""
     join_grace_s: float = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: int = 3
@@ -97,6 +100,11 @@ class RoundState:
     due_s: float = 0.0
     retry_at_s: float = 0.0
     retry_wait_s: float = 0.0
+    opened_at_s: float = 0.0
+    answer_times_s: AppendOnlyMap[str, float] = field(default_factory=AppendOnlyMap)
+    """How long after this exchange opened each upload was durable (s)."""
+    shortest_s: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
+    """By exchange of a round and device: its shortest answer time so far (s).  A lost message only makes it longer."""
     misses: int = 0
     unlinked_s: float = 0.0
     """For how long there was no link to the broker since this exchange opened (s)."""
@@ -114,6 +122,18 @@ class RoundState:
     def wanted(self) -> int | None:
         """The number of answers that closes this exchange at once; None: it waits for all invited devices."""
         return self.policy.participants or None if not self.closing else None
+
+    @property
+    def first_wait_s(self) -> float:
+        """The wait in seconds before devices that are silent in this exchange are invited again for the first time.
+
+        A second invitation can be as large as a model, and says nothing new to a device that still computes.  Where it
+        was the first that got lost, the answer to the second is to come before the deadline.
+        """
+        policy = self.policy
+        known_s = {} if self.closing else self.shortest_s.get(self.place.exchange, {})
+        enough_s = 1.5 * max((known_s.get(device, 0.0) for device in self.invited), default=0.0)
+        return max(policy.retry_s, min(enough_s, policy.deadline_s - enough_s))
 
     @property
     def between_rounds(self) -> bool:

@@ -249,6 +249,71 @@ def test_the_silent_are_invited_again_at_growing_intervals(deadline_s, times_s):
     assert again == times_s
 
 
+def first_waits_s(model: Model, computing_s: Sequence[float]) -> list[float]:
+    """A round for each of these times in which a and b compute: after how long they are invited again in the next."""
+    waits_s = []
+    for each_s in computing_s:
+        model.now_s += each_s
+        through(model, "a", "b")
+        through(model, "a", "b")  # the second exchange
+        waits_s.append(model.state.retry_at_s - model.now_s)
+    return waits_s
+
+
+@pytest.mark.parametrize(
+    ("computing_s", "waits_s"),
+    [
+        ([1.0, 1.0], [2.0, 2.0]),  # retry_s is longer
+        ([10.0, 10.0], [15.0, 15.0]),
+        ([33.0, 10.0, 33.0], [60.0 - 49.5, 15.0, 15.0]),  # the second answers are to come in time; the shortest counts
+        ([59.0], [2.0]),  # no second answer would come in time: as if nothing were known
+    ],
+)
+def test_devices_that_compute_for_long_are_not_invited_again_meanwhile(computing_s, waits_s):
+    model = joined(2, 2, rounds=9)
+    assert model.state.retry_at_s == RETRY_S
+    assert first_waits_s(model, computing_s) == waits_s
+
+
+def test_the_slowest_device_sets_the_first_wait_and_only_where_it_is_invited():
+    model = joined(3, 2, rounds=9)
+    through(model, "a", "b")
+    model.now_s += 12.0
+    through(model, "c")
+    assert model.state.retry_at_s - model.now_s == RETRY_S  # of the second exchange nothing is known
+    through(model, "a", "b", "c")
+    assert model.state.place == ExchangeId(1, 0)
+    assert model.state.retry_at_s - model.now_s == 18.0
+    model.leave("c")
+    through(model, "a", "b")
+    through(model, "a", "b")
+    assert model.state.place == ExchangeId(2, 0)
+    assert model.state.retry_at_s - model.now_s == RETRY_S
+
+
+def test_the_wait_does_not_grow_with_invitations_that_get_lost():
+    """An answer after a second invitation came late for its loss; what the device needs is its shortest time."""
+    model = joined(2, 2, rounds=40)
+    waits_s = []
+    for _ in range(8):
+        model.answer("b")
+        model.wait_until_due()  # only now a has its Assign
+        model.now_s += 3.0
+        through(model, "a")
+        through(model, "a", "b")
+        waits_s.append(model.state.retry_at_s - model.now_s)
+    assert waits_s == [1.5 * (RETRY_S + 3.0)] * 8
+
+
+def test_the_closing_exchange_waits_as_if_nothing_were_known():
+    model = joined(2, 2, rounds=1)
+    model.now_s += 10.0
+    through(model, "a", "b")
+    through(model, "a", "b")
+    assert model.state.closing
+    assert model.state.retry_at_s - model.now_s == RETRY_S
+
+
 def test_patience_ends_with_the_names_of_the_silent():
     model = joined(4, 3, patience=2)
     model.answer("b")
