@@ -18,7 +18,7 @@ each draws from the federation's seed; where no feature width is agreed on there
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal, cast
 
@@ -138,29 +138,32 @@ class FedSSA(Method[Params]):
 
         Raises UsageError if the data has other classes than when the device joined (W16).
         """
-        held, joined_with = device.job.classes, device.state.classes
-        if joined_with and joined_with != tuple(held.tolist()):
+        held, joined_with = tuple(device.job.classes.tolist()), device.state.classes
+        if joined_with and joined_with != held:
             raise UsageError(
-                f"this device joined with samples of classes {list(joined_with)} and now holds {held.tolist()}: "
+                f"this device joined with samples of classes {list(joined_with)} and now holds {list(held)}: "
                 "remove its state folder to join anew"
             )
-        device.state = DeviceState(tuple(held.tolist()))
-        header = self.received_header(device)
+        device.state = DeviceState(held)
+        header = self.received_header(device, held)
         if header is None:
             return
         own: Floats = yield ReadHead(self.params.bias)  # (k, d + 1), or (k, d)
-        taken = np.isin(header.classes, held) | (self.params.takes == "all")
-        classes = header.classes[taken].astype(np.int64)
+        taken = header if self.params.takes == "all" else rows_of_classes(header, held)
+        classes = taken.classes.astype(np.int64)
         if len(classes):
+            before = own[classes]
             if device.job.instruments:
-                yield Report(header_instruments(header.rows[taken], own[classes], self.params, device.job.round))
-            yield WriteHead(classes, fused(header.rows[taken], own[classes], self.params, device.job.round))
+                yield Report(header_instruments(taken.rows, before, self.params, device.job.round))
+            yield WriteHead(classes, fused(taken.rows, before, self.params, device.job.round))
 
-    def received_header(self, device: OnDevice[DeviceState]) -> ClassRows | None:
+    def received_header(self, device: OnDevice[DeviceState], held: Sequence[int]) -> ClassRows | None:
         """Return the header that came; rows that do not come because nobody has trained them are the drawn ones."""
         header, spec = device.received(ClassRows, "header"), device.job.spec
         if self.params.down == "all" or not spec.feature_dim:
             return header
+        if header is not None and set(held) <= set(header.classes.tolist()):
+            return header  # a device takes no rows of other classes
         drawn = random_header(spec, bias=self.params.bias)
         return drawn if header is None else carried_over(drawn, header)
 
@@ -234,7 +237,10 @@ def inflation(params: Params, rounds: int) -> float:
 
 def rows_of_classes(header: ClassRows, classes: Collection[int]) -> ClassRows:
     """Return the rows of these classes."""
-    there = np.isin(header.classes, list(classes))
+    wanted = set(classes)
+    there = [at for at, each in enumerate(header.classes.tolist()) if each in wanted]
+    if len(there) == len(header.classes):
+        return header
     return ClassRows(classes=header.classes[there], rows=header.rows[there], counts=header.counts[there])
 
 
