@@ -359,8 +359,8 @@ class TorchModel:
 
     def weights_are_finite(self) -> bool:
         """Return whether each array of weights has a finite sum; that of very large numbers may not be."""
-        with np.errstate(all="ignore"):
-            return all(math.isfinite(np.add.reduce(array_of(piece), axis=None)) for piece in self._pieces)
+        with torch.inference_mode():
+            return all(math.isfinite(piece.sum().item()) for piece in self._pieces)
 
     def head_mask(self) -> NDArray[np.bool_]:
         """Return the mask of the last layer: (p,).  Raises Unsupported without a linear head that has a bias."""
