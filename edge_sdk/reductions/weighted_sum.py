@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Doubles
 from edge_sdk.errors import RunFailed
 from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.protocol.value_range import min_max
 
 MOST_COUNT = 2**33
 """The largest sum of all counts: values up to 10^6 (knowledge.MAX_MAGNITUDE) times this stay below 2^53."""
@@ -158,4 +159,5 @@ def _both(a: Array | None, b: Array | None) -> Array | None:
 
 def _reach(weights: Weights) -> float:
     """Return the largest magnitude of a product."""
-    return weights.count * max(float(weights.values.max()), -float(weights.values.min()))
+    low, high = min_max(weights.values)  # known already, where they came in a frame
+    return weights.count * max(high, -low)
