@@ -68,7 +68,7 @@ class FederationTable:
     """Seconds after which an exchange closes if it has a quorum."""
     retry_s: Annotated[float, Real(0.001, 1e6)] = 5.0
     """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  Once devices
-    are known to compute for longer, it is 1.5 times as long as the slowest of them needs at best."""
+    are known to compute for longer, it is 1.5 times as long as the slowest of them needed."""
     join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: Annotated[int, Integer(0, 1000)] = 3

@@ -414,14 +414,11 @@ def _close(state: RoundState) -> RoundTransition:
 
 
 def _timed(state: RoundState) -> RoundState:
-    """Keep the shortest answer time of each device in this exchange of a round."""
-    known_s = state.shortest_s.get(state.place.exchange, {})
-    shorter_s = {
-        device: time_s
-        for device, time_s in state.answer_times_s.items()
-        if device not in known_s or time_s < known_s[device]
-    }
-    return replace(state, shortest_s={**state.shortest_s, state.place.exchange: {**known_s, **shorter_s}})
+    """Keep the answer times of the last two rounds, for the first wait of later ones."""
+    exchange = state.place.exchange
+    known_s = state.last_times_s.get(exchange, {})
+    new_s = {device: (*known_s.get(device, ())[-1:], time_s) for device, time_s in state.answer_times_s.items()}
+    return replace(state, last_times_s={**state.last_times_s, exchange: {**known_s, **new_s}})
 
 
 def _fail_without_quorum(state: RoundState) -> RoundTransition:

@@ -49,7 +49,7 @@ class RoundPolicy:
     """The time in seconds after which an exchange closes if it has a quorum."""
     retry_s: float = 2.0
     """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  Once devices
-    are known to compute for longer, it is 1.5 times as long as the slowest of them needs at best (`first_wait_s`)."""
+    are known to compute for longer, it is 1.5 times as long as the slowest of them needed (`first_wait_s`)."""
     join_grace_s: float = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: int = 3
@@ -103,8 +103,9 @@ class RoundState:
     opened_at_s: float = 0.0
     answer_times_s: AppendOnlyMap[str, float] = field(default_factory=AppendOnlyMap)
     """How long after this exchange opened each upload was durable (s)."""
-    shortest_s: Mapping[int, Mapping[str, float]] = field(default_factory=dict)
-    """By exchange of a round and device: its shortest answer time so far (s).  A lost message only makes it longer."""
+    last_times_s: Mapping[int, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
+    """By exchange of a round and device: its answer times of the last two rounds (s), the newest last.  Of two the
+    shorter counts: a lost message makes the other longer."""
     misses: int = 0
     unlinked_s: float = 0.0
     """For how long there was no link to the broker since this exchange opened (s)."""
@@ -131,8 +132,8 @@ class RoundState:
         was the first that got lost, the answer to the second is to come before the deadline.
         """
         policy = self.policy
-        known_s = {} if self.closing else self.shortest_s.get(self.place.exchange, {})
-        enough_s = 1.5 * max((known_s.get(device, 0.0) for device in self.invited), default=0.0)
+        known_s = {} if self.closing else self.last_times_s.get(self.place.exchange, {})
+        enough_s = 1.5 * max((min(known_s[device]) for device in self.invited if device in known_s), default=0.0)
         return max(policy.retry_s, min(enough_s, policy.deadline_s - enough_s))
 
     @property
