@@ -73,10 +73,10 @@ All accuracies are in per cent:
 
 *Up, down*: bytes of a device in a round, repetitions included: a device that computes for more than 5 s (`retry_s`) is
 asked again in its first round. When the rows of the other tables than FedHKD's, FedNH's table 1 and FedSSA's targets
-were run, it was asked again in every round, and an upload that crossed the question was sent twice: their bytes, most of
-all down, are larger by that where *device s* is above 3.3. *Device s*: seconds of computing of a device that takes part
-in a round, by the profile of a Raspberry Pi 4. *Rounds*: how many of them; methods that exchange after each step have
-more.
+were run, it was asked again in every round, and an upload that crossed the question was sent twice: their bytes, down
+more than up, are larger by that where *device s* is above 3.3. *Device s*: seconds of computing of a device that takes
+part in a round, by the profile of a Raspberry Pi 4. *Rounds*: how many of them; methods that exchange after each step
+have more.
 
 Any row again: the command at its table, with data as [benchmarks/papers](../../benchmarks/papers/README.md) says.
 Accuracies repeat bit for bit on processors with the same instruction set; others add in another order, which moves some

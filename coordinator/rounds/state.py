@@ -132,7 +132,7 @@ class RoundState:
         was the first that got lost, the answer to the second is to come before the deadline.
         """
         policy = self.policy
-        known_s = {} if self.closing else self.last_times_s.get(self.place.exchange, {})
+        known_s = self.last_times_s.get(self.place.exchange, {})
         enough_s = 1.5 * max((min(known_s[device]) for device in self.invited if device in known_s), default=0.0)
         return max(policy.retry_s, min(enough_s, policy.deadline_s - enough_s))
 

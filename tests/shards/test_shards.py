@@ -47,14 +47,16 @@ SLOW = ("creff", "fedalign", "fedgen", "fedkd", "fedkf")
 LOSSY = Faults(drop=0.1, duplicate=0.1, delay=0.3, delay_s=3.0)
 
 
-def on_digits(method: str) -> Config:
+def on_digits(method: str, *fleet: dict[str, Any]) -> Config:
+    """Two rounds; without a fleet of two kinds of boards."""
     model = {"model": MODELS.get(method, "softmax"), "count": 2}
+    rows = fleet or (model, {**model, "board": "rpi4", "link": "lte-cat1"})
     tables = {
         "federation": {
             "name": "digits",
             "method": method,
             "rounds": 2,
-            "devices": 4,
+            "devices": sum(row["count"] for row in rows),
             "seed": 5,
             "feature_dim": 16 if method in MODELS else 64,
         },
@@ -62,7 +64,7 @@ def on_digits(method: str) -> Config:
         "train": {"optimiser": "adam", "learning_rate": 3e-3, "batch_size": 16, "local_steps": 3},
         "data": {"source": "digits", "public": 40, "test_fraction": 0.1},
         "partition": {"kind": "dirichlet", "alpha": 0.5, "min_samples": 6},
-        "fleet": [model, {**model, "board": "rpi4", "link": "lte-cat1"}],
+        "fleet": list(rows),
         "run": {"standalone": False},
     }
     return settings.parse(tables, Path("test.toml"))
@@ -87,6 +89,16 @@ def test_every_method_computes_the_same_bits(method: str) -> None:
     chosen = on_digits(method)
     alone = fleets.Run(chosen).finished()
     assert alone.result.updates["accepted"] >= 12
+    same(ShardedRun(chosen).finished(), alone)
+
+
+@pytest.mark.torch
+def test_weights_that_travel_for_longer_than_a_device_waits_do_not_travel_twice() -> None:
+    """Five megabytes take 16 s to the broker, and a device waits 4 s for the receipt of an upload."""
+    chosen = on_digits("fedavg", {"model": "resnet8", "count": 2, "board": "rpi4", "link": "lte-cat1"})
+    alone = fleets.Run(chosen).finished()
+    weights_bytes = 4 * alone.devices[0].agent.bench.model.spec.parameters
+    assert all(each.bytes_up < 3.1 * weights_bytes for each in alone.result.devices)  # two rounds, one repeated Assign
     same(ShardedRun(chosen).finished(), alone)
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from functools import partial
 
 import pytest
 from suite import LinkFactory, TransportSuite, until
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.transport.base import Connected, Disconnected, Transport, Will
+from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.clock.clock import VirtualClock
 
@@ -89,6 +91,40 @@ def test_a_frame_takes_its_time_on_both_links() -> None:
     sender.send("t/b", b"four")
     assert clock.step()
     assert clock.now_s == 4 * 3.5
+
+
+LONG, OTHER = b"first".ljust(CHUNK_BYTES + 1), b"other".ljust(CHUNK_BYTES + 1)
+"""Two frames that travel in chunks over MQTT."""
+
+
+def over_slow_link(times_s: Mapping[float, bytes], *, lost_at_s: float | None = None) -> list[tuple[float, object]]:
+    """What a receiver hears, and when, of frames that are sent at these times over a link that takes 10 s for each."""
+    pair = Pair()
+    pair.sender.transfer_s = lambda _size, *, up: 10.0 if up else 0.0
+    for time_s, frame in times_s.items():
+        pair.clock.at(time_s, partial(pair.sender.send, "t/b", frame))
+    if lost_at_s is not None:
+        pair.clock.at(lost_at_s, lambda: pair.hub.drop_link("a", 0.5))
+    heard = []
+    while pair.clock.step():
+        while (event := pair.receiver.poll(0)) is not None:
+            heard.append((pair.clock.now_s, getattr(event, "frame", event)))
+    return heard
+
+
+def test_a_long_frame_is_not_sent_again_while_the_link_is_busy_with_it() -> None:
+    assert over_slow_link({0.0: LONG, 4.0: LONG, 9.0: LONG}) == [(10.0, LONG)]
+    assert over_slow_link({0.0: LONG, 4.0: LONG, 12.0: LONG}) == [(10.0, LONG), (22.0, LONG)]  # it may have got lost
+
+
+def test_other_frames_are_sent_meanwhile() -> None:
+    assert over_slow_link({0.0: LONG, 4.0: OTHER, 6.0: LONG}) == [(10.0, LONG), (14.0, OTHER), (16.0, LONG)]
+    assert over_slow_link({0.0: b"short", 4.0: b"short"}) == [(10.0, b"short"), (14.0, b"short")]
+
+
+def test_a_long_frame_is_sent_again_over_a_new_connection() -> None:
+    heard = over_slow_link({0.0: LONG, 4.0: LONG}, lost_at_s=2.0)
+    assert heard == [(10.0, LONG), (12.0, b"lost"), (14.0, LONG)]
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,10 @@
 """A broker inside this process, with faults: the transport of simulations and of most tests.
 
 Without a clock every frame arrives at once.  With a clock a frame takes time on the sender's and on the receiver's
-link, and frames from one client to another arrive in the order in which they were sent, as over MQTT.  Faults are
-drawn from a seed: a frame may be lost, duplicated or delayed (and so reordered), or its receiver may be disconnected
-for a while.
+link, and frames from one client to another arrive in the order in which they were sent, as over MQTT.  A long frame
+that a client sends again while its link still transfers the first copy is not sent: over MQTT its chunks go on.
+Faults are drawn from a seed: a frame may be lost, duplicated or delayed (and so reordered), or its receiver may be
+disconnected for a while.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from typing import NamedTuple, Protocol
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
+from edge_sdk.protocol.codec import HEADER_BYTES
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Screen, TransportEvent, Will
+from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 from edge_sdk.transport.memory.fault_draws import FaultDraws
 from edge_sdk.transport.memory.splicing import LEAST_BYTES, Spliced, Splicer
 from edge_sdk.transport.memory.subscriptions import SubscriptionTree
@@ -117,7 +120,9 @@ class Hub:
 
     def published(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> Publication:
         """Return a frame as it leaves its sender now; the time on the sender's link is counted."""
-        return Publication(self._now_s, sender.client_id, topic, frame, retain, sender.transfer_s(len(frame), up=True))
+        up_s = sender.transfer_s(len(frame), up=True)
+        sender.note_transfer(topic, frame, self.now_s + up_s)
+        return Publication(self.now_s, sender.client_id, topic, frame, retain, up_s)
 
     def accept(self, given: Publication) -> None:
         """Deliver what is published at this moment, by a client of this hub or of another one."""
@@ -148,7 +153,7 @@ class Hub:
         """Send the retained frames to a client that has come online."""
         for topic, frame in sorted(self._retained.items()):
             if client.wants(topic):
-                self._deliver(client, topic, frame, self._now_s + client.transfer_s(len(frame), up=False))
+                self._deliver(client, topic, frame, self.now_s + client.transfer_s(len(frame), up=False))
 
     def drop_link(self, client_id: str, for_s: float) -> None:
         """Break a client's connection for `for_s` seconds, or without a clock for a moment; its will is published."""
@@ -216,18 +221,19 @@ class Hub:
         self.fault_counts.update(duplicate=twice, delay=held)
         for share in shares if twice else shares[:1]:
             transfer_s = given.up_s + client.transfer_s(len(frame), up=False)
-            held_s = self._now_s + transfer_s + share * faults.delay_s
+            held_s = self.now_s + transfer_s + share * faults.delay_s
             arrival_s = held_s if held else self._in_order_s(given.sender, client, transfer_s)
             self._deliver(client, topic, frame, arrival_s)
 
     def _in_order_s(self, sender_id: str, client: MemoryTransport, transfer_s: float) -> float:
         """Return when a frame arrives that does not overtake an earlier one between the same two clients."""
         earlier_s = client.last_arrivals_s.get(sender_id, 0.0)
-        client.last_arrivals_s[sender_id] = arrival_s = max(self._now_s + transfer_s, earlier_s)
+        client.last_arrivals_s[sender_id] = arrival_s = max(self.now_s + transfer_s, earlier_s)
         return arrival_s
 
     @property
-    def _now_s(self) -> float:
+    def now_s(self) -> float:
+        """The time of the clock; without one 0."""
         return self.clock.now_s if self.clock else 0.0
 
     def _deliver(self, client: MemoryTransport, topic: str, frame: bytes | Spliced, arrival_s: float) -> None:
@@ -266,6 +272,9 @@ class MemoryTransport:
         self.will: Will | None = None
         self.online = False
         self._connect_called, self._closed = False, False
+        self._transfers: dict[str, tuple[bytes, int, float]] = {}
+        """By topic, the long frame that this client sent last: its header, its length, and until when its link is busy
+        with it (s)."""
         self.last_arrivals_s: dict[str, float] = {}
         """When the last frame of each sender arrives here, by client id, in virtual seconds."""
         self.on_event: Callable[[], None] = lambda: None
@@ -287,6 +296,7 @@ class MemoryTransport:
         if self._closed or self.online or self._hub.down or not self._connect_called:
             return
         self.online = True
+        self._transfers.clear()
         self.push(Connected())
         self._hub.send_retained(self)
 
@@ -295,8 +305,20 @@ class MemoryTransport:
         del answered  # there is no broker that could acknowledge it
         if not isinstance(frame, bytes):
             raise LocalProtocolError(f"{topic}: a frame is bytes, not {type(frame).__name__}")
-        if self.online:
+        if self.online and not self._transfers_already(topic, frame):
             self._hub.publish(self, topic, frame, retain=retain)
+
+    def note_transfer(self, topic: str, frame: bytes, until_s: float) -> None:
+        """Take note that the link is busy with a frame."""
+        if len(frame) > CHUNK_BYTES:
+            self._transfers[topic] = frame[:HEADER_BYTES], len(frame), until_s
+
+    def _transfers_already(self, topic: str, frame: bytes) -> bool:
+        """Whether the link is still busy with this very frame."""
+        if len(frame) <= CHUNK_BYTES or topic not in self._transfers:
+            return False
+        header, length, until_s = self._transfers[topic]
+        return self._hub.now_s < until_s and length == len(frame) and frame.startswith(header)
 
     def accept_up_to(self, frame_bytes: int) -> None:
         """Do nothing: frames are never in chunks here, and decoding checks their length."""
