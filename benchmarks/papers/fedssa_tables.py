@@ -212,9 +212,9 @@ TARGET = Table(
     settings=(Setting("n-10", cost_s=110),),
     claims=(),
     found=(
-        "FedSSA needs a thousandth of FML's bytes and two to three times fewer FLOPs, and reaches a target that FML "
-        "never does. FedProto needs fewer FLOPs than FedSSA, and `local` is earlier at every target: with ten devices "
-        "and two classes each there is little to learn from others."
+        "FedSSA needs 500 to 700 times fewer bytes than FML and two to three times fewer FLOPs, and reaches a target "
+        "that FML never does. FedProto needs fewer FLOPs than FedSSA, and `local` is earlier at every target: with ten "
+        "devices and two classes each there is little to learn from others."
     ),
     targets_against="fml",
 )

@@ -71,12 +71,12 @@ All accuracies are in per cent:
   `+slots`, and `fedkf`), or of the round's devices alone (*ACA*, active clients' aggregation). *FM* in its figure is
   the deviation of the accuracy over the devices: low is fair.
 
-*Up, down*: bytes of a device in a round, repetitions included: a device that computes for more than 5 s (`retry_s`) is
-asked again in its first round. When the rows of the other tables than FedHKD's, FedNH's table 1 and FedSSA's targets
-were run, it was asked again in every round, and an upload that crossed the question was sent twice: their bytes, down
-more than up, are larger by that where *device s* is above 3.3. *Device s*: seconds of computing of a device that takes
-part in a round, by the profile of a Raspberry Pi 4. *Rounds*: how many of them; methods that exchange after each step
-have more.
+*Up, down*: bytes of a device in a round, repetitions included: a device that needs more than 5 s (`retry_s`) for its
+answer is asked again in its first rounds. When the rows of the other tables than FedHKD's, FedNH's table 1 and FedSSA's
+targets were run, it was asked again in every round, and an upload that crossed the question was sent twice: bytes, down
+more than up, are larger by that where *device s* is near 5 or more. *Device s*: seconds of computing of a device that
+takes part in a round, by the profile of a Raspberry Pi 4. *Rounds*: how many of them; methods that exchange after each
+step have more.
 
 Any row again: the command at its table, with data as [benchmarks/papers](../../benchmarks/papers/README.md) says.
 Accuracies repeat bit for bit on processors with the same instruction set; others add in another order, which moves some
