@@ -67,8 +67,9 @@ class FederationTable:
     deadline_s: Annotated[float, Real(0.001, 1e7)] = 60.0
     """Seconds after which an exchange closes if it has a quorum."""
     retry_s: Annotated[float, Real(0.001, 1e6)] = 5.0
-    """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  Once devices
-    are known to compute for longer, it is 1.5 times as long as the slowest of them needed."""
+    """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  A device whose
+    last answers took longer is left out until it takes 1.2 times as long; not so for ten rounds after messages were
+    lost, nor where it needs more than two fifths of `deadline_s`."""
     join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: Annotated[int, Integer(0, 1000)] = 3

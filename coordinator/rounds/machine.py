@@ -13,6 +13,8 @@ An upload counts only once it is durable: `Received` is answered by `Persist`, a
 
 from __future__ import annotations
 
+import math
+
 from coordinator.rounds import selection
 from coordinator.rounds.state import (
     FIRST,
@@ -80,6 +82,7 @@ def _join_running(state: RoundState, event: Joined) -> RoundTransition:
     """A new device waits for the next exchange; a device that was invited to this one gets its Assign again."""
     state = _joined(state, event)
     if state.phase is RoundPhase.COLLECTING and event.device in state.missing:
+        state = replace(state, timed=state.timed - {event.device})
         return state, (_invite(state, {event.device}, event.now_s),)
     return state, ()
 
@@ -164,6 +167,7 @@ def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
 
 def _note_decline(state: RoundState, event: Declined) -> RoundTransition:
     """Note who declines; a round that is not at hand is over, and a status about it came late."""
+    state = replace(state, timed=state.timed - {event.device})
     if event.round is None:
         return replace(state, declining=state.declining | {event.device}), ()
     if event.round == state.place.round:
@@ -202,7 +206,9 @@ def _fold(state: RoundState, event: Persisted) -> RoundTransition:
     invited = state.invited if one in state.invited else state.invited | {one}
     withheld = state.withheld - {one} if one in state.withheld else state.withheld
     folded = state.folded if isinstance(state.folded, AppendOnlySet) else AppendOnlySet(state.folded)
-    times_s = state.answer_times_s.added(one, event.now_s - state.opened_at_s)
+    times_s = state.answer_times_s
+    if one in state.timed:
+        times_s = times_s.added(one, event.now_s - state.opened_at_s)
     state = replace(state, invited=invited, folded=folded.added(one), withheld=withheld, answer_times_s=times_s)
     state, closing = _close_if_complete(state)
     return state, (Fold(event.device, event.place, event.upload), *closing)
@@ -229,12 +235,23 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
             due_s=event.now_s + policy.deadline_s,
             misses=state.misses if excused else state.misses + 1,
             retry_at_s=event.now_s,
+            timed=frozenset(),
         )
     if event.now_s >= state.retry_at_s and state.missing:
-        wait_s = min(max(state.retry_wait_s, policy.retry_s) * 2, policy.deadline_s)
-        state = replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
-        return state, (_invite(state, state.missing, event.now_s),)
+        return _invite_again(state, event.now_s)
     return state, ()
+
+
+def _invite_again(state: RoundState, now_s: float) -> RoundTransition:
+    """Invite the silent devices again, but for those that still compute, as far as is known."""
+    at_s = {device: state.overdue_at_s(device) for device in state.missing}
+    silent = frozenset(device for device, each_s in at_s.items() if each_s <= now_s)
+    next_s = min((each_s for each_s in at_s.values() if each_s > now_s), default=math.inf)
+    if not silent:
+        return replace(state, retry_at_s=next_s), ()
+    wait_s = min(max(state.retry_wait_s, state.policy.retry_s) * 2, state.policy.deadline_s)
+    state = replace(state, retry_at_s=min(now_s + wait_s, next_s), retry_wait_s=wait_s)
+    return state, (_invite(state, silent, now_s),)
 
 
 def _next(state: RoundState, event: Finished) -> RoundTransition:
@@ -339,6 +356,7 @@ def _open(state: RoundState, now_s: float) -> RoundTransition:
     """
     if not state.quorum_possible:
         return _fail(state, _too_few(state))
+    restarted = state.phase is RoundPhase.GATHERING and (state.place > FIRST or bool(state.folded))
     here = state.members - state.away
     pool = here if len(here | state.folded) >= state.policy.quorum else state.members
     pool -= state.declined
@@ -350,14 +368,15 @@ def _open(state: RoundState, now_s: float) -> RoundTransition:
         phase=RoundPhase.COLLECTING,
         invited=invited,
         due_s=now_s + state.policy.deadline_s,
+        retry_at_s=now_s + state.policy.retry_s,
+        retry_wait_s=state.policy.retry_s,
         opened_at_s=now_s,
+        timed=frozenset() if restarted else invited,
         answer_times_s=AppendOnlyMap(),
         misses=0,
         unlinked_s=0.0,
         withheld=frozenset(),
     )
-    wait_s = state.first_wait_s
-    state = replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
     state, closing = _close_if_complete(state)
     if closing or not state.missing:
         return state, closing
@@ -414,11 +433,21 @@ def _close(state: RoundState) -> RoundTransition:
 
 
 def _timed(state: RoundState) -> RoundState:
-    """Keep the answer times of the last two rounds, for the first wait of later ones."""
-    exchange = state.place.exchange
+    """Keep the members' answer times of the last two rounds, for `overdue_at_s` in later ones.
+
+    A loss makes some devices late, and other work makes most of them so.
+    """
+    exchange, times_s = state.place.exchange, state.answer_times_s
     known_s = state.last_times_s.get(exchange, {})
-    new_s = {device: (*known_s.get(device, ())[-1:], time_s) for device, time_s in state.answer_times_s.items()}
-    return replace(state, last_times_s={**state.last_times_s, exchange: {**known_s, **new_s}})
+    enough_s = {device: each_s for device in state.timed if (each_s := state.enough_s(device)) is not None}
+    late = sum(times_s.get(device, math.inf) > each_s for device, each_s in enough_s.items())
+    new_s = {device: (*known_s.get(device, ())[-1:], time_s) for device, time_s in times_s.items()}
+    last_s = {device: each for device, each in {**known_s, **new_s}.items() if device in state.members}
+    return replace(
+        state,
+        last_times_s={**state.last_times_s, exchange: last_s},
+        lost_round=state.place.round if 0 < 2 * late <= len(enough_s) else state.lost_round,
+    )
 
 
 def _fail_without_quorum(state: RoundState) -> RoundTransition:
@@ -631,7 +660,7 @@ def postponed(state: RoundState, by_s: float, not_before_s: float = 0.0) -> Roun
         state,
         due_s=due_s,
         retry_at_s=state.retry_at_s + by_s,
-        opened_at_s=state.opened_at_s + by_s,
+        timed=frozenset(),
         opens_at_s=opens_at_s,
     )
 

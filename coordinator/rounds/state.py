@@ -18,6 +18,10 @@ from edge_sdk.reductions.append_only import AppendOnlyMap
 
 FIRST = ExchangeId(0, 0)
 """The exchange with which a run begins."""
+_SLACK = 1.2
+"""How much longer than before a device may need for its answer until it counts as silent."""
+_LOSSY_ROUNDS = 10
+"""For how many rounds after a loss devices that compute are invited again, too."""
 
 
 class RoundPhase(str, Enum):
@@ -48,8 +52,8 @@ class RoundPolicy:
     deadline_s: float = 60.0
     """The time in seconds after which an exchange closes if it has a quorum."""
     retry_s: float = 2.0
-    """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  Once devices
-    are known to compute for longer, it is 1.5 times as long as the slowest of them needed (`first_wait_s`)."""
+    """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  A device that
+    is known to need longer for its answer is left out meanwhile (`RoundState.overdue_at_s`)."""
     join_grace_s: float = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: int = 3
@@ -101,11 +105,15 @@ class RoundState:
     retry_at_s: float = 0.0
     retry_wait_s: float = 0.0
     opened_at_s: float = 0.0
+    timed: frozenset[str] = frozenset()
+    """The devices that were invited when this exchange opened, and neither declined nor joined again since."""
     answer_times_s: AppendOnlyMap[str, float] = field(default_factory=AppendOnlyMap)
-    """How long after this exchange opened each upload was durable (s)."""
+    """How long after this exchange opened the uploads of these devices were durable (s)."""
     last_times_s: Mapping[int, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
-    """By exchange of a round and device: its answer times of the last two rounds (s), the newest last.  Of two the
+    """By exchange of a round and member: its answer times of the last two rounds (s), the newest last.  Of two the
     shorter counts: a lost message makes the other longer."""
+    lost_round: int | None = None
+    """The last round in which some devices, and not most, took longer than enough: their invitation was lost."""
     misses: int = 0
     unlinked_s: float = 0.0
     """For how long there was no link to the broker since this exchange opened (s)."""
@@ -124,17 +132,26 @@ class RoundState:
         """The number of answers that closes this exchange at once; None: it waits for all invited devices."""
         return self.policy.participants or None if not self.closing else None
 
-    @property
-    def first_wait_s(self) -> float:
-        """The wait in seconds before devices that are silent in this exchange are invited again for the first time.
+    def overdue_at_s(self, device: str) -> float:
+        """When a device is invited again at the earliest: until then it computes, as its last answers tell (s).
 
-        A second invitation can be as large as a model, and says nothing new to a device that still computes.  Where it
-        was the first that got lost, the answer to the second is to come before the deadline.
+        A second invitation can be as large as a model, and says nothing new to a device that computes.  Where messages
+        were lost lately, no device is left out, so that each loss is made good soon.
         """
-        policy = self.policy
-        known_s = self.last_times_s.get(self.place.exchange, {})
-        enough_s = 1.5 * max((min(known_s[device]) for device in self.invited if device in known_s), default=0.0)
-        return max(policy.retry_s, min(enough_s, policy.deadline_s - enough_s))
+        if self.lost_round is not None and self.place.round - self.lost_round <= _LOSSY_ROUNDS:
+            return self.opened_at_s
+        return self.opened_at_s + (self.enough_s(device) or 0.0)
+
+    def enough_s(self, device: str) -> float | None:
+        """How long a device may take for its answer without being silent (s); None: it has not answered before.
+
+        If the invitation got lost, the answer to the second one is to come before the deadline.
+        """
+        last_s = self.last_times_s.get(self.place.exchange, {}).get(device)
+        if last_s is None:
+            return None
+        enough_s = _SLACK * min(last_s)
+        return min(enough_s, self.policy.deadline_s - enough_s)
 
     @property
     def between_rounds(self) -> bool:

@@ -2,7 +2,8 @@
 
 Without a clock every frame arrives at once.  With a clock a frame takes time on the sender's and on the receiver's
 link, and frames from one client to another arrive in the order in which they were sent, as over MQTT.  A long frame
-that a client sends again while its link still transfers the first copy is not sent: over MQTT its chunks go on.
+that a client sends again while its link still transfers the first copy is not sent: over MQTT its chunks go on.  Where
+that copy gets lost, what the client sends after it goes.
 Faults are drawn from a seed: a frame may be lost, duplicated or delayed (and so reordered), or its receiver may be
 disconnected for a while.
 """
@@ -310,12 +311,12 @@ class MemoryTransport:
 
     def note_transfer(self, topic: str, frame: bytes, until_s: float) -> None:
         """Take note that the link is busy with a frame."""
-        if len(frame) > CHUNK_BYTES:
+        if len(frame) > CHUNK_BYTES and until_s > self._hub.now_s:
             self._transfers[topic] = frame[:HEADER_BYTES], len(frame), until_s
 
     def _transfers_already(self, topic: str, frame: bytes) -> bool:
         """Whether the link is still busy with this very frame."""
-        if len(frame) <= CHUNK_BYTES or topic not in self._transfers:
+        if self._hub.clock is None or len(frame) <= CHUNK_BYTES or topic not in self._transfers:
             return False
         header, length, until_s = self._transfers[topic]
         return self._hub.now_s < until_s and length == len(frame) and frame.startswith(header)
