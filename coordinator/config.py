@@ -68,7 +68,7 @@ class FederationTable:
     """Seconds after which an exchange closes if it has a quorum."""
     retry_s: Annotated[float, Real(0.001, 1e6)] = 5.0
     """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  A device whose
-    last answers took longer is left out until it takes 1.2 times as long; not so for ten rounds after messages were
+    last answers took longer is left out until it takes 1.5 times as long; not so for ten rounds after messages were
     lost, nor where it needs more than two fifths of `deadline_s`."""
     join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""

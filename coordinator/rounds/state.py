@@ -18,7 +18,7 @@ from edge_sdk.reductions.append_only import AppendOnlyMap
 
 FIRST = ExchangeId(0, 0)
 """The exchange with which a run begins."""
-_SLACK = 1.2
+_SLACK = 1.5
 """How much longer than before a device may need for its answer until it counts as silent."""
 _LOSSY_ROUNDS = 10
 """For how many rounds after a loss devices that compute are invited again, too."""
