@@ -1,7 +1,7 @@
 """The rounds of a federation, as a pure state machine: events in, commands out.
 
-All code that changes the state of a round is in this module, and none of it uses a clock, a socket, a disk or a
-method.  Events carry the time in a field.  The caller carries out the commands in the order in which they are returned.
+All code that changes the state of a round is in this module and answer_times.py, and none of it uses a clock, a
+socket, a disk or a method.  Events carry the time in a field.  The caller carries out the commands in the order in which they are returned.
 
 A run first gathers devices, and then goes from exchange to exchange.  An exchange is *collecting* uploads until all
 invited devices have answered, or until the deadline if there is a quorum.  It is *finishing* while the method reduces
@@ -17,7 +17,6 @@ import math
 
 from coordinator.rounds import selection
 from coordinator.rounds.state import (
-    FIRST,
     Broken,
     CancelDrain,
     Declined,
@@ -46,10 +45,10 @@ from coordinator.rounds.state import (
     Willing,
     Withheld,
 )
-from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.exchange_id import FIRST, ExchangeId
 from edge_sdk.protocol.records import replace
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
-from edge_sdk.reductions.append_only import AppendOnlyMap, AppendOnlySet
+from edge_sdk.reductions.append_only import AppendOnlySet
 
 NOT_INVITED, NOT_BEGUN, CLOSED = (
     "not invited to this exchange",
@@ -82,7 +81,7 @@ def _join_running(state: RoundState, event: Joined) -> RoundTransition:
     """A new device waits for the next exchange; a device that was invited to this one gets its Assign again."""
     state = _joined(state, event)
     if state.phase is RoundPhase.COLLECTING and event.device in state.missing:
-        state = replace(state, timed=state.timed - {event.device})
+        state = replace(state, times=state.times.without(event.device))
         return state, (_invite(state, {event.device}, event.now_s),)
     return state, ()
 
@@ -159,7 +158,12 @@ def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
         return state, (
             SendReceipt(event.device, event.place, "refused", "nothing was asked of it that it could withhold"),
         )
-    state = replace(state, invited=state.invited - {event.device}, withheld=state.withheld | {event.device})
+    state = replace(
+        state,
+        invited=state.invited - {event.device},
+        withheld=state.withheld | {event.device},
+        times=state.times.without(event.device),
+    )
     noted = SendReceipt(event.device, event.place, "withheld", event.reason)
     state, commands = _close_if_complete(state) if state.yield_possible else _fail(state, _too_withheld(state))
     return state, (noted, *commands)
@@ -167,7 +171,7 @@ def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
 
 def _note_decline(state: RoundState, event: Declined) -> RoundTransition:
     """Note who declines; a round that is not at hand is over, and a status about it came late."""
-    state = replace(state, timed=state.timed - {event.device})
+    state = replace(state, times=state.times.without(event.device))
     if event.round is None:
         return replace(state, declining=state.declining | {event.device}), ()
     if event.round == state.place.round:
@@ -206,10 +210,8 @@ def _fold(state: RoundState, event: Persisted) -> RoundTransition:
     invited = state.invited if one in state.invited else state.invited | {one}
     withheld = state.withheld - {one} if one in state.withheld else state.withheld
     folded = state.folded if isinstance(state.folded, AppendOnlySet) else AppendOnlySet(state.folded)
-    times_s = state.answer_times_s
-    if one in state.timed:
-        times_s = times_s.added(one, event.now_s - state.opened_at_s)
-    state = replace(state, invited=invited, folded=folded.added(one), withheld=withheld, answer_times_s=times_s)
+    times = state.times.answered(one, event.now_s)
+    state = replace(state, invited=invited, folded=folded.added(one), withheld=withheld, times=times)
     state, closing = _close_if_complete(state)
     return state, (Fold(event.device, event.place, event.upload), *closing)
 
@@ -219,7 +221,7 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
     if event.now_s >= state.due_s:
         state = replace(state, away=state.away | (state.missing & state.members))
         if len(state.folded) >= state.needed:
-            return _close(state)
+            return _close(state, event.now_s)
         consent = state.waits_for_consent
         if consent and state.stopping and not state.closing:
             return replace(state, phase=RoundPhase.DRAINED), ()
@@ -235,7 +237,7 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
             due_s=event.now_s + policy.deadline_s,
             misses=state.misses if excused else state.misses + 1,
             retry_at_s=event.now_s,
-            timed=frozenset(),
+            times=state.times.without_all(),
         )
     if event.now_s >= state.retry_at_s and state.missing:
         return _invite_again(state, event.now_s)
@@ -244,7 +246,7 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
 
 def _invite_again(state: RoundState, now_s: float) -> RoundTransition:
     """Invite the silent devices again, but for those that still compute, as far as is known."""
-    at_s = {device: state.overdue_at_s(device) for device in state.missing}
+    at_s = {device: state.times.overdue_at_s(device) for device in state.missing}
     silent = frozenset(device for device, each_s in at_s.items() if each_s <= now_s)
     next_s = min((each_s for each_s in at_s.values() if each_s > now_s), default=math.inf)
     if not silent:
@@ -313,6 +315,7 @@ def _absent(state: RoundState, device: str) -> RoundState:
         invited=state.invited - ({device} - state.folded),
         declining=state.declining - {device},
         sitting_out=state.sitting_out - {device},
+        times=state.times.without(device),
     )
 
 
@@ -370,9 +373,7 @@ def _open(state: RoundState, now_s: float) -> RoundTransition:
         due_s=now_s + state.policy.deadline_s,
         retry_at_s=now_s + state.policy.retry_s,
         retry_wait_s=state.policy.retry_s,
-        opened_at_s=now_s,
-        timed=frozenset() if restarted else invited,
-        answer_times_s=AppendOnlyMap(),
+        times=state.times.opened(state.place, frozenset() if restarted else invited, now_s, state.policy.deadline_s),
         misses=0,
         unlinked_s=0.0,
         withheld=frozenset(),
@@ -424,30 +425,13 @@ def _close_if_complete(state: RoundState) -> RoundTransition:
     return _close(state) if enough or not state.waited_for else (state, ())
 
 
-def _close(state: RoundState) -> RoundTransition:
+def _close(state: RoundState, now_s: float | None = None) -> RoundTransition:
     if state.closing:
         return replace(state, phase=RoundPhase.DONE), (EndRun(""),)
     partial = len(state.folded) < state.policy.expected or not state.members <= state.folded
     reduce = Reduce(state.place, tuple(sorted(state.folded)), partial)
-    return replace(_timed(_measured(state)), phase=RoundPhase.FINISHING), (reduce,)
-
-
-def _timed(state: RoundState) -> RoundState:
-    """Keep the members' answer times of the last two rounds, for `overdue_at_s` in later ones.
-
-    A loss makes some devices late, and other work makes most of them so.
-    """
-    exchange, times_s = state.place.exchange, state.answer_times_s
-    known_s = state.last_times_s.get(exchange, {})
-    enough_s = {device: each_s for device in state.timed if (each_s := state.enough_s(device)) is not None}
-    late = sum(times_s.get(device, math.inf) > each_s for device, each_s in enough_s.items())
-    new_s = {device: (*known_s.get(device, ())[-1:], time_s) for device, time_s in times_s.items()}
-    last_s = {device: each for device, each in {**known_s, **new_s}.items() if device in state.members}
-    return replace(
-        state,
-        last_times_s={**state.last_times_s, exchange: last_s},
-        lost_round=state.place.round if 0 < 2 * late <= len(enough_s) else state.lost_round,
-    )
+    times = state.times.closed(state.members, now_s)
+    return replace(_measured(state), phase=RoundPhase.FINISHING, times=times), (reduce,)
 
 
 def _fail_without_quorum(state: RoundState) -> RoundTransition:
@@ -660,7 +644,7 @@ def postponed(state: RoundState, by_s: float, not_before_s: float = 0.0) -> Roun
         state,
         due_s=due_s,
         retry_at_s=state.retry_at_s + by_s,
-        timed=frozenset(),
+        times=state.times.without_all(),
         opens_at_s=opens_at_s,
     )
 

@@ -6,22 +6,14 @@ gave with Received: the rounds pass it on and never look into it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
-from edge_sdk.protocol.exchange_id import ExchangeId
+from coordinator.rounds.answer_times import AnswerTimes
+from edge_sdk.protocol.exchange_id import FIRST, ExchangeId
 from edge_sdk.protocol.records import record
-from edge_sdk.reductions.append_only import AppendOnlyMap
-
-FIRST = ExchangeId(0, 0)
-"""The exchange with which a run begins."""
-_SLACK = 1.5
-"""How much longer than before a device may need for its answer until it counts as silent."""
-_LOSSY_ROUNDS = 10
-"""For how many rounds after a loss devices that compute are invited again, too."""
 
 
 class RoundPhase(str, Enum):
@@ -53,7 +45,7 @@ class RoundPolicy:
     """The time in seconds after which an exchange closes if it has a quorum."""
     retry_s: float = 2.0
     """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  A device that
-    is known to need longer for its answer is left out meanwhile (`RoundState.overdue_at_s`)."""
+    is known to need longer for its answer is left out meanwhile (`AnswerTimes.overdue_at_s`)."""
     join_grace_s: float = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: int = 3
@@ -104,16 +96,8 @@ class RoundState:
     due_s: float = 0.0
     retry_at_s: float = 0.0
     retry_wait_s: float = 0.0
-    opened_at_s: float = 0.0
-    timed: frozenset[str] = frozenset()
-    """The devices that were invited when this exchange opened, and neither declined nor joined again since."""
-    answer_times_s: AppendOnlyMap[str, float] = field(default_factory=AppendOnlyMap)
-    """How long after this exchange opened the uploads of these devices were durable (s)."""
-    last_times_s: Mapping[int, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
-    """By exchange of a round and member: its answer times of the last two rounds (s), the newest last.  Of two the
-    shorter counts: a lost message makes the other longer."""
-    lost_round: int | None = None
-    """The last round in which some devices, and not most, took longer than enough: their invitation was lost."""
+    times: AnswerTimes = field(default_factory=AnswerTimes)
+    """How long devices take for their answers."""
     misses: int = 0
     unlinked_s: float = 0.0
     """For how long there was no link to the broker since this exchange opened (s)."""
@@ -131,27 +115,6 @@ class RoundState:
     def wanted(self) -> int | None:
         """The number of answers that closes this exchange at once; None: it waits for all invited devices."""
         return self.policy.participants or None if not self.closing else None
-
-    def overdue_at_s(self, device: str) -> float:
-        """When a device is invited again at the earliest: until then it computes, as its last answers tell (s).
-
-        A second invitation can be as large as a model, and says nothing new to a device that computes.  Where messages
-        were lost lately, no device is left out, so that each loss is made good soon.
-        """
-        if self.lost_round is not None and self.place.round - self.lost_round <= _LOSSY_ROUNDS:
-            return self.opened_at_s
-        return self.opened_at_s + (self.enough_s(device) or 0.0)
-
-    def enough_s(self, device: str) -> float | None:
-        """How long a device may take for its answer without being silent (s); None: it has not answered before.
-
-        If the invitation got lost, the answer to the second one is to come before the deadline.
-        """
-        last_s = self.last_times_s.get(self.place.exchange, {}).get(device)
-        if last_s is None:
-            return None
-        enough_s = _SLACK * min(last_s)
-        return min(enough_s, self.policy.deadline_s - enough_s)
 
     @property
     def between_rounds(self) -> bool:

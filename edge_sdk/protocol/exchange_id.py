@@ -14,3 +14,7 @@ class ExchangeId(NamedTuple):
 
     round: int
     exchange: int
+
+
+FIRST = ExchangeId(0, 0)
+"""The exchange with which a run begins."""

@@ -9,7 +9,7 @@ from typing import Protocol
 from coordinator.record.observer import RunObserver
 from coordinator.record.units import human_seconds
 from edge_sdk.agent import Agent
-from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.exchange_id import FIRST, ExchangeId
 from edge_sdk.transport.memory.hub import Hub
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.scenario_faults import SwitchableDevice
@@ -50,7 +50,7 @@ class SilenceCauses(RunObserver):
     def __init__(self, clock: VirtualClock, hub: Hub, ask: Callable[[str, AwaitedExchange], str]) -> None:
         """ask: has DeviceGroup.why_silent called where the device is."""
         self._clock, self._hub, self._ask = clock, hub, ask
-        self._at, self._opened_s = ExchangeId(0, 0), 0.0
+        self._at, self._opened_s = FIRST, 0.0
 
     def opened(self, at: ExchangeId, devices: Collection[str]) -> None:  # noqa: ARG002  # an observer's method
         """Note which exchange is open, and since when."""

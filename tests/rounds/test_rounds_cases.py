@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from copy import deepcopy
-from random import Random
 
 import pytest
 from rounds_model import Model, names, sent
@@ -249,126 +247,6 @@ def test_the_silent_are_invited_again_at_growing_intervals(deadline_s, times_s):
             assert command == Invite(("a",), ExchangeId(0, 0), model.state.due_s - model.now_s)
             again.append(model.now_s)
     assert again == times_s
-
-
-def invited_again_s(model: Model, device: str, most: int = 9) -> list[float]:
-    """How long after this moment a device that stays silent is invited again, until the deadline; the model stays."""
-    copy, times_s = deepcopy(model), []
-    while len(times_s) < most:
-        found = [each for each in copy.wait_until_due() if isinstance(each, Invite) and device in each.devices]
-        if copy.now_s >= model.state.due_s or copy.over:
-            break
-        times_s += [copy.now_s - model.now_s] * len(found)
-    return times_s
-
-
-def after_rounds(model: Model, computing_s: Sequence[float]) -> Model:
-    """A round for each of these times in which all devices compute in the first exchange."""
-    for each_s in computing_s:
-        model.now_s += each_s
-        through(model, *sorted(model.state.members))
-        through(model, *sorted(model.state.members))  # the second exchange
-    return model
-
-
-@pytest.mark.parametrize(
-    ("computing_s", "times_s"),
-    [
-        ([], [2.0, 6.0, 14.0, 30.0]),
-        ([1.0], [2.0, 6.0, 14.0, 30.0]),  # by the first time it should have answered
-        ([10.0], [15.0, 19.0, 27.0, 43.0]),
-        ([10.0, 20.0, 12.0], [18.0, 22.0, 30.0, 46.0]),  # the shorter of the last two
-        ([20.0], [30.0, 34.0, 42.0, 58.0]),
-        ([30.0], [15.0, 19.0, 27.0, 43.0]),  # an answer to the second invitation is to come in time
-        ([50.0], [2.0, 6.0, 14.0, 30.0]),  # none would: as if nothing were known
-    ],
-)
-def test_a_device_that_computes_for_long_is_not_invited_again_meanwhile(computing_s, times_s):
-    model = after_rounds(joined(2, 2, rounds=9), computing_s)
-    model.answer("b")
-    assert invited_again_s(model, "a") == pytest.approx(times_s)
-
-
-def test_a_slow_device_does_not_keep_a_quick_one_from_being_invited_again():
-    model = joined(3, 3, rounds=9)
-    through(model, "a", "b")
-    model.now_s += 20.0
-    through(model, "c")
-    through(model, "a", "b", "c")
-    assert model.state.place == ExchangeId(1, 0)
-    model.answer("a")
-    assert invited_again_s(model, "b")[:3] == [2.0, 6.0, 14.0]
-    assert invited_again_s(model, "c")[0] == pytest.approx(30.0)
-    model.now_s += 20.0
-    model.answer("c")
-    assert invited_again_s(model, "b")[0] == 0.0
-
-
-def test_where_messages_get_lost_everybody_is_invited_again_soon():
-    """Some devices are late: their Assign was lost.  Most are late: they have more to compute."""
-    model = after_rounds(joined(3, 3, rounds=30), [10.0])
-    assert model.state.lost_round is None
-    model.now_s += 10.0
-    through(model, "a", "b")
-    model.now_s += 13.0
-    through(model, "c")
-    assert model.state.lost_round == 1
-    through(model, "a", "b", "c")
-    assert invited_again_s(model, "a") == [2.0, 6.0, 14.0, 30.0]
-    after_rounds(model, [10.0] * 11)
-    assert invited_again_s(model, "a")[0] == pytest.approx(15.0)
-    after_rounds(model, [20.0])
-    assert model.state.lost_round == 1
-
-
-def test_losses_do_not_make_the_wait_grow():
-    """Of 26 devices that need 3 s each tenth Assign is lost, and no round lasts for longer than some losses in a row."""
-    random, model = Random(5), joined(26, 26, rounds=60, exchanges=1)
-    for _ in range(50):
-        lost = {device for device in sorted(model.state.members) if random.random() < 0.1}
-        opened_s = model.now_s
-        model.now_s += 3.0
-        through(model, *sorted(model.state.members - lost))
-        while lost:
-            found = [each for each in model.wait_until_due() if isinstance(each, Invite)]
-            come = {device for each in found for device in each.devices if random.random() > 0.1} & lost
-            model.now_s += 3.0 if come else 0.0
-            through(model, *sorted(come))
-            lost -= come
-        assert model.now_s - opened_s < DEADLINE_S
-
-
-def test_only_answers_to_the_invitation_of_the_opening_are_timed():
-    model = joined(4, 3, rounds=9)
-    through(model, "a")
-    model.join("b")  # it was restarted
-    model.feed(rounds.Declined("c", None, model.now_s))
-    model.now_s += 30.0
-    model.feed(rounds.Willing("c", model.now_s))
-    through(model, "b", "c", "d")
-    assert set(model.state.last_times_s[0]) == {"a", "d"}
-    assert set(model.state.last_times_s[0]) <= model.state.timed
-
-
-def test_of_an_exchange_that_was_interrupted_no_times_are_kept():
-    model = joined(2, 2, rounds=9)
-    model.now_s += 10.0
-    model.state = rounds.postponed(model.state, 5.0)
-    through(model, "a", "b")
-    assert model.state.last_times_s == {0: {}}
-    again = Model(model.policy, round=1)
-    again.state = rounds.resumed(model.policy, ExchangeId(1, 0), frozenset())
-    again.join("a")
-    again.join("b")
-    assert again.state.phase is RoundPhase.COLLECTING
-    assert again.state.timed == frozenset()
-
-
-def test_times_of_devices_that_left_are_forgotten():
-    model = after_rounds(joined(3, 2, rounds=9), [10.0])
-    model.leave("c")
-    after_rounds(model, [10.0])
-    assert set(model.state.last_times_s[0]) == {"a", "b"}
 
 
 def test_patience_ends_with_the_names_of_the_silent():

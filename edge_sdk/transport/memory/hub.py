@@ -4,6 +4,7 @@ Without a clock every frame arrives at once.  With a clock a frame takes time on
 link, and frames from one client to another arrive in the order in which they were sent, as over MQTT.  A long frame
 that a client sends again while its link still transfers the first copy is not sent: over MQTT its chunks go on.  Where
 that copy gets lost, what the client sends after it goes.
+
 Faults are drawn from a seed: a frame may be lost, duplicated or delayed (and so reordered), or its receiver may be
 disconnected for a while.
 """
