@@ -7,6 +7,7 @@ out, so that each loss is made good soon.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from edge_sdk.protocol.records import replace
 from edge_sdk.reductions.append_only import AppendOnlyMap
 
 _SLACK = 1.5
-"""How much longer than before a device may need for its answer until it counts as silent."""
+"""How much longer than before a device may need for its answer until it counts as silent, and how much less."""
 _LOSSY_ROUNDS = 10
 """For how many rounds after a loss devices that compute are invited again, too."""
 
@@ -34,16 +35,28 @@ class AnswerTimes:
     neither declined, withheld their upload, left nor joined again since."""
     taken_s: AppendOnlyMap[str, float] = field(default_factory=AppendOnlyMap)
     """How long after the exchange opened the uploads of these devices were durable (s)."""
+    again_s: Mapping[str, float] = field(default_factory=dict)
+    """How long after the exchange opened these devices were invited again, for the first time (s)."""
     known_s: Mapping[int, Mapping[str, tuple[float, ...]]] = field(default_factory=dict)
     """By exchange of a round and device: its answer times of the last two rounds (s), the newest last."""
     lost_round: int | None = None
-    """The last round in which some devices, and not most, took longer than enough: their invitation was lost."""
+    """The last round in which the invitation of some devices, and not of most, was lost."""
 
     def opened(self, place: ExchangeId, devices: frozenset[str], now_s: float, deadline_s: float) -> AnswerTimes:
         """An exchange has opened, and these devices are invited at once."""
         return replace(
-            self, place=place, deadline_s=deadline_s, opened_at_s=now_s, timed=devices, taken_s=AppendOnlyMap()
+            self,
+            place=place,
+            deadline_s=deadline_s,
+            opened_at_s=now_s,
+            timed=devices,
+            taken_s=AppendOnlyMap(),
+            again_s={},
         )
+
+    def invited_again(self, devices: AbstractSet[str], now_s: float) -> AnswerTimes:
+        """Devices that were silent are invited again."""
+        return replace(self, again_s={**dict.fromkeys(devices, now_s - self.opened_at_s), **self.again_s})
 
     def answered(self, device: str, now_s: float) -> AnswerTimes:
         """The upload of a device is durable."""
@@ -65,30 +78,41 @@ class AnswerTimes:
         known_s = self.known_s.get(exchange, {})
         new_s = {device: (*known_s.get(device, ())[-1:], each_s) for device, each_s in self.taken_s.items()}
         kept_s = {device: each_s for device, each_s in {**known_s, **new_s}.items() if device in members}
-        lost_round = self.place.round if self._some_were_late(now_s) else self.lost_round
+        lost_round = self.place.round if self._some_were_lost(now_s) else self.lost_round
         return replace(self, known_s={**self.known_s, exchange: kept_s}, lost_round=lost_round)
 
-    def _some_were_late(self, now_s: float | None) -> bool:
-        """Whether some devices were late, but not most: a loss makes some late, and other work makes most late."""
+    def _some_were_lost(self, now_s: float | None) -> bool:
+        """Whether the invitation of some devices, but not of most, was lost: other work makes most devices late."""
         until_s = max(self.taken_s.values(), default=0.0) if now_s is None else now_s - self.opened_at_s
-        enough_s = {device: each_s for device in self.timed if (each_s := self._enough_s(device)) is not None}
-        late = sum(self.taken_s.get(device, until_s) > each_s for device, each_s in enough_s.items())
-        return 0 < 2 * late <= len(enough_s)
+        last_s = {device: each_s for device in self.timed if (each_s := self._last_s(device)) is not None}
+        lost = sum(self._was_lost(device, each_s, until_s) for device, each_s in last_s.items())
+        return 0 < 2 * lost <= len(last_s)
+
+    def _was_lost(self, device: str, last_s: float, until_s: float) -> bool:
+        """Whether a device was late, and may have begun with its second invitation.
+
+        One that answers sooner after that had been at work already.  last_s: how long it took before.  until_s: how
+        long after its opening the exchange closed.
+        """
+        taken_s, again_s = self.taken_s.get(device, until_s), self.again_s.get(device, math.inf)
+        return taken_s > _SLACK * last_s and taken_s - again_s >= last_s / _SLACK
 
     def overdue_at_s(self, device: str) -> float:
-        """When a device is invited again at the earliest: until then it computes, as its last answers tell (s)."""
-        if self.lost_round is not None and self.place.round - self.lost_round <= _LOSSY_ROUNDS:
+        """When a device is invited again at the earliest: until then it computes, as its last answers tell (s).
+
+        If its invitation got lost, the answer to the second one is to come before the deadline.
+        """
+        last_s = self._last_s(device)
+        lossy = self.lost_round is not None and self.place.round - self.lost_round <= _LOSSY_ROUNDS
+        if last_s is None or lossy:
             return self.opened_at_s
-        return self.opened_at_s + (self._enough_s(device) or 0.0)
+        enough_s = _SLACK * last_s
+        return self.opened_at_s + min(enough_s, self.deadline_s - enough_s)
 
-    def _enough_s(self, device: str) -> float | None:
-        """How long a device may take for its answer without being silent (s); None: it has not answered before.
+    def _last_s(self, device: str) -> float | None:
+        """Return how long a device took before (s); None: it has not answered before.
 
-        Of two rounds the shorter time counts, for a lost message makes the other one longer.  If this invitation got
-        lost, the answer to a second one is to come before the deadline.
+        Of two rounds the shorter time counts, for a lost message makes the other one longer.
         """
         last_s = self.known_s.get(self.place.exchange, {}).get(device)
-        if last_s is None:
-            return None
-        enough_s = _SLACK * min(last_s)
-        return min(enough_s, self.deadline_s - enough_s)
+        return None if last_s is None else min(last_s)

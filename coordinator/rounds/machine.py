@@ -1,7 +1,8 @@
 """The rounds of a federation, as a pure state machine: events in, commands out.
 
 All code that changes the state of a round is in this module and answer_times.py, and none of it uses a clock, a
-socket, a disk or a method.  Events carry the time in a field.  The caller carries out the commands in the order in which they are returned.
+socket, a disk or a method.  Events carry the time in a field.  The caller carries out the commands in the order in
+which they are returned.
 
 A run first gathers devices, and then goes from exchange to exchange.  An exchange is *collecting* uploads until all
 invited devices have answered, or until the deadline if there is a quorum.  It is *finishing* while the method reduces
@@ -252,7 +253,8 @@ def _invite_again(state: RoundState, now_s: float) -> RoundTransition:
     if not silent:
         return replace(state, retry_at_s=next_s), ()
     wait_s = min(max(state.retry_wait_s, state.policy.retry_s) * 2, state.policy.deadline_s)
-    state = replace(state, retry_at_s=min(now_s + wait_s, next_s), retry_wait_s=wait_s)
+    times = state.times.invited_again(silent, now_s)
+    state = replace(state, retry_at_s=min(now_s + wait_s, next_s), retry_wait_s=wait_s, times=times)
     return state, (_invite(state, silent, now_s),)
 
 

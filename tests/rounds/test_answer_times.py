@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from copy import deepcopy
 from random import Random
@@ -25,6 +26,14 @@ def invited_again_s(model: Model, device: str, most: int = 9) -> list[float]:
             break
         times_s += [copy.now_s - model.now_s] * len(found)
     return times_s
+
+
+def wait(model: Model, seconds: float) -> None:
+    """Time passes, and everything happens that is due."""
+    until_s = model.now_s + seconds
+    while (rounds.rounds_due_s(model.state) or math.inf) <= until_s:
+        model.wait_until_due()
+    model.now_s = until_s
 
 
 def after_rounds(model: Model, computing_s: Sequence[float]) -> Model:
@@ -75,7 +84,7 @@ def test_where_messages_get_lost_everybody_is_invited_again_soon():
     assert model.state.times.lost_round is None
     model.now_s += 10.0
     through(model, "a", "b")
-    model.now_s += 13.0
+    wait(model, 13.0)  # it is invited again after 15 s, and its second computation takes 8 s
     through(model, "c")
     assert model.state.times.lost_round == 1
     through(model, "a", "b", "c")
@@ -168,3 +177,27 @@ def test_where_some_answers_suffice_the_others_were_not_lost():
         times = times.closed(devices)
         assert times.lost_round is None
     assert times.opened(ExchangeId(3, 0), devices, 0.0, 60.0).overdue_at_s("d") == pytest.approx(15.0)
+
+
+def test_a_slow_device_keeps_no_other_one_from_being_left_out():
+    """It needs half of the deadline, so that it is invited again before it can have answered; nothing is lost."""
+    model = joined(4, 4, rounds=9)
+    for _ in range(5):
+        wait(model, 10.0)
+        through(model, "a", "b", "c")
+        wait(model, 20.0)
+        through(model, "d")
+        through(model, *"abcd")
+    assert model.state.times.lost_round is None
+    assert invited_again_s(model, "a")[0] == pytest.approx(15.0)
+
+
+@pytest.mark.parametrize(("takes_s", "lost_round"), [(14.0, None), (21.0, None), (25.0, 1)])
+def test_who_answers_soon_after_the_second_invitation_was_only_slow(takes_s, lost_round):
+    """It is invited again after 15 s, and takes 10 s as a rule."""
+    model = after_rounds(joined(4, 4, rounds=9), [10.0])
+    wait(model, 10.0)
+    through(model, "a", "b", "c")
+    wait(model, takes_s - 10.0)
+    through(model, "d")
+    assert model.state.times.lost_round == lost_round
