@@ -52,7 +52,7 @@ METHODS = ("fedproto", "fedavg", "fedmd", "fedal")
 
 def tables(pictures: Path, method: str, families: str = "cycle:mlp,cnn,mlp", **train: Any) -> dict[str, Any]:
     found = fleets.tables(pictures, method, feature_dim=6)
-    one = method == "fedavg"  # weights of one layout
+    one = method in ("fedavg", "fedkf")  # weights of one layout
     found["fleet"] = [{"count": 6, "model": "mlp" if one else families}]
     found["train"] = {**found["train"], "evaluate_every": 2, **train}
     return found
@@ -74,9 +74,11 @@ LONG_FEDMD = pytest.param("fedmd", 2, marks=pytest.mark.long)  # asks for nothin
 
 
 @pytest.mark.processes
-@pytest.mark.parametrize(("method", "count"), [("fedproto", 2), ("fedavg", 1), LONG_FEDMD, ("fedal", 1)])
+@pytest.mark.parametrize(("method", "count"), [("fedproto", 2), ("fedavg", 1), ("fedkf", 1), LONG_FEDMD, ("fedal", 1)])
 def test_workers_compute_the_same_bits(pictures: Path, method: str, count: int) -> None:
-    chosen = config(pictures, method, "cycle:mlp,cnn,softmax" if method != "fedproto" else "cycle:mlp,cnn")
+    chosen = config(
+        pictures, method, "cycle:mlp,cnn,softmax" if method not in ("fedproto", "fedkf") else "cycle:mlp,cnn"
+    )
     alone, shared = exactly(chosen), fleets.Run(chosen)
     engine = workers(shared.fleet, count)
     divided = fleets.Run(shared.fleet, engine=engine).finished()
@@ -85,6 +87,7 @@ def test_workers_compute_the_same_bits(pictures: Path, method: str, count: int) 
     assert divided.coordinator_bytes == alone.coordinator_bytes
     assert divided.clock.now_s == alone.clock.now_s
     assert summary(divided.result) == summary(alone.result)
+    assert [each.instruments for each in divided.result.history] == [each.instruments for each in alone.result.history]
 
 
 ADAM, MOMENTUM, EPOCHS = {"optimiser": "adam"}, {"optimiser": "sgd", "momentum": 0.9}, {"local_epochs": 1}

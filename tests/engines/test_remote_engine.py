@@ -19,12 +19,13 @@ from coordinator.report.summary import summary
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.requests import Fit
+from edge_sim.config import settings
 from edge_sim.engines.base import DeviceRequest
 from edge_sim.engines.remote.engine import RemoteEngine, divided
 from edge_sim.engines.remote.messages import RemoteAnswer, RemoteRequest, WorkerSetup, to_pickle
 from edge_sim.engines.remote.ray_worker import ModelState, RayWorker
 from edge_sim.engines.remote.tracked_model import TrackedModel
-from edge_sim.fleet.fleet import Fleet
+from edge_sim.fleet.fleet import Fleet, build_fleet
 
 
 class LocalPool:
@@ -106,6 +107,20 @@ def test_what_no_worker_takes_is_computed_here(pictures: Path) -> None:
     assert remote.model_bytes == alone.model_bytes
     assert pool.requests
     assert not any(isinstance(each.request, Fit) for each in pool.requests)
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("warm", [True, False])
+def test_shares_are_measured_with_what_the_terms_have_kept(pictures: Path, warm: bool) -> None:
+    """FedKF's term keeps a generator, which a copy of the term on its way to a worker does not have."""
+    pytest.importorskip("torch")
+    tables = fleets.tables(pictures, "fedkf", devices=2, feature_dim=6)
+    tables["fleet"], tables["method"] = [{"count": 2, "model": "mlp"}], {"warm": warm}
+    fleet = build_fleet(settings.parse(tables, Path("test.toml")))
+    alone, remote = fleets.Run(fleet).finished(), fleets.Run(fleet, engine=RemoteEngine(LocalPool(fleet))).finished()
+    measured, again = ([entry.instruments for entry in run.result.history] for run in (alone, remote))
+    assert "share.private.data-free" in measured[-1]
+    assert again == measured
 
 
 def test_what_is_lost_again_and_again_ends_the_run(pictures: Path) -> None:

@@ -11,7 +11,7 @@ from queue import SimpleQueue
 
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.requests import Fit
+from edge_sdk.methods.requests import Fit, TermShares
 from edge_sdk.models.torch_cosine import TorchCosineHead
 from edge_sdk.models.torch_model import TorchModel
 from edge_sim.engines.base import DeviceRequest
@@ -75,8 +75,8 @@ class ProcessPool:
 
     def takes(self, asked: DeviceRequest) -> bool:
         """Implement WorkerPool: what keeps state beside weights and moments stays with the simulation."""
-        request = asked.request
-        return not (isinstance(request, Fit) and any(term.on == "own" for term in request.objective))
+        fit = asked.request.fit if isinstance(asked.request, TermShares) else asked.request
+        return not (isinstance(fit, Fit) and any(term.on == "own" for term in fit.objective))
 
     def outgoing(self, asked: DeviceRequest) -> OptimiserState:
         """Implement WorkerPool: weights and moments are in the device's row, the rest of the optimiser is sent."""
