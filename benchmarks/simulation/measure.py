@@ -31,6 +31,7 @@ sys.path.append(str(HERE))
 from task import Timing
 
 from benchmarks.common.figures import Found, Page, Table
+from benchmarks.simulation.progress import progress
 from edge_sdk.models.torch_device import device_name
 
 IN_PROCESSES = ("workers", "shards")
@@ -370,6 +371,7 @@ SECTIONS = {
     "memory": ("Memory of 2,000 devices", memory),
     "stub": ("10,000 devices", stub),
     "gpu": ("On a GPU", gpu),
+    "progress": ("Before traced steps and shards, and now", lambda: progress(GOALS)),
 }
 
 
