@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import mmap
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,8 +14,9 @@ import pytest
 
 from coordinator.config import to_toml
 from edge_sdk import cli
+from edge_sdk.errors import RunFailed
 from edge_sim.fleet import feasible
-from edge_sim.runs import command
+from edge_sim.runs import command, no_memory
 
 ERRORS = [
     MemoryError(),
@@ -51,6 +53,21 @@ def test_without_memory_for_the_fleet_there_is_one_line(  # noqa: PLR0917  # two
     assert cli.main(["simulate", str(file), "--out", str(file.parent / "run")]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(r"edge-sdk: out of memory: simulate fewer devices, .*, then start again: .*", said)
+
+
+def test_memory_is_given_back_before_the_line_is_made(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """What looks for a checkpoint takes memory, too."""
+    spares: list[mmap.mmap] = []
+    take = mmap.mmap
+
+    def taken(descriptor: int, size_bytes: int) -> mmap.mmap:
+        spares.append(take(descriptor, size_bytes))
+        return spares[-1]
+
+    monkeypatch.setattr(mmap, "mmap", taken)
+    monkeypatch.setattr(no_memory, "how_to_go_on", lambda _: str([spare.closed for spare in spares]))
+    with pytest.raises(RunFailed, match=r"then \[True\]$"), no_memory.told_in_one_line(tmp_path):
+        raise MemoryError
 
 
 def test_a_result_without_memory_for_its_pictures_is_a_result(
