@@ -168,6 +168,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except EdgeError as error:
         print(f"edge-sdk: {error}", file=sys.stderr)  # noqa: T201  # the one place where errors are printed
         return error.exit_code
+    except MemoryError:  # such as while numpy or torch is imported
+        print("edge-sdk: out of memory; free some, or raise this process's limit", file=sys.stderr)  # noqa: T201
+        return EdgeError.exit_code
     except KeyboardInterrupt:
         print("edge-sdk: interrupted", file=sys.stderr)  # noqa: T201
         return INTERRUPTED

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import sys
 from collections.abc import Iterator
 
@@ -26,19 +27,20 @@ def peak_bytes() -> int:
 
 def is_out_of_memory(error: Exception) -> bool:
     """Whether an error says that there is no memory left; torch has no class of its own for that of the processor."""
-    told = str(error).lower()
-    return isinstance(error, MemoryError) or (
-        isinstance(error, RuntimeError) and any(words in told for words in _NO_MEMORY)
-    )
+    if isinstance(error, RuntimeError):
+        return any(words in str(error).lower() for words in _NO_MEMORY)
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
 
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
 """What torch says, of a processor on POSIX and on Windows, and of a GPU."""
+_REFUSALS = OSError, AttributeError, MemoryError
+"""What a call of the C library raises where it is another library, or where there is no memory left for the call."""
 
 
 def give_back() -> None:
     """Return freed memory to the system; glibc would keep free blocks between used ones for later use."""
-    with contextlib.suppress(OSError, AttributeError):  # of other C libraries
+    with contextlib.suppress(*_REFUSALS):
         ctypes.CDLL(None).malloc_trim(0)
 
 
@@ -50,14 +52,14 @@ def freed_memory_kept() -> Iterator[None]:
     of that size at once, and the system fills each page of the next ones with zeros again.  Does nothing with other C
     libraries.
     """
-    with contextlib.suppress(OSError, AttributeError):
+    with contextlib.suppress(*_REFUSALS):
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, _LARGEST_THRESHOLD_BYTES)
         library.mallopt(_TRIM_THRESHOLD, 2**30)
     try:
         yield
     finally:
-        with contextlib.suppress(OSError, AttributeError):
+        with contextlib.suppress(*_REFUSALS):
             ctypes.CDLL(None).mallopt(_TRIM_THRESHOLD, _DEFAULT_TRIM_BYTES)
         give_back()
 

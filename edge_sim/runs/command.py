@@ -29,7 +29,7 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines.choice import resolve_engine
 from edge_sim.fleet.fleet import Fleet, build_fleet
-from edge_sim.runs import run_folder
+from edge_sim.runs import no_memory, run_folder
 from edge_sim.runs.run_folder import check_new
 from edge_sim.runs.runner import run_in
 
@@ -75,8 +75,9 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
     fleet = None
     try:
         if args.broker == "memory":
-            fleet = build_fleet(config)
-            config, why = resolve_engine(config, fleet, out)
+            with no_memory.told_in_one_line(out):
+                fleet = build_fleet(config)
+                config, why = resolve_engine(config, fleet, out)
             sys.stderr.writelines(f"{line}\n" for line in (why, fleet.dataset.remark) if line)
         sys.stderr.write(f"{_start(config)}\n")
         result = run_in(
@@ -111,6 +112,8 @@ def _drawn(result: Result, folder: Path) -> str:
         return f"pictures: {len(draw_run(result, folder))} in {folder}"
     except MissingExtra as missing:
         return f"no pictures: {missing}"
+    except MemoryError:  # the result is written all the same
+        return f"no pictures: out of memory; draw them with: edge-sdk plot {shlex.quote(str(folder.parent))}"
 
 
 def _start(config: Config) -> str:

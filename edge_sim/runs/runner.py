@@ -21,19 +21,19 @@ from coordinator.serving import final_prototypes
 from coordinator.trace.log import TraceWriter, trace_writer
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.device.store import Store
-from edge_sdk.errors import RunFailed, UsageError
+from edge_sdk.errors import UsageError
 from edge_sdk.policy.priority import limit_threads
 from edge_sdk.transport.mqtt.url import parse_broker_url
-from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
+from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines import choice, garbage_collection
-from edge_sim.engines.memory import MIB, freed_memory_kept, is_out_of_memory, peak_bytes
+from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
-from edge_sim.runs import late_start, run_folder, unused_settings
+from edge_sim.runs import late_start, no_memory, run_folder, unused_settings
 from edge_sim.runs.model_insight import model_insight
 from edge_sim.runs.simulation_result import NOTHING, simulation_result
 from edge_sim.shards.sharded_fleet import ShardedFleet
@@ -106,7 +106,7 @@ def run_in(
 
     fleet: built from `parsed`, where the caller has it already.  finished: see `run`.
     """
-    with garbage_collection.rare_collection(), freed_memory_kept():
+    with no_memory.told_in_one_line(out), garbage_collection.rare_collection(), freed_memory_kept():
         check_broker(broker)
         if out is not None and not resume:
             run_folder.check_new(out)
@@ -255,11 +255,6 @@ def _in_memory(
             virtual.run()
         except RunEnded as why:
             ended = str(why)
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
-            remedy = "simulate fewer devices, in fewer processes ([run] workers) or with smaller mini-batches"
-            raise RunFailed(f"out of memory: {remedy}, or give it more, then {how_to_go_on(checkpoints)}") from None
         own_bytes = peak_bytes()
         look(virtual)
     finally:

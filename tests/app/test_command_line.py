@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.util
 from pathlib import Path
+from typing import NoReturn
 
 import fleets
 import numpy as np
@@ -206,3 +207,16 @@ def test_a_simulation_takes_no_public_set_from_a_file(lab: Path, capsys: pytest.
     options = ("federation.method=fedmd", 'public.path="public.npz"', "data.public=0")
     assert cli.main(["simulate", "lab.toml", *(word for each in options for word in ("--set", each))]) == 2
     assert "data.public" in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_a_command_without_memory_ends_with_one_line(
+    lab: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As while numpy or torch is imported."""
+
+    def full(*_: object) -> NoReturn:
+        raise MemoryError
+
+    monkeypatch.setattr(cli.Subcommand, "run", full)
+    assert cli.main(["simulate", str(lab)]) == 1
+    assert capsys.readouterr().err == "edge-sdk: out of memory; free some, or raise this process's limit\n"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import fleets
 import numpy as np
@@ -308,6 +309,23 @@ def test_a_run_on_each_engine(pictures: Path, engine: str) -> None:
     found = run(plain)
     assert found.completed
     assert found.standalone_history
+
+
+@pytest.mark.parametrize("engine", ["cohort", "workers"])
+def test_weights_without_room_on_the_disk_end_the_run_with_one_line(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], engine: str
+) -> None:
+    def full(*_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "posix_fallocate", full, raising=False)
+    plain = tables(pictures, "fedproto")
+    plain["run"] |= {"engine": engine, "workers": 1, "stacked": ["mlp"], "memory_bytes": 1}
+    file = tmp_path / "tiny.toml"
+    file.write_text(to_toml(plain), encoding="utf-8")
+    assert cli.main(["simulate", str(file), "--out", str(tmp_path / "out")]) == 1
+    said = capsys.readouterr().err.splitlines()[-1]
+    assert re.fullmatch(r"edge-sdk: /.*: no room for .* of models' weights and moments \(No space .*", said)
 
 
 @pytest.mark.parametrize("engine", ["exact", "auto"])

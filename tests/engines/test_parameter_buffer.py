@@ -2,16 +2,32 @@
 
 from __future__ import annotations
 
+import errno
+import os
+from pathlib import Path
+from typing import Any, NoReturn
+
 import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402  # behind the line that skips all of this
 
+from edge_sdk.errors import StoreError  # noqa: E402
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402
 from edge_sim.engines.stack.torch_parameter_buffer import ParameterBuffer, move_into_row, row_bytes  # noqa: E402
 
 pytestmark = pytest.mark.torch
+
+
+SIZE_BYTES = 2**16
+
+
+def refused_with(number: int) -> Any:
+    def refuse(*_: object) -> NoReturn:
+        raise OSError(number, os.strerror(number))
+
+    return refuse
 
 
 def in_one_piece() -> nn.Sequential:
@@ -45,3 +61,38 @@ def test_weights_in_a_row_are_those_of_the_model(net: type[nn.Sequential], flat:
     for there, own in zip(settled.trained, model.trained, strict=True):
         torch.testing.assert_close(there.detach(), own.detach(), rtol=0, atol=0)
     buffer.close()
+
+
+def test_a_disk_without_room_is_told_before_anything_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A write to a mapped page without room would end the process with SIGBUS."""
+    monkeypatch.setattr(os, "posix_fallocate", refused_with(errno.ENOSPC), raising=False)
+    with pytest.raises(StoreError, match=rf"^{tmp_path}: no room for 0.1 MB .*TMPDIR, or raise run.memory_bytes"):
+        ParameterBuffer(SIZE_BYTES, tmp_path)
+
+
+@pytest.mark.skipif(not hasattr(os, "memfd_create"), reason="this system has no memory without a name")
+def test_memory_is_not_taken_before_it_is_written() -> None:
+    buffer = ParameterBuffer(SIZE_BYTES)
+    assert os.fstat(buffer.descriptor).st_blocks == 0
+    buffer.memory[0] = 1
+    assert 0 < os.fstat(buffer.descriptor).st_blocks * 512 < SIZE_BYTES
+    buffer.close()
+
+
+@pytest.mark.parametrize("number", [errno.EPERM, errno.ENOSYS, errno.ENOSPC])
+def test_where_memory_without_a_name_is_refused_the_buffer_is_a_temporary_file(
+    monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.setattr(os, "memfd_create", refused_with(number), raising=False)
+    buffer = ParameterBuffer(SIZE_BYTES)
+    other = ParameterBuffer(0, descriptor=os.dup(buffer.descriptor))
+    buffer.memory[-1] = 7
+    assert other.memory[-1] == 7
+    assert len(other.memory) == SIZE_BYTES
+    monkeypatch.setattr(os, "posix_fallocate", refused_with(errno.ENOSPC), raising=False)
+    with pytest.raises(StoreError, match=r"No space left on device\); free space there, or name another .* TMPDIR$"):
+        ParameterBuffer(SIZE_BYTES)
+    for each in (buffer, other):
+        each.close()

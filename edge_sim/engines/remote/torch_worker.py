@@ -19,10 +19,10 @@ def serve_pipe() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the simulation's to handle
     logging.basicConfig(level=logging.CRITICAL)  # the result tells what the command line does not show
     use_one_thread()
-    pipe, buffer = worker_pipe(int(sys.argv[1])), ParameterBuffer(0, descriptor=int(sys.argv[2]))
+    pipe = worker_pipe(int(sys.argv[1]))
     try:
         try:
-            devices = _devices(pipe.recv(), buffer)
+            devices = _devices(pipe.recv(), int(sys.argv[2]))
         except EOFError:
             return 0
         except Exception as error:  # noqa: BLE001  # told to the simulation, which waits for us
@@ -35,9 +35,9 @@ def serve_pipe() -> int:
         return 0
 
 
-def _devices(setup: MappedSetup, buffer: ParameterBuffer) -> WorkerDevices:
+def _devices(setup: MappedSetup, descriptor: int) -> WorkerDevices:
     sys.path[:] = setup.worker.modules
-    return WorkerDevices(setup.worker, MappedModels(setup, buffer))
+    return WorkerDevices(setup.worker, MappedModels(setup, ParameterBuffer(0, descriptor=descriptor)))
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ computes on the row itself, so every process that maps the buffer sees each step
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import os
 import tempfile
@@ -17,6 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from edge_sdk.errors import StoreError
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_training.torch_optim import Moments
 from edge_sdk.objectives import Optim
@@ -29,10 +31,12 @@ class ParameterBuffer:
     """Zeroed memory for rows, as one mapped file: in memory and without a name, or in a folder on disk."""
 
     def __init__(self, size_bytes: int, folder: Path | None = None, descriptor: int | None = None) -> None:
-        """descriptor: file descriptor of a buffer that another process made; None: make one of `size_bytes`."""
-        self.descriptor = _file(folder) if descriptor is None else descriptor
-        if descriptor is None:
-            os.ftruncate(self.descriptor, max(size_bytes, mmap.PAGESIZE))
+        """descriptor: file descriptor of a buffer that another process made; None: make one of `size_bytes`.
+
+        folder: of the file; None: in memory, or among the temporary files of a system that gives no such memory.
+        Raises StoreError where the disk has no room for the file, and OSError where memory cannot be mapped.
+        """
+        self.descriptor = _file(folder, max(size_bytes, mmap.PAGESIZE)) if descriptor is None else descriptor
         self.memory = torch.frombuffer(mmap.mmap(self.descriptor, 0), dtype=torch.uint8)
 
     def close(self) -> None:
@@ -40,10 +44,38 @@ class ParameterBuffer:
         os.close(self.descriptor)
 
 
-def _file(folder: Path | None) -> int:
-    if folder is None and hasattr(os, "memfd_create"):
-        return os.memfd_create("edge-parameters")
+def _file(folder: Path | None, size_bytes: int) -> int:
+    if folder is None:
+        with contextlib.suppress(AttributeError, OSError):  # not on Linux, or refused
+            return _file_in_memory(size_bytes)
+    try:
+        return _file_on_disk(folder, size_bytes)
+    except OSError as error:
+        raise StoreError(_no_room(folder, size_bytes, error)) from error
+
+
+def _no_room(folder: Path | None, size_bytes: int, error: OSError) -> str:
+    where, why = folder or tempfile.tempdir or "TMPDIR", error.strerror or error
+    other = "" if folder is None else ", or raise run.memory_bytes, to keep them in memory"
+    return (
+        f"{where}: no room for {size_bytes / 1e6:.1f} MB of models' weights and moments ({why}); "
+        f"free space there, or name another folder with TMPDIR{other}"
+    )
+
+
+def _file_in_memory(size_bytes: int) -> int:
+    """Its pages are not reserved: all would be allocated, also for the moments of devices that never train."""
+    with os.fdopen(os.memfd_create("edge-parameters"), "wb") as file:
+        file.truncate(size_bytes)
+        return os.dup(file.fileno())
+
+
+def _file_on_disk(folder: Path | None, size_bytes: int) -> int:
     with tempfile.TemporaryFile(dir=folder) as file:
+        if hasattr(os, "posix_fallocate"):  # not on macOS
+            os.posix_fallocate(file.fileno(), 0, size_bytes)  # else a full disk would end the process, with no error
+        else:
+            file.truncate(size_bytes)
         return os.dup(file.fileno())
 
 
