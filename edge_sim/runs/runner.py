@@ -28,7 +28,7 @@ from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.engines import choice, garbage_collection
+from edge_sim.engines import choice, garbage_collection, own_nets
 from edge_sim.engines.memory import MIB, freed_memory_kept, is_out_of_memory, peak_bytes
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet import feasible
@@ -158,7 +158,8 @@ def _run_in(
 
             def look(virtual: VirtualRun) -> None:
                 nonlocal seen
-                seen = model_insight(virtual.server, virtual.models(), fleet.dataset)
+                with own_nets.told_in_one_line(fleet.brought):
+                    seen = model_insight(virtual.server, virtual.models(), fleet.dataset)
                 finished(virtual)
 
             virtual, memory, ended = _in_memory(
@@ -252,7 +253,8 @@ def _in_memory(
     ended = ""
     try:
         try:
-            virtual.run()
+            with own_nets.told_in_one_line(fleet.brought):  # the coordinator may hold nets, too
+                virtual.run()
         except RunEnded as why:
             ended = str(why)
         except Exception as error:
