@@ -152,14 +152,15 @@ def _run_in(
     folder = out or Path("runs") / parsed.federation.name
     memory = NOTHING
     virtual_time, ended = broker == "memory", ""
+    unseen: tuple[str, ...] = ()
     with trace_writer(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
         if virtual_time:
             seen = Insight()
 
             def look(virtual: VirtualRun) -> None:
-                nonlocal seen
+                nonlocal seen, unseen
                 with own_nets.told_in_one_line(fleet.brought):
-                    seen = model_insight(virtual.server, virtual.models(), fleet.dataset)
+                    seen, unseen = model_insight(virtual.server, virtual.models(), fleet.dataset)
                 finished(virtual)
 
             virtual, memory, ended = _in_memory(
@@ -185,7 +186,7 @@ def _run_in(
         else ()
     )
     slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
-    warnings = (*found.warnings, *left, *slow, *filter(None, [fleet.dataset.remark]))
+    warnings = (*found.warnings, *left, *slow, *unseen, *filter(None, [fleet.dataset.remark]))
     return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,17 @@ def test_a_net_that_raises_where_the_fleet_is_measured_is_named(pictures: Path) 
     wanted = [Wanted(0, personal=True, shared=())]
     with pytest.raises(ModelError, match=r"^model odd_nets:failing after round 2: ValueError: my layer has had enough"):
         group.measure(2, whole.server.method_state, wanted)
+
+
+def test_numbers_that_are_not_finite_leave_the_run_its_own_explanation(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "federation.toml", tmp_path / "run"
+    file.write_text(to_toml(tables(pictures, "endless", "exact")))
+    assert cli.main(["simulate", str(file), "--out", str(out)]) == 1
+    assert re.search(r"^edge-sdk: the run failed: .* diverged or failed .*", capsys.readouterr().err, re.MULTILINE)
+    said = json.loads((out / "summary.json").read_text())["warnings"]
+    assert "no picture of models shows device-00 and 3 more: what its model answers is not finite" in said
 
 
 @pytest.mark.parametrize("engine", ENGINES)
