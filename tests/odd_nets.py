@@ -1,4 +1,4 @@
-"""Nets that no user wants: one that finds no memory in its third pass, and one that decides by its samples."""
+"""Nets that no user wants: without memory, with branches, or wrong in a way that a trial with one sample does not show."""
 
 from __future__ import annotations
 
@@ -27,12 +27,47 @@ class Branching(nn.Module):
         return 2 * x if float(x.detach().sum()) > 0 else x
 
 
+class Failing(nn.Module):
+    """Raises an error of two lines for mini-batches."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) > 1:  # one sample is a trial
+            raise ValueError("my layer\nhas had enough")
+        return x
+
+
+class Narrowing(nn.Module):
+    """Gives mini-batches a width that the next layer does not take."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x[:, :3] if len(x) > 1 else x
+
+
+class Endless(nn.Module):
+    """Gives numbers that are not finite."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x / 0.0
+
+
 def greedy(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
     return _with(Greedy(), classes, input_shape, seed)
 
 
 def branching(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
     return _with(Branching(), classes, input_shape, seed)
+
+
+def failing(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
+    return _with(Failing(), classes, input_shape, seed)
+
+
+def narrowing(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
+    return _with(Narrowing(), classes, input_shape, seed)
+
+
+def endless(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
+    return _with(Endless(), classes, input_shape, seed)
 
 
 def _with(layer: nn.Module, classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:

@@ -154,7 +154,8 @@ def _run_zero(
         logits, cost = count_cost(net, zero)
         return logits, tap(zero)[1] if tap else None, cost
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
-        raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {error}") from error
+        told = " ".join(str(error).split())  # in one line
+        raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}") from error
 
 
 def count_cost(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:

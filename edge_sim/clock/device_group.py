@@ -12,6 +12,7 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.clock.checkpoint import copy_store
 from edge_sim.clock.silence import AwaitedExchange, SilentDevice, why_silent
 from edge_sim.clock.whole_fleet import Figures, FleetMeasurements, Wanted
+from edge_sim.engines import own_nets
 from edge_sim.engines.untraced import Untraced, untraced_here
 from edge_sim.fleet.fleet import Device
 from edge_sim.fleet.hardware import DeviceCost, Hardware
@@ -41,6 +42,7 @@ class DeviceGroup:
         self._devices = tuple(devices)
         self._by_number = {each.device.kit.number: each for each in devices}
         self._measurements = FleetMeasurements(spec, lambda number: self._by_number[number].agent, settle)
+        self._brought = sorted({name for each in devices for name in each.device.kit.brought})
         self._running = list(devices)
         """Devices that are not known to be over."""
 
@@ -93,7 +95,8 @@ class DeviceGroup:
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
         """Implement MeasureAll for these devices."""
-        return self._measurements.measure(rounds, state, wanted)
+        with own_nets.told_in_one_line(self._brought, f" after round {rounds}"):
+            return self._measurements.measure(rounds, state, wanted)
 
     def models(self) -> Iterator[tuple[Device, Model]]:
         """Yield each device and its model."""

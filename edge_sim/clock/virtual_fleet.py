@@ -455,7 +455,7 @@ class VirtualDevice:
         )
         if self._identity != self.device.kit.id:  # with keys, a device obeys only a Refusal that names its instance
             self.agent.instance = secrets.token_bytes(INSTANCE_BYTES)
-        self.agent.serve = partial(ask, self.agent.bench)
+        self.agent.serve = partial(ask, self.agent.bench, self.device.kit.brought)
         self.agent.common_knowledge = self._common
         self._queue.attach(self.device.kit.number, self.agent.bench)
         self._computed = 0

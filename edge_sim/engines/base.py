@@ -18,6 +18,7 @@ from edge_sdk.methods.base import Method
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
+from edge_sim.engines import own_nets
 from edge_sim.engines.same_models import KnownLogits
 from edge_sim.engines.untraced import NONE, Untraced
 
@@ -29,6 +30,8 @@ class DeviceRequest:
     bench: Workbench
     request: Request
     job: Job
+    brought: tuple[str, ...] = ()
+    """MODULE:FACTORY of the device's models, where the user brings them."""
 
 
 DeviceAnswer: TypeAlias = Any
@@ -116,14 +119,21 @@ class ExactEngine(BatchEngine):
 def serve_alone(asked: DeviceRequest, known: KnownLogits | None = None) -> DeviceAnswer:
     """Compute one request with the device's own workbench; known: what other requests of this batch computed."""
     try:
-        bench = asked.bench if known is None else known.bench(asked.bench, asked.request)
-        steps = bench.serve(asked.request, asked.job)
+        begun = min(asked.job.round + 1, asked.job.spec.rounds)  # the closing exchange belongs to the last round
+        with own_nets.told_in_one_line(asked.brought, f" in round {begun}"):
+            return _served(asked, known)
+    except Exception as error:  # noqa: BLE001  # raised again where the device asked
+        return error
+
+
+def _served(asked: DeviceRequest, known: KnownLogits | None) -> DeviceAnswer:
+    bench = asked.bench if known is None else known.bench(asked.bench, asked.request)
+    steps = bench.serve(asked.request, asked.job)
+    try:
         while True:
             next(steps)
     except StopIteration as stop:
         return stop.value
-    except Exception as error:  # noqa: BLE001  # raised again where the device asked
-        return error
 
 
 MethodWrapper: TypeAlias = Callable[[Method[Any]], Method[Any]]
@@ -148,9 +158,14 @@ def job_at(spec: FederationSpec, number: int, round_: int, exchange: int, sample
     )
 
 
-def ask(bench: Workbench, request: Request, job: Job) -> Generator[DeviceRequest, DeviceAnswer, Any]:
-    """Yield a request to whoever runs the device, and return its answer; `partial(ask, bench)` is Participant.serve."""
-    answer = yield DeviceRequest(bench.of(request), request, job)
+def ask(
+    bench: Workbench, brought: tuple[str, ...], request: Request, job: Job
+) -> Generator[DeviceRequest, DeviceAnswer, Any]:
+    """Yield a request to whoever runs the device, and return its answer.
+
+    `partial(ask, bench, brought)` is Participant.serve.  brought: see DeviceRequest.
+    """
+    answer = yield DeviceRequest(bench.of(request), request, job, brought)
     if isinstance(answer, Exception):
         raise answer
     if answer is LOST:

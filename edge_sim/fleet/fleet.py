@@ -80,6 +80,11 @@ class Kit:
         return any(families.runtime(family) == "torch" for family in (self.family, self.proxy) if family)
 
     @property
+    def brought(self) -> tuple[str, ...]:
+        """MODULE:FACTORY of its models, where they are the user's own."""
+        return tuple(family for family in (self.family, self.proxy) if ":" in family)
+
+    @property
     def secret(self) -> bytes:
         """The seed of the device's noise; in a simulation it is not secret, because runs must repeat."""
         return hashlib.sha256(f"noise/{self.seed}/{self.number}".encode()).digest()
@@ -181,6 +186,11 @@ class Fleet:
     def equipment(self) -> Equipment:
         """The equipment of methods that run the devices' models on the coordinator: one model of each architecture."""
         return Equipment(nets=self.nets, public=lambda: self.dataset.public)
+
+    @property
+    def brought(self) -> list[str]:
+        """MODULE:FACTORY of all models that are the user's own."""
+        return sorted({name for device in self.devices for name in device.kit.brought})
 
     def nets(self) -> list[Model]:
         """Build one model of each architecture in the fleet."""

@@ -29,38 +29,54 @@ Trained: TypeAlias = tuple[Device, Model]
 """A device, and its model at the end of the run."""
 
 
-def model_insight(server: Server, models: Iterable[Trained], dataset: Dataset) -> Insight:
-    """Return predictions, features and prototypes of a run's models at its end.
+def model_insight(server: Server, models: Iterable[Trained], dataset: Dataset) -> tuple[Insight, tuple[str, ...]]:
+    """Return predictions, features and prototypes of a run's models at its end, and a remark on models without them.
+
+    A model whose answers are not finite is left out: pictures cannot show it, and means would not be finite either.
 
     Where nobody was sent rows by class, but all devices end with one model, those of its last layer are the prototypes.
     models: those of all devices, in the order of their numbers; not more are taken than are needed.
     """
     found = final_prototypes.final_prototypes(server)
     learning = list(islice((each for each in models if each[1].spec.terms), MOST_PREDICTING))
-    found = replace(found, predictions=_predictions([model for _, model in learning], dataset))
+    predictions, silent = _predictions(learning, dataset)
+    found = replace(found, predictions=predictions)
     if found.prototypes is None and (rows := _last_layer([model for _, model in learning])) is not None:
         found = replace(found, prototype_classes=np.arange(len(rows)), prototypes=rows)
-    drawn = _features(learning[:MOST_DRAWN], dataset)
-    if drawn is None:
-        return found
-    features, classes, devices = drawn
-    points, explained = principal_components(features)
-    return replace(found, points=points, point_classes=classes, point_devices=devices, explained=explained)
+    drawn, undrawn = _features(learning[:MOST_DRAWN], dataset)
+    if drawn is not None:
+        features, classes, devices = drawn
+        points, explained = principal_components(features)
+        found = replace(found, points=points, point_classes=classes, point_devices=devices, explained=explained)
+    return found, _remark([device for device, _ in learning if device in {*silent, *undrawn}])
 
 
-def _predictions(models: Sequence[Model], dataset: Dataset) -> Floats | None:
-    """Return (k, k); row c is the mean of softmax(logits) over these devices and the public samples of class c."""
+def _remark(left_out: Sequence[Device]) -> tuple[str, ...]:
+    """Return one line about the devices whose models are left out, or none where there are none."""
+    if not left_out:
+        return ()
+    more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
+    return (f"no picture of models shows {left_out[0].kit.id}{more}: what its model answers is not finite",)
+
+
+def _predictions(trained: Sequence[Trained], dataset: Dataset) -> tuple[Floats | None, list[Device]]:
+    """Return (k, k), and the devices that are not in it, as what they predict is not finite.
+
+    Row c is the mean of softmax(logits) over the other devices and the public samples of class c.
+    """
     labels = dataset.public_labels
-    if labels is None or dataset.public is None or not models:
-        return None
-    each = []
-    for model in models:
-        probabilities = softmax(_in_batches(model, dataset.public.samples, "logits"))  # (n, k)
+    if labels is None or dataset.public is None:
+        return None, []
+    each, left_out = [], []
+    for device, model in trained:
+        logits = _in_batches(model, dataset.public.samples, "logits")  # (n, k)
+        if not np.isfinite(logits).all():
+            left_out.append(device)
+            continue
         sums = np.zeros((dataset.classes, dataset.classes))
-        np.add.at(sums, labels, probabilities)
+        np.add.at(sums, labels, softmax(logits))
         each.append(sums / np.maximum(np.bincount(labels, minlength=dataset.classes), 1)[:, None])
-    mean: Floats = np.mean(each, axis=0).astype(np.float32)
-    return mean
+    return np.mean(each, axis=0).astype(np.float32) if each else None, left_out
 
 
 def _last_layer(models: Sequence[Model]) -> Floats | None:
@@ -68,27 +84,34 @@ def _last_layer(models: Sequence[Model]) -> Floats | None:
     if len(models) < 2 or not all("head-rows" in model.spec.capabilities for model in models):
         return None
     first, *others = (model.head_rows() for model in models)
-    return first[:, :-1] if all(np.array_equal(first, each) for each in others) else None
+    alike = np.isfinite(first).all() and all(np.array_equal(first, each) for each in others)
+    return first[:, :-1] if alike else None
 
 
-def _features(trained: Sequence[Trained], dataset: Dataset) -> tuple[Floats, Ints, Ints] | None:
+def _features(trained: Sequence[Trained], dataset: Dataset) -> tuple[tuple[Floats, Ints, Ints] | None, list[Device]]:
     """Return features (n, d) of some test samples on each device, their classes (n,) and device numbers (n,).
 
-    Return None where models have no features or features of different widths, which cannot be drawn together.
+    They are None where models have no features or features of different widths, which cannot be drawn together.  The
+    list holds the devices that are left out, as their features are not finite.
     """
     models = [model for _, model in trained]
     widths = {model.spec.feature_dim if "features" in model.spec.capabilities else 0 for model in models}
     if len(widths) != 1 or widths == {0}:
-        return None
+        return None, []
     truth = dataset.test.y
     chosen = np.concatenate([np.flatnonzero(truth == label)[:PER_CLASS] for label in np.unique(truth)])
-    features = [_in_batches(model, dataset.test.x[chosen], "features") for model in models]
-    classes = np.tile(truth[chosen].astype(np.int64), len(models))
-    numbers = np.repeat(np.array([device.kit.number for device, _ in trained], np.int64), len(chosen))
-    return np.concatenate(features), classes, numbers
+    found = [(device, _in_batches(model, dataset.test.x[chosen], "features")) for device, model in trained]
+    finite = [(device, features) for device, features in found if np.isfinite(features).all()]
+    left_out = [device for device, features in found if not np.isfinite(features).all()]
+    if not finite:
+        return None, left_out
+    classes = np.tile(truth[chosen].astype(np.int64), len(finite))
+    numbers = np.repeat(np.array([device.kit.number for device, _ in finite], np.int64), len(chosen))
+    return (np.concatenate([features for _, features in finite]), classes, numbers), left_out
 
 
 def _in_batches(model: Model, samples: np.ndarray, what: str) -> Floats:
     x = model.spec.preprocess(samples)
     ask = model.logits if what == "logits" else model.features
-    return np.concatenate([ask(x[start : start + _BATCH]) for start in range(0, len(x), _BATCH)])
+    with np.errstate(all="ignore"):  # a model that is left out gives a remark, not numpy's warnings
+        return np.concatenate([ask(x[start : start + _BATCH]) for start in range(0, len(x), _BATCH)])

@@ -28,7 +28,7 @@ from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.engines import choice, garbage_collection
+from edge_sim.engines import choice, garbage_collection, own_nets
 from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet import feasible
@@ -152,13 +152,15 @@ def _run_in(
     folder = out or Path("runs") / parsed.federation.name
     memory = NOTHING
     virtual_time, ended = broker == "memory", ""
+    unseen: tuple[str, ...] = ()
     with trace_writer(folder, parsed.tables, parsed.file, wanted=trace, resume=resume, virtual=virtual_time) as kept:
         if virtual_time:
             seen = Insight()
 
             def look(virtual: VirtualRun) -> None:
-                nonlocal seen
-                seen = model_insight(virtual.server, virtual.models(), fleet.dataset)
+                nonlocal seen, unseen
+                with own_nets.told_in_one_line(fleet.brought):
+                    seen, unseen = model_insight(virtual.server, virtual.models(), fleet.dataset)
                 finished(virtual)
 
             virtual, memory, ended = _in_memory(
@@ -184,7 +186,7 @@ def _run_in(
         else ()
     )
     slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
-    warnings = (*found.warnings, *left, *slow, *filter(None, [fleet.dataset.remark]))
+    warnings = (*found.warnings, *left, *slow, *unseen, *filter(None, [fleet.dataset.remark]))
     return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
 
 
@@ -252,7 +254,8 @@ def _in_memory(
     ended = ""
     try:
         try:
-            virtual.run()
+            with own_nets.told_in_one_line(fleet.brought):  # the coordinator may hold nets, too
+                virtual.run()
         except RunEnded as why:
             ended = str(why)
         own_bytes = peak_bytes()

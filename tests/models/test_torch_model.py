@@ -386,6 +386,14 @@ class TestWrongNets:
         with pytest.raises(ModelError, match=r"\(1, 6, 6\).* not run"):
             wrap(nn.Sequential(nn.Flatten(), nn.Linear(35, CLASSES)))
 
+    def test_a_sample_that_does_not_run_is_told_in_one_line(self) -> None:
+        class Failing(nn.Module):
+            def forward(self, _x: Tensor) -> Tensor:
+                raise ValueError("my layer\nhas had enough")
+
+        with pytest.raises(ModelError, match=r"does not run: my layer has had enough$"):
+            wrap(Failing())
+
     def test_other_number_types(self) -> None:
         with pytest.raises(ModelError, match=r"1\.weight .*torch\.float64, .*torch\.float32: .*net\.float"):
             wrap(linear().double())

@@ -85,7 +85,7 @@ def test_cosines() -> None:
 def test_a_run_in_memory_has_all_that_its_models_can_show(pictures: Path) -> None:
     fleet = fleets.built(pictures, "fedproto", 3, rounds=2)
     whole = fleets.Run(fleet).finished()
-    found = model_insight(whole.server, whole.models(), fleet.dataset)
+    found, _ = model_insight(whole.server, whole.models(), fleet.dataset)
     labels, samples = fleet.dataset.public_labels, fleet.dataset.public.samples
     models = [device.agent.bench.model for device in whole.devices]
     for label in range(fleets.CLASSES):
@@ -100,10 +100,30 @@ def test_a_run_in_memory_has_all_that_its_models_can_show(pictures: Path) -> Non
 def test_one_model_on_all_devices_shows_its_last_layer(pictures: Path) -> None:
     fleet = fleets.built(pictures, "fedavg", 3, rounds=2)
     whole = fleets.Run(fleet).finished()
-    found = model_insight(whole.server, whole.models(), fleet.dataset)
+    found, _ = model_insight(whole.server, whole.models(), fleet.dataset)
     rows = whole.devices[1].agent.bench.model.head_rows()
     assert found.prototypes == pytest.approx(rows[:, :-1])
     assert found.prototype_classes.tolist() == [*range(fleets.CLASSES)]
+
+
+def test_models_whose_answers_are_not_finite_are_left_out(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fleet = fleets.built(pictures, "fedproto", 3, rounds=2)
+    whole = fleets.Run(fleet).finished()
+    models = [*whole.models()]
+    (_, endless), (_, wild), _ = models
+    sound, remarks = model_insight(whole.server, models[2:], fleet.dataset)
+    assert not remarks
+    for model, value in ((endless, np.nan), (wild, np.inf)):
+        model.set_weights(np.full(model.spec.parameters, value, np.float32))  # the features stay the pixels
+    monkeypatch.setattr(endless, "features", lambda x: np.full((len(x), fleets.WIDTH), np.nan, np.float32))
+    found, (remark,) = model_insight(whole.server, models, fleet.dataset)
+    assert (found.predictions == sound.predictions).all()
+    assert set(found.point_devices.tolist()) == {1, 2}
+    assert np.isfinite(found.points).all()
+    assert remark == "no picture of models shows device-00 and 1 more: what its model answers is not finite"
+    none, _ = model_insight(whole.server, models[:1], fleet.dataset)
+    assert none.predictions is None
+    assert none.points is None
 
 
 @pytest.mark.parametrize(

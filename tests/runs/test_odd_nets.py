@@ -1,7 +1,8 @@
-"""What a simulation says of nets that it cannot hold in memory, or cannot trace: one line, in every engine."""
+"""What a simulation says of nets that it cannot hold in memory, trace, or compute: one line, in every engine."""
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,10 @@ import pytest
 
 from coordinator.config import to_toml
 from edge_sdk import cli
+from edge_sdk.errors import ModelError
+from edge_sim.clock.device_group import DeviceGroup
+from edge_sim.clock.whole_fleet import Wanted
+from edge_sim.config import settings
 from edge_sim.runs.runner import run
 
 pytest.importorskip("torch")
@@ -40,6 +45,47 @@ def test_a_process_without_memory_ends_the_run_with_one_line(
     )
     assert ("--resume" in said) == (out / "checkpoint").exists()
     assert not (out / "checkpoint.new").exists()
+
+
+SAID = {
+    "failing": r"ValueError: my layer has had enough \(odd_nets\.py:\d+\)",
+    "narrowing": r"RuntimeError: .* cannot be multiplied \(8x3 and 6x4\) \(linear\.py:\d+\)",
+}
+"""What is said of nets that cannot compute."""
+
+
+@pytest.mark.parametrize(("net", "engine"), [*(("failing", each) for each in ENGINES), ("narrowing", "exact")])
+def test_a_net_that_raises_ends_the_run_with_one_line_that_names_it(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], net: str, engine: str
+) -> None:
+    file = tmp_path / "federation.toml"
+    file.write_text(to_toml(tables(pictures, net, engine)))
+    assert cli.main(["simulate", str(file), "--out", str(tmp_path / "run")]) == ModelError.exit_code
+    said = capsys.readouterr().err
+    assert re.fullmatch(
+        rf"edge-sdk: model odd_nets:{net} in round 1: {SAID[net]}; mend the net: .* shows the traceback",
+        said.splitlines()[-1],
+    )
+    assert "Traceback" not in said
+
+
+def test_a_net_that_raises_where_the_fleet_is_measured_is_named(pictures: Path) -> None:
+    whole = fleets.Run(settings.parse(tables(pictures, "failing", "exact"), Path("f.toml")))
+    group = DeviceGroup(whole.devices, whole.fleet.federation.spec, lambda _agent: None)
+    wanted = [Wanted(0, personal=True, shared=())]
+    with pytest.raises(ModelError, match=r"^model odd_nets:failing after round 2: ValueError: my layer has had enough"):
+        group.measure(2, whole.server.method_state, wanted)
+
+
+def test_numbers_that_are_not_finite_leave_the_run_its_own_explanation(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "federation.toml", tmp_path / "run"
+    file.write_text(to_toml(tables(pictures, "endless", "exact")))
+    assert cli.main(["simulate", str(file), "--out", str(out)]) == 1
+    assert re.search(r"^edge-sdk: the run failed: .* diverged or failed .*", capsys.readouterr().err, re.MULTILINE)
+    said = json.loads((out / "summary.json").read_text())["warnings"]
+    assert "no picture of models shows device-00 and 3 more: what its model answers is not finite" in said
 
 
 @pytest.mark.parametrize("engine", ENGINES)

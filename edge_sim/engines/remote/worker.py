@@ -38,6 +38,7 @@ class WorkerDevices:
             )
             for device in setup.devices
         }
+        self._brought = {device.kit.number: device.kit.brought for device in setup.devices}
         for number, bench in self._benches.items():
             models.attach(number, bench.model)
         self._engine: BatchEngine = ExactEngine()
@@ -58,7 +59,7 @@ class WorkerDevices:
         self._models.load(request.number, bench.model, request.model)
         samples = len(bench.data.train)
         job = job_at(self._spec, request.number, request.round, request.exchange, samples)
-        return DeviceRequest(bench, request.request, job)
+        return DeviceRequest(bench, request.request, job, self._brought[request.number])
 
     def _answered(self, number: int, asked: DeviceRequest, answer: DeviceAnswer) -> RemoteAnswer:
         model = self._models.save(number, asked)

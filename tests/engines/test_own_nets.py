@@ -1,0 +1,35 @@
+"""Errors that a user's own net raises are told from those of our own code."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from edge_sdk.errors import ModelError, NoSamples
+from edge_sim.engines.own_nets import told_in_one_line
+
+HERE = ("test_own_nets:make",)
+
+
+def test_what_the_module_of_a_net_raises_is_told_in_one_line() -> None:
+    said = r"^model test_own_nets:make in round 3: KeyError: 'a name' \(test_own_nets\.py:\d+\); mend the net: .*"
+    with pytest.raises(ModelError, match=said) as found, told_in_one_line(HERE, " in round 3"):
+        raise KeyError("a name")
+    assert isinstance(found.value.__cause__, KeyError)
+
+
+def test_what_our_own_code_raises_stays_as_it_is() -> None:
+    with pytest.raises(np.linalg.LinAlgError), told_in_one_line(("odd_nets:failing",)):
+        np.linalg.svd(np.full((2, 2), np.nan))
+
+
+def test_errors_with_words_of_their_own_stay_as_they_are() -> None:
+    with pytest.raises(NoSamples, match=r"^none$"), told_in_one_line(HERE):
+        raise NoSamples("none")
+    with pytest.raises(MemoryError), told_in_one_line(HERE):
+        raise MemoryError
+
+
+def test_no_net_of_the_users_is_blamed_where_there_is_none() -> None:
+    with pytest.raises(KeyError), told_in_one_line(()):
+        raise KeyError("of a family of ours")
