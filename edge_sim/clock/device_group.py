@@ -95,7 +95,7 @@ class DeviceGroup:
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
         """Implement MeasureAll for these devices."""
-        with own_nets.told_in_one_line(self._brought, f" after round {rounds}"):
+        with own_nets.as_model_error(self._brought, f" after round {rounds}"):
             return self._measurements.measure(rounds, state, wanted)
 
     def models(self) -> Iterator[tuple[Device, Model]]:

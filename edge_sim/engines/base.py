@@ -120,7 +120,7 @@ def serve_alone(asked: DeviceRequest, known: KnownLogits | None = None) -> Devic
     """Compute one request with the device's own workbench; known: what other requests of this batch computed."""
     try:
         begun = min(asked.job.round + 1, asked.job.spec.rounds)  # the closing exchange belongs to the last round
-        with own_nets.told_in_one_line(asked.brought, f" in round {begun}"):
+        with own_nets.as_model_error(asked.brought, f" in round {begun}"):
             return _served(asked, known)
     except Exception as error:  # noqa: BLE001  # raised again where the device asked
         return error

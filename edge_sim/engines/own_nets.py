@@ -25,7 +25,7 @@ _OURS = frozenset({"edge_sdk", "edge_sim", "coordinator"})
 
 
 @contextmanager
-def told_in_one_line(brought: Sequence[str], when: str = "") -> Iterator[None]:
+def as_model_error(brought: Sequence[str], when: str = "") -> Iterator[None]:
     """Turn what a user's own net raises inside into a ModelError of one line; other errors stay as they are.
 
     brought: MODULE:FACTORY of the nets of the user that compute inside.  when: words for the line.

@@ -75,7 +75,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
     fleet = None
     try:
         if args.broker == "memory":
-            with no_memory.told_in_one_line(out):
+            with no_memory.as_run_failed(out):
                 fleet = build_fleet(config)
                 config, why = resolve_engine(config, fleet, out)
             sys.stderr.writelines(f"{line}\n" for line in (why, fleet.dataset.remark) if line)

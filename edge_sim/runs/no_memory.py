@@ -16,7 +16,7 @@ _SPARE_BYTES = 4 * MIB
 
 
 @contextmanager
-def told_in_one_line(out: Path | None) -> Iterator[None]:
+def as_run_failed(out: Path | None) -> Iterator[None]:
     """Raise RunFailed, with what to do, in place of an error that says that there is no memory left.
 
     out: the run directory; None: there is none.

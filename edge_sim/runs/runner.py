@@ -106,7 +106,7 @@ def run_in(
 
     fleet: built from `parsed`, where the caller has it already.  finished: see `run`.
     """
-    with no_memory.told_in_one_line(out), garbage_collection.rare_collection(), freed_memory_kept():
+    with no_memory.as_run_failed(out), garbage_collection.rare_collection(), freed_memory_kept():
         check_broker(broker)
         if out is not None and not resume:
             run_folder.check_new(out)
@@ -159,7 +159,7 @@ def _run_in(
 
             def look(virtual: VirtualRun) -> None:
                 nonlocal seen, unseen
-                with own_nets.told_in_one_line(fleet.brought):
+                with own_nets.as_model_error(fleet.brought):
                     seen, unseen = model_insight(virtual.server, virtual.models(), fleet.dataset)
                 finished(virtual)
 
@@ -254,7 +254,7 @@ def _in_memory(
     ended = ""
     try:
         try:
-            with own_nets.told_in_one_line(fleet.brought):  # the coordinator may hold nets, too
+            with own_nets.as_model_error(fleet.brought):  # the coordinator may hold nets, too
                 virtual.run()
         except RunEnded as why:
             ended = str(why)

@@ -6,30 +6,30 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import ModelError, NoSamples
-from edge_sim.engines.own_nets import told_in_one_line
+from edge_sim.engines.own_nets import as_model_error
 
 HERE = ("test_own_nets:make",)
 
 
-def test_what_the_module_of_a_net_raises_is_told_in_one_line() -> None:
+def test_what_the_module_of_a_net_raises_is_as_model_error() -> None:
     said = r"^model test_own_nets:make in round 3: KeyError: 'a name' \(test_own_nets\.py:\d+\); mend the net: .*"
-    with pytest.raises(ModelError, match=said) as found, told_in_one_line(HERE, " in round 3"):
+    with pytest.raises(ModelError, match=said) as found, as_model_error(HERE, " in round 3"):
         raise KeyError("a name")
     assert isinstance(found.value.__cause__, KeyError)
 
 
 def test_what_our_own_code_raises_stays_as_it_is() -> None:
-    with pytest.raises(np.linalg.LinAlgError), told_in_one_line(("odd_nets:failing",)):
+    with pytest.raises(np.linalg.LinAlgError), as_model_error(("odd_nets:failing",)):
         np.linalg.svd(np.full((2, 2), np.nan))
 
 
 def test_errors_with_words_of_their_own_stay_as_they_are() -> None:
-    with pytest.raises(NoSamples, match=r"^none$"), told_in_one_line(HERE):
+    with pytest.raises(NoSamples, match=r"^none$"), as_model_error(HERE):
         raise NoSamples("none")
-    with pytest.raises(MemoryError), told_in_one_line(HERE):
+    with pytest.raises(MemoryError), as_model_error(HERE):
         raise MemoryError
 
 
 def test_no_net_of_the_users_is_blamed_where_there_is_none() -> None:
-    with pytest.raises(KeyError), told_in_one_line(()):
+    with pytest.raises(KeyError), as_model_error(()):
         raise KeyError("of a family of ours")

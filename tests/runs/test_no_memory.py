@@ -66,7 +66,7 @@ def test_memory_is_given_back_before_the_line_is_made(monkeypatch: pytest.Monkey
 
     monkeypatch.setattr(mmap, "mmap", taken)
     monkeypatch.setattr(no_memory, "how_to_go_on", lambda _: str([spare.closed for spare in spares]))
-    with pytest.raises(RunFailed, match=r"then \[True\]$"), no_memory.told_in_one_line(tmp_path):
+    with pytest.raises(RunFailed, match=r"then \[True\]$"), no_memory.as_run_failed(tmp_path):
         raise MemoryError
 
 
