@@ -166,17 +166,22 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         return command.run(args)
     except EdgeError as error:
-        print(f"edge-sdk: {error}", file=sys.stderr)  # noqa: T201  # the one place where errors are printed
+        _tell(str(error))
         return error.exit_code
     except MemoryError:  # such as while numpy or torch is imported
-        print("edge-sdk: out of memory; free some, or raise this process's limit", file=sys.stderr)  # noqa: T201
+        _tell("out of memory; free some, or raise this process's limit")
         return EdgeError.exit_code
     except KeyboardInterrupt:
-        print("edge-sdk: interrupted", file=sys.stderr)  # noqa: T201
+        _tell("interrupted")
         return INTERRUPTED
     except BrokenPipeError:  # the program that reads our output has ended, as `head` does
         sys.stderr.close()
         return 0
+
+
+def _tell(line: str) -> None:
+    """Print why the command ends: all errors are printed here."""
+    sys.stderr.write(f"edge-sdk: {line}\n")
 
 
 if __name__ == "__main__":

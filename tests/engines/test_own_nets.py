@@ -11,7 +11,7 @@ from edge_sim.engines.own_nets import as_model_error
 HERE = ("test_own_nets:make",)
 
 
-def test_what_the_module_of_a_net_raises_is_as_model_error() -> None:
+def test_what_the_module_of_a_net_raises_is_a_model_error() -> None:
     said = r"^model test_own_nets:make in round 3: KeyError: 'a name' \(test_own_nets\.py:\d+\); mend the net: .*"
     with pytest.raises(ModelError, match=said) as found, as_model_error(HERE, " in round 3"):
         raise KeyError("a name")

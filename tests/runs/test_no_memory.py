@@ -40,16 +40,15 @@ def file(pictures: Path, tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize(("module", "name"), [(command, "build_fleet"), (feasible, "check_feasible")])
-def test_without_memory_for_the_fleet_there_is_one_line(  # noqa: PLR0917  # two of them are pytest's
+@pytest.mark.parametrize("where", [(command, "build_fleet"), (feasible, "check_feasible")], ids=lambda where: where[1])
+def test_without_memory_for_the_fleet_there_is_one_line(
     file: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
-    module: Any,
-    name: str,
+    where: tuple[Any, str],
     error: Exception,
 ) -> None:
-    monkeypatch.setattr(module, name, raising(error))
+    monkeypatch.setattr(*where, raising(error))
     assert cli.main(["simulate", str(file), "--out", str(file.parent / "run")]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(r"edge-sdk: out of memory: simulate fewer devices, .*, then start again: .*", said)
