@@ -7,26 +7,30 @@ torch data sets.
 
 from __future__ import annotations
 
-import hashlib
+import io
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from edge_sdk.at_rest.files import replace_durably
+from edge_sdk.at_rest.places import make_folder
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
 from edge_sdk.samples.readers import samples_from_torch
 from edge_sim.data.sources.npz import NEEDED, USERS
 from edge_sim.models.model_types import HeadKind, InputShape
+from edge_sim.notebook.function_digest import function_digest
 
 HOME = "edge_sim_given_models"
 """The module under whose name functions stand that no file has."""
 GivenModels: TypeAlias = "Callable[..., Any] | Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]"
 """One function for all devices, several that take turns, or functions by the name that [[fleet]] rows give."""
 GivenData: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
+_EXPECTED = f"{', '.join(NEEDED)}, or a training and a test data set"
 
 
 def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
@@ -34,7 +38,7 @@ def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
     devices = int(tables.get("federation", {}).get("devices", 0))
     rows: list[dict[str, Any]] = [dict(row) for row in tables.get("fleet", [])]
     if isinstance(models, Mapping):
-        names = {name: _name(make) for name, make in models.items()}
+        names = dict(zip(models, _names(list(models.values())), strict=True))
         unknown = [name for name in names if all(row.get("model") != name for row in rows)]
         if unknown:
             raise UsageError(f"models: no [[fleet]] row has model = {unknown[0]!r}")
@@ -45,7 +49,7 @@ def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
     several = list(models) if isinstance(models, Sequence) else [models]
     if not several:
         raise UsageError("models: expected one function at least")
-    named = [_name(make) for make in several]
+    named = _names(several)
     if len(named) == 1:
         return {**tables, "fleet": [{**row, "model": named[0]} for row in rows or [{"count": devices}]]}
     if rows:
@@ -57,17 +61,26 @@ def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
     }
 
 
-def _name(make: Callable[..., Any]) -> str:
-    """MODULE:FACTORY of a function that makes models, in a module of our own.
+def _names(functions: Sequence[Callable[..., Any]]) -> list[str]:
+    """MODULE:FACTORY of functions that make models, in a module of our own; different functions have different names.
 
-    The name holds a digest of its code, so that a folder with runs of another function is noticed.
+    A name holds a digest of what the function does, so that a folder with runs of another function is noticed.
     """
-    if not callable(make):
-        raise UsageError(f"models: expected functions (classes, input_shape, seed), found {type(make).__name__}")
-    home = sys.modules.setdefault(HOME, ModuleType(HOME))
-    code = getattr(make, "__code__", None)
-    digest = hashlib.sha256(repr(_plain(code) if code else make).encode()).hexdigest()[:8]
-    name = f"{getattr(make, '__name__', 'model').strip('<>')}_{digest}"
+    owners: dict[str, Callable[..., Any]] = {}
+    for make in functions:
+        if not callable(make):
+            raise UsageError(f"models: expected functions (classes, input_shape, seed), found {type(make).__name__}")
+        named = f"{getattr(make, '__name__', 'model').strip('<>')}_{function_digest(make)}"
+        candidates = (named, *(f"{named}_{i}" for i in range(2, len(functions) + 2)))
+        owners[next(name for name in candidates if owners.get(name, make) is make)] = make
+    names = {id(make): name for name, make in owners.items()}
+    for name, make in owners.items():
+        _give(name, make)
+    return [f"{HOME}:{names[id(make)]}" for make in functions]
+
+
+def _give(name: str, make: Callable[..., Any]) -> None:
+    """Let a name in our module stand for a function."""
 
     def factory(  # noqa: PLR0917  # build_model passes them by name
         classes: int, input_shape: InputShape, seed: int, preprocess: Preprocess, head: HeadKind, device: str
@@ -80,32 +93,36 @@ def _name(make: Callable[..., Any]) -> str:
             make, classes, input_shape, seed, preprocess=preprocess, head=head, device=device, name=name
         )
 
-    setattr(home, name, factory)
-    return f"{HOME}:{name}"
-
-
-def _plain(code: CodeType) -> tuple[object, ...]:
-    """What a function does, whatever file and line it stands in."""
-    constants = tuple(_plain(each) if isinstance(each, CodeType) else each for each in code.co_consts)
-    return code.co_code, code.co_names, constants
+    setattr(sys.modules.setdefault(HOME, ModuleType(HOME)), name, factory)
 
 
 def write_data(data: GivenData, path: Path) -> None:
-    """Write data as the npz file that settings name.  Raises UsageError where they are none of the known kinds."""
+    """Write data as the npz file that settings name.
+
+    Raises UsageError where they are none of the known kinds, and where the file holds other data: those of runs that
+    are kept beside it.
+    """
+    if not isinstance(data, (Mapping, Sequence)):
+        raise UsageError(f"data: expected {_EXPECTED}; found {type(data).__name__}")
     if not isinstance(data, Mapping) and len(data) == 2:
         (x_train, y_train), (x_test, y_test) = (_samples(part) for part in data)
         data = (x_train, y_train, x_test, y_test)
     if not isinstance(data, Mapping):
         if len(data) != len(NEEDED):
-            raise UsageError(f"data: expected {', '.join(NEEDED)}, or a training and a test data set")
+            raise UsageError(f"data: expected {_EXPECTED}")
         data = dict(zip(NEEDED, data, strict=True))
     strange = sorted(set(data) - {*NEEDED, USERS})
     missing = [name for name in NEEDED if name not in data]
     if strange or missing:
         raise UsageError(f"data: expected {', '.join(NEEDED)} and perhaps {USERS}; {(strange or missing)[0]} is not so")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_folder(path.parent, f"out = {path.parent}")
     arrays: dict[str, Any] = {name: _array(array) for name, array in data.items()}
-    np.savez(path, **arrays)
+    file = io.BytesIO()
+    np.savez(file, **arrays)  # equal arrays give equal bytes
+    if not path.exists():
+        replace_durably(path, file.getvalue())
+    elif path.read_bytes() != file.getvalue():
+        raise UsageError(f"data: {path} holds other data, of earlier runs; give out another folder")
 
 
 def _samples(part: Any) -> tuple[Any, Any]:

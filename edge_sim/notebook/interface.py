@@ -63,8 +63,7 @@ def run_federation(
 
     Raises UsageError, RunFailed, StoreError.
     """
-    folder = Path(out) if out is not None else None
-    if keep_models and folder is None:
+    if keep_models and out is None:
         raise UsageError("keep_models: needs out, the folder to keep them in")
     if models is not None and broker != "memory":
         raise UsageError(f"models: functions are known in this process alone, not over {broker}; give MODULE:FACTORY")
@@ -77,13 +76,13 @@ def run_federation(
         given = observer(label)
         return ObserverGroup(CallbackObserver(label, on_round, on_device), *([given] if given is not None else []))
 
-    with _ready(config, models, data, settings, folder) as parsed:
-        result = run(parsed, broker=broker, out=folder, resume=resume, observer=observed, finished=keep, **options)
-        if folder is not None:
+    with _ready(config, models, data, settings, out) as (parsed, folder):
+        result = run(parsed, broker=broker, out=out, resume=resume, observer=observed, finished=keep, **options)
+        if out is not None:
             write_run(result, to_toml(parsed.tables), folder)
             if keep_models:
                 _write_models(trained, folder / "models")
-    return outcome_of(result, folder, trained)
+    return outcome_of(result, folder if out is not None else None, trained)
 
 
 def compare_methods(
@@ -102,8 +101,7 @@ def compare_methods(
 
     out: default: runs/NAME-compare; finished runs in it are not run again.  The other arguments are those of `run`.
     """
-    with _ready(config, models, data, settings, Path(out) if out is not None else None) as parsed:
-        folder = Path(out) if out is not None else Path("runs") / f"{parsed.federation.name}-compare"
+    with _ready(config, models, data, settings, out, study="-compare") as (parsed, folder):
         found = compare(parsed, methods, seeds or (parsed.federation.seed,), folder, observer, metric=metric)
     return ComparisonResult(found.lines, found.baseline, found.metric, folder)
 
@@ -129,8 +127,7 @@ def sweep_settings(
     out: default: runs/NAME-sweep.
     """
     search = search_of(trials, prune=prune)
-    with _ready(config, models, data, settings, Path(out) if out is not None else None) as parsed:
-        folder = Path(out) if out is not None else Path("runs") / f"{parsed.federation.name}-sweep"
+    with _ready(config, models, data, settings, out, study="-sweep") as (parsed, folder):
         chosen, numbers = methods or (parsed.federation.method,), seeds or (parsed.federation.seed,)
         found = sweep(parsed, axes_of(over), chosen, numbers, folder, search=search, observer=observer)
     return SweepResult(found.axes, found.conditions, found.search, folder)
@@ -142,22 +139,32 @@ def _ready(
     models: GivenModels | None,
     data: GivenData | None,
     changes: Mapping[str, Any] | None,
-    folder: Path | None,
-) -> Iterator[Config]:
-    """The config with models and data in it.  Data lie in the folder, or in one that lasts as long as the context."""
+    out: str | Path | None,
+    *,
+    study: str = "",
+) -> Iterator[tuple[Config, Path]]:
+    """The config with models and data in it, and the folder of the run or study, in which the data lie.
+
+    study: ends the name of the folder of a study that is given none.  A run that is given none has one that lasts as
+    long as the context.
+    """
     tables, file = _tables(config)
     tables = with_setting(tables, changes or {})
     if models is not None:
         tables = with_models(tables, models)
+    if data is not None:
+        tables["data"] = {**tables.get("data", {}), "source": "npz", "path": DATA}
+    parsed = config_settings.parse(tables, file)
+    if models is not None and parsed.run.engine in ONLY_HERE:
+        raise UsageError(f'run.engine = "{parsed.run.engine}": functions are known in this process alone')
     with tempfile.TemporaryDirectory() as temporary:
+        default = Path("runs") / f"{parsed.federation.name}{study}" if study else Path(temporary)
+        folder = default if out is None else Path(out)
         if data is not None:
-            path = (folder or Path(temporary)) / DATA
-            write_data(data, path)
-            tables["data"] = {**tables.get("data", {}), "source": "npz", "path": str(path.resolve())}
-        parsed = config_settings.parse(tables, file)
-        if models is not None and parsed.run.engine in ONLY_HERE:
-            raise UsageError(f'run.engine = "{parsed.run.engine}": functions are known in this process alone')
-        yield parsed
+            write_data(data, folder / DATA)
+            tables["data"] = {**tables["data"], "path": str((folder / DATA).resolve())}
+            parsed = config_settings.parse(tables, file)
+        yield parsed, folder
 
 
 def _tables(config: ConfigSource) -> tuple[dict[str, Any], Path]:

@@ -21,6 +21,8 @@ LOCK = "lock"
 """Name of the lock file, an empty SQLite file."""
 KEPT = "federation.toml"
 """Name of the file with the resolved settings, which is written when a run starts."""
+SAMPLES = "samples.sha256"
+"""Name of the file with the digest of the run's data set, which is written when a run starts."""
 
 
 @contextmanager
@@ -80,6 +82,30 @@ def keep_settings(folder: Path, config: Config) -> None:
     path = folder / KEPT
     with as_store_error(path):
         text_files.replace_file(path, to_toml(config.tables))
+
+
+def keep_samples(folder: Path, sha256: str) -> None:
+    """Write the digest of the data set, which a resumed run is checked against.  Raises StoreError."""
+    path = folder / SAMPLES
+    with as_store_error(path):
+        text_files.replace_file(path, f"{sha256}\n")
+
+
+def has_other_samples(folder: Path, sha256: str) -> bool:
+    """Whether the run in a folder began with other samples; those of older versions do not tell."""
+    try:
+        return (folder / SAMPLES).read_text(encoding="utf-8").strip() != sha256
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def check_samples(folder: Path, sha256: str) -> None:
+    """Raise UsageError where the run in a folder began with other samples."""
+    if has_other_samples(folder, sha256):
+        raise UsageError(
+            f"{folder}: the run in it began with other samples than [data] gives now; give it those samples again, or "
+            "--out another folder"
+        )
 
 
 def unused(folder: Path) -> Path:

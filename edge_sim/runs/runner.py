@@ -111,6 +111,8 @@ def run_in(
         if out is not None and not resume:
             run_folder.check_new(out)
         fleet = fleet or build_fleet(parsed)
+        if out is not None and resume:
+            run_folder.check_samples(out, fleet.dataset.sha256)
         parsed, _ = choice.resolve_engine(parsed, fleet, out)
         return _run_in(
             out,
@@ -143,6 +145,7 @@ def _run_in(
             check_for_shards(fleet, parsed.faults)
     if out is not None:
         run_folder.keep_settings(out, parsed)
+        run_folder.keep_samples(out, fleet.dataset.sha256)
     export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     wanted = parsed.run.standalone != "off" and parsed.federation.method != "local"
@@ -208,11 +211,13 @@ def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: Obse
     """
     if folder is None:
         return _alone(alone, fleet, observer)
-    settings = to_toml(alone.tables)
-    if run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
+    settings, sha256 = to_toml(alone.tables), fleet.dataset.sha256
+    known = run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings
+    if known and not run_folder.has_other_samples(folder, sha256):
         return read_run(folder)
     found = _alone(alone, fleet, observer)
     write_run(found, settings, folder)
+    run_folder.keep_samples(folder, sha256)
     return found
 
 

@@ -10,16 +10,18 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from coordinator.report.compare import ACCURACIES, ALONE, Trial
 from coordinator.report.run_files import read_run
-from edge_sdk.errors import UsageError, meant
+from edge_sdk.errors import MissingExtra, UsageError, meant
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
+from edge_sim.data.datasets import load_dataset
 from edge_sim.fleet.fleet import build_fleet
 from edge_sim.runs import run_folder
 from edge_sim.runs.runner import ObserverFor
@@ -194,12 +196,13 @@ def run_missing(
     interrupted one goes on.  Raises UsageError where a folder holds another run, or another command is at work in
     `out`, and every error of a run.
     """
-    if all(has_ended(each, out, on_boards=on_boards) for each in planned):
+    digests = DataDigests()
+    if all(has_ended(each, out, digests, on_boards=on_boards) for each in planned):
         say(f"all {len(planned)} runs are finished in {out}")
         return
     check_settings([each for each in planned if each.seed == planned[0].seed])
     with run_folder.claimed(out):
-        missing = [each for each in planned if not has_ended(each, out, on_boards=on_boards)]
+        missing = [each for each in planned if not has_ended(each, out, digests, on_boards=on_boards)]
         say(_plan_words(planned, missing, out, jobs))
         run_all(
             [(each.label, each.config, out / each.folder) for each in missing],
@@ -243,10 +246,29 @@ def check_settings(one_of_each: Sequence[PlannedRun]) -> None:
                 device.kit.proxy_model(device.public)
 
 
-def has_ended(planned: PlannedRun, out: Path, *, on_boards: bool = False, early: str = "") -> bool:
+class DataDigests:
+    """The digests of the data sets of a study, each of which is read once."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, str | None] = {}
+
+    def of(self, config: Config) -> str | None:
+        """Return the digest of a run's data set; None: it cannot be read now, so there is nothing to compare."""
+        seed, folder, classes = config.federation.seed, config.file.parent, config.federation.classes
+        key = repr((config.data, seed, folder, classes))
+        if key not in self._known:
+            self._known[key] = None
+            with suppress(UsageError, MissingExtra):
+                self._known[key] = load_dataset(config.data, seed, folder, classes).sha256
+        return self._known[key]
+
+
+def has_ended(
+    planned: PlannedRun, out: Path, digests: DataDigests, *, on_boards: bool = False, early: str = ""
+) -> bool:
     """Whether this run is finished, or ended early for the reason `early`.
 
-    Raises UsageError where its folder holds another run.
+    Raises UsageError where its folder holds another run, or one with other samples.
     """
     folder = out / planned.folder
     if not (folder / "summary.json").exists():
@@ -260,4 +282,6 @@ def has_ended(planned: PlannedRun, out: Path, *, on_boards: bool = False, early:
     if found.on_boards is not on_boards:
         where = "in a simulation" if on_boards else "on boards"
         raise UsageError(f"{folder}: holds a run {where}; give --out another folder, or remove this one")
+    if (folder / run_folder.SAMPLES).exists() and (sha256 := digests.of(planned.config)):
+        run_folder.check_samples(folder, sha256)
     return True

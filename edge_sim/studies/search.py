@@ -25,7 +25,7 @@ from edge_sim.config.settings import Config
 from edge_sim.runs import run_folder
 from edge_sim.runs.runner import ObserverFor
 from edge_sim.studies.axes import Axis, choices, number_of_choices
-from edge_sim.studies.planned_runs import PlannedRun, Setting, has_ended, label, planned_run
+from edge_sim.studies.planned_runs import DataDigests, PlannedRun, Setting, has_ended, label, planned_run
 from edge_sim.studies.study_runs import InMemory, StudyProgress, TimeLeft
 
 if TYPE_CHECKING:
@@ -86,7 +86,7 @@ def search_runs(
         line: min(search.trials or number_of_choices(axes, line), number_of_choices(axes, line)) for line in lines
     }
     left = TimeLeft(int(sum(wanted.values())) * len(around) * len(seeds))
-    runner = _Runner(out, search, left, observer, InMemory())
+    runner = _Runner(out, search, left, observer, InMemory(), DataDigests())
     found: list[PlannedRun] = []
     with run_folder.claimed(out), _quiet():
         for condition in around:
@@ -126,12 +126,13 @@ class _Runner:
     left: TimeLeft
     observer: ObserverFor | None
     run_one: InMemory
+    digests: DataDigests
 
     def ended(self, planned: PlannedRun, proposal: Proposal, before: int) -> tuple[str, float | None]:
         """The reason why a run ended early, and its validation accuracy; before: rounds of earlier seeds."""
         folder = self.out / planned.folder
         watch = _Watch(proposal, before, folder / REPORTED, prune=self.search.prune)
-        if has_ended(planned, self.out, early=PRUNED if self.search.prune else ""):
+        if has_ended(planned, self.out, self.digests, early=PRUNED if self.search.prune else ""):
             watch.report_all()
         else:
             words = f"{planned.label} (setting {proposal.number + 1})"

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import fleets
+import numpy as np
 import pytest
 
 from coordinator.config import to_toml
@@ -64,6 +65,55 @@ def interrupt(monkeypatch: pytest.MonkeyPatch, file: Path, out: Path) -> None:
         patch.setattr(VirtualClock, "step", counted)
         with pytest.raises(KeyboardInterrupt):
             run(file, out=out)
+
+
+# -- other samples ----------------------------------------------------------------------------------------------------
+
+
+def add_noise(pictures: Path) -> None:
+    """Replace the samples by others of the same shapes."""
+    with np.load(pictures) as arrays:
+        kept = {name: arrays[name] for name in arrays.files}
+    kept["x_train"] = kept["x_train"][::-1].copy()
+    np.savez(pictures, **kept)
+
+
+def own_samples(pictures: Path, tmp_path: Path) -> tuple[Path, Path]:
+    """Return a copy of the samples, and a file that names it."""
+    samples, path = tmp_path / "samples.npz", tmp_path / "own.toml"
+    shutil.copy(pictures, samples)
+    path.write_text(to_toml(fleets.tables(samples, "local", devices=3, rounds=2)), encoding="utf-8")
+    return samples, path
+
+
+def test_a_run_does_not_go_on_with_other_samples(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    samples, path = own_samples(pictures, tmp_path)
+    interrupt(monkeypatch, path, tmp_path / "run")
+    before = contents(tmp_path / "run")
+    add_noise(samples)
+    assert cli.main(["simulate", str(path), "--out", str(tmp_path / "run"), "--resume"]) == 2
+    assert "the run in it began with other samples than [data] gives now" in capsys.readouterr().err
+    assert contents(tmp_path / "run") == before
+
+
+def test_a_study_does_not_mix_runs_with_other_samples(pictures: Path, tmp_path: Path) -> None:
+    samples, path = own_samples(pictures, tmp_path)
+    config, out = settings.load_config(path), tmp_path / "study"
+    compare(config, ["local"], [0], out)
+    compare(config, ["local"], [0], out)
+    add_noise(samples)
+    with pytest.raises(UsageError, match="began with other samples"):
+        compare(config, ["local"], [0], out)
+
+
+def test_a_finished_study_is_shown_without_its_samples(pictures: Path, tmp_path: Path) -> None:
+    samples, path = own_samples(pictures, tmp_path)
+    config, out = settings.load_config(path), tmp_path / "study"
+    found = compare(config, ["local"], [0], out)
+    samples.unlink()
+    assert compare(config, ["local"], [0], out).lines == found.lines
 
 
 # -- a run that is over -----------------------------------------------------------------------------------------------

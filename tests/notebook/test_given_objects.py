@@ -1,0 +1,117 @@
+"""Models and data that are given as objects: which functions are one model, and that no data of a run are replaced."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from torch import nn
+
+import edge_sim
+from edge_sdk.errors import UsageError
+from edge_sim.notebook.function_digest import function_digest
+
+RNG = np.random.default_rng(0)
+MEANS = RNG.normal(size=(3, 4, 4))
+SCALE = 1.0
+
+
+def samples(count, noise):
+    y = np.arange(count) % 3
+    return (MEANS[y] + noise * RNG.normal(size=(count, 4, 4))).astype(np.float32), y
+
+
+DATA = (*samples(120, 0.3), *samples(30, 0.3))
+OTHER = (*samples(120, 3.0), *samples(30, 3.0))
+TABLES = {
+    "federation": {"name": "given", "method": "local", "rounds": 1, "devices": 2},
+    "data": {"public": 0},
+    "partition": {"kind": "iid"},
+    "run": {"standalone": False},
+}
+
+
+def net(hidden, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, hidden), nn.ReLU(), nn.Linear(hidden, classes))
+
+
+def net_of(hidden):
+    def model(classes, _shape, _seed):
+        return net(hidden, classes)
+
+    return model
+
+
+def widths(result):
+    return [result.trained[device].spec.feature_dim for device in sorted(result.trained)]
+
+
+def test_functions_that_differ_in_what_they_took_in_are_different_models():
+    result = edge_sim.run(TABLES, models=[net_of(8), net_of(16)], data=DATA)
+    assert widths(result) == [8, 16]
+    rows = {"fleet": [{"model": "small"}, {"model": "large"}]}
+    named = edge_sim.run({**TABLES, **rows}, models={"small": net_of(8), "large": net_of(16)}, data=DATA)
+    assert widths(named) == [8, 16]
+
+
+def test_objects_whose_contents_nobody_knows_make_different_models_too():
+    class Box:
+        def __init__(self, hidden):
+            self.hidden = hidden
+
+    def of(box):
+        return lambda classes, _shape, _seed: net(box.hidden, classes)
+
+    assert function_digest(of(Box(8))) == function_digest(of(Box(16)))
+    assert widths(edge_sim.run(TABLES, models=[of(Box(8)), of(Box(16))], data=DATA)) == [8, 16]
+
+
+def test_a_digest_follows_code_closures_defaults_and_globals(monkeypatch):
+    def scaled(*_given):
+        return SCALE
+
+    before = function_digest(scaled)
+    assert before == function_digest(scaled)
+    monkeypatch.setattr(f"{__name__}.SCALE", 2.0)
+    assert function_digest(scaled) != before
+    assert function_digest(net_of(8)) == function_digest(net_of(8))
+    assert function_digest(lambda w=1: w) != function_digest(lambda w=2: w)
+    assert function_digest(net_of(np.zeros(3))) != function_digest(net_of(np.ones(3)))
+
+
+def test_a_digest_of_functions_that_call_each_other_ends():
+    def even(n):
+        return odd(n - 1) if n else True
+
+    def odd(n):
+        return even(n - 1) if n else False
+
+    assert len(function_digest(even)) == 8
+
+
+def test_runs_of_another_function_are_not_taken_for_those_of_this_one(tmp_path):
+    edge_sim.compare(TABLES, ["local"], models=net_of(8), data=DATA, out=tmp_path)
+    with pytest.raises(UsageError, match="holds a run with other settings"):
+        edge_sim.compare(TABLES, ["local"], models=net_of(16), data=DATA, out=tmp_path)
+
+
+@pytest.mark.parametrize("resume", [False, True])
+def test_data_of_a_run_are_not_replaced(tmp_path, resume):
+    edge_sim.run(TABLES, models=net_of(8), data=DATA, out=tmp_path)
+    before = (tmp_path / "data.npz").read_bytes()
+    with pytest.raises(UsageError, match="holds other data, of earlier runs"):
+        edge_sim.run(TABLES, models=net_of(8), data=OTHER, out=tmp_path, resume=resume)
+    assert (tmp_path / "data.npz").read_bytes() == before
+
+
+def test_a_study_without_a_folder_of_its_own_can_be_repeated(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    first = edge_sim.compare(TABLES, ["local"], models=net_of(8), data=DATA)
+    began = (tmp_path / "runs" / "given-compare" / "local" / "seed-0" / "summary.json").stat().st_mtime_ns
+    again = edge_sim.compare(TABLES, ["local"], models=net_of(8), data=DATA)
+    assert again.folder == first.folder
+    assert (tmp_path / "runs" / "given-compare" / "local" / "seed-0" / "summary.json").stat().st_mtime_ns == began
+
+
+def test_data_that_are_none_are_refused():
+    with pytest.raises(UsageError, match="data: expected x_train"):
+        edge_sim.run(TABLES, data=5)
