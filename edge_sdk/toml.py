@@ -19,7 +19,7 @@ def loads(text: str, where: str) -> dict[str, Any]:
     """The tables of a text.  Raises UsageError, which begins with `where`."""
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # no TOML; or a number or a nesting beyond what Python reads
         raise UsageError(f"{where}: not valid TOML: {error}") from None
 
 

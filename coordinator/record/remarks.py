@@ -199,8 +199,8 @@ def left_out(counts: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ..
 def claimed_too_much(devices: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
     """Warning W26: the devices that claimed more samples than they are believed to have, and what they weighed as."""
     return tuple(
-        f"W26: {device} claimed {claimed:,} samples, far more than the others, and weighed as {weighs:,}: look at it; "
-        "if the claim is true, set robust.count_factor = 0"
+        f"W26: {device} claimed {claimed:,} samples, more than [robust] believes, and weighed as {weighs:,}: look at "
+        "it; if the claim is true, raise robust.most_samples where it is set, or set robust.count_factor = 0"
         for device, (claimed, weighs) in sorted(devices.items())
     )
 

@@ -189,6 +189,8 @@ class Result:
     """Devices that were refused; each entry has the keys device, reason, message, remedy."""
     warnings: tuple[str, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=dict)
+    scalars: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of knowledge that travelled in the whole run, `up` and `down`."""
     time: Mapping[str, float] = field(default_factory=dict)
     """Times in seconds by name: wall_s, virtual_s, start_s (since 1970)."""
     memory: Mapping[str, float] = field(default_factory=dict)

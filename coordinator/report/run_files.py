@@ -325,6 +325,7 @@ def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: li
         encoding=whole.get("encoding", {}),  # older runs do not have it
         memory=whole.get("memory", {}),  # older runs do not have it
         resumed=whole.get("resumed", {}),
+        scalars={way: whole["scalars"][f"{way}_total"] for way in ("up", "down")},
         one_model=whole.get("one_model", False),
         models=tuple(whole.get("models", ("personal",))),  # older runs do not have it
         **{

@@ -37,9 +37,7 @@ def summary(result: Result) -> dict[str, Any]:
         **{f"{model}_model": _model(result, model) for model in result.models if model != "personal"},
         "metrics": _known(result.metrics.items()),
         "bytes": _bytes(result.devices),
-        "scalars": {
-            f"{way}_total": sum(getattr(r, f"scalars_{way}") for r in result.history) for way in ("up", "down")
-        },
+        "scalars": {f"{way}_total": result.scalars.get(way, 0) for way in ("up", "down")},
         "work": _work(result),
         "to_target": _to_target(result.points()),
         **({"global_to_target": _to_target(result.points("global"))} if "global" in result.models else {}),

@@ -84,6 +84,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         refused_by_devices={device: dict(kinds) for device, kinds in sorted(record.refused_by_devices.items())},
         refused_devices=tuple(record.refused_devices[name] for name in sorted(record.refused_devices)),
         warnings=server.warnings,
+        scalars={way: record.scalars[way] for way in ("up", "down")},
         metrics=means(record.metrics, {device.id for device in devices if device.learns}),
         time=dict(time),
         versions=versions(),

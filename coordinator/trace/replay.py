@@ -17,7 +17,7 @@ from coordinator.serving.server import Server
 from coordinator.trace.ledger_calls import ReplayedLedger
 from coordinator.trace.log import CoordinatorStart, Ended, Entry, Flushed, FramesSent, Heard, LedgerRefused, Ticked
 from coordinator.trace.recording_server import state_hash
-from edge_sdk.errors import RemoteProtocolError, RunFailed
+from edge_sdk.errors import RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.messages import Message
@@ -45,7 +45,8 @@ class ReplayResult:
 def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
     """Feed a trace to a new server.  Only the equipment that the run needed is loaded.
 
-    Raises RunFailed at the first frame that differs from the recorded one, or if the state at the end differs.
+    Raises RunFailed at the first frame that differs from the recorded one, or if the state at the end differs, and
+    UsageError for a trace without a beginning.
     """
     checker = _Checker()
     server: Server | None = None
@@ -64,7 +65,7 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
                 all_lives.callback(server.close)
                 server.connect()
             elif server is None or ledger is None:
-                raise RunFailed("the trace begins in the middle: it has lost its first entries")
+                raise UsageError("the trace begins in the middle: it has lost its first entries")
             elif isinstance(given, Ended):
                 checker.settle()
                 ended = True
@@ -78,7 +79,7 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
             for frame in event.sent:
                 checker.expect(frame)
     if server is None:
-        raise RunFailed("the trace holds nothing: the run was killed before the coordinator had begun")
+        raise UsageError("the trace holds nothing: the run was killed before the coordinator had begun")
     return ReplayResult(
         server=server,
         lives=lives,
@@ -108,7 +109,7 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
                 yield event
             event = _Event(entry)
         elif event is None:
-            raise RunFailed("the trace begins in the middle: it has lost its first entries")
+            raise UsageError("the trace begins in the middle: it has lost its first entries")
         elif isinstance(entry, FramesSent):
             event.sent.append(entry)
         else:

@@ -30,7 +30,8 @@ class RobustTable:
 
     count_factor: Annotated[float, Real(0.0, 1e9)] = 7.0
     """The most samples that a device is believed to have, as a multiple of the median over the devices that have
-    joined; who claims more weighs as the median; 0: everybody is believed."""
+    joined (of an even number, the lower one in the middle); who claims more weighs as the median; 0: everybody is
+    believed."""
     most_samples: Count = 0
     """The same as a number, where you know what your devices can hold: who claims more weighs as so many; 0: no such
     bound."""

@@ -73,7 +73,7 @@ def _table(path: Path) -> dict[str, Any]:
         table = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UsageError(f"partition.file: {path}: no such file") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"partition.file: {path}: not a readable JSON file: {error}") from None
     if not isinstance(table, dict) or not isinstance(table.get("devices"), dict):
         raise UsageError(f'{path}: expected {{"devices": {{"device-00": [row, ...], ...}}}}')

@@ -57,7 +57,7 @@ def run_federation(
 
     on_round, on_device: are called with RoundNews after each round, and with DeviceNews as devices join.  out: the run
     directory, which then holds what `edge-sdk simulate` writes; nobody else may run in it meanwhile.  keep_models:
-    write the trained models there, too.  broker: `memory` (virtual time, one thread, repeatable bit for bit),
+    write the models of `trained` there, too.  broker: `memory` (virtual time, one thread, repeatable bit for bit),
     `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).  resume: go
     on with the run in `out`.  options: quarantine and trace, as of `edge-sdk simulate`.
 

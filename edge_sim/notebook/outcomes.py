@@ -46,7 +46,8 @@ class SimulationResult(Result):
     folder: Path | None = None
     """The run directory, which `edge-sdk report` reads; None: the run was kept in memory."""
     trained: Mapping[str, Model] = field(default_factory=dict, compare=False)
-    """The trained personal models by device id; empty over a broker, and of a run that was read from its folder."""
+    """The devices' models by device id, as the run leaves them: where the method sends a mean at the end, with that
+    mean.  Empty over a broker, and of a run that was read from its folder."""
 
     @property
     def accuracy(self) -> float | None:

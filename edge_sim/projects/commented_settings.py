@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import math
 import shlex
 import sys
 import textwrap
@@ -19,6 +20,8 @@ from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.messages import EncodingSpec, TrainSpec
+from edge_sdk.protocol.schema import ID
+from edge_sdk.protocol.topics import is_id
 from edge_sdk.reductions.influence import RobustTable
 from edge_sim.config.scenario import ScenarioTable
 from edge_sim.config.settings import DataTable, FaultsTable, FleetRow, PartitionTable, RunTable
@@ -40,6 +43,10 @@ ABOUT: Mapping[str, str] = {
     "scenario": "What may happen to the broker and the coordinator; docs/reference/scenarios.md.",
     "run": "How the simulation computes; docs/how-to/speed.md.",
 }
+FEATURES, WITH_WIDTH = 64, "resnet"
+"""The width of features that a file begins with, and a family of models that have a width switch."""
+CLASSES = 10
+"""The classes of the data of a file's first run, which devices hold between them."""
 SIMULATED = "Only edge-sdk simulate, compare and sweep read what follows; a coordinator lets it stand."
 
 
@@ -49,6 +56,8 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError(
             f"--method {args.method}: no such method; {meant(args.method, method_names())}see edge-sdk methods"
         )
+    if not is_id(args.name):
+        raise UsageError(f"--name {args.name!r}: use a-z, 0-9 and -, at most {ID.most} of them")
     text = commented(load_method(args.method)(), name=args.name, devices=args.devices, rounds=args.rounds)
     if str(args.file) == "-":
         sys.stdout.write(text)
@@ -65,11 +74,17 @@ def command(args: argparse.Namespace) -> int:
 
 
 def commented(method: Method[Any], *, name: str, devices: int, rounds: int) -> str:
-    """Return the text: keys that must be set are set, all others are commented out and show their default."""
+    """Return the text: what a first run needs is set, all other keys are commented out and show their default."""
     given: dict[str, dict[str, Any]] = {
         "federation": {"name": name, "method": method.name, "rounds": rounds, "devices": devices},
         "fleet": {"count": devices},
     }
+    if method.same_width:
+        given["federation"]["feature_dim"] = FEATURES
+    if "width" in method.needs:
+        given["fleet"]["model"] = WITH_WIDTH
+    if devices * PartitionTable().classes_per_device < CLASSES:
+        given["partition"] = {"classes_per_device": math.ceil(CLASSES / devices)}
     shared: dict[str, type] = {
         "federation": FederationTable,
         f"method.{method.name}": method.params_type,

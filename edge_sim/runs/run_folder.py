@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 
 from coordinator.config import to_toml
@@ -91,21 +91,20 @@ def keep_samples(folder: Path, sha256: str) -> None:
         text_files.replace_file(path, f"{sha256}\n")
 
 
-def has_other_samples(folder: Path, sha256: str) -> bool:
-    """Whether the run in a folder began with other samples; those of older versions do not tell."""
-    try:
-        return (folder / SAMPLES).read_text(encoding="utf-8").strip() != sha256
-    except (OSError, UnicodeDecodeError):
-        return False
-
-
-def check_samples(folder: Path, sha256: str) -> None:
-    """Raise UsageError where the run in a folder began with other samples."""
-    if has_other_samples(folder, sha256):
+def check_samples(folder: Path, before: str, now: str) -> None:
+    """Raise UsageError where a run began with other samples.  before, now: digests; an empty one is not known."""
+    if before and now and before != now:
         raise UsageError(
             f"{folder}: the run in it began with other samples than [data] gives now; give it those samples again, or "
             "--out another folder"
         )
+
+
+def kept_samples(folder: Path) -> str:
+    """Return the digest that `keep_samples` wrote; empty for runs of older versions, which do not tell."""
+    with suppress(OSError, UnicodeDecodeError):
+        return (folder / SAMPLES).read_text(encoding="utf-8").strip()
+    return ""
 
 
 def unused(folder: Path) -> Path:

@@ -112,7 +112,7 @@ def run_in(
             run_folder.check_new(out)
         fleet = fleet or build_fleet(parsed)
         if out is not None and resume:
-            run_folder.check_samples(out, fleet.dataset.sha256)
+            run_folder.check_samples(out, run_folder.kept_samples(out), fleet.dataset.sha256)
         parsed, _ = choice.resolve_engine(parsed, fleet, out)
         return _run_in(
             out,
@@ -211,13 +211,13 @@ def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: Obse
     """
     if folder is None:
         return _alone(alone, fleet, observer)
-    settings, sha256 = to_toml(alone.tables), fleet.dataset.sha256
-    known = run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings
-    if known and not run_folder.has_other_samples(folder, sha256):
-        return read_run(folder)
+    settings = to_toml(alone.tables)
+    if run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
+        kept = read_run(folder)
+        if kept.data.get("sha256", fleet.dataset.sha256) == fleet.dataset.sha256:
+            return kept
     found = _alone(alone, fleet, observer)
     write_run(found, settings, folder)
-    run_folder.keep_samples(folder, sha256)
     return found
 
 

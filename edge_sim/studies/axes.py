@@ -10,9 +10,11 @@ from __future__ import annotations
 import itertools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from coordinator.config import read_values
 from coordinator.report.compare import ALONE
@@ -147,13 +149,16 @@ def _axis_of(key: str, values: Sequence[Any]) -> Axis:
     ends: tuple[Any, ...] = ()
     if isinstance(values, str):
         ends, values = _ends(key, values), _values(key, values)
+    if not isinstance(values, Iterable):
+        raise UsageError(f"--over {key}: expected several values, found {values!r}")
+    plain = [value.item() if isinstance(value, np.generic) else value for value in values]
     if key in OTHER_OPTIONS:
         raise UsageError(f"--over {key}: this is what {OTHER_OPTIONS[key]} is for")
     if parts[0] == "method" and len(parts) != 3:
         raise UsageError(f"--over {key}: name the method, as in method.NAME.{parts[-1]}")
-    if len(parts) < 2 or not values:
+    if len(parts) < 2 or not plain:
         raise UsageError(f"--over {key}: expected SECTION.KEY and one value at least")
-    found = {repr(value): value for value in values}
+    found = {repr(value): value for value in plain}
     return Axis(key, ends or tuple(found.values()), is_range=bool(ends))
 
 

@@ -250,14 +250,14 @@ class DataDigests:
     """The digests of the data sets of a study, each of which is read once."""
 
     def __init__(self) -> None:
-        self._known: dict[str, str | None] = {}
+        self._known: dict[str, str] = {}
 
-    def of(self, config: Config) -> str | None:
-        """Return the digest of a run's data set; None: it cannot be read now, so there is nothing to compare."""
+    def of(self, config: Config) -> str:
+        """Return the digest of a run's data set; empty: it cannot be read now, so there is nothing to compare."""
         seed, folder, classes = config.federation.seed, config.file.parent, config.federation.classes
         key = repr((config.data, seed, folder, classes))
         if key not in self._known:
-            self._known[key] = None
+            self._known[key] = ""
             with suppress(UsageError, MissingExtra):
                 self._known[key] = load_dataset(config.data, seed, folder, classes).sha256
         return self._known[key]
@@ -282,6 +282,6 @@ def has_ended(
     if found.on_boards is not on_boards:
         where = "in a simulation" if on_boards else "on boards"
         raise UsageError(f"{folder}: holds a run {where}; give --out another folder, or remove this one")
-    if (folder / run_folder.SAMPLES).exists() and (sha256 := digests.of(planned.config)):
-        run_folder.check_samples(folder, sha256)
+    if before := found.data.get("sha256", ""):
+        run_folder.check_samples(folder, before, digests.of(planned.config))
     return True

@@ -15,6 +15,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -26,7 +27,7 @@ from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_seconds
 from coordinator.report.progress import Progress
 from coordinator.report.run_files import write_run
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import RunFailed, UsageError
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import Fleet, build_fleet, rebuilt
 from edge_sim.runs import run_folder
@@ -151,6 +152,11 @@ def _at_once(todo: Sequence[tuple[str, Config, Path]], left: TimeLeft, jobs: int
                 sys.stderr.write(
                     f"{waiting[future]} ({place} of {len(todo)} done): {words} in {human_seconds(took_s)}{rest}\n"
                 )
+        except BrokenProcessPool:
+            raise RunFailed(
+                "a process that carried out runs was ended from outside (memory, signals); finished runs are kept: the "
+                "same command goes on, and a smaller --jobs needs less memory"
+            ) from None
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for process in multiprocessing.active_children():

@@ -13,6 +13,8 @@ from edge_sdk.cli import main
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sim.config import settings
 from edge_sim.config.settings import DataTable, FleetRow, PartitionTable, RunTable
+from edge_sim.fleet.feasible import check_feasible
+from edge_sim.fleet.fleet import build_fleet
 from edge_sim.projects.commented_settings import commented
 from edge_sim.projects.field_words import words
 
@@ -54,3 +56,27 @@ def test_the_file_runs_and_is_never_overwritten(tmp_path: Path, capsys: pytest.C
 def test_a_dash_prints_it(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init", "-"]) == 0
     assert toml.loads(capsys.readouterr().out, "-")["federation"]
+
+
+@pytest.mark.parametrize("name", method_names())
+def test_the_fleet_of_a_new_file_fits_its_method(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "federation.toml"
+    assert main(["init", str(file), "--method", name]) == 0
+    check_feasible(build_fleet(settings.load_config(file)), ())
+
+
+@pytest.mark.parametrize("devices", range(1, 5))
+def test_few_devices_hold_all_classes(devices: int, tmp_path: Path) -> None:
+    file = tmp_path / "federation.toml"
+    assert main(["init", str(file), "--devices", str(devices)]) == 0
+    fleet = build_fleet(settings.load_config(file))
+    assert len({int(label) for device in fleet.devices for label in device.data.train.y}) == 10
+
+
+@pytest.mark.parametrize("name", ["A B", "", "../e", "a\nb"])
+def test_a_name_that_no_federation_has_is_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["init", str(tmp_path / "f.toml"), "--name", name]) == 2
+    assert "--name" in capsys.readouterr().err
+    assert not (tmp_path / "f.toml").exists()

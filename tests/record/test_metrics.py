@@ -101,6 +101,7 @@ def worked():
         rounds_done=2,
         devices=devices,
         history=history,
+        scalars={"up": 150, "down": 420},
     )
 
 
@@ -109,7 +110,7 @@ def test_a_summary_has_them_all():
     assert whole["own_task"]["amp"] == pytest.approx((10 * 0.9 + 30 * 0.5) / 40)
     assert whole["own_task"]["fm"] == pytest.approx(0.04)
     assert whole["own_task"]["wlp"] == 0.5
-    assert whole["scalars"] == {"up_total": 140, "down_total": 280}
+    assert whole["scalars"] == {"up_total": 150, "down_total": 420}
     assert whole["work"] == {
         "device_flops_total": 1100,  # what devices evaluate after the last round included
         "device_flops_per_round": 500,
