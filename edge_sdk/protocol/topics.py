@@ -73,6 +73,11 @@ def coordinator_status(federation: str) -> str:
     return f"{ROOT}/{_level(federation)}/coord"
 
 
+def is_coordinator_status(topic: str) -> bool:
+    """Whether a topic is that of a coordinator's retained status."""
+    return matches(f"{ROOT}/+/coord", topic)
+
+
 def control(federation: str) -> str:
     """Return the topic on which an operator publishes to the coordinator."""
     return f"{ROOT}/{_level(federation)}/ctl"

@@ -23,6 +23,7 @@ from suite import frames, until
 
 from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import LocalProtocolError, UsageError
+from edge_sdk.protocol.topics import coordinator_status, down
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, SendRefused, TransportEvent
 from edge_sdk.transport.mqtt import connection, paho_client, retry, socket_loop
 from edge_sdk.transport.mqtt import transport as mqtt
@@ -398,6 +399,31 @@ def test_an_older_subscription_of_the_session_is_not_heard(opened: Opener, broke
     now.send("t/old/1", b"1")
     now.send("t/new/1", b"2")
     assert frames(now, 1) == [("t/new/1", b"2")]
+
+
+def test_of_a_status_only_the_newest_one_comes_after_a_reconnect(opened: Opener) -> None:
+    if shutil.which("mosquitto") is None:
+        pytest.skip("mosquitto is not on PATH")
+    status, task = coordinator_status("fed"), down("fed", "me", "task")
+    with EmbeddedBroker("mosquitto") as broker:
+        device, coordinator = opened(broker.url, "me"), opened(broker.url, "coordinator")
+        device.connect([status, task])
+        coordinator.connect([])
+        until(device, Connected), until(coordinator, Connected)
+        coordinator.send(status, b"running", retain=True)
+        assert frames(device, 1) == [(status, b"running")]
+        device.close()
+        for state in (b"finished", b"ready"):
+            coordinator.send(status, state, retain=True)
+        coordinator.send(task, b"1")
+        watcher = opened(broker.url, "watcher")
+        watcher.connect([status])
+        while frames(watcher, 1) != [(status, b"ready")]:  # the broker has them all
+            pass
+        back = opened(broker.url, "me")
+        back.connect([status, task])
+        assert sorted(frames(back, 2)) == [(status, b"ready"), (task, b"1")]
+        assert back.poll(0.3) is None
 
 
 def test_a_frame_that_expires_does_not_wait_for_its_receiver(opened: Opener) -> None:

@@ -9,21 +9,36 @@ packets, whole and one at a time.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 
 PIECE_BYTES = 64 * 1024
 """The most that is read at once, unless a packet is longer: a frame in one message, or hundreds of receipts."""
-_PUBLISH, _KIND, _QUALITY, _QUALITY_2 = 0x30, 0xF0, 0x06, 0x04
-"""In the first byte of a packet: the kind of a message, and the bits of kind and quality of service."""
+_PUBLISH, _KIND, _QUALITY, _QUALITY_2, _RETAINED = 0x30, 0xF0, 0x06, 0x04, 0x01
+"""In the first byte of a packet: the kind of a message, the bits of kind and quality of service, and whether the broker
+sends the message because of a subscription, as the newest one of its topic."""
 _DISCONNECT, _REASON_STRING = 0xE0, 0x1F
 """The first byte of a DISCONNECT, and the property with words for its reason."""
 _LENGTH_BYTES = 4
 """The most bytes that tell the length of a packet, behind the one for its kind."""
 
-TakeMessage = Callable[[str, bytes, int, int], None]
-"""A function of the topic, the payload, the packet id (0: none) and the quality of service of a message."""
+
+class ReceivedMessage(NamedTuple):
+    """A message from the broker."""
+
+    topic: str
+    payload: bytes
+    packet_id: int
+    """0: none."""
+    quality: int
+    """The quality of service."""
+    retained: bool
+    """Whether the broker sends it because of a subscription, as the newest one of its topic."""
+
+
+TakeMessage = Callable[[ReceivedMessage], None]
 
 
 class LeanClient(Client):
@@ -73,7 +88,7 @@ class LeanClient(Client):
         del self._ahead[:size]
         if found is None:
             return super().loop_read(max_packets)
-        self._take_message(*found)
+        self._take_message(found)
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def loop_write(self) -> MQTTErrorCode:
@@ -125,7 +140,7 @@ class LeanClient(Client):
         endless = 2 + _LENGTH_BYTES  # so much of a length without end is enough for paho to refuse it
         return endless if len(self._ahead) >= endless else 0
 
-    def _message(self, packet: memoryview) -> tuple[str, bytes, int, int] | None:
+    def _message(self, packet: memoryview) -> ReceivedMessage | None:
         """Return the message in a packet, for `take_message`; None: it is malformed, and paho says what is wrong."""
         try:
             _, at = _number(packet, 1)
@@ -140,7 +155,9 @@ class LeanClient(Client):
                 at += properties_bytes
         except (IndexError, UnicodeDecodeError):
             return None
-        return (topic, bytes(packet[at:]), packet_id, quality) if topic and at <= len(packet) else None
+        if not topic or at > len(packet):
+            return None
+        return ReceivedMessage(topic, bytes(packet[at:]), packet_id, quality, bool(packet[0] & _RETAINED))
 
     def _sock_recv(self, bufsize: int) -> bytes:
         """Answer paho, which reads the socket here and nowhere else, from the packet that is meant for it."""

@@ -24,7 +24,7 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.topics import matches
+from edge_sdk.protocol.topics import is_coordinator_status, matches
 from edge_sdk.transport.base import Connected, Incoming, SendRefused, TransportEvent
 from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, is_packet
 from edge_sdk.transport.mqtt import reasons
@@ -36,7 +36,7 @@ from edge_sdk.transport.mqtt.connection import (
     ReconnectingTransport,
 )
 from edge_sdk.transport.mqtt.pace import Pace
-from edge_sdk.transport.mqtt.paho_client import LeanClient
+from edge_sdk.transport.mqtt.paho_client import LeanClient, ReceivedMessage
 from edge_sdk.transport.mqtt.reasons import DisconnectReason
 from edge_sdk.transport.mqtt.retry import ConnectionResult
 from edge_sdk.transport.mqtt.send_queue import MAX_IN_FLIGHT, QueuedMessage
@@ -327,19 +327,25 @@ class _Link:
         self._inbox.put(Connected())
 
     def _on_message(self, _client: Client, _data: object, message: MQTTMessage) -> None:
-        self._take_message(message.topic, bytes(message.payload), message.mid, message.qos)
+        self._take_message(
+            ReceivedMessage(message.topic, bytes(message.payload), message.mid, message.qos, bool(message.retain))
+        )
 
-    def _take_message(self, topic: str, payload: bytes, packet_id: int, quality: int) -> None:
+    def _take_message(self, message: ReceivedMessage) -> None:
         """Pass a frame on, or a packet of a long one; only frames may wait for their acknowledgement.
 
-        A broker stops after a few messages that are not acknowledged.
+        A broker stops after a few messages that are not acknowledged.  A status that it has kept in the session since
+        an earlier connection says nothing of now: the newest one is retained, and follows from the subscription.
         """
+        topic, payload, packet_id, quality, retained = message
         now_s, packet = time.monotonic(), is_packet(payload)
         event: TransportEvent | None = None
         waits = False
         try:
             if not any(matches(pattern, topic) for pattern in self._settings.subscriptions):
                 return  # from an older subscription of this session, or a mistake of the broker
+            if not (self.ready or retained) and is_coordinator_status(topic):
+                return
             if not self._chunked_link.passes(topic, payload, now_s, chunk=packet):
                 return
             if packet:
