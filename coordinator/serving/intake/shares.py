@@ -22,9 +22,9 @@ REPEAT_S = 0.5
 """Seconds within which an upload of the same bytes is not looked at again.  After a restart of the coordinator devices
 repeat one a second later, and the network may carry the first one more slowly than the second: so it is clearly less.
 It takes nothing of the share: a device that repeats itself without pause can still send its next upload."""
-HONEST_COPIES = 1
+HONEST_COPIES = 2
 """Copies of an upload within REPEAT_S that are not reported: a broker may deliver a message twice, and an upload may
-cross the request for it."""
+cross the request for it; a device that was started anew sends its stored upload on its own, too."""
 MOST_NAMES = 4096
 """The most senders outside the federation whose share is kept one by one."""
 
