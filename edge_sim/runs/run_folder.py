@@ -91,7 +91,7 @@ def keep_samples(folder: Path, sha256: str) -> None:
         text_files.replace_file(path, f"{sha256}\n")
 
 
-def check_samples(folder: Path, before: str, now: str) -> None:
+def check_same_samples(folder: Path, before: str, now: str) -> None:
     """Raise UsageError where a run began with other samples.  before, now: digests; an empty one is not known."""
     if before and now and before != now:
         raise UsageError(

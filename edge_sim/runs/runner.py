@@ -112,7 +112,7 @@ def run_in(
             run_folder.check_new(out)
         fleet = fleet or build_fleet(parsed)
         if out is not None and resume:
-            run_folder.check_samples(out, run_folder.kept_samples(out), fleet.dataset.sha256)
+            run_folder.check_same_samples(out, run_folder.kept_samples(out), fleet.dataset.sha256)
         parsed, _ = choice.resolve_engine(parsed, fleet, out)
         return _run_in(
             out,

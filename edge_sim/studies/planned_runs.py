@@ -283,5 +283,5 @@ def has_ended(
         where = "in a simulation" if on_boards else "on boards"
         raise UsageError(f"{folder}: holds a run {where}; give --out another folder, or remove this one")
     if before := found.data.get("sha256", ""):
-        run_folder.check_samples(folder, before, digests.of(planned.config))
+        run_folder.check_same_samples(folder, before, digests.of(planned.config))
     return True

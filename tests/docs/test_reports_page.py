@@ -17,6 +17,7 @@ from coordinator.report.run_files import ACCURACY_COLUMNS, OWN_TASK_COLUMNS, wri
 from coordinator.report.summary import summary
 from edge_sim.clock import resumption
 from edge_sim.config import settings
+from edge_sim.runs import run_folder
 from edge_sim.runs.runner import run
 from edge_sim.studies.axes import SETTINGS
 
@@ -62,7 +63,8 @@ def shared_models(whole):
 
 def test_every_file_is_listed(result, tmp_path):
     write_run(result, "", tmp_path / "run")
-    assert {name for (name,) in names("Files of a run")} == {path.name for path in (tmp_path / "run").iterdir()}
+    written = {path.name for path in (tmp_path / "run").iterdir()}
+    assert {name for (name,) in names("Files of a run")} == written | {run_folder.SAMPLES}
     assert set(OWN_TASK_COLUMNS) | set(ACCURACY_COLUMNS) - {"round", "device"} <= set(re.findall(r"`(\w+)`", PAGE))
     write_comparison(comparison(result), tmp_path)
     assert {name for (name,) in names("compare")} == {path.name for path in tmp_path.iterdir()} - {"run"}
