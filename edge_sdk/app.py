@@ -16,9 +16,8 @@ from edge_sdk.device.app_model import OnNewModel
 from edge_sdk.device.data_supply import OwnData
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.recent_lines import round_lines
-from edge_sdk.errors import EdgeError, MissingExtra, Refused, UsageError
-from edge_sdk.identity.folder import open_identity
-from edge_sdk.identity.signatures import Role
+from edge_sdk.errors import EdgeError, MissingExtra, ModelError, Refused, RunFailed, UsageError
+from edge_sdk.identity.folder import BROKER_NEEDED, open_device_identity
 from edge_sdk.loading import error_text, load_function, user_place
 from edge_sdk.models.base import Model
 from edge_sdk.plugins import plugin_faults
@@ -123,33 +122,36 @@ def run_device(
     Raises Refused, RunFailed, StoreError or UsageError.
     """
     if broker is None and keys is None:
-        raise UsageError("give --broker URL, or --identity DIR with the folder that edge-sdk enroll made")
+        raise UsageError(BROKER_NEEDED)
     name = _checked(broker=broker, tls=tls, federation=federation, identity=identity, keys=keys, state=state)
     given = PublicSet.load(public) if public is not None else None
     own_policy = load_policy(policy) if policy is not None else None
     parts = load_app(app)
-    agent = Agent(
-        federation=federation,
-        broker=broker,
-        tls=None if tls == NO_FILES else tls,
-        identity=keys or name,
-        state=state or Path("state") / name,
-        board=detect(),
-        model=parts.model,
-        data=parts.data,
-        public=given or parts.public,
-        disclose_classes=parts.disclose_classes,
-        cloud_safe=cloud_safe,
-        sends_logs=sends_logs,
-        share_weights=parts.share_weights,
-        privacy=parts.privacy,
-        proxy=parts.proxy,
-        max_drop=parts.max_drop,
-        policy=own_policy or parts.policy or Policy(),
-        meter=parts.meter,
-        on_new_model=on_new_model or parts.on_new_model,
-        quarantine=quarantine,
-    )
+    try:
+        agent = Agent(
+            federation=federation,
+            broker=broker,
+            tls=None if tls == NO_FILES else tls,
+            identity=keys or name,
+            state=state or Path("state") / name,
+            board=detect(),
+            model=parts.model,
+            data=parts.data,
+            public=given or parts.public,
+            disclose_classes=parts.disclose_classes,
+            cloud_safe=cloud_safe,
+            sends_logs=sends_logs,
+            share_weights=parts.share_weights,
+            privacy=parts.privacy,
+            proxy=parts.proxy,
+            max_drop=parts.max_drop,
+            policy=own_policy or parts.policy or Policy(),
+            meter=parts.meter,
+            on_new_model=on_new_model or parts.on_new_model,
+            quarantine=quarantine,
+        )
+    except ModelError as error:
+        raise UsageError(str(error)) from error
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))
     spec = parts.model.spec
@@ -157,14 +159,22 @@ def run_device(
     for fault in plugin_faults():
         _say(f"{name}: {fault}; a federation that needs it refuses this device")
     signal.signal(signal.SIGTERM, lambda _number, _frame: agent.stop())
+    _say(f"{name}: {_ending_of(agent)}")
+
+
+def _ending_of(agent: Agent) -> str:
+    """Run an agent, and return how that ended.  Raises Refused, RunFailed or StoreError where the owner must act."""
     try:
         agent.run()
     except Refused as refusal:
         if refusal.reason != "drained":
             raise
-        _say(f"{name}: {refusal}")
-        return
-    _say(f"{name}: {'the federation is complete' if agent.over else 'stopped; start again to go on from here'}")
+        return str(refusal)
+    except RunFailed as ending:
+        if not agent.missed_the_end:
+            raise
+        return str(ending)
+    return "the federation is complete" if agent.over else "stopped; start again to go on from here"
 
 
 def _checked(
@@ -191,12 +201,7 @@ def _checked(
 
 def _name(identity: str | None, keys: Path | None) -> str:
     """Return the device's id.  Raises UsageError if the identity folder is of another device than `identity`."""
-    if keys is None:
-        return identity or _host_name()
-    own = open_identity(keys, Role.DEVICE)
-    if identity not in (None, own.name):
-        raise UsageError(f"--id {identity}: {keys} is the identity of {own.name}; give one of the two")
-    return own.name
+    return identity or _host_name() if keys is None else open_device_identity(keys, identity).name
 
 
 def _print_round(name: str, report: RoundReport) -> None:

@@ -34,6 +34,8 @@ class Subcommand:
     function: str
     """`module:function` that carries it out: from the arguments to the exit code.  It is loaded when the command runs,
     so that its module may import at its top what the command needs."""
+    log_level: int = logging.CRITICAL
+    """The least level that is logged to stderr without --verbose."""
 
     def run(self, args: argparse.Namespace) -> int:
         """Carry it out; the exit code."""
@@ -159,10 +161,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Results repeat bit for bit only if one thread does the sums; this must be set before numpy is imported.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     args = _arguments(argv)
-    logging.basicConfig(
-        level=logging.DEBUG if args.verbose else logging.CRITICAL, format="%(asctime)s %(name)s %(message)s"
-    )
     command: Subcommand = args.command
+    logging.basicConfig(
+        level=logging.DEBUG if args.verbose else command.log_level, format="%(asctime)s %(name)s %(message)s"
+    )
     try:
         return command.run(args)
     except EdgeError as error:

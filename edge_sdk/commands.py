@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
 from edge_sdk.cli import OneLineParser, Subcommand, add_cloud_safe_option, add_tls_options, whole_number
@@ -222,6 +223,7 @@ DEVICE = Subcommand(
     example="edge-sdk device --broker mqtt://lab:1883 --federation cameras --app my_app:make --id device-07",
     arguments=_device_arguments,
     function="edge_sdk.app:command",
+    log_level=logging.ERROR,  # what the app raises in training has its trace there alone: it does not travel
 )
 BOARDS = Subcommand(
     name="boards",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import statistics
 import sys
 import time
@@ -52,7 +53,10 @@ class Progress(RunObserver):
 
     def turned_away(self, device: str, message: str) -> None:
         """Say who was refused, and why."""
-        self._line(f"refused {message}" if device in message else f"refused {device}: {message}")
+        names_it = re.search(
+            rf"(?<![\w-]){re.escape(device)}(?![\w-])", message
+        )  # `device-1` is no part of `device-10`
+        self._line(f"refused {message}" if names_it else f"refused {device}: {message}")
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
         """Say how far the run is, its accuracy and its bytes, and the time left."""

@@ -186,6 +186,11 @@ class Participant(ParticipantHooks):
             raise RunFailed(f"the coordinator ended the run: {self.session.reason}")
 
     @property
+    def missed_the_end(self) -> bool:
+        """Whether the run has ended with success, but without this device's closing exchange."""
+        return self.session.reason == session.MISSED_THE_END
+
+    @property
     def over(self) -> bool:
         """Whether the session has ended, with success or without."""
         return self.session.phase in (session.SessionPhase.DONE, session.SessionPhase.REFUSED)

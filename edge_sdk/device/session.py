@@ -29,7 +29,10 @@ IDLE_HELLO_S = 60.0
 """A device that receives nothing for this long sends Hello again: perhaps its Assign was lost, the coordinator counts
 it as away, or the coordinator was restarted unnoticed."""
 
-MISSED_THE_END = "it finished without this device's closing exchange, so the model lacks what the last round brought"
+MISSED_THE_END = (
+    "it finished without this device's closing exchange, so the model lacks what the last round brought; it keeps what "
+    "it learnt before, and this device joins the federation's next run once it is started again"
+)
 """Why a session ends without success although the run succeeded."""
 
 BEFORE_FIRST = ExchangeId(-1, 0)

@@ -30,6 +30,8 @@ COORDINATOR_FOLDER, OPERATOR_FOLDER = "coordinator", "operator"
 """The identity folders in the folder of a lab."""
 FORMAT = 1
 """The version of identity.json."""
+BROKER_NEEDED = "give --broker URL, or --identity DIR with the folder that edge-sdk enroll made"
+"""What to do where a device is given neither."""
 AFTER_BACKUP = 1 << 20
 """By how much a counter rises when its folder came back from a backup: more starts than were lost with it."""
 
@@ -132,7 +134,10 @@ def open_identity(folder: Path, role: Role) -> Identity:
     """
     about = _read_about(folder, role)
     if about.role != role.value:
-        raise UsageError(f"{folder} is the identity of a {about.role}, expected one of a {role.value}")
+        found = _HOLDER.get(about.role, "an unknown role")
+        raise UsageError(
+            f"{folder} is the identity of {found}, expected that of {_HOLDER[role.value]}; {_ORIGIN[role]}"
+        )
     keys = crypto_keys()
     key: Key = keys.read_signing_key(key_files.read_secret(folder / SIGNING), folder / SIGNING)
     certificate = key_files.read_part(folder / CERTIFICATE)
@@ -142,6 +147,17 @@ def open_identity(folder: Path, role: Role) -> Identity:
     if fault:
         raise UsageError(f"{folder / CERTIFICATE} {fault}")
     return Identity(folder, about, key, _exchange_key(folder, about))
+
+
+def open_device_identity(folder: Path, device: str | None) -> Identity:
+    """Read the identity folder of a device.  Raises UsageError as `open_identity` does, and if it is of another device.
+
+    device: the id that was given beside the folder; None: none was.
+    """
+    own = open_identity(folder, Role.DEVICE)
+    if device not in (None, own.name):
+        raise UsageError(f"--id {device}: {folder} is the identity of {own.name}; give one of the two")
+    return own
 
 
 def _exchange_key(folder: Path, about: IdentityCard) -> ExchangeKey | None:
@@ -176,6 +192,12 @@ def crypto_certificates() -> ModuleType:
     return module
 
 
+_HOLDER = {
+    Role.DEVICE.value: "a device",
+    Role.COORDINATOR.value: "a coordinator",
+    Role.OPERATOR.value: "an operator",
+}
+"""The holder of each role, in words."""
 _ORIGIN = {
     Role.DEVICE: "edge-sdk enroll --claim FILE makes one",
     Role.COORDINATOR: "restore it from a backup of its lab",

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from edge_sdk.data import Preprocess, Raw
-from edge_sdk.errors import EdgeError, UsageError
+from edge_sdk.errors import EdgeError, ModelError, UsageError
 from edge_sdk.loading import load_function
 from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
@@ -203,6 +203,8 @@ def _own(
     shape = _input_shape(taken.get("preprocess", Preprocess()), raw_shape)
     try:
         model = factory(classes, shape, seed, **taken)
+    except ModelError as error:
+        raise UsageError(str(error)) from error
     except EdgeError:
         raise
     except Exception as error:

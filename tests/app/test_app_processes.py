@@ -6,18 +6,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from federated_apps import wait_for
+from federated_apps import agent_of, federation, wait_for
 from interrupting import CTRL_C
 
 from coordinator.broker.embedded import EmbeddedBroker
+from coordinator.serving.server import Server
 from edge_sdk.device.store import SqliteStore
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.messages import DeviceStatus
 from edge_sdk.transport.base import Incoming
+from edge_sdk.transport.memory.hub import Hub
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
 pytestmark = pytest.mark.processes
@@ -68,6 +71,27 @@ assert agent.running
 assert os.path.exists(sys.argv[2] + "/app.db-wal")
 agent.stop()
 assert not agent.running and agent.error is None
+"""
+
+DEVICE_APPS = """
+import federated_apps
+import numpy as np
+import edge_sdk
+
+def make(model=None):
+    samples = federated_apps.samples_of()
+    model = model or edge_sdk.NumpyModel(4, (1, 1, 8), seed=1)
+    return edge_sdk.App(model=model, data=edge_sdk.LocalData(train=samples, test=samples))
+
+class Broken(edge_sdk.NumpyModel):
+    def fit(self, *args, **kwargs):
+        raise RuntimeError("the lens is covered")
+
+def broken():
+    return make(Broken(4, (1, 1, 8), seed=1))
+
+def wrong():
+    return make(edge_sdk.NumpyModel(4, (1, 1, 9), seed=1))
 """
 
 NOBODY = "mqtt://127.0.0.1:9"
@@ -164,3 +188,70 @@ def test_a_forked_child_uses_neither_connection_nor_state(tmp_path: Path) -> Non
         _, errors = app.communicate(timeout=60)
     assert app.returncode == 0, errors
     SqliteStore(tmp_path / "state" / "app.db").close()
+
+
+def device(folder: Path, broker: str, app: str) -> subprocess.CompletedProcess[str]:
+    """Run `edge-sdk device` to its end."""
+    (folder / "device_apps.py").write_text(DEVICE_APPS, encoding="utf-8")
+    options = ["--broker", broker, "--federation", "app", "--app", f"device_apps:{app}", "--id", "left"]
+    paths = [str(Path(__file__).parents[2]), str(Path(__file__).parent)]
+    return subprocess.run(
+        [sys.executable, "-m", "edge_sdk.cli", "device", *options, "--state", "state"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
+
+
+def served(broker: str, **settings: Any) -> Server:
+    return federation(Hub(), transport=MqttTransport(broker, "coordinator-app", manual_ack=True, seed=1), **settings)
+
+
+def test_a_wrong_model_is_a_mistake_in_the_app(tmp_path: Path) -> None:
+    """With exit code 2 systemd does not start the device again."""
+    ended = device(tmp_path, NOBODY, "wrong")
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("edge-sdk: model ")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.broker
+def test_what_a_model_raises_in_training_is_told_with_its_trace_on_the_device_alone(
+    tmp_path: Path, serve: Callable[..., object]
+) -> None:
+    pytest.importorskip("amqtt")
+    with EmbeddedBroker() as broker:
+        server = served(broker.url, devices=1, rounds=1)
+        thread = serve(server)
+        ended = device(tmp_path, broker.url, "broken")
+        thread.join(30)
+    assert "Traceback" in ended.stderr
+    assert "the lens is covered" in ended.stderr
+    assert "RuntimeError" in ended.stdout
+    assert "the lens" not in ended.stdout
+    assert "the lens" not in str(server.record)
+
+
+@pytest.mark.broker
+def test_a_device_that_missed_the_end_of_the_run_ends_well(tmp_path: Path, serve: Callable[..., object]) -> None:
+    """Else systemd would start it again for ever."""
+    pytest.importorskip("amqtt")
+    with EmbeddedBroker() as broker:
+        server = served(broker.url, devices=2, rounds=6, quorum=1, deadline_s=0.5)
+        left = agent_of(Hub(), "left", broker=broker.url, state=tmp_path / "state")
+        right = agent_of(Hub(), "right", broker=broker.url)
+        left.on_round(lambda _report: left.stop(0.0))
+        thread = serve(server)
+        left.start()
+        right.start()
+        wait_for(lambda: not right.running, within_s=60)
+        thread.join(30)
+        left.stop()
+        ended = device(tmp_path, broker.url, "make")
+    assert ended.returncode == 0, ended.stderr
+    assert "without this device's closing exchange" in ended.stdout
+    assert "joins the federation's next run" in ended.stdout
+    assert not ended.stderr

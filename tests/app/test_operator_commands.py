@@ -144,11 +144,12 @@ def test_the_desk_of_a_lab(lab: Lab, capsys: pytest.CaptureFixture[str]) -> None
     assert lab.server.rounds.phase is RoundPhase.DRAINED
 
 
-def test_nobody_answers(broker: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code = main(["devices", "--broker", broker, "--federation", "nowhere", "--timeout", "0.3"])
+@pytest.mark.parametrize("words", [["devices"], ["logs", "attic"]])
+def test_nobody_answers(broker: str, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    code = main([*words, "--broker", broker, "--federation", "nowhere", "--timeout", "0.3"])
     error = capsys.readouterr().err
     assert code == 1
-    assert "'nowhere'" in error
+    assert "no coordinator of 'nowhere'" in error
     assert "0.3 s" in error
 
 

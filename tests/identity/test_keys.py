@@ -162,9 +162,17 @@ def test_what_is_wrong_with_a_folder_is_one_line(folder: Path, lab: Path, damage
     assert secret not in str(told.value)
 
 
-def test_an_identity_has_one_role(lab: Path) -> None:
-    with pytest.raises(UsageError, match="coordinator"):
-        open_identity(lab / "coordinator", Role.DEVICE)
+@pytest.mark.parametrize(
+    ("part", "role", "said"),
+    [
+        ("coordinator", Role.DEVICE, "of a coordinator, expected that of a device; edge-sdk enroll"),
+        ("operator", Role.COORDINATOR, "of an operator, expected that of a coordinator; restore"),
+        ("coordinator", Role.OPERATOR, "of a coordinator, expected that of an operator; give the folder operator"),
+    ],
+)
+def test_an_identity_has_one_role(lab: Path, part: str, role: Role, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        open_identity(lab / part, role)
 
 
 def test_a_folder_that_another_process_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -130,6 +130,7 @@ def test_an_unknown_name_lists_the_known() -> None:
 
 class TestOwnFactories:
     SOURCE = """
+from edge_sdk.errors import ModelError
 from edge_sdk.models.numpy_model import NumpyModel
 
 def plain(classes, input_shape, seed):
@@ -140,6 +141,9 @@ def informed(classes, input_shape, seed, preprocess):
 
 def deaf(classes, input_shape, seed):
     return NumpyModel(3, input_shape, seed=seed)
+
+def wrong(classes, input_shape, seed):
+    raise ModelError("the net gives 5 outputs, expected 10")
 
 def empty(classes, input_shape, seed):
     return None
@@ -174,6 +178,7 @@ constant = 5
             (":f", "expected MODULE:FUNCTION"),
             ("my_models:constant", "is not a function"),
             ("my_models:deaf", "NumpyModel for 3 classes, expected a Model for 10"),
+            ("my_models:wrong", "^the net gives 5 outputs, expected 10$"),
             ("my_models:empty", "NoneType for None classes"),
         ],
     )

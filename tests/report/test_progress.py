@@ -58,3 +58,19 @@ def test_a_small_fleet_is_named_whole_and_a_large_one_now_and_then(expected: int
     assert len(told) == lines
     assert f"device-{expected} joined" in told[-1]
     assert f"({expected} of {expected})" in told[-1]
+
+
+@pytest.mark.parametrize(
+    ("device", "message", "line"),
+    [
+        ("a", "its last layer has another width", "refused a: its last layer has another width"),
+        ("device-1", "device-10 came first", "refused device-1: device-10 came first"),
+        ("1", "device-1 came first", "refused 1: device-1 came first"),
+        ("pi", "pi: its model has 3 classes", "refused pi: its model has 3 classes"),
+        ("pi", "another device takes part as pi, and came first", "refused another device takes part as pi, and came"),
+    ],
+)
+def test_a_refusal_names_the_device_once(device: str, message: str, line: str) -> None:
+    out = StringIO()
+    Progress("run", out).turned_away(device, message)
+    assert out.getvalue().startswith(f"run: {line}")

@@ -36,6 +36,7 @@ def service(folder: Path, **changed) -> Service:
         "folder": folder,
         "options": OPTIONS,
         "state": None,
+        "identity": None,
         "system": True,
         "user": "pi",
         "secrets": Path("/etc/edge-sdk/cam-7.env"),
@@ -99,12 +100,23 @@ def test_a_state_of_ones_own_is_writable(folder):
     assert unit["ExecStart"].endswith('--state "/srv/my state"')
 
 
+def test_the_identity_folder_is_writable(folder):
+    """A device counts its starts in it."""
+    unit = settings(unit_text(service(folder, identity=Path("/srv/cam 7"))))
+    assert unit["ReadWritePaths"] == '"/srv/cam 7"'
+    both = settings(unit_text(service(folder, identity=Path("/srv/cam-7"), state=Path("/srv/state"))))
+    assert both["ReadWritePaths"] == '"/srv/state" "/srv/cam-7"'
+    assert "ReadWritePaths" not in settings(unit_text(service(folder)))
+
+
 def test_words_that_systemd_would_read_otherwise_are_quoted(folder):
     unit = settings(unit_text(service(folder, options=['a b"c', "100%", "$HOME"])))
     assert r'"a b\"c" "100%%" "$$HOME"' in unit["ExecStart"]
 
 
-@pytest.mark.parametrize("changed", [{}, {"state": Path("/srv/state")}, {"system": False}])
+@pytest.mark.parametrize(
+    "changed", [{}, {"state": Path("/srv/state"), "identity": Path("/srv/my id")}, {"system": False}]
+)
 def test_systemd_finds_no_fault(folder, changed):
     program = shutil.which("systemd-analyze")
     if program is None:
@@ -133,6 +145,8 @@ def test_systemd_finds_no_fault(folder, changed):
         (["--systemd"], [*OPTIONS[:-1], "Cam 7"], "--id"),
         (["--systemd"], ["--broker", "http://lab", *OPTIONS[2:]], "mqtt://"),
         (["--systemd"], ["--broker", "mqtt://me:secret@lab", *OPTIONS[2:]], "EDGE_SDK_BROKER_PASSWORD"),
+        (["--systemd"], OPTIONS[2:], "give --broker URL, or --identity DIR"),
+        (["--systemd"], ["--identity", "missing", *OPTIONS[2:]], "missing is no identity folder"),
         (["--systemd"], [*OPTIONS, "--public", "missing.npz"], "missing.npz"),
         (["--systemd"], [*OPTIONS, "--ca", "a\nb"], "--ca|printed"),
         (["--systemd"], [*OPTIONS[:4], "--app", "no_such_module:make", *OPTIONS[6:]], "no_such_module"),

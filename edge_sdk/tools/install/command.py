@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 
 from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.identity.folder import BROKER_NEEDED, open_device_identity
 from edge_sdk.loading import load_function
 from edge_sdk.policy.policy import load_policy
 from edge_sdk.protocol.schema import ID
@@ -66,6 +67,7 @@ def _service(args: argparse.Namespace) -> Service:
         folder=Path.cwd(),
         options=_without_state(given),
         state=None if device.state is None else Path(device.state).absolute(),
+        identity=None if device.identity is None else device.identity.absolute(),
         system=system,
         user=_login(args.user, system=system),
         secrets=secrets,
@@ -77,12 +79,7 @@ def _service(args: argparse.Namespace) -> Service:
 
 def _check(device: argparse.Namespace, secrets: Path) -> None:
     """Raise UsageError for what would make the service fail at its first start."""
-    address = parse_broker_url(device.broker)
-    if address.password is not None and without_password(device.broker) != device.broker:
-        raise UsageError(
-            "--broker: anybody may read a unit, so it must not hold a password; write "
-            f"{without_password(device.broker)} and put the line {PASSWORD_VARIABLE}=... into {secrets} (chmod 600)"
-        )
+    _check_broker(device, secrets)
     load_function(device.app, "--app ", example="my_app:make")
     for option in ("public", "policy", "ca", "cert", "key"):
         file = getattr(device, option)
@@ -90,6 +87,21 @@ def _check(device: argparse.Namespace, secrets: Path) -> None:
             raise UsageError(f"--{option} {file}: there is no such file; give one that the service can read")
     if device.policy is not None:
         load_policy(Path(device.policy))
+
+
+def _check_broker(device: argparse.Namespace, secrets: Path) -> None:
+    """Raise UsageError for an identity that cannot be, and for a broker that is missing, or holds a password."""
+    own = None if device.identity is None else open_device_identity(device.identity, device.id)
+    if device.broker is None:
+        if own is None:
+            raise UsageError(BROKER_NEEDED)
+        parse_broker_url(own.broker)
+        return
+    if parse_broker_url(device.broker).password is not None and without_password(device.broker) != device.broker:
+        raise UsageError(
+            "--broker: anybody may read a unit, so it must not hold a password; write "
+            f"{without_password(device.broker)} and put the line {PASSWORD_VARIABLE}=... into {secrets} (chmod 600)"
+        )
 
 
 def _login(given: str | None, *, system: bool) -> str:

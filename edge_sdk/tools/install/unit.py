@@ -29,6 +29,8 @@ class Service:
     """The options of `edge-sdk device`, without --state."""
     state: Path | None
     """The folder of the state; None: systemd makes one."""
+    identity: Path | None
+    """The identity folder, in which the device counts its starts; None: it has none."""
     system: bool
     """Whether it is a unit of the system, started at boot, or one of the user."""
     user: str
@@ -105,13 +107,13 @@ def _hardening(service: Service) -> list[str]:
     lines = ["NoNewPrivileges=yes", "UMask=0077", "LockPersonality=yes", "RestrictRealtime=yes", "RestrictSUIDSGID=yes"]
     if not service.system:
         return lines
-    writable = [] if service.state is None else [f'ReadWritePaths="{_literal(str(service.state))}"']
+    writable = [f'"{_literal(str(path))}"' for path in (service.state, service.identity) if path is not None]
     return [
         *lines,
         "CapabilityBoundingSet=",
         "ProtectSystem=strict",
         "ProtectHome=read-only",
-        *writable,
+        *([f"ReadWritePaths={' '.join(writable)}"] if writable else []),
         "PrivateTmp=yes",
         "ProtectControlGroups=yes",
         "ProtectKernelModules=yes",

@@ -142,10 +142,10 @@ class OperatorLink:
         if not self._linked:
             return f"no broker within {self._timeout_s:g} s: {self._fault}"
         waited = f"within {self._timeout_s:g} s"
-        if isinstance(question, Inquiry) and question.about == "logs":
-            return f"{question.device} sent no log {waited}: it is away, or computes a long batch; try --timeout 60"
         if not self._status:
             return f"no coordinator of {self._federation!r} answered {waited}, and none was here: check --federation"
+        if isinstance(question, Inquiry) and question.about == "logs" and self._status == "ready":
+            return f"{question.device} sent no log {waited}: it is away, or computes a long batch; try --timeout 60"
         return (
             f"the coordinator of {self._federation!r} did not answer {waited}; the last that it announced is "
             f"{self._status}: is it running, with this version of edge-sdk, and may this user publish commands?"
