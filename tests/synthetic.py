@@ -74,6 +74,7 @@ def result(count=8, rounds=20, seed=0, **changes):
         "completed": True,
         "rounds_done": rounds,
         "devices": devices,
+        "scalars": dict.fromkeys(("up", "down"), rounds * 4_000),
         "history": tuple(line(i, lambda d: d.accuracy, 16_000) for i in range(rounds)),
         "standalone_history": tuple(line(i, lambda d: d.standalone_accuracy, 0) for i in range(rounds)),
         "updates": {"accepted": 960, "duplicate": 0, "stale": 0, "refused": 0, "withheld": 0},
