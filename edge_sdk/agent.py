@@ -51,7 +51,7 @@ from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.serving.deployment import MAX_DROP, Deployment
+from edge_sdk.serving.deployment import MAX_DROP, Deployment, check_max_drop
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
@@ -66,6 +66,15 @@ AT_EXIT_S = 2.0
 """How long the end of the program waits in seconds for an agent that is running."""
 
 DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
+
+_OPTIONS: Mapping[str, tuple[type, str]] = {
+    "public": (PublicSet, "edge_sdk.PublicSet.load(path), or None to fetch it"),
+    "policy": (Policy, "edge_sdk.Policy(...), or None"),
+    "privacy": (Guarantee, "edge_sdk.privacy.release.Guarantee(epsilon, delta), or None"),
+    "meter": (PowerMeter, "edge_sdk.PowerMeter(watts=...), or None"),
+    "tls": (TlsFiles, "edge_sdk.TlsFiles(...), or None"),
+}
+"""Arguments of an Agent that may be None: the kind of each, and what to give."""
 
 T = TypeVar("T")
 
@@ -141,11 +150,14 @@ class Agent(Participant):
         sends_logs: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        _check_places(federation, identity, broker, state, public_cache)
         own = _enrolled(identity)
         device = own.name if own else Path(identity).name
         _check_names(identity, device, federation)
-        _check_kinds(model, data, public, proxy, policy)
+        _check_kinds(model, data, proxy)
+        _check_options(public=public, policy=policy, privacy=privacy, meter=meter, tls=tls)
         check_on_new_model(on_new_model)
+        check_max_drop(max_drop)
         ledger = BudgetLedger(_budget_file(state), privacy) if privacy is not None else None
         supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy, budget=ledger)
         self._clock = clock
@@ -214,9 +226,9 @@ class Agent(Participant):
         May be called from any thread, also while the model is training, for which it never waits: it uses a copy of
         the model, which is replaced after each round.  Raises UsageError for samples that the model cannot take.
         """
-        samples = np.asarray(raw)
-        x = self.bench.model.spec.preprocess(samples)
+        samples = _numbers(raw)
         try:
+            x = self.bench.model.spec.preprocess(samples)
             return softmax(self._deployment.served().logits(x))
         except Exception as error:
             known = self.bench.data.train.x
@@ -514,6 +526,43 @@ def _reached_by(
     return broker, tls
 
 
+def _numbers(raw: object) -> Raw:
+    """Return samples as one array.  Raises UsageError for rows of several lengths, and for what is no number."""
+    try:
+        found: Raw = np.asarray(raw)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(f"predict: expected an array of numbers: {one_line(str(error))}") from error
+    if found.dtype.kind not in "biuf":
+        raise UsageError(f"predict: expected an array of numbers (n, ...), found {found.dtype} {found.shape}")
+    return found
+
+
+def _check_places(federation: object, identity: object, broker: object, state: object, public_cache: object) -> None:
+    """Raise UsageError for what is no name, no address, or no path."""
+    if not isinstance(federation, str):
+        raise UsageError(f"federation: found {type(federation).__name__}: give its name, a str")
+    if not _is_path(identity):
+        raise UsageError(f"identity: found {_shown(identity)}: give the device's id, or the path of its folder")
+    if not isinstance(broker, str | None) and not _has(broker, "connect", "send", "poll"):
+        raise UsageError(f"broker: found {_shown(broker)}: give its address, as mqtt://HOST:1883, or a Transport")
+    if state is not None and not _is_path(state) and not _has(state, "saved_round", "round_start"):
+        raise UsageError(f"state: found {_shown(state)}: give the path of a folder, a Store, or None")
+    if public_cache is not None and not _is_path(public_cache):
+        raise UsageError(f"public_cache: found {_shown(public_cache)}: give the path of a folder, or None")
+
+
+def _is_path(given: object) -> bool:
+    return isinstance(given, str | Path) and "\0" not in str(given)
+
+
+def _has(given: object, *methods: str) -> bool:
+    return not isinstance(given, type) and all(callable(getattr(given, name, None)) for name in methods)
+
+
+def _shown(given: object) -> str:
+    return repr(given) if isinstance(given, str | Path | int | float) else type(given).__name__
+
+
 def _check_names(identity: str | Path, device: str, federation: str) -> None:
     """Raise UsageError for an id that no topic of the broker may hold.  device: the id in `identity`."""
     for what, given, name in (("identity", str(identity), device), ("federation", federation, federation)):
@@ -521,8 +570,8 @@ def _check_names(identity: str | Path, device: str, federation: str) -> None:
             raise UsageError(f"{what} {given!r}: use a-z, 0-9 and -, at most 36 of them")
 
 
-def _check_kinds(model: object, data: object, public: object, proxy: object, policy: object) -> None:
-    """Raise UsageError for arguments that are often confused: a bare net, a pair of arrays, a path."""
+def _check_kinds(model: object, data: object, proxy: object) -> None:
+    """Raise UsageError for arguments that are often confused: a bare net, a pair of arrays."""
     models = {"model": model} if proxy is None else {"model": model, "proxy": proxy}
     for name, given in models.items():
         if not isinstance(getattr(given, "spec", None), ModelSpec):
@@ -535,12 +584,14 @@ def _check_kinds(model: object, data: object, public: object, proxy: object, pol
             f"data: found {type(data).__name__}: give edge_sdk.LocalData(train=edge_sdk.Samples(x, y)) of numpy "
             "arrays, or an edge_sdk.SampleStore"
         )
-    if not isinstance(public, PublicSet | None):
-        raise UsageError(
-            f"public: found {type(public).__name__}: give edge_sdk.PublicSet.load(path), or None to fetch it"
-        )
-    if not isinstance(policy, Policy | None):
-        raise UsageError(f"policy: found {type(policy).__name__}: give edge_sdk.Policy(...), or None")
+
+
+def _check_options(**given: object) -> None:
+    """Raise UsageError for an option that is neither None nor of its kind, such as a path or a bare number."""
+    for name, option in given.items():
+        kind, meant = _OPTIONS[name]
+        if not isinstance(option, kind | None):
+            raise UsageError(f"{name}: found {type(option).__name__}: give {meant}")
 
 
 def _opener(

@@ -30,19 +30,26 @@ class Preprocess:
     channels: int | None = None
     """1 or 3: grey samples are repeated, colour samples are averaged; None keeps the channels."""
     scale: float = 1.0
-    """A factor for the raw values, applied first (1/255 for bytes)."""
+    """A factor for the raw values, applied first (1/255 for bytes); not 0."""
     mean: float | tuple[float, ...] = 0.0
     """Subtracted after scaling; one number, or one for each channel."""
     std: float | tuple[float, ...] = 1.0
     """The divisor after that, likewise."""
 
     def __post_init__(self) -> None:
-        if not np.greater(self.std, 0).all():
-            raise UsageError(f"preprocess std {self.std}: expected a number above 0")
-        if self.channels not in (None, 1, 3):
-            raise UsageError(f"preprocess channels {self.channels}: expected 1 (grey) or 3 (colour)")
-        if self.size is not None and min(self.size) < 1:
-            raise UsageError(f"preprocess size {self.size}: expected height and width of at least 1")
+        scale, mean, std = _finite(self.scale), _finite(self.mean), _finite(self.std)
+        if scale is None or scale.ndim or not scale:
+            raise UsageError(f"preprocess scale {self.scale!r}: expected a finite number other than 0, as 1 / 255")
+        if mean is None:
+            raise UsageError(f"preprocess mean {self.mean!r}: expected a finite number, or one for each channel")
+        if std is None or not (std > 0).all():
+            raise UsageError(f"preprocess std {self.std!r}: expected a finite number above 0, or one for each channel")
+        if self.channels is not None and (not _is_whole(self.channels) or self.channels not in (1, 3)):
+            raise UsageError(f"preprocess channels {self.channels!r}: expected 1 (grey) or 3 (colour)")
+        if self.size is not None and not _is_size(self.size):
+            raise UsageError(
+                f"preprocess size {self.size!r}: expected (height, width), whole numbers of at least 1, as (28, 28)"
+            )
 
     def __call__(self, raw: Raw) -> Floats:
         """Preprocess samples (n, h, w), (n, h, w, c) or (n, d) to f4 (n, c, h, w); flat ones become (n, 1, 1, d).
@@ -80,6 +87,27 @@ class Preprocess:
         return values
 
 
+def _finite(value: object) -> Floats | None:
+    """Return one number as (), or several as (c,), in f4; None: they are no numbers, or not finite in f4."""
+    try:
+        found = np.asarray(value)
+    except ValueError:
+        return None
+    if found.dtype.kind not in "iuf" or found.ndim > 1 or not found.size:
+        return None
+    with np.errstate(over="ignore"):  # what is too large for f4 becomes Inf
+        values: Floats = found.astype(np.float32)
+    return values if np.isfinite(values).all() else None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _is_size(size: object) -> bool:
+    return isinstance(size, tuple | list) and len(size) == 2 and all(_is_whole(each) and each >= 1 for each in size)
+
+
 def _with_channels(x: Floats, channels: int | None) -> Floats:
     if channels is None or x.shape[1] == channels:
         return x
@@ -111,12 +139,14 @@ class Samples:
         for name, array in (("x", self.x), ("y", self.y)):
             if not isinstance(array, np.ndarray):
                 raise UsageError(f"{name}: found {type(array).__name__}: samples and labels are numpy arrays")
-        if len(self.x) != len(self.y):
-            raise UsageError(f"{len(self.x)} samples but {len(self.y)} labels")
+        if self.x.dtype.kind not in "biuf" or not self.x.ndim:
+            raise UsageError(f"x: found {self.x.dtype} {self.x.shape}: samples are numbers, with shape (n, ...)")
         if self.y.ndim != 1 or (self.y.size and self.y.dtype.kind not in "iu"):
             raise UsageError(
                 f"y: found {self.y.dtype} {self.y.shape}: labels are whole numbers, one for each sample (n,)"
             )
+        if len(self.x) != len(self.y):
+            raise UsageError(f"{len(self.x)} samples but {len(self.y)} labels")
 
     def __len__(self) -> int:
         return len(self.y)
@@ -171,7 +201,10 @@ def augment_draws(seed: int, number: int, round_: int, step: int) -> np.random.G
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class LocalData:
-    """The data of one device.  None of it ever leaves the device."""
+    """The data of one device.  None of it ever leaves the device.
+
+    Raises UsageError for parts that are no Samples.
+    """
 
     train: Samples
     test: Samples | None = None
@@ -186,6 +219,11 @@ class LocalData:
     UsageError where the samples are no pictures."""
 
     def __post_init__(self) -> None:
+        for name, part in self._parts().items():
+            if not isinstance(part, Samples) and (part is not None or name == "train"):
+                raise UsageError(f"{name}: found {type(part).__name__}: give edge_sdk.Samples(x, y) of numpy arrays")
+        if not isinstance(self.augment, Augment | None):
+            raise UsageError(f"augment: found {type(self.augment).__name__}: give edge_sdk.Augment(...), or None")
         misfit = self.augment.misfit(self.train.x.shape[1:]) if self.augment else ""
         if misfit:
             raise UsageError(f"augment: {misfit}")
@@ -195,8 +233,7 @@ class LocalData:
 
         Raises UsageError if any part has a label outside 0..classes-1.
         """
-        parts = {"train": self.train, "test": self.test, "validation": self.validation, "local_test": self.local_test}
-        for name, part in parts.items():
+        for name, part in self._parts().items():
             y = part.y if part is not None else self.train.y[:0]
             if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):
                 raise UsageError(
@@ -205,3 +242,6 @@ class LocalData:
                 )
         counts = np.bincount(self.train.y.astype(np.intp), minlength=classes)  # a 32-bit numpy takes no int64 here
         return tuple(int(n) for n in counts)
+
+    def _parts(self) -> dict[str, Samples | None]:
+        return {"train": self.train, "test": self.test, "validation": self.validation, "local_test": self.local_test}

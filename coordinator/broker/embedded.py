@@ -206,6 +206,16 @@ def own_address() -> str:
     return socket.gethostname()
 
 
+def check_bind(bind: str) -> None:
+    """Raise UsageError unless a broker of this machine can listen on an address, which may be one of IPv6."""
+    try:
+        family, kind, protocol, _, where = socket.getaddrinfo(bind, 0, type=socket.SOCK_STREAM)[0]
+        with closing(socket.socket(family, kind, protocol)) as probe:
+            probe.bind(where)
+    except (OSError, UnicodeError):
+        raise UsageError(f"--bind {bind}: this machine has {_addresses()}; take one, or 0.0.0.0 for all") from None
+
+
 def _addresses() -> str:
     return ", ".join(dict.fromkeys((HOST, own_address())))
 

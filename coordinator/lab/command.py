@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from coordinator.broker.embedded import check_bind
 from coordinator.lab import broker_settings, owner
 from coordinator.lab.broker_settings import CONF, DESK
 from coordinator.lab.desk import SUBSCRIPTION, EnrolmentDesk
@@ -35,8 +36,10 @@ def command(args: argparse.Namespace) -> int:
 
 
 def init_command(args: argparse.Namespace) -> int:
-    """Make the folder of a lab."""
+    """Make the folder of a lab, whose broker this machine serves."""
     hosts = args.host or [socket.gethostname()]
+    owner.check_hosts([*hosts, args.bind])
+    check_bind(args.bind)
     owner.make_lab(args.lab, hosts, args.port, args.bind, encrypts=args.encrypt)
     how = "; frames are encrypted between devices and coordinator" if args.encrypt else ""
     _say(f"{args.lab}: a lab at mqtts://{hosts[0]}:{args.port}, for {', '.join(hosts)}{how}")

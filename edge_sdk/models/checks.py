@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
@@ -52,6 +53,21 @@ def check_weights(spec: ModelSpec, values: Floats) -> None:
     """Raise ModelError unless `values` are all of the model's trainable scalars."""
     if values.shape != (spec.parameters,):
         raise ModelError(f"weights of shape {values.shape} for model {spec.name!r}: expected {(spec.parameters,)}")
+
+
+def check_whole_number(name: str, what: str, value: object, least: int) -> None:
+    """Raise ModelError unless a setting of a model is a whole number of at least `least`."""
+    if not isinstance(value, int | np.integer) or isinstance(value, bool) or value < least:
+        raise ModelError(f"model {name!r}: {what} {value!r}: expected a whole number of at least {least}")
+
+
+def check_input_shape(name: str, shape: object) -> None:
+    """Raise ModelError unless this is the shape (c, h, w) of a model's samples, with nothing of it 0."""
+    sides = shape if isinstance(shape, tuple | list) else ()
+    if len(sides) != 3 or not all(isinstance(each, int | np.integer) and each >= 1 for each in sides):
+        raise ModelError(
+            f"model {name!r}: input_shape {shape!r}: expected (channels, height, width), whole numbers of at least 1"
+        )
 
 
 def check_samples(name: str, x: Floats, input_shape: tuple[int, int, int] | None) -> None:

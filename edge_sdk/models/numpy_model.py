@@ -20,9 +20,11 @@ from edge_sdk.models import onnx_file
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
     check_fit,
+    check_input_shape,
     check_rows,
     check_samples,
     check_weights,
+    check_whole_number,
     lacks,
     require,
 )
@@ -169,7 +171,13 @@ class NumpyModel(HeadModel):
         name: str = "softmax",
         head: Literal["linear", "cosine"] = "linear",
     ) -> None:
-        """Take samples (c, h, w) = `input_shape` from `preprocess`; head: of logits, or of scaled cosines."""
+        """Take samples (c, h, w) = `input_shape` from `preprocess`; head: of logits, or of scaled cosines.
+
+        Raises ModelError for numbers out of range.
+        """
+        check_whole_number(name, "classes", classes, 1)
+        check_input_shape(name, input_shape)
+        check_whole_number(name, "seed", seed, 0)
         width = prod(input_shape)
         layer = make_head(head, width, classes, seed)
         spec = ModelSpec(

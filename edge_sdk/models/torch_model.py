@@ -35,6 +35,7 @@ except ImportError as error:
     raise MissingExtra("torch", "torch", "TorchModel") from error
 
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from edge_sdk.models.cosine_head import check_head
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey
@@ -63,6 +64,8 @@ from edge_sdk.models.torch_width import last_switch
 
 Answers: TypeAlias = Literal["logits", "features", "outputs"]
 """What a forward pass is asked for."""
+_FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""The types whose numbers are looked at."""
 
 
 class TorchModel:
@@ -93,10 +96,11 @@ class TorchModel:
 
         With `input_shape` (c, h, w) one zero sample is run, which checks the number of logits and measures features
         and cost; without it, wrong logits show at the first batch, and the last nn.Linear is taken to make the logits.
-        Raises ModelError where the net does not fit.
+        Raises ModelError where the net does not fit, and for weights that are not finite.
         """
         name = name or type(net).__name__.lower()
         check_head(head)
+        _check_finite(net, name)
         if head == "cosine":
             net = with_cosine_head(net, classes, name)
         _check_types(net, name)
@@ -482,6 +486,28 @@ def _check_types(net: nn.Module, name: str) -> None:
     for layer, parameter in net.named_parameters():
         if parameter.dtype != torch.float32:
             raise ModelError(f"model {name!r}: {layer} is {parameter.dtype}, expected torch.float32: use net.float()")
+
+
+def _check_finite(net: nn.Module, name: str) -> None:
+    """Raise ModelError if a parameter is not finite, or a buffer has NaN or Inf.  A mask may have -Inf."""
+    with torch.no_grad():
+        for tensor, parameter in net.named_parameters():
+            if _has_numbers(parameter) and not _is_finite(parameter):
+                raise ModelError(f"model {name!r}: {tensor} has NaN or Inf: load sound weights, or train it anew")
+        for tensor, buffer in net.named_buffers():
+            if _has_numbers(buffer) and not buffer.max().item() < math.inf:
+                raise ModelError(f"model {name!r}: {tensor} has NaN or Inf: load sound weights, or train it anew")
+
+
+def _has_numbers(tensor: Tensor) -> bool:
+    """Whether there are floating-point numbers to look at: a lazy tensor, or one without data, has none."""
+    if is_lazy(tensor) or tensor.is_meta or tensor.layout != torch.strided:
+        return False
+    return tensor.dtype in _FLOATING and tensor.numel() > 0
+
+
+def _is_finite(parameter: Tensor) -> bool:
+    return math.isfinite(parameter.sum().item()) or bool(torch.isfinite(parameter).all())  # a sum may overflow
 
 
 def _layout(net: nn.Module) -> bytes:

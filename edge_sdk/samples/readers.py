@@ -104,7 +104,8 @@ def samples_from_torch(dataset: Any) -> Samples:
 def split_samples(samples: Samples, split: tuple[float, float, float] = (0.8, 0.1, 0.1), seed: int = 0) -> LocalData:
     """Divide samples into train, validation and test, with these shares, by a hash of each sample's values.
 
-    The same sample falls into the same part in each start, and so do samples that are there twice.
+    The same sample falls into the same part in each start, and so do samples that are there twice.  Raises UsageError
+    for shares without the sum 1.
     """
     shares = checked_split(split)
     parts = np.array([part_of(seed, sample_id(np.ascontiguousarray(each).tobytes()), shares) for each in samples.x])

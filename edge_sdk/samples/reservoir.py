@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import heapq
 from collections.abc import Mapping
+from numbers import Real
 
 from edge_sdk.errors import UsageError
 
@@ -26,8 +27,9 @@ def part_of(seed: int, sample: str, split: tuple[float, float, float]) -> int:
 
 def checked_split(split: tuple[float, float, float]) -> tuple[float, float, float]:
     """Return the shares of train, validation and test.  Raises UsageError if they are none."""
-    if len(split) != 3 or min(split) < 0 or abs(sum(split) - 1) > 1e-9 or split[0] <= 0:
-        raise UsageError(f"split {split}: expected the shares of train, validation and test, with the sum 1")
+    shares = isinstance(split, tuple | list) and len(split) == 3 and all(isinstance(each, Real) for each in split)
+    if not (shares and split[0] > 0 and min(split) >= 0 and abs(sum(split) - 1) <= 1e-9):  # false with NaN
+        raise UsageError(f"split {split!r}: expected the shares of train, validation and test, with the sum 1")
     return split[0], split[1], split[2]
 
 

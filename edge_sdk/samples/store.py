@@ -96,7 +96,7 @@ class SampleStore:
     ) -> None:
         split = checked_split(split)
         _check_numbers(classes, max_samples, max_unlabelled, max_bytes, unsaved)
-        self.path, self.classes = Path(path) if path is not None else None, classes
+        self.path, self.classes = _checked_path(path), classes
         self._split, self._seed, self._unsaved, self._save_every_s = split, seed, unsaved, save_every_s
         self._max_samples, self._max_unlabelled, self._max_bytes = max_samples, max_unlabelled, max_bytes
         self._log_bytes = max(64 * 1024, min(_MIB, max_bytes // 16))
@@ -510,6 +510,17 @@ class SampleStore:
         if form is None or self.path is None:
             return 2 * (self._max_samples + 4 * self._max_unlabelled)
         return int((self._max_bytes - 3 * self._log_bytes) * 0.95) // room_of_sample(form.sample_bytes)
+
+
+def _checked_path(path: str | Path | None) -> Path | None:
+    """Return the path of the file.  Raises UsageError for what cannot be one."""
+    if path is None:
+        return None
+    if not isinstance(path, str | Path) or "\0" in str(path):
+        raise UsageError(f"path {path!r}: expected the path of a file, or None to hold the samples in memory")
+    if Path(path).is_dir():
+        raise UsageError(f"path {str(path)!r}: is a folder: name a file in it, such as {Path(path) / 'samples.db'}")
+    return Path(path)
 
 
 def _check_numbers(classes: int, max_samples: int, max_unlabelled: int, max_bytes: int, unsaved: int) -> None:

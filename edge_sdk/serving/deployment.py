@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 
 from edge_sdk.device.workbench import Workbench
@@ -27,6 +28,12 @@ WORSE = Objection(
 )
 MAX_DROP = 0.02
 """By default a model may be worse than the served one by two points."""
+
+
+def check_max_drop(value: float | None) -> None:
+    """Raise UsageError unless this is a fraction, or None."""
+    if value is not None and not (isinstance(value, Real) and 0 <= value <= 1):
+        raise UsageError(f"max_drop {value!r}: expected a fraction from 0 to 1, as 0.02 for two points, or None")
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,8 +69,7 @@ class Deployment:
         origin: what tells the app's model from another one; models learnt from another one are forgotten.  clock:
         returns the time in seconds.
         """
-        if max_drop is not None and not 0 <= max_drop <= 1:
-            raise UsageError(f"max_drop {max_drop}: expected a fraction from 0 to 1, as 0.02 for two points, or None")
+        check_max_drop(max_drop)
         self._bench, self._max_drop, self._notify = bench, max_drop, notify
         self._data, self._held_out = bench.data, held_out_of(bench) if max_drop is not None else None
         self._versions = Versions(folder, notify, origin)

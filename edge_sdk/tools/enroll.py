@@ -35,6 +35,7 @@ from edge_sdk.identity.folder import (
     crypto_sealing,
 )
 from edge_sdk.identity.signatures import Key, Role
+from edge_sdk.tools.waiting import checked_timeout_s
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 from edge_sdk.transport.mqtt.tls import TlsFiles
 
@@ -45,6 +46,7 @@ POLL_S = 0.1
 
 def command(args: argparse.Namespace) -> int:
     """Enrol this device."""
+    timeout_s = checked_timeout_s(args.timeout)
     claim = read_claim(args.claim)
     folder = args.identity or Path(claim.device)
     if (folder / ABOUT).exists():
@@ -54,7 +56,7 @@ def command(args: argparse.Namespace) -> int:
     sealing = _own_sealing_key(folder) if claim.sealing else b""
     request = EnrolmentRequest(key.public, crypto_certificates().new_request(tls_key, claim.device), sealing)
     with _connected(claim, folder, args.claim) as transport:
-        certificate = _ask(transport, claim, pack_enrolment_request(claim.secret, request), args.timeout)
+        certificate = _ask(transport, claim, pack_enrolment_request(claim.secret, request), timeout_s)
     fault = crypto_certificates().fault_of(certificate, tls_key, claim.device)
     if fault:
         raise UsageError(f"the certificate that the lab sent {fault}")

@@ -225,13 +225,29 @@ def test_an_agent_runs_once_at_a_time() -> None:
         ({"model": object()}, r"model: found object, .* wrap it, as in edge_sdk\.TorchModel"),
         ({"data": (np.zeros((2, 8)), np.zeros(2))}, r"data: found tuple: give edge_sdk\.LocalData"),
         ({"public": "public.npz"}, r"public: found str: give edge_sdk\.PublicSet\.load"),
+        ({"policy": "night"}, r"policy: found str: give edge_sdk\.Policy"),
+        ({"privacy": 8}, r"privacy: found int: give .*Guarantee"),
+        ({"meter": lambda: 3.0}, r"meter: found function: give edge_sdk\.PowerMeter"),
+        ({"tls": "ca.pem"}, r"tls: found str: give edge_sdk\.TlsFiles"),
+        ({"max_drop": "2%"}, r"max_drop '2%': expected a fraction"),
+        ({"max_drop": float("nan")}, r"max_drop nan: expected a fraction"),
+        ({"federation": None}, r"federation: found NoneType: give its name"),
+        ({"federation": 5}, r"federation: found int: give its name"),
+        ({"identity": 7}, r"identity: found 7: give the device's id"),
+        ({"identity": None}, r"identity: found NoneType: give the device's id"),
+        ({"identity": "a\0b"}, r"identity: found 'a\\x00b': give the device's id"),
+        ({"broker": 1883}, r"broker: found 1883: give its address"),
+        ({"state": 5}, r"state: found 5: give the path of a folder"),
+        ({"state": ["x"]}, r"state: found list: give the path of a folder"),
+        ({"state": "a\0b"}, r"state: found 'a\\x00b': give the path of a folder"),
+        ({"public_cache": 5}, r"public_cache: found 5: give the path of a folder"),
     ],
 )
 def test_what_apps_give_in_place_of_what_is_meant(wrong: dict[str, Any], message: str) -> None:
     part = edge_sdk.Samples(np.zeros((2, 8), np.float32), np.array([0, 1]))
     right = {"model": edge_sdk.NumpyModel(CLASSES, (1, 1, 8), seed=1), "data": edge_sdk.LocalData(train=part)}
     with pytest.raises(UsageError, match=message):
-        edge_sdk.Agent(federation="app", broker=Hub().link("a"), identity="a", **{**right, **wrong})
+        edge_sdk.Agent(**{"federation": "app", "broker": Hub().link("a"), "identity": "a", **right, **wrong})
 
 
 def test_samples_that_predict_cannot_take_are_named() -> None:
@@ -239,12 +255,35 @@ def test_samples_that_predict_cannot_take_are_named() -> None:
     assert agent.predict(np.zeros((1, 8)).tolist()).shape == (1, CLASSES)
     with pytest.raises(UsageError, match=r"^predict: .*\(1, 9\).*\(n, 8\)$"):
         agent.predict(np.zeros((1, 9), np.float32))
+    for wrong in ([[1, 2], [3]], [[1] * 8, [None] * 8], np.full((1, 8), "a"), np.full((1, 8), None), None, 1j):
+        with pytest.raises(UsageError, match=r"^predict: "):
+            agent.predict(wrong)
 
 
 @pytest.mark.parametrize("y", [np.zeros(2), np.zeros((2, 1), int), [0, 1]])
 def test_labels_that_are_none(y: Any) -> None:
     with pytest.raises(UsageError, match=r"^y: found "):
         edge_sdk.Samples(np.zeros((2, 8), np.float32), y)
+
+
+@pytest.mark.parametrize(
+    "x", [np.array(3.0), np.zeros(2, complex), np.array(["a", "b"]), np.zeros(2, "M8[s]"), np.array([None, 1])]
+)
+def test_samples_that_are_none(x: Any) -> None:
+    with pytest.raises(UsageError, match=r"^x: found .*samples are numbers"):
+        edge_sdk.Samples(x, np.array([0, 1]))
+
+
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint16", "float16", "float64"])
+def test_samples_of_every_kind_of_number(dtype: str) -> None:
+    assert len(edge_sdk.Samples(np.zeros((2, 3), dtype), np.array([0, 1]))) == 2
+
+
+@pytest.mark.parametrize("part", ["train", "test", "validation", "local_test", "augment"])
+def test_parts_of_data_that_are_none(part: str) -> None:
+    x, y = np.zeros((2, 8), np.float32), np.array([0, 1])
+    with pytest.raises(UsageError, match=rf"^{part}: found tuple: give edge_sdk\."):
+        edge_sdk.LocalData(**{"train": edge_sdk.Samples(x, y), part: (x, y)})
 
 
 def test_all_that_the_package_offers_is_listed() -> None:

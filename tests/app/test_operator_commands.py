@@ -164,7 +164,7 @@ def test_no_broker(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ["devices", "--federation", "Not an id"],
         ["drain", "Not/an/id", "--federation", "lab"],
-        ["devices", "--federation", "lab", "--timeout", "0"],
+        *(["devices", "--federation", "lab", "--timeout", seconds] for seconds in ("0", "-1", "nan", "3600")),
         ["logs", "--federation", "lab"],
         ["logs", "attic", "--federation", "lab", "--lines", "1000"],
     ],

@@ -70,7 +70,17 @@ def test_refuses_to_resize_flat_samples() -> None:
         Preprocess(size=(8, 8))(np.zeros((2, 64)))
 
 
-@pytest.mark.parametrize("wrong", [{"std": 0.0}, {"std": -1.0}, {"channels": 2}, {"size": (0, 8)}])
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"std": std} for std in (0.0, -1.0, float("nan"), float("inf"), 1e-60, "1", None, (), (1.0, 0.0))),
+        *({"mean": mean} for mean in (float("nan"), (0.0, float("inf")), 1e60, "0", None, [[1.0], [1.0, 2.0]])),
+        *({"scale": scale} for scale in (0, float("nan"), float("-inf"), 1e-60, "1/255", None, (1.0,), True)),
+        *({"size": size} for size in ((0, 8), 28, (28,), "28", (28.0, 28.0), (1, 2, 3), (True, 2))),
+        *({"channels": channels} for channels in (2, "3", 1.0, True)),
+    ],
+    ids=str,
+)
 def test_refuses_settings_without_meaning(wrong: dict[str, object]) -> None:
     with pytest.raises(UsageError, match="preprocess"):
         Preprocess(**wrong)

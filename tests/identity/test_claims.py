@@ -158,7 +158,7 @@ def test_thirty_devices_from_a_table(lab: Path, tmp_path: Path, capsys: pytest.C
             ["init", "NEW", "--host", host]
             for host in ("", "a b", "mqtts://lab", "lab:8883", "999.1.1.1", "lab\u00f6r", "a" * 64)
         ),
-        ["init", "NEW", "--host", "lab", "--bind", "a b"],
+        *(["init", "NEW", "--host", "lab", "--bind", bind] for bind in ("a b", "192.0.2.7", "foo.invalid")),
     ],
 )
 def test_mistakes_of_the_owner_are_one_line(
@@ -168,6 +168,13 @@ def test_mistakes_of_the_owner_are_one_line(
     assert main(["lab", *own, *(["--lab", str(lab)] if own[0] != "init" else [])]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
     assert not (lab.parent / "new").exists()
+
+
+@pytest.mark.parametrize("seconds", ["0", "-1", "nan", "inf"])
+def test_a_wait_that_is_none(seconds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """It is told before the claim is read."""
+    assert main(["enroll", "--claim", str(tmp_path / "a.claim"), "--timeout", seconds]) == 2
+    assert f"--timeout {seconds}: expected seconds" in capsys.readouterr().err
 
 
 def test_a_long_name_of_a_host_and_a_lab_that_was_never_finished(tmp_path: Path) -> None:

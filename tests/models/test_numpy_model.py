@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from cosine_suite import SCALE, CosineSuite
 from model_suite import BATCH, CLASSES, SHAPE, ModelSuite, WeightSuite, samples
 
-from edge_sdk.errors import StoreError
+from edge_sdk.errors import ModelError, StoreError
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.models.optim import pack_optim, unpack_optim
@@ -22,6 +24,20 @@ class TestCosineNumpyModel(CosineSuite):
         model = NumpyModel(CLASSES, SHAPE, seed=seed, head="cosine")
         model.set_scale(SCALE, trains=True)
         return model
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        *({"input_shape": shape} for shape in ((1, 0, 28), (1, 28), 784, (1, -2, 3), (1, 2.0, 3))),
+        *({"seed": seed} for seed in (-7, 1.5, "1", None)),
+        *({"classes": classes} for classes in (0, "10", 2.0, True)),
+    ],
+    ids=str,
+)
+def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
+    with pytest.raises(ModelError, match=f"^model 'softmax': {next(iter(wrong))} .*: expected "):
+        NumpyModel(**{"classes": CLASSES, "input_shape": SHAPE, "seed": 1, **wrong})
 
 
 def test_the_head_starts_within_torchs_bounds() -> None:

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from copy import deepcopy
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import pytest
@@ -548,6 +549,32 @@ print(model.logits(x).shape, "torch._dynamo" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "(3, 2) False"
+
+
+@pytest.mark.parametrize("head", ["linear", "cosine"])
+@pytest.mark.parametrize("wrong", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_not_finite_are_named(wrong: float, head: Literal["linear", "cosine"]) -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(8, 4), nn.Linear(4, 3))
+    with torch.no_grad():
+        net[2].bias[1] = wrong
+    with pytest.raises(ModelError, match=r"2\.bias has NaN or Inf"):
+        TorchModel(net, classes=3, head=head)
+
+
+def test_buffers_that_are_not_finite_are_named() -> None:
+    for wrong in (float("nan"), float("inf")):
+        net = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(8), nn.Linear(8, 3))
+        net[1].running_var[2] = wrong
+        with pytest.raises(ModelError, match=r"1\.running_var has NaN or Inf"):
+            TorchModel(net, classes=3)
+
+
+def test_huge_weights_and_masks_with_infinity_are_sound() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
+    nn.init.constant_(net[1].weight, 3e38)  # their sum is not finite
+    net.register_buffer("mask", torch.full((2, 2), float("-inf")).triu(1))
+    net.register_buffer("none", torch.empty(0))
+    assert TorchModel(net, classes=3).spec.parameters == 27
 
 
 def test_a_net_that_does_not_flatten_is_told_to():

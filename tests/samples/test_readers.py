@@ -152,5 +152,7 @@ def test_parts_are_those_of_a_store():
     for part in ("train", "validation", "local_test"):
         assert (getattr(data, part).x == getattr(kept, part).x).all()
         assert (getattr(data, part).y == getattr(kept, part).y).all()
-    with pytest.raises(UsageError, match="split"):
-        edge_sdk.split_samples(samples, (0.5, 0.6, 0.1))
+    nan = float("nan")
+    for wrong in ((0.5, 0.6, 0.1), (nan, 0, 0), (0.8, nan, 0.1), 0.8, ("0.8", "0.1", "0.1"), None):
+        with pytest.raises(UsageError, match="split"):
+            edge_sdk.split_samples(samples, wrong)

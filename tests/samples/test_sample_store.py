@@ -204,6 +204,12 @@ def test_settings_out_of_range(wrong):
         memory(**wrong)
 
 
+@pytest.mark.parametrize("path", [".", "", "..", 5, "a\0b"])
+def test_a_path_that_is_no_file(path):
+    with pytest.raises(UsageError, match=r"^path "):
+        SampleStore(path, classes=4)
+
+
 def test_samples_too_large_for_the_bytes(tmp_path):
     with SampleStore(tmp_path / "s.db", classes=4, max_bytes=LEAST_BYTES) as store, pytest.raises(UsageError):
         store.observe(np.zeros((400, 400)), 0)

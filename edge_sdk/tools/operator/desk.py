@@ -19,6 +19,7 @@ from edge_sdk.protocol.topics import is_id
 from edge_sdk.terminal import room_of
 from edge_sdk.tools.operator.device_table import device_table
 from edge_sdk.tools.operator.link import EXPIRES_S, OperatorKeys, OperatorLink, linked
+from edge_sdk.tools.waiting import checked_timeout_s
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.url import parse_broker_url
 
@@ -113,8 +114,7 @@ def _device(args: argparse.Namespace) -> str | None:
 def _link(args: argparse.Namespace) -> AbstractContextManager[OperatorLink]:
     if not is_id(args.federation):
         raise UsageError(f"--federation {args.federation!r}: use a-z, 0-9 and -, at most 36 of them")
-    if not 0 < args.timeout < 3600:
-        raise UsageError(f"--timeout {args.timeout:g}: expected seconds above 0, and below 3600")
+    timeout_s = checked_timeout_s(args.timeout)
     _device(args)
     from edge_sdk.transport.mqtt.transport import MqttTransport
 
@@ -122,7 +122,7 @@ def _link(args: argparse.Namespace) -> AbstractContextManager[OperatorLink]:
     url, files, keys = _reach(args)
     seed = secrets.randbits(32)
     transport = MqttTransport(url, operator, tls=files, clean=True, seed=seed, expires_s=EXPIRES_S)
-    return linked(transport, args.federation, operator, args.timeout, keys)
+    return linked(transport, args.federation, operator, timeout_s, keys)
 
 
 def _reach(args: argparse.Namespace) -> tuple[str, TlsFiles, OperatorKeys | None]:
