@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import platform
 from typing import NoReturn
 
+import numpy as np
 import pytest
 
-from edge_sim.engines.memory import freed_memory_kept, is_out_of_memory
+from edge_sim.engines.memory import freed_memory_kept, is_out_of_memory, large_blocks_apart
 
 
 @pytest.mark.parametrize(
@@ -37,3 +39,30 @@ def test_an_error_is_not_hidden_where_freed_memory_cannot_be_returned(monkeypatc
 
     with pytest.raises(MemoryError, match="of the run"):
         run()
+
+
+class Malloc(ctypes.Structure):
+    """What mallinfo2 of glibc returns."""
+
+    _fields_ = (
+        *((name, ctypes.c_size_t) for name in ("arena", "ordblks", "smblks", "hblks", "mapped_bytes")),
+        *((name, ctypes.c_size_t) for name in ("usmblks", "fsmblks", "used_bytes", "free_bytes", "keepcost")),
+    )
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
+def test_blocks_that_are_mapped_apart_leave_no_holes() -> None:
+    library = ctypes.CDLL(None)
+    if not hasattr(library, "mallinfo2"):
+        pytest.skip("glibc before 2.33 does not tell of its blocks")
+    library.mallinfo2.restype = Malloc
+    with freed_memory_kept():
+        before = library.mallinfo2()
+        with large_blocks_apart():
+            blocks = [np.empty(2**20, np.uint8) for _ in range(8)]
+        apart = library.mallinfo2()
+        together = [np.empty(2**20, np.uint8) for _ in range(8)]
+        after = library.mallinfo2()
+        assert apart.mapped_bytes - before.mapped_bytes >= 8 * 2**20
+        assert after.mapped_bytes == apart.mapped_bytes
+        del blocks, together
