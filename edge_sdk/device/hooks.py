@@ -33,7 +33,10 @@ class ParticipantHooks:
         return slices
 
     def knowledge_to_upload(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for subclasses
-        """Return the knowledge to upload after an exchange; a simulation of malicious devices overrides this."""
+        """Return the knowledge to upload after an exchange; a simulation of malicious devices overrides this.
+
+        The arrays may be the model's own memory: they are read-only then.
+        """
         return knowledge
 
     def hello_to_send(self, hello: Hello) -> Hello:

@@ -10,10 +10,20 @@ from edge_sdk.device.data_supply import DataSupply
 from edge_sdk.device.hello import disclosed_counts
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.store import RoundStart
-from edge_sdk.errors import LearningLost, NoSamples
+from edge_sdk.errors import LearningLost, NoSamples, UsageError
 from edge_sdk.methods.base import Step
 from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import Evaluate, Fit, FitBoth, MeasuredModel, Private, Report, Request, TermShares
+from edge_sdk.methods.requests import (
+    Evaluate,
+    Fit,
+    FitBoth,
+    MeasuredModel,
+    Private,
+    ReadWeights,
+    Report,
+    Request,
+    TermShares,
+)
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign
@@ -135,12 +145,16 @@ class Learner:
         if not self.samples:
             raise NoSamples(NO_SAMPLES)
         result: Any = None
+        lent = False
         while True:
             try:
                 request = step.send(result)
             except StopIteration as stop:
                 state, knowledge = stop.value
                 return state, knowledge
+            if lent and not isinstance(request, (Evaluate, Report)):
+                raise UsageError(f"{type(request).__name__} after ReadWeights(lent=True): ask for a copy, lent=False")
+            lent = lent or (isinstance(request, ReadWeights) and request.lent)
             result = yield from serve(request, job)
             if isinstance(request, Evaluate):
                 measured.evaluations[request.model] = Evaluation(request.rounds_done, result)

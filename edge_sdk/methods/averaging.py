@@ -84,8 +84,9 @@ class Averaging(Method[P]):
         return "active" if self.caching and not closing else super().arrives(closing=closing)
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
-        """Send the weights."""
-        return (yield from read_weights(device, self.weighting, without_head=self.body, of=self.global_of))
+        """Send the weights; they are lent where nothing changes the model between here and the upload."""
+        lent = type(self).personalise is Method.personalise
+        return (yield from read_weights(device, self.weighting, without_head=self.body, of=self.global_of, lent=lent))
 
     def begin(self, spec: FederationSpec) -> Any:
         """Start without weights: devices begin with their own."""
@@ -124,10 +125,10 @@ def write_weights(
 
 
 def read_weights(
-    device: OnDevice[Any], weighting: str, *, without_head: bool = False, of: ModelRole = "own"
+    device: OnDevice[Any], weighting: str, *, without_head: bool = False, of: ModelRole = "own", lent: bool = False
 ) -> Stage[Up]:
-    """Read the weights to send; include the number of samples only if the weighting needs it."""
-    weights: Weights = yield ReadWeights(without_head=without_head, of=of)
+    """Read the weights to send; include the number of samples if the weighting needs it.  lent: see ReadWeights."""
+    weights: Weights = yield ReadWeights(without_head=without_head, of=of, lent=lent)
     return {"weights": replace(weights, count=device.job.samples if weighting == "samples" else 1)}
 
 

@@ -231,6 +231,8 @@ class ReadWeights(Request):
     """Answered with all trainable scalars as Weights, a copy; or with those in front of the last layer."""
 
     without_head: bool = False
+    lent: bool = False
+    """Whether the numbers may be the model's own memory, read-only: then only Evaluate and Report may follow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

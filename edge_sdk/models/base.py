@@ -168,6 +168,14 @@ def step_norms(model: Model, batches: Batches, objective: Objective, part: Part)
     return None if own is None else own(batches, objective, part)
 
 
+def lent_weights(model: Model) -> Floats:
+    """Return all trainable scalars, read-only: (p,); the model's own memory if a method of this name gives it."""
+    own: Callable[[], Floats] | None = getattr(model, "lent_weights", None)
+    values: Floats = (own() if own is not None else model.weights()).view()  # the model may write to its own array
+    values.flags.writeable = False
+    return values
+
+
 def weights_are_finite(model: Model) -> bool:
     """Return whether a model with a method of this name has found its weights to be finite, without a copy of them."""
     own: Callable[[], bool] | None = getattr(model, "weights_are_finite", None)

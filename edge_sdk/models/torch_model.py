@@ -361,6 +361,11 @@ class TorchModel:
         require(self.spec, "weights")
         return np.concatenate([array_of(piece).ravel() for piece in self._pieces])
 
+    def lent_weights(self) -> Floats:
+        """Return the trainable parameters, as `weights` does: (p,), a view if they lie in one piece."""
+        require(self.spec, "weights")
+        return self.weights() if self.flat is None else array_of(self.flat)
+
     def weights_are_finite(self) -> bool:
         """Return whether each array of weights has a finite sum; that of very large numbers may not be."""
         with torch.inference_mode():

@@ -17,7 +17,8 @@ MIB = 2**20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
 """Parameters of glibc's mallopt: how much may be free at the end of the heap, and from which size on a block is mapped
 by itself and returned at once."""
-_LARGEST_THRESHOLD_BYTES, _DEFAULT_TRIM_BYTES = 32 * MIB, MIB // 8
+_LARGEST_THRESHOLD_BYTES, _DEFAULT_THRESHOLD_BYTES = 32 * MIB, MIB // 8
+"""What glibc raises the latter to at most as blocks are freed, and what both are at first."""
 
 
 def peak_bytes() -> int:
@@ -45,6 +46,26 @@ def give_back() -> None:
 
 
 @contextlib.contextmanager
+def large_blocks_apart() -> Iterator[None]:
+    """Map each large block by itself meanwhile: those that are freed later are returned, and leave no holes.
+
+    The weights of a fleet's models are freed when they move elsewhere.  Their holes lie between what stays; they are
+    too small for a model's state, and over the rounds small blocks would spread over all of them.  Does nothing with
+    other C libraries.
+    """
+    _map_from(_DEFAULT_THRESHOLD_BYTES)
+    try:
+        yield
+    finally:
+        _map_from(_LARGEST_THRESHOLD_BYTES)
+
+
+def _map_from(size_bytes: int) -> None:
+    with contextlib.suppress(*_REFUSALS):
+        ctypes.CDLL(None).mallopt(_MMAP_THRESHOLD, size_bytes)
+
+
+@contextlib.contextmanager
 def freed_memory_kept() -> Iterator[None]:
     """Keep freed memory for later use meanwhile, and return it to the system in the end.
 
@@ -52,15 +73,14 @@ def freed_memory_kept() -> Iterator[None]:
     of that size at once, and the system fills each page of the next ones with zeros again.  Does nothing with other C
     libraries.
     """
+    _map_from(_LARGEST_THRESHOLD_BYTES)
     with contextlib.suppress(*_REFUSALS):
-        library = ctypes.CDLL(None)
-        library.mallopt(_MMAP_THRESHOLD, _LARGEST_THRESHOLD_BYTES)
-        library.mallopt(_TRIM_THRESHOLD, 2**30)
+        ctypes.CDLL(None).mallopt(_TRIM_THRESHOLD, 2**30)
     try:
         yield
     finally:
         with contextlib.suppress(*_REFUSALS):
-            ctypes.CDLL(None).mallopt(_TRIM_THRESHOLD, _DEFAULT_TRIM_BYTES)
+            ctypes.CDLL(None).mallopt(_TRIM_THRESHOLD, _DEFAULT_THRESHOLD_BYTES)
         give_back()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +12,14 @@ import numpy as np
 import pytest
 from laws import spec_of
 
+from edge_sdk.errors import UsageError
+from edge_sdk.methods.base import OnDevice, Stage, Up
+from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.fedbabu import common_head
 from edge_sdk.methods.job import Job
-from edge_sdk.methods.registry import load_method, method_of
-from edge_sdk.methods.requests import Evaluate, Fit, ReadHead
+from edge_sdk.methods.registry import METHODS, load_method, method_of
+from edge_sdk.methods.requests import Evaluate, Fit, ReadHead, ReadWeights
+from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.reductions import Contribution
@@ -87,6 +91,37 @@ def test_the_end_measures_the_global_model_and_keeps_a_personal_one(name: str, o
     assert measured.model == "global"
     assert kinds(requests)[: len(own)] == own
     assert kinds(requests)[-1] == ("WriteWeights" if own else "Evaluate")
+
+
+@pytest.mark.parametrize(
+    ("name", "lent"),
+    [("fedavg", [True]), ("fedrep", [True]), ("fedbabu", [True]), ("ditto", [False] * 3), ("fedrod", [False])],
+)
+def test_weights_are_lent_where_the_model_stays_as_it_was_shared(name: str, lent: list[bool]) -> None:
+    requests = asked(name, 0)
+    reads = [each for each in requests if isinstance(each, ReadWeights)]
+    assert [each.lent for each in reads] == lent
+    if lent == [True]:
+        assert set(kinds(requests[requests.index(reads[0]) + 1 :])) <= {"Evaluate", "Report"}
+
+
+class Hasty(FedAvg):
+    """Goes on training when it has read the weights to share."""
+
+    name = "hasty"
+
+    def share(self, device: OnDevice[Any]) -> Stage[Up]:
+        up = yield from super().share(device)
+        yield from device.fit((CrossEntropy(),))
+        return up
+
+
+def test_a_method_that_changes_what_it_lent_is_told(
+    pictures: Path, register: Callable[[str, Mapping[str, str]], None]
+) -> None:
+    register(METHODS, {"hasty": f"{__name__}:Hasty"})
+    with pytest.raises(UsageError, match=r"^Fit after ReadWeights\(lent=True\): ask for a copy, lent=False$"):
+        made(pictures, "hasty").finished()
 
 
 def test_a_head_for_all_is_a_function_of_the_seed() -> None:

@@ -7,6 +7,7 @@ The stacking engine takes devices in the same order.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.torch_model import TorchModel
-from edge_sim.engines.memory import give_back
+from edge_sim.engines.memory import give_back, large_blocks_apart
 from edge_sim.engines.stack.torch_parameter_buffer import ParameterBuffer, move_into_row, row_bytes
 
 EARLY = "a device asked before all were attached: please report this"
@@ -40,6 +41,8 @@ class ParameterRows:
         self._device = device
         self._buffer: ParameterBuffer | None = None
         self._memory: Tensor | None = None
+        self._building = ExitStack()
+        """What ends when all models are built."""
 
     @property
     def ready(self) -> bool:
@@ -57,6 +60,8 @@ class ParameterRows:
         """Register a device that is switched on: before the buffer is allocated, or again after it."""
         if not isinstance(bench.model, TorchModel):
             return
+        if not self.models:  # more will be built
+            self._building.enter_context(large_blocks_apart())
         self.models[number], self._samples[number] = bench.model, len(bench.data.train)
         if self.ready:
             move_into_row(bench.model, self.row(number), fresh=True)
@@ -79,6 +84,7 @@ class ParameterRows:
             self._memory = torch.zeros(at, dtype=torch.uint8, device=self._device)
         for number, model in self.models.items():
             move_into_row(model, self.row(number), fresh=True)
+        self._building.close()
         give_back()  # the memory that the models were built in
 
     def row(self, number: int) -> Tensor:
@@ -90,5 +96,6 @@ class ParameterRows:
 
     def close(self) -> None:
         """Close the buffer's file."""
+        self._building.close()
         if self._buffer is not None:
             self._buffer.close()
