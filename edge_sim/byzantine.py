@@ -8,7 +8,6 @@ classes, finite numbers): a device whose frame is not legal is refused by the pr
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
@@ -99,8 +98,7 @@ class ByzantineAgent(Agent):
         """Implement Participant: replace the knowledge of the upload."""
         if not knowledge:
             return knowledge
-        own = copy.deepcopy(knowledge)  # it may be the model's memory, and a function of the user's may write
-        return self._tamper(own, np.random.default_rng([*self._seed, assign.round, assign.exchange]))
+        return self._tamper(knowledge, np.random.default_rng([*self._seed, assign.round, assign.exchange]))
 
 
 class RubbishTransport:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping, Sequence
 
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
@@ -35,9 +36,15 @@ class ParticipantHooks:
     def knowledge_to_upload(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for subclasses
         """Return the knowledge to upload after an exchange; a simulation of malicious devices overrides this.
 
-        The arrays may be the model's own memory: they are read-only then.
+        The arrays are the subclass's own.
         """
         return knowledge
+
+    def selected_knowledge(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:
+        """Return what `knowledge_to_upload` makes of the knowledge; the arrays may be the model's own memory."""
+        if type(self).knowledge_to_upload is ParticipantHooks.knowledge_to_upload:
+            return knowledge
+        return self.knowledge_to_upload(assign, {role: copy.deepcopy(each) for role, each in knowledge.items()})
 
     def hello_to_send(self, hello: Hello) -> Hello:
         """Return the Hello with which the device asks to take part; the same simulation overrides this."""

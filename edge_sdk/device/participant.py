@@ -377,7 +377,7 @@ class Participant(ParticipantHooks):
         try:
             if work.done is None:
                 refused = self._incoming.refused_since()
-                work.pack(self.knowledge_to_upload, self._uplink, self.on_news, self.cost(), refused)
+                work.pack(self.selected_knowledge, self._uplink, self.on_news, self.cost(), refused)
         except RemoteProtocolError as error:
             self._leave_refused(Refused("method", f"round {work.assign.round}: {error}", "upgrade this device's SDK"))
             return

@@ -59,6 +59,16 @@ def overwrite(tensor: Tensor, values: Floats) -> None:
         tensor.copy_(to_tensor(values, tensor.device).view_as(tensor))
 
 
+def lie_in(piece: Tensor, tensors: Sequence[Tensor]) -> bool:
+    """Whether these tensors lie one after the other in all of the memory of a piece."""
+    at = piece.data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != at:
+            return False
+        at += tensor.nbytes
+    return at == piece.data_ptr() + piece.nbytes
+
+
 class Views:
     """Named tensors as arrays, for repeated use: on the CPU the views are reused while the tensors stay in place."""
 

@@ -39,7 +39,7 @@ from torch.nn.parameter import is_lazy
 
 from edge_sdk.models.cosine_head import check_head
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey
-from edge_sdk.models.torch_arrays import Views, array_of, norm_of, overwrite, shared, to_tensor
+from edge_sdk.models.torch_arrays import Views, array_of, lie_in, norm_of, overwrite, shared, to_tensor
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
 from edge_sdk.models.torch_forms import Forms, Host, Loss
@@ -364,7 +364,8 @@ class TorchModel:
     def lent_weights(self) -> Floats:
         """Return the trainable parameters, as `weights` does: (p,), a view if they lie in one piece."""
         require(self.spec, "weights")
-        return self.weights() if self.flat is None else array_of(self.flat)
+        piece, *more = self._pieces
+        return self.weights() if more else array_of(piece).ravel()
 
     def weights_are_finite(self) -> bool:
         """Return whether each array of weights has a finite sum; that of very large numbers may not be."""
@@ -409,6 +410,8 @@ class TorchModel:
     @property
     def _pieces(self) -> Sequence[Tensor]:
         """Return all trainable parameters, in as few tensors as their memory layout allows."""
+        if self.flat is not None and not lie_in(self.flat, self.trained):  # a net may give them other memory
+            self.flat = None
         return self.trained if self.flat is None else [self.flat]
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:

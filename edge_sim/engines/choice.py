@@ -32,7 +32,6 @@ def open_engine(table: RunTable, fleet: Fleet) -> Engine:
     if not any(device.kit.needs_torch for device in fleet.devices):
         return ExactEngine()  # what does not load torch must not load it now
     from edge_sim.engines.torch_engines import cohort, workers  # torch only where a device has it
-    from edge_sim.engines.torch_exact import TorchExactEngine
 
     if table.engine == "cohort" or (table.engine == "shards" and table.stacked):  # a run in shards that is resumed
         return cohort(table, fleet)
@@ -40,7 +39,7 @@ def open_engine(table: RunTable, fleet: Fleet) -> Engine:
         if os.name != "posix":
             raise UsageError('run.engine: "workers" needs a system that hands files down to processes; use "cohort"')
         return workers(table, fleet)
-    return TorchExactEngine()
+    return ExactEngine()
 
 
 def method_wrapper(table: RunTable) -> MethodWrapper:

@@ -111,14 +111,13 @@ class Shard:
 def _engine(setup: ShardSetup) -> Engine:
     if not any(device.kit.needs_torch for device in setup.devices):
         return ExactEngine()  # what does not load torch must not load it now
-    from edge_sim.engines.torch_exact import TorchExactEngine  # torch only where a device has it
     from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
     from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
     use_one_thread()
     use_exact_arithmetic()
     if not setup.stacked:
-        return TorchExactEngine()
+        return ExactEngine()
     from edge_sim.engines.stack.torch_cohort import CohortEngine  # models that stack have torch
     from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,8 +18,12 @@ from torch import nn  # noqa: E402  # behind the line that skips all of this
 from edge_sdk.errors import StoreError  # noqa: E402
 from edge_sdk.models.base import lent_weights  # noqa: E402
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402
-from edge_sim.engines.stack.torch_parameter_buffer import ParameterBuffer, move_into_row, row_bytes  # noqa: E402
-from edge_sim.engines.torch_exact import unite  # noqa: E402
+from edge_sim.engines.stack.torch_parameter_buffer import (  # noqa: E402
+    ParameterBuffer,
+    move_back_into_row,
+    move_into_row,
+    row_bytes,
+)
 
 pytestmark = pytest.mark.torch
 
@@ -66,62 +71,92 @@ def test_weights_in_a_row_are_those_of_the_model(net: type[nn.Sequential], flat:
     buffer.close()
 
 
-class WithAView(nn.Module):
-    """A net whose buffer is part of its weights."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(4, 3)
-        self.register_buffer("first", self.layer.weight.data[0])
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = self.layer(x.flatten(1)) + self.first.sum()
-        return found
-
-
-def in_another_order() -> nn.Sequential:
-    net = nn.Sequential(nn.Conv2d(4, 16, 2), nn.Flatten(), nn.Linear(16, 3))
-    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # known to torch, not to its types
-
-
-@pytest.mark.parametrize(
-    ("net", "shape", "united"),
-    [
-        (in_one_piece, (1, 2, 2), True),
-        (with_gaps, (1, 2, 2), False),
-        (with_a_frozen_layer, (1, 2, 2), True),
-        (WithAView, (1, 2, 2), False),
-        (in_another_order, (4, 2, 2), False),
-    ],
-)
-def test_exact_unites_parameters_only_where_that_changes_nothing(
-    net: Callable[[], nn.Module], shape: tuple[int, int, int], united: bool
-) -> None:
-    model = TorchModel(net(), 3, input_shape=shape)
-    before, places = model.state_bytes(), [p.data_ptr() for p in model.trained]
-    strides = [p.stride() for p in model.trained]
-    unite(model)
-    assert (model.flat is not None) == united
-    assert united or places == [p.data_ptr() for p in model.trained]
-    assert strides == [p.stride() for p in model.trained]
-    assert model.state_bytes() == before
-    values = np.arange(model.spec.parameters, dtype=np.float32)
-    model.set_weights(values)
-    np.testing.assert_array_equal(np.concatenate([p.detach().numpy().ravel() for p in model.trained]), values)
-
-
-@pytest.mark.parametrize("united", [True, False])
-def test_lent_weights_are_read_only_and_a_view_of_parameters_in_one_piece(united: bool) -> None:
+@pytest.fixture
+def settled() -> Iterator[TorchModel]:
+    """A model whose parameters lie in a row."""
     model = TorchModel(in_one_piece(), 3, input_shape=(1, 2, 2))
-    if united:
-        unite(model)
+    buffer = ParameterBuffer(row_bytes(model, kinds=0))
+    move_into_row(model, buffer.memory, fresh=True)
+    yield model
+    buffer.close()
+
+
+@pytest.mark.parametrize("in_a_row", [True, False])
+def test_lent_weights_are_read_only_and_a_view_of_parameters_in_one_piece(settled: TorchModel, in_a_row: bool) -> None:
+    model = settled if in_a_row else TorchModel(in_one_piece(), 3, input_shape=(1, 2, 2))
     lent = lent_weights(model)
     np.testing.assert_array_equal(lent, model.weights())
-    assert any(np.shares_memory(lent, p.detach().numpy()) for p in model.trained) == united
+    assert any(np.shares_memory(lent, p.detach().numpy()) for p in model.trained) == in_a_row
     with pytest.raises(ValueError, match="read-only"):
         lent[0] = 1.0
     model.set_weights(np.zeros_like(lent))  # the model may still write
     assert not model.weights().any()
+
+
+class Rounded(TorchModel):
+    """A model that lets rounded weights out alone."""
+
+    def weights(self) -> Any:
+        return np.round(super().weights(), 1)
+
+
+class Around:
+    """A model around another one, with a say in what leaves."""
+
+    def __init__(self, model: TorchModel) -> None:
+        self._model = model
+
+    def weights(self) -> Any:
+        return np.round(self._model.weights(), 1)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+
+@pytest.mark.parametrize("around", [Around, lambda model: Rounded(model.net, 3, input_shape=(1, 2, 2))])
+def test_a_model_with_weights_of_its_own_lends_those(settled: TorchModel, around: Callable[[TorchModel], Any]) -> None:
+    model = around(settled)
+    np.testing.assert_array_equal(lent_weights(model), np.round(settled.weights(), 1))
+
+
+def moved(net: nn.Module) -> None:
+    net[1].weight.data = net[1].weight.data.clone()  # type: ignore[index]  # a Sequential
+
+
+@pytest.mark.parametrize("leave", [moved, lambda net: net.double().float()])
+def test_parameters_that_leave_their_row_are_those_that_count(
+    settled: TorchModel, leave: Callable[[nn.Module], object]
+) -> None:
+    leave(settled.net)
+    with torch.no_grad():
+        settled.trained[0].fill_(7)
+    assert (settled.weights()[: 4 * 16] == 7).all()
+    assert (lent_weights(settled)[: 4 * 16] == 7).all()
+    settled.set_weights(np.zeros(settled.spec.parameters, np.float32))
+    assert not settled.trained[0].any()
+
+
+def test_a_copy_of_a_model_in_a_row_is_a_model_of_its_own(settled: TorchModel) -> None:
+    twin, before = copy.deepcopy(settled), settled.weights()
+    twin.set_weights(np.zeros_like(before))
+    assert not twin.trained[0].any()
+    np.testing.assert_array_equal(settled.weights(), before)
+
+
+def test_parameters_come_back_into_their_row() -> None:
+    model = TorchModel(in_one_piece(), 3, input_shape=(1, 2, 2))
+    row = ParameterBuffer(row_bytes(model, kinds=0))
+    move_into_row(model, row.memory, fresh=True)
+    moved(model.net)
+    with torch.no_grad():
+        model.trained[0].fill_(7)
+    move_back_into_row(model, row.memory)
+    there = TorchModel(in_one_piece(), 3, input_shape=(1, 2, 2))  # as another process sees the row
+    move_into_row(there, row.memory, fresh=False)
+    np.testing.assert_array_equal(there.weights(), model.weights())
+    assert (there.weights()[: 4 * 16] == 7).all()
+    assert model.flat is not None
+    row.close()
 
 
 def test_a_disk_without_room_is_told_before_anything_is_written(

@@ -13,6 +13,7 @@ import pytest
 from laws import spec_of
 
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.averaging import read_weights
 from edge_sdk.methods.base import OnDevice, Stage, Up
 from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.fedbabu import common_head
@@ -105,15 +106,32 @@ def test_weights_are_lent_where_the_model_stays_as_it_was_shared(name: str, lent
         assert set(kinds(requests[requests.index(reads[0]) + 1 :])) <= {"Evaluate", "Report"}
 
 
-class Hasty(FedAvg):
-    """Goes on training when it has read the weights to share."""
+class GoesOn(FedAvg):
+    """Trains on when it has made the upload."""
 
-    name = "hasty"
+    name = "goes-on"
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         up = yield from super().share(device)
         yield from device.fit((CrossEntropy(),))
         return up
+
+
+class Hasty(FedAvg):
+    """Trains on with the weights that it has lent."""
+
+    name = "hasty"
+
+    def share(self, device: OnDevice[Any]) -> Stage[Up]:
+        up = yield from read_weights(device, "samples", lent=True)
+        yield from device.fit((CrossEntropy(),))
+        return up
+
+
+def test_a_method_that_goes_on_with_its_upload_has_a_copy(register: Callable[[str, Mapping[str, str]], None]) -> None:
+    register(METHODS, {"goes-on": f"{__name__}:GoesOn"})
+    (read,) = [each for each in asked("goes-on", 0) if isinstance(each, ReadWeights)]
+    assert not read.lent
 
 
 def test_a_method_that_changes_what_it_lent_is_told(

@@ -15,6 +15,7 @@ from edge_sim.engines.base import DeviceRequest
 from edge_sim.engines.remote.messages import WorkerSetup
 from edge_sim.engines.stack.torch_parameter_buffer import (
     ParameterBuffer,
+    move_back_into_row,
     move_into_row,
     move_moments_into_row,
     use_moments_in_row,
@@ -61,6 +62,7 @@ class MappedModels:
 
     def save(self, number: int, asked: DeviceRequest) -> OptimiserState:
         """Implement WorkerModels."""
+        move_back_into_row(_torch(asked.bench.model), self._rows[number])
         move_moments_into_row(_torch(asked.bench.model), self._rows[number])
         return optimiser_state(asked.bench.model)
 

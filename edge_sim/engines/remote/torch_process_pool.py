@@ -22,7 +22,7 @@ from edge_sim.engines.remote.torch_mapped_models import (
     optimiser_state,
 )
 from edge_sim.engines.remote.worker_process import WorkerMessage, WorkerProcess
-from edge_sim.engines.stack.torch_parameter_buffer import move_moments_into_row, use_moments_in_row
+from edge_sim.engines.stack.torch_parameter_buffer import move_back_into_row, move_moments_into_row, use_moments_in_row
 from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
 from edge_sim.fleet.fleet import Fleet
 
@@ -82,6 +82,7 @@ class ProcessPool:
         """Implement WorkerPool: weights and moments are in the device's row, the rest of the optimiser is sent."""
         model = asked.bench.model
         if isinstance(model, TorchModel):
+            move_back_into_row(model, self._rows.row(asked.job.number))
             move_moments_into_row(model, self._rows.row(asked.job.number))
         return optimiser_state(model)
 

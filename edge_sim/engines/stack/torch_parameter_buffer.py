@@ -97,6 +97,18 @@ def move_into_row(model: TorchModel, row: Tensor, *, fresh: bool) -> None:
     model.flat = _in_one_piece(model.trained, row)
 
 
+def move_back_into_row(model: TorchModel, row: Tensor) -> None:
+    """Move those parameters and buffers into the row that a net has given other memory, as `weight.data = ...` does."""
+    at, moved = 0, False
+    for tensor in _tensors(model):
+        there = _view(row, at, tensor)
+        if tensor.data_ptr() != there.data_ptr():
+            tensor.data, moved = there.copy_(tensor.detach()), True
+        at += _aligned(tensor)
+    if moved:
+        model.flat = _in_one_piece(model.trained, row)
+
+
 def _in_one_piece(tensors: Sequence[Tensor], row: Tensor) -> Tensor | None:
     """Return tensors that lie in a row without gaps as one (p,); None: alignment or other tensors leave gaps."""
     begin = end = tensors[0].data_ptr() if tensors else row.data_ptr()
