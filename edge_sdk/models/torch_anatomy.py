@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -71,10 +71,11 @@ def survey(
     if input_shape is None:
         if features is not None:
             raise ModelError(f"features={features!r}: pass input_shape=(c, h, w), so that their width can be measured")
-        return Anatomy(tap=tap, head=last, feature_dim=last.in_features if last else 0)
+        head = last if last and _has_rows(last) else None
+        return Anatomy(tap=tap, head=head, feature_dim=last.in_features if last else 0)
     logits, f, cost = _run_zero(net, tap, input_shape, name)
     check_width(name, tuple(logits.shape), 1, classes)
-    head = last if last and f is not None and _leads_to(logits, last, f) else None
+    head = last if last and f is not None and _has_rows(last) and _leads_to(logits, last, f) else None
     return Anatomy(tap=tap, head=head, feature_dim=0 if f is None else f.shape[1], cost=cost)
 
 
@@ -104,6 +105,11 @@ def _last_linear(net: nn.Module, classes: int) -> nn.Linear | None:
     """Return the last nn.Linear in order of registration, if it gives one number per class."""
     found = [module for module in net.modules() if isinstance(module, nn.Linear)]
     return found[-1] if found and found[-1].out_features == classes else None
+
+
+def _has_rows(layer: nn.Linear) -> bool:
+    """Whether the rows of a layer can be written: under weight_norm and the like they follow from other parameters."""
+    return "weight" in dict(layer.named_parameters(recurse=False))
 
 
 def _named_layer(net: nn.Module, name: str) -> nn.Module:
@@ -167,7 +173,9 @@ def count_cost(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:
     written: list[int] = []
 
     def multiply(layer: nn.Module, _args: tuple[Tensor, ...], out: Tensor) -> None:
-        weight = layer.get_parameter("weight")  # (outputs, ...): used once per position of the output
+        weight: Any = (
+            layer.weight
+        )  # (outputs, ...): used once per position of the output; perhaps no parameter
         flops.append(2 * weight.numel() * (out.numel() // len(weight)))
 
     def write(_layer: nn.Module, _args: tuple[Tensor, ...], out: object) -> None:

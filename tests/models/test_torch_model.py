@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from typing import Literal
@@ -35,6 +36,7 @@ torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
 from torch import Tensor, nn  # noqa: E402  # only where torch is installed
+from torch.nn.utils import parametrizations  # noqa: E402  # likewise
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  # likewise
 
 from edge_sdk.models.torch_cosine import TorchCosineHead, Unit  # noqa: E402  # likewise
@@ -346,6 +348,17 @@ class TestFeatureLayer:
         check_unsupported(model, "head-rows")
         with pytest.raises(ModelError, match="head-rows"):
             model.head(np.zeros((1, 36), np.float32))
+
+    @pytest.mark.parametrize("normed", [parametrizations.weight_norm, parametrizations.spectral_norm])
+    @pytest.mark.parametrize("shape", [(1, 6, 6), None])
+    def test_a_last_layer_whose_rows_follow_from_other_parameters(
+        self, normed: Callable[[nn.Module], nn.Module], shape: tuple[int, int, int] | None
+    ) -> None:
+        below = nn.Sequential(nn.Flatten(), normed(nn.Linear(36, 8)), nn.Linear(8, CLASSES))
+        assert "head-rows" in TorchModel(below, CLASSES, input_shape=shape).spec.capabilities
+        model = TorchModel(nn.Sequential(nn.Flatten(), normed(nn.Linear(36, CLASSES))), CLASSES, input_shape=shape)
+        assert model.spec.capabilities == {"predict", "logit-gradients", "weights", "features"}
+        check_unsupported(model, "head-rows")
 
     def test_a_net_without_a_linear_layer(self) -> None:
         model = wrap(nn.Sequential(nn.Conv2d(1, CLASSES, 6), nn.Flatten()))
