@@ -173,9 +173,7 @@ def count_cost(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:
     written: list[int] = []
 
     def multiply(layer: nn.Module, _args: tuple[Tensor, ...], out: Tensor) -> None:
-        weight: Any = (
-            layer.weight
-        )  # (outputs, ...): used once per position of the output; perhaps no parameter
+        weight: Any = layer.weight  # (outputs, ...): used once per position of the output; perhaps no parameter
         flops.append(2 * weight.numel() * (out.numel() // len(weight)))
 
     def write(_layer: nn.Module, _args: tuple[Tensor, ...], out: object) -> None:
