@@ -30,6 +30,7 @@ from edge_sdk.device.exchange import OngoingExchange, RoundReport
 from edge_sdk.device.learner import WorkSlices
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.recent_lines import RecentLines, round_lines
+from edge_sdk.device.recovery import check_owner
 from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
@@ -183,7 +184,7 @@ class Agent(Participant):
         broker, tls = _reached_by(own, broker, tls)
         transport = _transport(broker, f"{federation}-{device}", tls, cloud_safe=cloud_safe)
         early = list[str]()
-        self._open_store = _opener(state, federation, quarantine=quarantine, tell=early.append)
+        self._open_store = _opener(state, federation, device, quarantine=quarantine, tell=early.append)
         self._closes_store = isinstance(state, (str, Path))
         store = self._open_store()  # after all checks: what fails later closes it
         try:
@@ -595,14 +596,26 @@ def _check_options(**given: object) -> None:
 
 
 def _opener(
-    state: str | Path | Store | None, federation: str, *, quarantine: bool, tell: Callable[[str], None]
+    state: str | Path | Store | None, federation: str, device: str, *, quarantine: bool, tell: Callable[[str], None]
 ) -> Callable[[], Store]:
     """Return what opens the store, for the first time or again; with `quarantine` a damaged file is set aside."""
     if isinstance(state, (str, Path)):
         path = Path(state) / f"{federation}.db"
-        return lambda: opened_or_anew(lambda: SqliteStore(path), path, quarantine=quarantine, tell=tell)
+        return lambda: opened_or_anew(lambda: _opened_file(path, device), path, quarantine=quarantine, tell=tell)
     store = MemoryStore() if state is None else state
+    check_owner(store, device, "state")
     return lambda: store
+
+
+def _opened_file(path: Path, device: str) -> Store:
+    """Open a file that holds the state of this device, or none yet.  Raises UsageError for that of another device."""
+    store = SqliteStore(path)
+    try:
+        check_owner(store, device, str(path))
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _budget_file(state: str | Path | Store | None) -> Path | None:
