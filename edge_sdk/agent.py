@@ -28,6 +28,7 @@ from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.data_supply import DataSupply, OwnData
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
 from edge_sdk.device.learner import WorkSlices
+from edge_sdk.device.link_notices import LinkNotices
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.recent_lines import RecentLines, round_lines
 from edge_sdk.device.recovery import check_owner
@@ -53,7 +54,7 @@ from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.serving.deployment import MAX_DROP, Deployment, check_max_drop
-from edge_sdk.transport.base import Transport
+from edge_sdk.transport.base import Disconnected, Transport, TransportEvent
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 
@@ -164,6 +165,7 @@ class Agent(Participant):
         self._clock = clock
         self._recent, self._sends_logs = RecentLines(), sends_logs and privacy is None
         self._callbacks = Callbacks(device)
+        self._link_notices = LinkNotices(device)
         self._stopping, self._awake = threading.Event(), threading.Event()
         self._awake.set()
         self._leaving: str | None = None
@@ -272,7 +274,10 @@ class Agent(Participant):
         self._callbacks.add("on_update", callback)
 
     def on_link(self, callback: Callable[[str], None]) -> None:
-        """Register a callback for news in one line: broker or coordinator are found or lost, or the disk fails."""
+        """Register a callback for news in one line: broker or coordinator are found or lost, or the disk fails.
+
+        Without any, an agent that does not reach its broker logs a warning.
+        """
         self._callbacks.add("on_link", callback)
 
     def on_refusal(self, callback: Callable[[Refused], None]) -> None:
@@ -460,6 +465,13 @@ class Agent(Participant):
         self._callbacks.call("on_update", report)
         if report.closing or self.is_last(report.exchange):
             self._callbacks.call("on_round", report)
+
+    def handle(self, event: TransportEvent, now_s: float) -> None:
+        """Process an event of the transport; without callbacks for news, a link that is down is logged."""
+        told = self._callbacks.has("on_link")
+        if isinstance(event, Disconnected) and not (told or event.final or event.taken_over):  # these two are logged
+            self._link_notices.lost(event.reason, now_s)
+        super().handle(event, now_s)
 
     def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:
         """Measure the model before it joins, and judge the one that a round leaves."""
