@@ -334,3 +334,4 @@ def test_an_app_hears_that_nobody_answers() -> None:
     assert heard[0] == "connected to the broker"
     assert [line for line in heard if "'app'" in line] == heard[1:]
     assert len(heard) == 2
+    assert "must let this device publish, and read fl/v1/app/dn/left/+" in heard[1]
