@@ -28,8 +28,10 @@ from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.data_supply import DataSupply, OwnData
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
 from edge_sdk.device.learner import WorkSlices
+from edge_sdk.device.link_notices import LinkNotices
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.recent_lines import RecentLines, round_lines
+from edge_sdk.device.recovery import check_owner
 from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
@@ -52,7 +54,7 @@ from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.serving.deployment import MAX_DROP, Deployment, check_max_drop
-from edge_sdk.transport.base import Transport
+from edge_sdk.transport.base import Disconnected, Transport, TransportEvent
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 
@@ -163,6 +165,7 @@ class Agent(Participant):
         self._clock = clock
         self._recent, self._sends_logs = RecentLines(), sends_logs and privacy is None
         self._callbacks = Callbacks(device)
+        self._link_notices = LinkNotices(device)
         self._stopping, self._awake = threading.Event(), threading.Event()
         self._awake.set()
         self._leaving: str | None = None
@@ -183,7 +186,7 @@ class Agent(Participant):
         broker, tls = _reached_by(own, broker, tls)
         transport = _transport(broker, f"{federation}-{device}", tls, cloud_safe=cloud_safe)
         early = list[str]()
-        self._open_store = _opener(state, federation, quarantine=quarantine, tell=early.append)
+        self._open_store = _opener(state, federation, device, quarantine=quarantine, tell=early.append)
         self._closes_store = isinstance(state, (str, Path))
         store = self._open_store()  # after all checks: what fails later closes it
         try:
@@ -271,7 +274,10 @@ class Agent(Participant):
         self._callbacks.add("on_update", callback)
 
     def on_link(self, callback: Callable[[str], None]) -> None:
-        """Register a callback for news in one line: broker or coordinator are found or lost, or the disk fails."""
+        """Register a callback for news in one line: broker or coordinator are found or lost, or the disk fails.
+
+        Without any, an agent that does not reach its broker logs a warning.
+        """
         self._callbacks.add("on_link", callback)
 
     def on_refusal(self, callback: Callable[[Refused], None]) -> None:
@@ -460,6 +466,13 @@ class Agent(Participant):
         if report.closing or self.is_last(report.exchange):
             self._callbacks.call("on_round", report)
 
+    def handle(self, event: TransportEvent, now_s: float) -> None:
+        """Process an event of the transport; without callbacks for news, a link that is down is logged."""
+        told = self._callbacks.has("on_link")
+        if isinstance(event, Disconnected) and not (told or event.final or event.taken_over):  # these two are logged
+            self._link_notices.lost(event.reason, now_s)
+        super().handle(event, now_s)
+
     def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:
         """Measure the model before it joins, and judge the one that a round leaves."""
         self._deployment.drop()
@@ -595,14 +608,26 @@ def _check_options(**given: object) -> None:
 
 
 def _opener(
-    state: str | Path | Store | None, federation: str, *, quarantine: bool, tell: Callable[[str], None]
+    state: str | Path | Store | None, federation: str, device: str, *, quarantine: bool, tell: Callable[[str], None]
 ) -> Callable[[], Store]:
     """Return what opens the store, for the first time or again; with `quarantine` a damaged file is set aside."""
     if isinstance(state, (str, Path)):
         path = Path(state) / f"{federation}.db"
-        return lambda: opened_or_anew(lambda: SqliteStore(path), path, quarantine=quarantine, tell=tell)
+        return lambda: opened_or_anew(lambda: _opened_file(path, device), path, quarantine=quarantine, tell=tell)
     store = MemoryStore() if state is None else state
+    check_owner(store, device, "state")
     return lambda: store
+
+
+def _opened_file(path: Path, device: str) -> Store:
+    """Open a file that holds the state of this device, or none yet.  Raises UsageError for that of another device."""
+    store = SqliteStore(path)
+    try:
+        check_owner(store, device, str(path))
+    except BaseException:
+        store.close()
+        raise
+    return store
 
 
 def _budget_file(state: str | Path | Store | None) -> Path | None:

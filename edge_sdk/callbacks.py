@@ -24,6 +24,10 @@ class Callbacks:
         """Register a callback."""
         self._registered.setdefault(kind, []).append(callback)
 
+    def has(self, kind: str) -> bool:
+        """Whether there is a callback of a kind."""
+        return bool(self._registered.get(kind))
+
     def call(self, kind: str, argument: object) -> None:
         """Call all callbacks of a kind, in the order in which they were registered."""
         for callback in self._registered.get(kind, ()):

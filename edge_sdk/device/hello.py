@@ -5,6 +5,7 @@ from __future__ import annotations
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS
 from edge_sdk.protocol.messages import Hello
+from edge_sdk.protocol.topics import device_subscriptions
 from edge_sdk.version import __version__
 
 MAX_DISCLOSED_CLASSES = 32768
@@ -71,8 +72,9 @@ def disclosed_counts(bench: Workbench) -> tuple[int, ...]:
 
 def no_answer_notice(federation: str, device: str) -> str:
     """Return what the owner should check when the Hellos of a device get no answer."""
+    topic = device_subscriptions(federation, device)[0]
     return (
         f"no coordinator of {federation!r} answers: is it running, and under this name? "
-        f"a broker with access rules lets this device publish only if its user name is {device!r}; "
-        "and no other device may be connected under this identity"
+        f"a broker with access rules must let this device publish, and read {topic}: the usual rules do if its user "
+        f"name is {device!r}; and no other device may be connected under this identity"
     )

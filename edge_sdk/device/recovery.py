@@ -10,7 +10,7 @@ from edge_sdk.device.learner import Learner
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.session import SessionPhase, SessionState
 from edge_sdk.device.store import RoundStart, Store
-from edge_sdk.errors import TrainingFailed
+from edge_sdk.errors import TrainingFailed, UsageError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import Welcome
@@ -23,6 +23,19 @@ def last_welcome(store: Store) -> Welcome | None:
     frame = store.welcome()
     message = codec.decode(frame).message if frame is not None else None
     return message if isinstance(message, Welcome) else None
+
+
+def check_owner(store: Store, device: str, place: str) -> None:
+    """Raise UsageError if a coordinator has accepted another device with this state.  place: where the state lies.
+
+    What it holds cannot be sent under another id: its uploads and its run belong to that device.
+    """
+    welcome = last_welcome(store)
+    if welcome is not None and welcome.device != device:
+        raise UsageError(
+            f"{place}: is the state of {welcome.device}, and this device is {device}: SD cards or folders may be "
+            "swapped; give this device its own folder (state=, --state), or an empty one, with which it joins anew"
+        )
 
 
 def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from pathlib import Path
@@ -13,7 +14,9 @@ from federated_apps import CLASSES, SAMPLES, Slow, agent_of, federation, wait_fo
 
 import edge_sdk
 from coordinator.rounds import RoundPhase
+from edge_sdk.device.link_notices import AGAIN_S
 from edge_sdk.errors import ModelError, Refused, RunFailed, UsageError
+from edge_sdk.transport.base import Disconnected
 from edge_sdk.transport.memory.hub import Hub
 
 
@@ -290,6 +293,36 @@ def test_all_that_the_package_offers_is_listed() -> None:
     assert set(edge_sdk.__all__) <= set(dir(edge_sdk))
 
 
+def refused(agent: edge_sdk.Agent, now_s: float, reason: str = "connection refused (is the broker running?)") -> None:
+    agent.handle(Disconnected(reason), now_s)
+
+
+def test_an_app_without_callbacks_finds_in_the_log_that_there_is_no_broker(caplog: pytest.LogCaptureFixture) -> None:
+    agent = agent_of(Hub(), "left")
+    refused(agent, 1.0)
+    (record,) = caplog.records
+    assert record.levelno == logging.WARNING
+    assert (
+        "left: no link to the broker, tries again: connection refused (is the broker running?)" in record.getMessage()
+    )
+    for now_s in (2.0, 1.0 + AGAIN_S / 2):
+        refused(agent, now_s)
+    assert caplog.records == [record]  # a link that comes and goes fills no disk
+    refused(agent, 1.0 + AGAIN_S / 2, "the name cannot be resolved")
+    assert len(caplog.records) == 2
+    refused(agent, 1.0 + 2 * AGAIN_S, "the name cannot be resolved")
+    assert len(caplog.records) == 3
+
+
+def test_an_app_that_asked_for_news_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    agent = agent_of(Hub(), "left")
+    news: list[str] = []
+    agent.on_link(news.append)
+    refused(agent, 1.0)
+    assert news == ["broker: connection refused (is the broker running?)"]
+    assert not caplog.records
+
+
 def test_an_app_hears_that_nobody_answers() -> None:
     """Such as with the name of a federation that does not exist."""
     agent, heard = agent_of(Hub(), "left", clock=lambda: 50 * time.monotonic()), list[str]()
@@ -301,3 +334,4 @@ def test_an_app_hears_that_nobody_answers() -> None:
     assert heard[0] == "connected to the broker"
     assert [line for line in heard if "'app'" in line] == heard[1:]
     assert len(heard) == 2
+    assert "must let this device publish, and read fl/v1/app/dn/left/+" in heard[1]

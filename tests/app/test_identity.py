@@ -5,10 +5,11 @@ from __future__ import annotations
 import logging
 import shutil
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
-from federated_apps import CLASSES, agent_of, federation, wait_for
+from federated_apps import CLASSES, Slow, agent_of, federation, wait_for
 
 import edge_sdk
 from coordinator.broker.embedded import EmbeddedBroker
@@ -16,7 +17,8 @@ from coordinator.serving.devices.identities import MOST_INSTANCES, Identities
 from coordinator.serving.other_coordinator import another_serves
 from coordinator.serving.server import Server
 from edge_sdk.cli import main
-from edge_sdk.errors import Refused
+from edge_sdk.device.store import SqliteStore
+from edge_sdk.errors import Refused, UsageError
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.transport.base import Disconnected
@@ -41,6 +43,61 @@ def test_a_refusal_is_logged_with_its_remedy(serve, caplog: pytest.LogCaptureFix
     assert isinstance(agent.error, Refused)
     (record,) = (each for each in caplog.records if each.levelno == logging.ERROR)
     assert agent.error.remedy in record.getMessage()
+
+
+# -- a state folder of another device -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def left_state(serve, tmp_path: Path) -> Path:
+    """The state folder of the device `left`, in a run of two devices that goes on."""
+    hub = Hub()
+    server = federation(hub, devices=2, rounds=3)
+    serve(server)
+    agents = [
+        agent_of(hub, name, model=Slow(CLASSES, (1, 1, 8), seed=1), state=tmp_path / name) for name in ("left", "right")
+    ]
+    for agent in agents:
+        agent.start()
+    wait_for(lambda: len(server.record.rounds) >= 1)
+    agents[0].stop()
+    again = agent_of(hub, "left", state=tmp_path / "left")  # its own state
+    again.start()
+    for agent in (again, agents[1]):
+        wait_for(lambda agent=agent: not agent.running)
+        assert agent.error is None
+    return tmp_path / "left"
+
+
+def test_a_state_folder_of_another_device_is_refused_at_the_start(left_state: Path) -> None:
+    with pytest.raises(UsageError, match=r"app\.db: is the state of left, and this device is right: .*--state"):
+        agent_of(Hub(), "right", state=left_state)
+    with pytest.raises(UsageError, match="the state of left"):
+        agent_of(Hub(), "right", state=left_state, quarantine=True)  # it is whole
+    with closing(SqliteStore(left_state / "app.db")) as store:  # closed again, and nothing of it is lost
+        with pytest.raises(UsageError, match="the state of left"):
+            agent_of(Hub(), "right", state=store)
+        agent_of(Hub(), "left", state=store)
+
+
+def test_a_device_with_another_id_may_join_another_federation_in_the_same_folder(left_state: Path) -> None:
+    agent_of(Hub(), "right", federation="other", state=left_state).stop()
+
+
+def test_the_command_ends_with_code_2_at_a_state_of_another_device(
+    left_state: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    (left_state / "swapped_app.py").write_text(
+        "import edge_sdk, federated_apps\n"
+        "def make():\n"
+        "    data = edge_sdk.LocalData(train=federated_apps.samples_of())\n"
+        "    return edge_sdk.App(model=edge_sdk.NumpyModel(4, (1, 1, 8), seed=1), data=data)\n"
+    )
+    monkeypatch.chdir(left_state)
+    options = ["--broker", "mqtt://127.0.0.1:9", "--federation", "app", "--app", "swapped_app:make", "--id", "right"]
+    assert main(["device", *options, "--state", str(left_state)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "is the state of left, and this device is right" in line
 
 
 # -- the coordinator's side -----------------------------------------------------------------------------------------
