@@ -276,7 +276,7 @@ class Agent(Participant):
     def on_link(self, callback: Callable[[str], None]) -> None:
         """Register a callback for news in one line: broker or coordinator are found or lost, or the disk fails.
 
-        Without any, an agent that does not reach its broker logs a warning.
+        Without any, an agent that does not reach its broker or its coordinator logs a warning.
         """
         self._callbacks.add("on_link", callback)
 
@@ -472,6 +472,12 @@ class Agent(Participant):
         if isinstance(event, Disconnected) and not (told or event.final or event.taken_over):  # these two are logged
             self._link_notices.lost(event.reason, now_s)
         super().handle(event, now_s)
+
+    def on_unanswered(self, line: str) -> None:
+        """Tell the app that no coordinator answers; without callbacks for news, it is logged."""
+        if not self._callbacks.has("on_link"):
+            log.warning("%s: %s", self.device, line)
+        super().on_unanswered(line)
 
     def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:
         """Measure the model before it joins, and judge the one that a round leaves."""

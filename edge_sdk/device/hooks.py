@@ -21,6 +21,10 @@ class ParticipantHooks:
     def on_exchange(self, report: RoundReport) -> None:
         """Receive the report of an exchange, once it is stored."""
 
+    def on_unanswered(self, line: str) -> None:
+        """Receive a line for the device's owner: no coordinator answers."""
+        self.on_news(line)
+
     def cost(self) -> TrainingCost:
         """Return what training since the last upload has cost; a simulation counts it elsewhere."""
         return TrainingCost()

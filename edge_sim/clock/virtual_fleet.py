@@ -453,6 +453,7 @@ class VirtualDevice:
             proxy=self.device.kit.proxy_model(self.device.public),
             clock=lambda: self._own.now_s,
         )
+        self.agent.on_link(lambda _line: None)  # faults of the world are no news: without this they would be logged
         if self._identity != self.device.kit.id:  # with keys, a device obeys only a Refusal that names its instance
             self.agent.instance = secrets.token_bytes(INSTANCE_BYTES)
         self.agent.serve = partial(ask, self.agent.bench, self.device.kit.brought)

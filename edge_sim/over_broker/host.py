@@ -57,6 +57,7 @@ def host_devices() -> int:
         return error.exit_code
     orphaned = _watch_parent()
     for agent in agents:
+        agent.on_link(lambda _line: None)  # the coordinator tells of the broker, once for all of them
         agent.start()
     while any(agent.running for agent in agents) and not orphaned.is_set():
         time.sleep(POLL_S)

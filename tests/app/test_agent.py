@@ -323,6 +323,15 @@ def test_an_app_that_asked_for_news_is_told_once(caplog: pytest.LogCaptureFixtur
     assert not caplog.records
 
 
+def test_an_app_without_callbacks_finds_in_the_log_that_nobody_answers(caplog: pytest.LogCaptureFixture) -> None:
+    agent = agent_of(Hub(), "left", clock=lambda: 50 * time.monotonic())
+    agent.start()
+    wait_for(lambda: bool(caplog.records))
+    agent.stop()
+    (record,) = caplog.records
+    assert record.getMessage().startswith("left: no coordinator of 'app' answers: ")
+
+
 def test_an_app_hears_that_nobody_answers() -> None:
     """Such as with the name of a federation that does not exist."""
     agent, heard = agent_of(Hub(), "left", clock=lambda: 50 * time.monotonic()), list[str]()
