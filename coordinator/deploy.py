@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -115,11 +115,18 @@ def run_coordinator(
     spec = ready.spec
     _refuse_second(reach, spec.federation)
     transport = _transport(reach, spec.federation, cloud_safe=cloud_safe)
-    if not resume:
-        make_folder(folder, f"--out {folder}")
-    with run_writers(
-        tools, folder, federation=spec.federation, method=spec.method, seed=spec.seed, tables=tables
-    ) as writers:
+    alone = nullcontext() if reach.security is None else reach.security.serving_alone(spec.federation)
+    with (
+        alone,
+        run_writers(
+            tools,
+            folder if resume else _made(folder),
+            federation=spec.federation,
+            method=spec.method,
+            seed=spec.seed,
+            tables=tables,
+        ) as writers,
+    ):
         progress = writers.lines("")
         ledger = open_ledger(folder, resume=resume, quarantine=quarantine, tell=progress.noted)
         begun_s, start_s = time.monotonic(), time.time()
@@ -157,6 +164,11 @@ def run_coordinator(
         return 0 if result.completed else 1
 
 
+def _made(folder: Path) -> Path:
+    make_folder(folder, f"--out {folder}")
+    return folder
+
+
 def _serve(server: Server, progress: RunObserver, again: str) -> None:
     """Serve until the run is over.  again: the command that goes on with it after an interrupt."""
     try:
@@ -183,7 +195,8 @@ def _draw(result: Result, folder: Path, progress: RunObserver) -> None:
 def _refuse_second(reach: Reach, federation: str) -> None:
     """Raise UsageError if another coordinator of this federation answers on this broker.
 
-    In a lab this is not known beforehand: who connects with this machine's certificate takes the other's place.
+    In a lab this is not asked: who connects with this machine's certificate takes the other's place.  There a lock in
+    the lab's folder keeps a second one on this machine away.
     """
     if reach.security is not None:
         return

@@ -37,7 +37,7 @@ from coordinator.rounds import (
     SendReceipt,
     Withheld,
 )
-from coordinator.rounds.queue import RoundQueue
+from coordinator.rounds.queue import DISK_AGAIN_S, RoundQueue
 from coordinator.serving import restart
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.devices import admission
@@ -89,6 +89,8 @@ POLL_S = 0.5
 """The longest sleep of the loop, in seconds."""
 LINK_TOLD_S = 60.0
 """Seconds within which the same line about the broker is not noted again: the link may come and go all the time."""
+REFUSAL_TOLD_S = 60.0
+"""Seconds within which it is not noted again that the disk still refuses uploads."""
 GROUP = 256
 """The most frames that share one commit."""
 
@@ -194,8 +196,12 @@ class Server:
             orders=self._orders,
             state=lambda: self.rounds,
             revoked=lambda: security.revoked if security else frozenset(),
+            held=lambda: self._queue.held,
         )
         self._desk = self._new_desk()
+        self._refused: list[Persist] = []
+        """Uploads that the disk refused; the round waits until it takes them."""
+        self._refusal_told_s = -math.inf
         self._linked, self._link_fault = False, "it does not answer"
         self._link_told, self._link_told_s = "", -math.inf
         self.transport.screen_with(self._screen)
@@ -220,7 +226,7 @@ class Server:
             self.record,
             max(policy.expected, policy.most_devices),
             state=lambda: self.rounds,
-            unwritten=lambda: self.unwritten,
+            unwritten=lambda: [*self._refused, *self.unwritten],
         )
         return MembershipHandler(
             registry=self._registry,
@@ -345,6 +351,7 @@ class Server:
 
     def tick(self, now_s: float) -> None:
         """Do what is due at this time."""
+        self._write_refused(now_s)
         self._queue.tick(now_s)
         if self._security is not None and self.rounds.misses:
             self._hint_at_backup()
@@ -371,7 +378,7 @@ class Server:
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Handle an event of the transport.  An illegal frame is counted for its sender, and changes nothing else.
 
-        While the round waits for the disk, frames are dropped: their senders get no answer, and send them again.
+        While the round waits for the disk, frames of devices are dropped: they get no answer, and send them again.
         """
         if isinstance(event, Connected):
             self._linked = True
@@ -387,7 +394,7 @@ class Server:
             self.observer.noted(f"the broker does not take what the coordinator sends on {event.topic}: {event.reason}")
         elif isinstance(event, Rejected):
             self._refuse_frame(booked_to(event.topic), event.kind, event.reason, now_s, event.count)
-        elif self._queue.held:
+        elif self._queue.held and event.topic != topics.control(self.spec.federation):
             event.acknowledge()
         else:
             sender = booked_to(event.topic)
@@ -446,25 +453,43 @@ class Server:
     def flush(self, now_s: float) -> None:
         """Make the waiting uploads durable with one sync, and then count them one after the other.
 
-        If the disk refuses, the uploads are not answered, and the devices, which keep them, send them again.  They are
-        acknowledged to the broker all the same, because it stops delivering after a few unacknowledged messages.
+        If the disk refuses, they are kept, and the round waits until it takes them.  They are acknowledged to the
+        broker all the same, because it stops delivering after a few unacknowledged messages.
         """
         if not self.unwritten:
             return
         group = list(self.unwritten)
         self.unwritten.clear()
-        arrived = [cast("Arrived", each.upload) for each in group]
-        durable: list[RoundEvent] = []
+        self._write(group, now_s)
+        for each in group:
+            cast("Arrived", each.upload).incoming.acknowledge()
+
+    def _write(self, group: list[Persist], now_s: float) -> None:
         try:
-            frames = [each.frame for each in arrived]
-            self.ledger.commit(Row(p.place, p.device, frame) for p, frame in zip(group, frames, strict=True))
-            durable += [Persisted(each.device, each.place, each.upload, now_s) for each in group]
+            self.ledger.commit(Row(p.place, p.device, cast("Arrived", p.upload).frame) for p in group)
         except StoreError as error:
-            self.observer.noted(str(error))
-            self._queue.hold(now_s)
-        for each in arrived:
-            each.incoming.acknowledge()
-        self._queue.feed(*durable, now_s=now_s)
+            self._keep_refused(group, str(error), now_s)
+            return
+        self._queue.feed(*(Persisted(p.device, p.place, p.upload, now_s) for p in group), now_s=now_s)
+
+    def _keep_refused(self, group: list[Persist], reason: str, now_s: float) -> None:
+        """Keep uploads that the disk refused; says so at once, and then every minute."""
+        self._refused += group
+        self._queue.hold(now_s)
+        if now_s >= self._refusal_told_s + REFUSAL_TOLD_S:
+            self._refusal_told_s = now_s
+            self._note(f"{reason}; the round and its deadline wait, next try in {DISK_AGAIN_S:g} s")
+
+    def _write_refused(self, now_s: float) -> None:
+        """Try the uploads again that the disk refused, if that is due."""
+        due_s = self._queue.next_due_s()
+        if not self._refused or due_s is None or now_s < due_s:
+            return
+        group, self._refused = self._refused, []
+        self._write(group, now_s)
+        if not self._refused:
+            self._refusal_told_s = -math.inf
+            self._note("the ledger is written again; the round goes on")
 
     # -- frames in --------------------------------------------------------------------------------------------------
 

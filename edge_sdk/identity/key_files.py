@@ -79,6 +79,25 @@ def locked(folder: Path) -> Iterator[None]:
         lock.close()
 
 
+@contextmanager
+def used_alone(folder: Path, name: str, in_use: str) -> Iterator[None]:
+    """Keep other processes of this machine from what `name` stands for; a process that dies lets go.
+
+    Raises UsageError with the text `in_use` if another one has it.
+    """
+    with as_store_error(folder):
+        lock = sqlite3.connect(folder / f".{name}.lock", timeout=0.0, isolation_level=None)
+    try:
+        try:
+            with as_store_error(folder):
+                lock.execute("BEGIN EXCLUSIVE")
+        except InUse:
+            raise UsageError(in_use) from None
+        yield
+    finally:
+        lock.close()
+
+
 def _begin(lock: sqlite3.Connection, folder: Path) -> None:
     try:
         with as_store_error(folder):

@@ -144,6 +144,25 @@ def test_an_exchange_that_closes_without_somebody_waits_for_the_disk(pictures: P
     assert len(run.result.history) == 3
 
 
+def test_no_round_is_given_up_while_the_ledger_cannot_be_written(pictures: Path, clean: dict[str, fleets.Run]) -> None:
+    """Every upload is needed, and the disk is full for many deadlines."""
+    ledger = FickleLedger(Fickle(1, 0.0))
+    run = fleets.Run(fleets.built(pictures, deadline_s=8.0, quorum=6), ledger=ledger)
+    run.server.observer = notes = Notes()
+    status: list[str] = []
+    for device in run.devices:
+        run.slow_down(device.device.kit.id, 3.0)
+    run.clock.at(2.0, lambda: setattr(ledger.disk, "_share", 1.0))
+    run.clock.at(150.0, lambda: status.append(run.server._report.run()))
+    run.clock.at(200.0, lambda: setattr(ledger.disk, "_share", 0.0))
+    same(run.finished(), clean["fedmd"])
+    assert "disk refuses" in status[0]
+    told = [note for note in notes if "disk is full" in note]
+    assert 1 <= len(told) <= 4  # at once, and then every minute
+    assert "next try in 5 s" in told[0]
+    assert notes.count("the ledger is written again; the round goes on") == 1
+
+
 def test_the_broker_is_freed_of_uploads_that_the_disk_refuses(pictures: Path) -> None:
     """It stops delivering after a few that nobody acknowledges."""
     ledger = FickleLedger(Fickle(1, 0.0))

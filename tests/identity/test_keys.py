@@ -181,3 +181,14 @@ def test_a_folder_that_another_process_changes(tmp_path: Path, monkeypatch: pyte
         pass
     assert str(tmp_path) in str(found.value)
     assert "state folder" not in str(found.value)
+
+
+def test_a_federation_has_one_coordinator_with_a_lab(lab: Path) -> None:
+    security, second = LabSecurity(lab), LabSecurity(lab)
+    with security.serving_alone("cameras"):
+        with pytest.raises(UsageError, match="another coordinator of 'cameras' is running"):
+            second.serving_alone("cameras").__enter__()
+        with second.serving_alone("doors"):
+            pass
+    with second.serving_alone("cameras"):
+        pass

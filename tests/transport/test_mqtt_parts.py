@@ -270,6 +270,29 @@ def test_a_broker_that_hangs_up_on_chunks_gets_smaller_ones() -> None:
     assert not limits.should_drop("t/a", 70_000)
 
 
+def test_long_answers_to_many_receivers_get_smaller_chunks_too() -> None:
+    """The broker hangs up on each of them for its length; which one comes first is another one each time."""
+    limits, asked = HiddenLimits(), []
+    retry = Retry(1, limits, shrink_chunks=lambda size_bytes: asked.append(size_bytes) is None)
+
+    def hangs_up(topic: str, size_bytes: int) -> None:
+        retry.decide(gone(accepted=True, ready_s=1.0, oldest_unacknowledged=Sent(topic, size_bytes)))
+
+    hangs_up("t/a", 61_000), hangs_up("t/b", 70_000)
+    limits.note_acknowledged(Sent("t/c", 500))
+    hangs_up("t/short", 500)
+    assert asked == []
+    hangs_up("t/c", 65_000)
+    assert asked == [61_000]
+    hangs_up("t/a", 30_000), hangs_up("t/b", 30_000)
+    limits.note_acknowledged(Sent("t/c", 30_000))  # so it was not the length
+    hangs_up("t/c", 30_000)
+    assert asked == [61_000]
+    for topic in "abcdef":
+        hangs_up(topic, 500)
+    assert asked == [61_000]
+
+
 # --- the inbox and the socket loop
 
 

@@ -6,10 +6,12 @@ an operator with the key of an operator.  This is checked before anything in the
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.identity.folder import COORDINATOR_FOLDER, Identity, crypto_keys, open_identity
+from edge_sdk.identity.key_files import used_alone
 from edge_sdk.identity.registry import RegistryReader, change_registry, with_revoked
 from edge_sdk.identity.sealing import Sealing
 from edge_sdk.identity.signatures import FrameSigner, Genuine, Role, signed_text
@@ -52,6 +54,14 @@ class LabSecurity:
             if found is not None:
                 self._sealings[federation, device] = found
         return found
+
+    def serving_alone(self, federation: str) -> AbstractContextManager[None]:
+        """Keep other coordinators on this machine from serving the federation with these keys, until it is left.
+
+        Raises UsageError if one does: devices would believe the one that was started last alone.
+        """
+        text = f"{self._lab}: another coordinator of {federation!r} is running with this lab: stop it"
+        return used_alone(self._lab / COORDINATOR_FOLDER, f"serving-{federation}", text)
 
     def started(self, epoch: int) -> FrameSigner:
         """Count a start of the coordinator, durably; returns the signer of its frames.

@@ -28,10 +28,15 @@ class DeviceReport:
         orders: Orders,
         state: Callable[[], RoundState],
         revoked: Callable[[], Collection[str]],
+        held: Callable[[], bool],
     ) -> None:
-        """state: returns the state of the rounds.  revoked: returns the devices whose keys the lab takes no more."""
+        """state: returns the state of the rounds.  revoked: returns the devices whose keys the lab takes no more.
+
+        held: returns whether the round waits for the disk.
+        """
         self._spec, self._roster, self._registry = spec, roster, registry
         self._record, self._orders, self._state, self._revoked = record, orders, state, revoked
+        self._held = held
         self._seen_s: dict[str, float] = {}
         """When the last frame of each device that has joined arrived, in seconds of the server's clock."""
         self._here_s: dict[str, float] = {}
@@ -84,6 +89,8 @@ class DeviceReport:
         }.get(state.phase, state.phase.value)
         if state.stalled:
             words += f", {state.needed} are needed: waiting for devices that decline"
+        if self._held():
+            words += "; the coordinator's disk refuses, and the round waits for it"
         return words
 
     def exchange(self) -> OpenExchange:

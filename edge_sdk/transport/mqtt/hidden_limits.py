@@ -5,8 +5,12 @@ from __future__ import annotations
 import threading
 from typing import Protocol
 
+from edge_sdk.transport.chunks.packets import HEADER_BYTES, MIN_CHUNK_BYTES
+
 _DISCONNECTS = 3
 """Disconnects in a row with the same message outstanding, after which the message is taken for the cause."""
+_SHORT_BYTES = MIN_CHUNK_BYTES + HEADER_BYTES
+"""No chunk message can be shorter than this."""
 
 
 class SentPacket(Protocol):
@@ -27,12 +31,18 @@ class HiddenLimits:
     A message is identified by topic and size, because a frame that is sent again may carry a new stamp.  After three
     disconnects in a row with the same message as the oldest unacknowledged one, the next sending of that message is
     dropped, so that the messages behind it can pass.
+
+    Long messages count together, whatever their topics: answers to many receivers come in another order each time, and
+    all fail for their length.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._message: tuple[str, int] | None = None
         self._disconnects = 0
+        self._long_disconnects = 0
+        self._long_bytes: int | None = None
+        """The length of the shortest message of those disconnects."""
 
     def note_disconnect(self, oldest: SentPacket | None) -> bool:
         """Count a disconnect; returns whether `oldest`, the oldest unacknowledged message, is taken for the cause."""
@@ -40,18 +50,30 @@ class HiddenLimits:
             message = None if oldest is None else (oldest.topic, oldest.size_bytes)
             self._disconnects = self._disconnects + 1 if message == self._message else 1
             self._message = message
+            if oldest is not None and oldest.size_bytes > _SHORT_BYTES:
+                self._long_disconnects += 1
+                self._long_bytes = min(oldest.size_bytes, self._long_bytes or oldest.size_bytes)
             return message is not None and self._disconnects >= _DISCONNECTS
 
-    def note_acknowledged(self, sent: SentPacket) -> None:
-        """Clear a message that the broker has acknowledged."""
+    @property
+    def too_long_bytes(self) -> int | None:
+        """The length, in bytes, that the broker does not seem to accept in one message; None: there is no such sign."""
         with self._lock:
+            return self._long_bytes if self._long_disconnects >= _DISCONNECTS else None
+
+    def note_acknowledged(self, sent: SentPacket) -> None:
+        """Clear a message that the broker has acknowledged, and all that are not longer."""
+        with self._lock:
+            if self._long_bytes is not None and sent.size_bytes >= self._long_bytes:
+                self._forget_long()
             if self._message == (sent.topic, sent.size_bytes):
                 self._message = None
 
     def reset(self) -> None:
-        """Forget the message: it will not be sent in this form again."""
+        """Forget the messages: they will not be sent in this form again."""
         with self._lock:
             self._message = None
+            self._forget_long()
 
     def should_drop(self, topic: str, size_bytes: int) -> bool:
         """Whether to drop this message now; when it is sent again, it may pass."""
@@ -60,3 +82,6 @@ class HiddenLimits:
                 return False
             self._disconnects -= 1
             return True
+
+    def _forget_long(self) -> None:
+        self._long_disconnects, self._long_bytes = 0, None

@@ -155,13 +155,17 @@ class Retry:
 
     def _check_hidden_limit(self, ending: DisconnectReason, oldest: SentPacket | None) -> DisconnectReason:
         """Return the reason, extended by the oldest message where that message is taken for the cause."""
-        if not self._hidden_limits.note_disconnect(oldest) or oldest is None:
+        same = self._hidden_limits.note_disconnect(oldest)
+        if oldest is None:
             return ending
-        if self._shrink_chunks(oldest.size_bytes):
+        too_long_bytes = oldest.size_bytes if same else self._hidden_limits.too_long_bytes
+        if too_long_bytes is not None and self._shrink_chunks(too_long_bytes):
             self._hidden_limits.reset()
             return DisconnectReason(
-                f"{ending.reason}, again while taking {oldest.size_bytes} bytes: smaller chunks from now on"
+                f"{ending.reason}, again while taking {too_long_bytes} bytes: smaller chunks from now on"
             )
+        if not same:
+            return ending
         text = f"{ending.reason}, again while taking {oldest.size_bytes} bytes for {oldest.topic}: not sent next time"
         _log.warning("%s", text)
         return DisconnectReason(text, ending.final)
