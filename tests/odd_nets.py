@@ -50,6 +50,14 @@ class Endless(nn.Module):
         return x / 0.0
 
 
+class Moving(nn.Linear):
+    """Gives its weights other memory in every pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.weight.data = self.weight.data.clone()
+        return super().forward(x)
+
+
 def greedy(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
     return _with(Greedy(), classes, input_shape, seed)
 
@@ -68,6 +76,12 @@ def narrowing(classes: int, input_shape: tuple[int, int, int], seed: int) -> Tor
 
 def endless(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
     return _with(Endless(), classes, input_shape, seed)
+
+
+def moving(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
+    with seeded(seed):
+        layer = Moving(6, 6)
+    return _with(layer, classes, input_shape, seed)
 
 
 def _with(layer: nn.Module, classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:

@@ -215,6 +215,19 @@ def test_a_liar_changes_what_others_learn_and_is_legal(pictures: Path, method: s
     assert lied.coordinator_bytes != honest.coordinator_bytes
 
 
+def test_a_lie_that_writes_into_its_knowledge_changes_no_model(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"lies_in_{tmp_path.name}"  # no other test has imported that
+    (tmp_path / f"{name}.py").write_text(
+        "def lie(knowledge, rng):\n    knowledge['weights'].values[:] = 0\n    return knowledge\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    run = simulated(pictures, {"count": 2}, {"byzantine": f"{name}:lie"}, method="fedavg")
+    assert run.result.completed
+    assert all(each.agent.bench.model.weights().any() for each in run.devices)
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

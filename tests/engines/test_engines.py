@@ -91,6 +91,19 @@ def test_workers_compute_the_same_bits(pictures: Path, method: str, count: int) 
     assert [each.instruments for each in divided.result.history] == [each.instruments for each in alone.result.history]
 
 
+@pytest.mark.processes
+def test_workers_train_the_weights_of_a_net_that_moves_them(pictures: Path) -> None:
+    plain = tables(pictures, "fedavg")
+    plain["fleet"] = [{"count": 6, "model": "odd_nets:moving"}]
+    chosen = settings.parse(plain, Path("test.toml"))
+    alone, shared = exactly(chosen), fleets.Run(chosen)
+    engine = workers(shared.fleet, 1)
+    divided = fleets.Run(shared.fleet, engine=engine).finished()
+    engine.close()
+    assert divided.model_bytes == alone.model_bytes
+    assert divided.coordinator_bytes == alone.coordinator_bytes
+
+
 ADAM, MOMENTUM, EPOCHS = {"optimiser": "adam"}, {"optimiser": "sgd", "momentum": 0.9}, {"local_epochs": 1}
 
 

@@ -23,7 +23,7 @@ from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_training.torch_optim import Moments
 from edge_sdk.objectives import Optim
 
-ALIGNED = 64
+_ALIGNED = 64
 """Alignment in bytes, that of torch's own allocator: so the same instructions run, and give the same bits."""
 
 
@@ -163,7 +163,7 @@ def _tensors(model: TorchModel) -> Iterator[Tensor]:
 
 def _aligned(tensor: Tensor) -> int:
     size = tensor.numel() * tensor.element_size()
-    return -(-size // ALIGNED) * ALIGNED
+    return -(-size // _ALIGNED) * _ALIGNED
 
 
 def _view(row: Tensor, at: int, like: Tensor) -> Tensor:
