@@ -235,6 +235,21 @@ _BROKEN = ("user-defined function", "no such column", "no such table", "decode")
 """Parts of SQLite's messages that a damaged text leads to, in a row or in the description of a table."""
 
 
+def file_lock(path: Path, wait_s: float = 0.0) -> sqlite3.Connection:
+    """Lock an empty SQLite file, until the returned connection is closed; a process that dies lets go on any system.
+
+    Raises InUse if another process still has it after `wait_s` seconds.
+    """
+    with as_store_error(path):
+        lock = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
+        try:
+            lock.execute("BEGIN EXCLUSIVE")
+        except BaseException:
+            lock.close()
+            raise
+    return lock
+
+
 @contextmanager
 def as_store_error(path: Path | None, contents: Contents | None = None) -> Iterator[None]:
     """Turn errors of the disk and of SQLite into StoreError, with what to do; contents: what the file holds."""

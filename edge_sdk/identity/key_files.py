@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import shlex
-import sqlite3
 import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 
-from edge_sdk.durable import as_store_error
+from edge_sdk.durable import as_store_error, file_lock
 from edge_sdk.errors import InUse, UsageError
 
 PRIVATE, PUBLIC = 0o600, 0o644
@@ -70,13 +69,13 @@ def read_part(path: Path) -> bytes:
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
     """Keep other processes out of a folder's files while one of them is changed; a process that dies lets go."""
-    with as_store_error(folder):
-        lock = sqlite3.connect(folder / ".lock", timeout=LOCK_S, isolation_level=None)
     try:
-        _begin(lock, folder)
+        lock = file_lock(folder / ".lock", LOCK_S)
+    except InUse:
+        text = f"{folder}: another process has been changing it for {LOCK_S:g} s; end that one, or wait for it"
+        raise InUse(text) from None
+    with closing(lock):
         yield
-    finally:
-        lock.close()
 
 
 @contextmanager
@@ -85,26 +84,12 @@ def used_alone(folder: Path, name: str, in_use: str) -> Iterator[None]:
 
     Raises UsageError with the text `in_use` if another one has it.
     """
-    with as_store_error(folder):
-        lock = sqlite3.connect(folder / f".{name}.lock", timeout=0.0, isolation_level=None)
     try:
-        try:
-            with as_store_error(folder):
-                lock.execute("BEGIN EXCLUSIVE")
-        except InUse:
-            raise UsageError(in_use) from None
-        yield
-    finally:
-        lock.close()
-
-
-def _begin(lock: sqlite3.Connection, folder: Path) -> None:
-    try:
-        with as_store_error(folder):
-            lock.execute("BEGIN EXCLUSIVE")
+        lock = file_lock(folder / f".{name}.lock")
     except InUse:
-        text = f"{folder}: another process has been changing it for {LOCK_S:g} s; end that one, or wait for it"
-        raise InUse(text) from None
+        raise UsageError(in_use) from None
+    with closing(lock):
+        yield
 
 
 def read_counter(path: Path) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sqlite3
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -12,8 +11,8 @@ from coordinator.config import to_toml
 from coordinator.report import text_files
 from coordinator.report.run_files import read_run
 from edge_sdk.at_rest.places import make_folder
-from edge_sdk.durable import as_store_error
-from edge_sdk.errors import UsageError
+from edge_sdk.durable import as_store_error, file_lock
+from edge_sdk.errors import InUse, UsageError
 from edge_sim.config.settings import Config
 from edge_sim.runs import same_world
 
@@ -33,24 +32,14 @@ def claimed(folder: Path) -> Iterator[None]:
     Raises UsageError where the folder cannot be made, or another run is in it.
     """
     make_folder(folder, f"--out {folder}")
-    path = folder / LOCK
-    with as_store_error(path):
-        connection = sqlite3.connect(path, isolation_level=None, timeout=0, check_same_thread=False)
-    with closing(connection):
-        _lock(connection, folder)
+    try:
+        lock = file_lock(folder / LOCK)
+    except InUse:
+        raise UsageError(
+            f"{folder}: another run is writing into it; wait until that one is over, or give --out another folder"
+        ) from None
+    with closing(lock):
         yield
-
-
-def _lock(connection: sqlite3.Connection, folder: Path) -> None:
-    with as_store_error(folder / LOCK):
-        try:
-            connection.execute("BEGIN EXCLUSIVE")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error):
-                raise
-            raise UsageError(
-                f"{folder}: another run is writing into it; wait until that one is over, or give --out another folder"
-            ) from None
 
 
 def check_new(folder: Path) -> None:
