@@ -10,6 +10,7 @@ import pytest
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
+from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 
 PATIENCE_S = 10.0
 QUIET_S = 0.2
@@ -146,8 +147,10 @@ class TransportSuite:
         leaver = self.up(link, "v", will=Will("t/st/v", b"lost"))
         for n in range(20):
             leaver.send("t/bye", bytes([n]))
+        leaver.send("t/bye", bytes(2 * CHUNK_BYTES))
         leaver.close()
-        assert frames(watcher, 20) == [("t/bye", bytes([n])) for n in range(20)]
+        sent = [*(bytes([n]) for n in range(20)), bytes(2 * CHUNK_BYTES)]
+        assert frames(watcher, 21) == [("t/bye", frame) for frame in sent]
         assert watcher.poll(QUIET_S) is None
 
     def test_sending_without_a_link_is_harmless(self, link: LinkFactory) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import struct
+import time
 import tracemalloc
 import zlib
 from contextlib import suppress
@@ -345,6 +346,16 @@ def test_a_frame_that_was_cut_off_goes_on_when_it_is_put_again() -> None:
     assert box.next() is None
     box.put(UP, FRAME)
     assert [index for _, index in drained(box)] == [1, 2, 3, 4, 5]
+
+
+def test_nothing_is_left_to_send_once_every_chunk_is_acknowledged() -> None:
+    box = outbox()
+    box.put(UP, FRAME)
+    begun_s = time.monotonic()
+    box.wait_until_idle(0.05)
+    assert time.monotonic() - begun_s >= 0.05
+    drained(box)
+    box.wait_until_idle(3600.0)
 
 
 def test_a_frame_put_again_after_it_was_sent_only_asks() -> None:

@@ -183,12 +183,12 @@ class SendQueue:
         return True
 
     def wait_until_idle(self, timeout_s: float) -> None:
-        """Wait until every short frame is acknowledged or the connection is lost, at most `timeout_s` seconds."""
+        """Wait until every frame is acknowledged or the connection is lost, at most `timeout_s` seconds."""
         with self._lock:
             self._lock.wait_for(lambda: self._idle() or not self._open, timeout_s)
 
     def _idle(self) -> bool:
-        return not self._short and all(message.chunk is not None for message in self._in_flight.values())
+        return not (self._short or self._turns or self._in_flight)
 
     def _put_long(self, topic: str, frame: bytes) -> bool:
         long_frame = self._long.get(topic)
