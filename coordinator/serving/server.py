@@ -39,6 +39,7 @@ from coordinator.rounds import (
 )
 from coordinator.rounds.queue import DISK_AGAIN_S, RoundQueue
 from coordinator.serving import restart
+from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.devices import admission
 from coordinator.serving.devices.device_registry import DeviceRegistry
@@ -171,33 +172,11 @@ class Server:
             due=lambda device: device in self.rounds.missing,
         )
         self._sender = self._new_sender()
-        self._commands = CommandHandler(
-            spec=spec,
-            ledger=ledger,
-            registry=self._registry,
-            reduction=self.reduction,
-            aggregation=aggregation,
-            chain=chain,
-            sender=self._sender,
-            warnings=self._warnings,
-            orders=self._orders,
-            observer=lambda: self.observer,
-            work=work,
-            state=lambda: self.rounds,
-        )
+        self._commands = self._new_commands(aggregation, chain, work)
         self._queue = RoundQueue(standing, self._commands.carry_out, self._note)
         self._membership = self._new_membership(policy)
         self._strangers = LineBudget()
-        self._report = DeviceReport(
-            spec=spec,
-            roster=self.roster,
-            registry=self._registry,
-            record=self.record,
-            orders=self._orders,
-            state=lambda: self.rounds,
-            revoked=lambda: security.revoked if security else frozenset(),
-            held=lambda: self._queue.held,
-        )
+        self._report = self._new_report()
         self._desk = self._new_desk()
         self._refused: list[Persist] = []
         """Uploads that the disk refused; the round waits until it takes them."""
@@ -218,6 +197,24 @@ class Server:
             asks=self._shares.earned,
             signer=security.started(ledger.epoch) if security else None,
             sealing=partial(security.sealing, self.spec.federation) if security and security.encrypts else None,
+        )
+
+    def _new_commands(
+        self, aggregation: Aggregation, chain: transforms.Chain, work: Callable[[], FleetWork]
+    ) -> CommandHandler:
+        return CommandHandler(
+            spec=self.spec,
+            ledger=self.ledger,
+            registry=self._registry,
+            reduction=self.reduction,
+            aggregation=aggregation,
+            chain=chain,
+            sender=self._sender,
+            warnings=self._warnings,
+            orders=self._orders,
+            observer=lambda: self.observer,
+            work=work,
+            state=lambda: self.rounds,
         )
 
     def _new_membership(self, policy: RoundPolicy) -> MembershipHandler:
@@ -242,6 +239,19 @@ class Server:
             welcomed=self._remind,
             forgot=self._forgot,
             signed=self._security is not None,
+        )
+
+    def _new_report(self) -> DeviceReport:
+        security = self._security
+        return DeviceReport(
+            spec=self.spec,
+            roster=self.roster,
+            registry=self._registry,
+            record=self.record,
+            orders=self._orders,
+            state=lambda: self.rounds,
+            revoked=lambda: security.revoked if security else frozenset(),
+            held=lambda: self._queue.held,
         )
 
     def _new_desk(self) -> OperatorDesk:
