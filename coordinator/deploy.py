@@ -11,7 +11,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from coordinator.config import (
     read_settings,
     to_toml,
 )
+from coordinator.lab.broker_settings import one_connection_each
 from coordinator.ledger import CONTENTS, Ledger
 from coordinator.page.feed import Feed
 from coordinator.page.live import PageObserver
@@ -115,9 +116,8 @@ def run_coordinator(
     spec = ready.spec
     _refuse_second(reach, spec.federation)
     transport = _transport(reach, spec.federation, cloud_safe=cloud_safe)
-    alone = nullcontext() if reach.security is None else reach.security.serving_alone(spec.federation)
     with (
-        alone,
+        reach.serving_alone(spec.federation),
         run_writers(
             tools,
             folder if resume else _made(folder),
@@ -269,6 +269,14 @@ class Reach:
     """None: frames are not signed."""
     options: str
     """The options that say so, for the line that goes on with the run."""
+    one_connection: bool = False
+    """Whether the broker gives each certificate of the lab one connection."""
+
+    def serving_alone(self, federation: str) -> AbstractContextManager[None]:
+        """Keep other coordinators with this lab away while this one runs.  Raises UsageError if there is one."""
+        if self.security is None:
+            return nullcontext()
+        return self.security.serving_alone(federation, one_connection=self.one_connection)
 
 
 def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) -> Reach:
@@ -288,7 +296,7 @@ def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) 
     url = own.broker if broker is None else broker
     if tls == NO_FILES and parse_broker_url(url).tls:
         tls = TlsFiles(own.authority, own.certificate, own.tls_key)
-    return Reach(url, tls, security, options)
+    return Reach(url, tls, security, options, url == own.broker and one_connection_each(lab))
 
 
 def _observers(

@@ -63,6 +63,15 @@ def write_settings(lab: Path, port: int, bind: str) -> None:
     key_files.write_whole(lab / CONF, text.encode())
 
 
+def one_connection_each(lab: Path) -> bool:
+    """Return whether the lab's broker gives each certificate one connection, by its settings as they are now."""
+    try:
+        lines = (lab / CONF).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError):
+        return False
+    return ["use_username_as_clientid", "true"] in (line.split() for line in lines)
+
+
 def write_access(lab: Path, registry: Registry) -> None:
     """Write who may use which topics.
 

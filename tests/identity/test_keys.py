@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import labs
 import pytest
 
+from coordinator.lab.broker_settings import CONF, one_connection_each, write_settings
 from coordinator.serving.intake.signatures import LabSecurity
 from edge_sdk.errors import InUse, RemoteProtocolError, UsageError
 from edge_sdk.identity import key_files
@@ -184,11 +186,31 @@ def test_a_folder_that_another_process_changes(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_federation_has_one_coordinator_with_a_lab(lab: Path) -> None:
-    security, second = LabSecurity(lab), LabSecurity(lab)
-    with security.serving_alone("cameras"):
+    alone = partial(LabSecurity(lab).serving_alone, one_connection=False)
+    with alone("cameras"):
         with pytest.raises(UsageError, match="another coordinator of 'cameras' is running"):
-            second.serving_alone("cameras").__enter__()
-        with second.serving_alone("doors"):
+            alone("cameras").__enter__()
+        with alone("doors"):
             pass
-    with second.serving_alone("cameras"):
+    with alone("cameras"):
         pass
+
+
+def test_a_broker_with_one_connection_for_each_certificate_has_one_coordinator(lab: Path) -> None:
+    alone = LabSecurity(lab).serving_alone
+    with alone("cameras", one_connection=True):
+        with alone("doors", one_connection=False):
+            pass
+        with pytest.raises(UsageError, match="make a lab for each federation"):
+            alone("doors", one_connection=True).__enter__()
+    with alone("doors", one_connection=True):
+        pass
+
+
+def test_the_settings_say_whether_a_certificate_has_one_connection(tmp_path: Path) -> None:
+    file = tmp_path / CONF
+    assert not one_connection_each(tmp_path)
+    write_settings(tmp_path, 8883, "")
+    assert one_connection_each(tmp_path)
+    file.write_text(file.read_text(encoding="utf-8").replace("clientid true", "clientid false"), encoding="utf-8")
+    assert not one_connection_each(tmp_path)

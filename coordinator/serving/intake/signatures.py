@@ -6,7 +6,8 @@ an operator with the key of an operator.  This is checked before anything in the
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from edge_sdk.errors import RemoteProtocolError, UsageError
@@ -55,13 +56,25 @@ class LabSecurity:
                 self._sealings[federation, device] = found
         return found
 
-    def serving_alone(self, federation: str) -> AbstractContextManager[None]:
+    @contextmanager
+    def serving_alone(self, federation: str, *, one_connection: bool) -> Iterator[None]:
         """Keep other coordinators on this machine from serving the federation with these keys, until it is left.
 
-        Raises UsageError if one does: devices would believe the one that was started last alone.
+        one_connection: whether the broker gives each certificate one connection, so that none may serve another
+        federation there, either.  Raises UsageError if one does: devices would believe the one that was started last
+        alone.
         """
-        text = f"{self._lab}: another coordinator of {federation!r} is running with this lab: stop it"
-        return used_alone(self._lab / COORDINATOR_FOLDER, f"serving-{federation}", text)
+        folder, running = self._lab / COORDINATOR_FOLDER, f"{self._lab}: another coordinator"
+        with ExitStack() as locks:
+            text = f"{running} of {federation!r} is running with this lab: stop it"
+            locks.enter_context(used_alone(folder, f"serving-{federation}", text))
+            if one_connection:
+                text = (
+                    f"{running} is running with this lab, whose broker gives each certificate one connection: stop it, "
+                    "or make a lab for each federation"
+                )
+                locks.enter_context(used_alone(folder, "serving", text))
+            yield
 
     def started(self, epoch: int) -> FrameSigner:
         """Count a start of the coordinator, durably; returns the signer of its frames.
