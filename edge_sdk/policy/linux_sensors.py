@@ -20,7 +20,11 @@ COLDEST_C, HOTTEST_C = -40.0, 150.0
 ASK_AGAIN_S = 10.0
 """Seconds for which the answer of a program is taken to hold."""
 PROGRAM_S = 0.5
-"""Seconds that a program may take to answer; a slower one is not asked again."""
+"""Seconds that a program may take to answer."""
+FAILED_AGAIN_S = 60.0
+"""Seconds after which a program that is missing, too slow, or failed is asked again."""
+KEPT_S = 600.0
+"""Seconds for which the last answer of a program that now fails is taken to hold."""
 _NOT_THE_CHIP = ("pmic-die", "iwlwifi")
 """Beginnings of the types of zones that do not measure the board's temperature: a Jetson's PMIC reports 50 or 100 C
 at all times, and a wireless card cannot be read while it is off."""
@@ -68,8 +72,12 @@ class LinuxSensors:
         """
         self._sys, self._proc, self._warn, self._ask, self._clock = root / "sys", root / "proc", warn, ask, clock
         self._warned: set[str] = set()
-        self._answers: dict[str, tuple[float, str | None]] = {}
-        """By program: until when its answer holds (s), and the answer."""
+        self._answers: dict[str, str] = {}
+        """By program: its last answer."""
+        self._ask_again_s: dict[str, float] = {}
+        """By program: when it is asked again."""
+        self._kept_until_s: dict[str, float] = {}
+        """By program: until when its last answer holds if it fails."""
         self._load = CpuLoad(self._proc)
         self._zones = sorted(self._sys.glob("class/thermal/thermal_zone*"))
         self._rapl = sorted(self._sys.glob("class/powercap/intel-rapl:?/energy_uj"))
@@ -86,7 +94,7 @@ class LinuxSensors:
             return True
         plugs = [_text(each / "online") for each, kind in kinds.items() if kind and kind.startswith(("Mains", "USB"))]
         if any(plugs):
-            return "1" in plugs
+            return bool({"1", "2"}.intersection(plugs))  # 2: a charger whose voltage the board sets
         states = {_text(each / "status") for each in batteries} - {None, "Unknown"}
         return "Discharging" not in states if states else None
 
@@ -168,11 +176,12 @@ class LinuxSensors:
 
     def _asked(self, command: Sequence[str]) -> str | None:
         name, now_s = command[0], self._clock()
-        until_s, answer = self._answers.get(name, (-math.inf, None))
-        if now_s >= until_s:
+        if now_s >= self._ask_again_s.get(name, now_s):
             answer = self._ask(command)
-            self._answers[name] = (math.inf if answer is None else now_s + ASK_AGAIN_S), answer
-        return answer
+            if answer is not None:
+                self._answers[name], self._kept_until_s[name] = answer, now_s + KEPT_S
+            self._ask_again_s[name] = now_s + (FAILED_AGAIN_S if answer is None else ASK_AGAIN_S)
+        return self._answers.get(name) if now_s < self._kept_until_s.get(name, now_s) else None
 
     def _warn_once(self, line: str) -> None:
         if line not in self._warned and not self._warned & {line.partition(":")[0]}:

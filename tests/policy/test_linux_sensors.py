@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.policy.linux_sensors import LinuxSensors
+from edge_sdk.policy.linux_sensors import FAILED_AGAIN_S, KEPT_S, LinuxSensors
 
 CORES = 4
 
@@ -74,6 +74,7 @@ def test_zones_that_do_not_measure_the_board_are_left_out(tmp_path, kind) -> Non
         ({**supply("BAT0", type="Battery", status="Discharging")}, False),
         ({**supply("BAT0", type="Battery", status="Unknown")}, None),
         ({**supply("bat", type="Battery", status="Full"), **supply("usb", type="USB_C", online=1)}, True),
+        ({**supply("bat", type="Battery", status="Charging"), **supply("usb", type="USB", online=2)}, True),
         ({**supply("mouse", type="Battery", status="Discharging", scope="Device")}, True),
     ],
 )
@@ -106,14 +107,24 @@ def test_vcgencmd_is_asked_where_the_file_is_missing(tmp_path) -> None:
     assert asked == ["vcgencmd"] * 2
 
 
-def test_a_program_that_does_not_answer_is_asked_once(tmp_path) -> None:
+def test_a_program_that_does_not_answer_is_asked_again_after_a_minute(tmp_path) -> None:
     asked: list[str] = []
     now_s = 0.0
     found = LinuxSensors(tmp_path, ask=lambda command: asked.append(command[0]), clock=lambda: now_s)
-    assert found.throttled() is None
-    now_s = 1000.0
-    assert found.throttled() is None
-    assert asked == ["vcgencmd"]
+    for at_s in (0.0, 1.0, FAILED_AGAIN_S - 1, FAILED_AGAIN_S, FAILED_AGAIN_S + 1):
+        now_s = at_s
+        assert found.throttled() is None
+    assert asked == ["vcgencmd"] * 2
+
+
+def test_an_answer_holds_for_a_while_where_the_next_ones_fail(tmp_path) -> None:
+    answers = {0.0: "u 1", 15.0: None, 80.0: "u 1", 100.0: None, KEPT_S: None, KEPT_S + 80: None}
+    now_s, metered = 0.0, []
+    found = LinuxSensors(tmp_path, ask=lambda _command: answers[now_s], clock=lambda: now_s)
+    for at_s in answers:
+        now_s = at_s
+        metered.append(found.metered())
+    assert metered == [True, True, True, True, True, None]
 
 
 def test_available_memory(tmp_path) -> None:
