@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+import os
 import secrets
 import threading
 import time
@@ -100,7 +101,7 @@ class SampleStore:
         self._split, self._seed, self._unsaved, self._save_every_s = split, seed, unsaved, save_every_s
         self._max_samples, self._max_unlabelled, self._max_bytes = max_samples, max_unlabelled, max_bytes
         self._log_bytes = max(64 * 1024, min(_MIB, max_bytes // 16))
-        self._clock, self._lock = clock, threading.RLock()
+        self._clock, self._lock, self._process = clock, threading.RLock(), os.getpid()
         self._saved_s, self._refused_s = -math.inf, -math.inf
         self._rows: dict[str, HeldSample] = {}
         """All samples that are held, or kept for a snapshot, by id."""
@@ -148,6 +149,7 @@ class SampleStore:
         label = None if y is None else class_id(y, self.classes)
         values = raw.tobytes()
         name = sample_id(values)
+        self._check_process()
         with self._lock:
             self._check_open()
             self._take_form(Form(raw.shape, str(raw.dtype)))
@@ -166,6 +168,7 @@ class SampleStore:
         Raises UsageError for a class that there is not.
         """
         label = class_id(y, self.classes)
+        self._check_process()
         with self._lock:
             self._check_open()
             row = self._rows.get(sample)
@@ -176,6 +179,7 @@ class SampleStore:
 
     def discard(self, sample: str) -> bool:
         """Remove a sample; returns False if it is not held.  Its values leave the disk after the present round."""
+        self._check_process()
         with self._lock:
             self._check_open()
             row = self._rows.get(sample)
@@ -206,6 +210,7 @@ class SampleStore:
 
     def flush(self) -> None:
         """Save all changes.  Durable on return; raises StoreError if the disk refuses."""
+        self._check_process()
         with self._lock:
             if not self._closed and (self._new or self._changed or self._gone):
                 self._save()
@@ -213,8 +218,11 @@ class SampleStore:
     def close(self) -> None:
         """Save all changes, and close the file.  Raises StoreError if the disk refuses.
 
-        A store that is closed takes no more samples: `observe`, `label` and `discard` raise UsageError.
+        A store that is closed takes no more samples: `observe`, `label` and `discard` raise UsageError.  In a forked
+        child it does nothing: the parent goes on using the file.
         """
+        if self._is_copy:
+            return
         with self._lock:
             try:
                 self.flush()
@@ -291,6 +299,19 @@ class SampleStore:
     def _check_open(self) -> None:
         if self._closed:
             raise UsageError(f"the store {self.path or 'in memory'} is closed: make a new one to go on")
+
+    @property
+    def _is_copy(self) -> bool:
+        """Whether this is a forked child, whose parent goes on using the file."""
+        return self.path is not None and os.getpid() != self._process
+
+    def _check_process(self) -> None:
+        """Raise UsageError in a forked child: what it saved, the parent would overwrite."""
+        if self._is_copy:
+            raise UsageError(
+                f"the store {self.path} belongs to process {self._process}, which forked this one: hand samples to "
+                "that process, or open a store with another path here"
+            )
 
     # -- inside -----------------------------------------------------------------------------------------------------
 

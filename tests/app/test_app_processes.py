@@ -73,6 +73,30 @@ agent.stop()
 assert not agent.running and agent.error is None
 """
 
+STORE_FORKS = """
+import os, sys
+import numpy as np
+import edge_sdk
+store = edge_sdk.SampleStore(sys.argv[2], classes=2, unsaved=1)
+name = store.observe(np.zeros(3), 0)
+child = os.fork()
+if child == 0:
+    refused = 0
+    adds = lambda: store.observe(np.ones(3), 1)
+    for call in (adds, lambda: store.label(name, 1), lambda: store.discard(name), store.flush):
+        try:
+            call()
+        except edge_sdk.errors.UsageError:
+            refused += 1
+    store.close()
+    sys.exit(0 if refused == 4 else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+store.observe(np.full(3, 2.0), 1)
+store.close()
+with edge_sdk.SampleStore(sys.argv[2], classes=2) as again:
+    assert len(again) == 2
+"""
+
 DEVICE_APPS = """
 import federated_apps
 import numpy as np
@@ -188,6 +212,14 @@ def test_a_forked_child_uses_neither_connection_nor_state(tmp_path: Path) -> Non
         _, errors = app.communicate(timeout=60)
     assert app.returncode == 0, errors
     SqliteStore(tmp_path / "state" / "app.db").close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
+def test_a_forked_child_adds_no_samples_to_its_parents_store(tmp_path: Path) -> None:
+    with started(tmp_path, STORE_FORKS, NOBODY, str(tmp_path / "samples.db")) as app:
+        _, errors = app.communicate(timeout=60)
+    assert app.returncode == 0, errors
 
 
 def device(folder: Path, broker: str, app: str) -> subprocess.CompletedProcess[str]:
