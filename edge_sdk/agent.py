@@ -153,6 +153,7 @@ class Agent(Participant):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         _check_places(federation, identity, broker, state, public_cache)
+        state, public_cache = _lasting(state), _lasting(public_cache)
         own = _enrolled(identity)
         device = own.name if own else Path(identity).name
         _check_names(identity, device, federation)
@@ -527,7 +528,7 @@ class Agent(Participant):
 
 def _enrolled(identity: str | Path) -> Identity | None:
     """Open the identity if it is a folder of `edge-sdk enroll`; None: it is an id alone."""
-    folder = Path(identity)
+    folder = _lasting(Path(identity))
     return open_identity(folder, Role.DEVICE) if (folder / ABOUT).exists() else None
 
 
@@ -568,6 +569,11 @@ def _check_places(federation: object, identity: object, broker: object, state: o
         raise UsageError(f"state: found {_shown(state)}: give the path of a folder, a Store, or None")
     if public_cache is not None and not _is_path(public_cache):
         raise UsageError(f"public_cache: found {_shown(public_cache)}: give the path of a folder, or None")
+
+
+def _lasting(place: T) -> T | Path:
+    """Return a path that stays the same one where the app changes its working directory; other objects as they are."""
+    return Path(place).absolute() if isinstance(place, (str, Path)) else place
 
 
 def _is_path(given: object) -> bool:

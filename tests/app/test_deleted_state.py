@@ -89,3 +89,22 @@ def test_an_app_hears_of_it_and_nothing_is_lost(serve, tmp_path: Path, caplog: p
     assert server.rounds.phase is RoundPhase.DONE
     assert server.record.updates["accepted"] == 5
     assert np.isfinite(again.predict(samples_of().x)).all()
+
+
+def test_a_change_of_the_working_directory_moves_nothing(
+    serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    hub, here, there = Hub(), tmp_path / "here", tmp_path / "there"
+    here.mkdir(), there.mkdir()
+    monkeypatch.chdir(here)
+    server = federation(hub, devices=1, rounds=3)
+    agent = agent_of(hub, "left", state="state", public_cache="public")
+    monkeypatch.chdir(there)
+    serve(server)
+    agent.run()
+    assert not list(there.iterdir())
+    assert not caplog.records
+    monkeypatch.chdir(here)
+    again = agent_of(hub, "left", state="state")
+    assert again.session.exchange_id.round == 3
+    np.testing.assert_array_equal(again.predict(samples_of().x), agent.predict(samples_of().x))

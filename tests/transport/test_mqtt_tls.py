@@ -207,7 +207,10 @@ def test_certificates_are_read_again_for_each_connection(
 
     install(lab.issue(name="dev-a", valid_from=-2, valid_until=-1))
     with _scripted(tmp_path, lab.issue("127.0.0.1"), clients=lab.ca) as url:
-        transport = MqttTransport(url, "dev-a", tls=lab.files(ours), seed=1)
+        monkeypatch.chdir(tmp_path)
+        files = lab.files(Pair(Path(ours.certificate.name), Path(ours.key.name)))
+        transport = MqttTransport(url, "dev-a", tls=files, seed=1)
+        monkeypatch.chdir(tmp_path.parent)
         transport.connect([])
         assert "has expired" in told(transport).reason
         ours.key.unlink()  # in the middle of being replaced

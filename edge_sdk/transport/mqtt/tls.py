@@ -31,6 +31,11 @@ class TlsFiles:
     certificate: str | Path | None = None
     key: str | Path | None = None
 
+    def absolute(self) -> TlsFiles:
+        """Return the same files by paths that a change of the working directory does not move."""
+        ca, certificate, key = (each and Path(each).absolute() for each in (self.ca, self.certificate, self.key))
+        return TlsFiles(ca, certificate, key)
+
 
 NO_FILES = TlsFiles()
 """The authorities that the system trusts, and no certificate of this client."""

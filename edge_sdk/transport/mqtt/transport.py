@@ -105,7 +105,7 @@ class MqttTransport(ReconnectingTransport):
             raise UsageError(f"the client id for broker {address} is empty; give each device its own")
         tls_context(tls, address)  # reports unusable files now, before anything is sent
         settings = LinkSettings(
-            address, client_id, clean, manual_ack, keepalive_s, tls, expires_s=expires_s, fresh=fresh
+            address, client_id, clean, manual_ack, keepalive_s, tls.absolute(), expires_s=expires_s, fresh=fresh
         )
         super().__init__(settings, _Link, seed, max_frame_bytes, pace)
 
