@@ -498,6 +498,13 @@ class Agent(Participant):
         self._recent.add(line)
         self._callbacks.call("on_link", line)
 
+    def on_class_news(self, line: str) -> None:
+        """Call the app's callbacks; operators may read the line only if the owner discloses classes."""
+        if self.bench.discloses_classes:
+            self.on_news(line)
+        else:
+            self._callbacks.call("on_link", line)
+
     def last_lines(self) -> Sequence[str] | None:
         """Return the last lines of news and of accuracies; None if the owner does not let operators read them."""
         return self._recent.lines if self._sends_logs else None

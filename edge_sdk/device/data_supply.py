@@ -41,6 +41,8 @@ class DataSupply:
         """The snapshot whose lost classes the owner was told of last; rounds without a change have the same one."""
         self.notify: Callable[[str], None] = log.info
         """Receives a line for the device's owner."""
+        self.notify_classes: Callable[[str], None] = log.info
+        """Receives a line that says of which classes there are samples."""
         if isinstance(data, LocalData):
             given, capacity = data, 0
         else:
@@ -80,7 +82,7 @@ class DataSupply:
         if taken.lost and taken.id != self._told_of:
             self._told_of = taken.id
             classes = ", ".join(map(str, taken.lost))
-            self.notify(f"no training samples any more of class {classes}: the model may forget it")
+            self.notify_classes(f"no training samples any more of class {classes}: the model may forget it")
         self._use(taken)
         return taken.id
 

@@ -18,6 +18,10 @@ class ParticipantHooks:
     def on_news(self, line: str) -> None:
         """Receive a line for the owner, such as that the broker was found or lost, or that the disk is full."""
 
+    def on_class_news(self, line: str) -> None:
+        """Receive a line that says of which classes the device has samples: nobody but the owner may know."""
+        self.on_news(line)
+
     def on_exchange(self, report: RoundReport) -> None:
         """Receive the report of an exchange, once it is stored."""
 

@@ -106,7 +106,8 @@ class Participant(ParticipantHooks):
         self.transport, self.store = transport, store
         self._security = security
         self._incoming = IncomingFrames(device, transport, security, self._tell)
-        self.data, self.bench, data.notify = data, data.bench, self.on_news
+        self.data, self.bench = data, data.bench
+        data.notify, data.notify_classes = self.on_news, self.on_class_news
         self.shares_weights = self.bench.proxy is not None or (
             share_weights and "weights" in self.bench.model.spec.capabilities
         )

@@ -204,11 +204,13 @@ def test_a_restart_with_another_store_goes_on(tmp_path, caplog):
     assert server.record.rounds_done["left"] == 10
 
 
-def test_a_lost_class_is_told():
+@pytest.mark.parametrize("discloses", [False, True])
+def test_a_lost_class_is_told_to_the_owner_and_to_operators_only_where_classes_are_disclosed(discloses):
     hub, news = Hub(), []
     server, samples = federation(hub, rounds=8), fill(store(), 20)
     one = samples.observe(np.full(WIDTH, 9, np.float32), 3)
-    world = World(server, agent(hub, samples, news=news))
+    device = agent(hub, samples, news=news, disclose_classes=discloses)
+    world = World(server, device)
     world.until(lambda: server.rounds.place.round >= 2)
     for i in range(3, 20, 4):
         rng = np.random.default_rng(i)
@@ -216,6 +218,7 @@ def test_a_lost_class_is_told():
     samples.discard(one)
     world.until(completed(server))
     assert len([line for line in news if "class 3" in line]) == 1  # not in each round that follows
+    assert any("class 3" in line for line in device.last_lines()) == discloses
 
 
 def test_a_device_that_loses_all_its_samples_withholds():
