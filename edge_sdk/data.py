@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,8 @@ from edge_sdk.errors import UsageError
 
 Raw = NDArray[Any]
 """Samples as they were recorded, u1 or f4, with shape (n, h, w), (n, h, w, c) or flat (n, d)."""
+_TOGETHER_VALUES = 2**18
+"""The numbers that are preprocessed together: what a step leaves to the next one is no longer than this."""
 _AUGMENT_STREAM = 11
 """Keeps these random numbers apart from others with the same seed."""
 
@@ -60,6 +63,18 @@ class Preprocess:
             raise UsageError(f"samples of shape {raw.shape}: expected (n, d), (n, h, w) or (n, h, w, c)")
         if raw.ndim == 2 and self.size is not None:
             raise UsageError(f"flat samples of shape {raw.shape} have no height and width: leave preprocess size out")
+        together = max(1, _TOGETHER_VALUES // max(1, math.prod(raw.shape[1:]), math.prod(self.size or ())))
+        first = self._of_piece(raw[:together])
+        if len(raw) <= together:
+            return first
+        out = np.empty((len(raw), *first.shape[1:]), np.float32)
+        out[:together] = first
+        for begin in range(together, len(raw), together):
+            out[begin : begin + together] = self._of_piece(raw[begin : begin + together])
+        return out
+
+    def _of_piece(self, raw: Raw) -> Floats:
+        """Preprocess a few samples."""
         x = raw.astype(np.float32)
         if raw.ndim == 2:
             x = x[:, None, None, :]

@@ -6,7 +6,7 @@ whoever drives it can look for news, and stop.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -25,6 +25,7 @@ from edge_sdk.models.base import Model, ModelSpec, outputs
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.schema import one_line
+from edge_sdk.protocol.value_range import all_finite
 from edge_sdk.public_set.samples import PublicSet
 
 Runs: TypeAlias = tuple[Ints, Ints, Ints]
@@ -84,17 +85,23 @@ class Workbench:
 
     def _take(self, data: LocalData) -> None:
         preprocess = self._preprocess
-        self.samples = preprocess(data.train.x) if len(data.train) else np.empty((0, 1, 1, 1), np.float32)
+        self.samples = np.empty((0, 1, 1, 1), np.float32)
         """The private training samples after preprocessing: (n, c, h, w)."""
+        self.test: Floats | None = None  # (t, c, h, w)
+        self.held_out: Mapping[str, tuple[Floats, Ints]] = {}
+        """The parts of the device's own data that are not trained on, by the name of the metric: samples and labels."""
+        # What was there before is given up above, so that two sets of data are never in memory together.
+        if len(data.train):
+            self.samples = preprocess(data.train.x)
         self.labels = data.train.y.astype(np.int64)  # (n,)
         self.by_class = np.unique(self.labels, return_inverse=True, return_counts=True)
         """The classes held, ascending (m,); for each sample the index of its class (n,); samples of each class (m,)."""
         self._runs: list[Runs] | None = None
         """How the samples of each slice are grouped by class; None: no means were computed yet."""
-        self.test = preprocess(data.test.x) if data.test else None  # (t, c, h, w)
+        if data.test:
+            self.test = preprocess(data.test.x)
         held_out = {"validation_accuracy": data.validation, "local_accuracy": data.local_test}
         self.held_out = {name: (preprocess(part.x), part.y) for name, part in held_out.items() if part}
-        """The parts of the device's own data that are not trained on, by the name of the metric: samples and labels."""
         self._check()
         self.class_counts = data.class_counts(self.model.spec.classes)
         """The number of private training samples of each class."""
@@ -193,7 +200,7 @@ class Workbench:
 
     def _check_part(self, name: str, samples: Floats) -> None:
         """Raise UsageError unless a part of the data, after preprocessing, is finite and like the training samples."""
-        if not np.isfinite(samples).all():
+        if not all_finite(samples):
             raise UsageError(f"the {name} samples hold NaN or Inf after preprocessing; clean them first")
         if len(self.samples) and samples.shape[1:] != self.samples.shape[1:]:
             raise UsageError(

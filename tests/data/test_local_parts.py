@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -9,6 +10,7 @@ import fleets
 import numpy as np
 import pytest
 
+from edge_sdk import data as preprocessing
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.workbench import INFERENCE_BATCH, Workbench
 from edge_sdk.errors import UsageError
@@ -120,3 +122,19 @@ def test_the_device_reports_both_to_its_owner_and_the_coordinator(pictures: Path
     found = [accuracies(device.agent.bench) for device in made.devices]
     for name in ("validation_accuracy", "local_accuracy"):
         assert result.metrics[f"{name}_mean"] == pytest.approx(np.mean([each[name] for each in found]))
+
+
+def test_new_data_take_the_place_of_the_old_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preprocessing, "_TOGETHER_VALUES", 2**14)
+    old, new = (
+        LocalData(train=Samples(np.full((4000, SIDE, 200), value, np.uint8), np.zeros(4000, np.int64)))
+        for value in (1, 2)
+    )
+    tracemalloc.start()
+    bench = Workbench(NumpyModel(3, (1, SIDE, 200), seed=0), old)
+    tracemalloc.reset_peak()
+    bench.use(new)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 1.5 * bench.samples.nbytes
+    assert bench.samples.max() == 2

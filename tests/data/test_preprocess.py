@@ -1,8 +1,11 @@
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
+from edge_sdk import data
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.errors import UsageError
 
@@ -52,6 +55,26 @@ def test_channels() -> None:
     assert Preprocess(channels=1)(colour).tolist() == [[[[6]]]]
     assert Preprocess(channels=3)(grey).tolist() == [[[[4]], [[4]], [[4]]]]
     assert Preprocess(channels=3)(colour).ravel().tolist() == [3, 6, 9]
+
+
+@pytest.mark.parametrize("together", [1, 300, 2**20])
+@pytest.mark.parametrize("raw", [(7, 70), (7, 9, 8), (7, 9, 8, 3), (0, 9, 8, 3), (7, 0)])
+def test_pieces_are_as_the_whole(raw: tuple[int, ...], together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(0).normal(size=raw).astype(np.float32)
+    preprocess = Preprocess(size=(5, 6) if len(raw) > 2 else None, scale=0.3, mean=0.1, std=0.7)
+    whole = preprocess(values)
+    monkeypatch.setattr(data, "_TOGETHER_VALUES", together)
+    np.testing.assert_array_equal(preprocess(values), whole)
+
+
+def test_needs_little_memory_beside_what_it_returns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data, "_TOGETHER_VALUES", 2**14)
+    raw = np.ones((4000, 32, 32), np.uint8)
+    tracemalloc.start()
+    out = Preprocess(scale=1 / 255, mean=0.5)(raw)
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak_bytes < 1.1 * out.nbytes
 
 
 def test_scale_comes_before_mean_and_std() -> None:
