@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -69,14 +69,25 @@ AT_EXIT_S = 2.0
 
 DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
 
-_OPTIONS: Mapping[str, tuple[type, str]] = {
-    "public": (PublicSet, "edge_sdk.PublicSet.load(path), or None to fetch it"),
-    "policy": (Policy, "edge_sdk.Policy(...), or None"),
-    "privacy": (Guarantee, "edge_sdk.privacy.release.Guarantee(epsilon, delta), or None"),
-    "meter": (PowerMeter, "edge_sdk.PowerMeter(watts=...), or None"),
-    "tls": (TlsFiles, "edge_sdk.TlsFiles(...), or None"),
+_YES_OR_NO = (bool, "True or False")
+_OPTIONS: Mapping[str, tuple[Any, str]] = {
+    "public": (PublicSet | None, "edge_sdk.PublicSet.load(path), or None to fetch it"),
+    "policy": (Policy | None, "edge_sdk.Policy(...), or None"),
+    "privacy": (Guarantee | None, "edge_sdk.privacy.release.Guarantee(epsilon, delta), or None"),
+    "meter": (PowerMeter | None, "edge_sdk.PowerMeter(watts=...), or None"),
+    "tls": (TlsFiles | None, "edge_sdk.TlsFiles(...), or None"),
+    "disclose_classes": _YES_OR_NO,
+    "share_weights": _YES_OR_NO,
+    "cloud_safe": _YES_OR_NO,
+    "quarantine": _YES_OR_NO,
+    "sends_logs": _YES_OR_NO,
+    "board": (str, "the name of the device's board, a str"),
+    "secret": (bytes, "bytes"),
+    "max_public_bytes": (int | np.integer, "a whole number of bytes"),
+    "clock": (Callable, "a function that returns the time in seconds"),
 }
-"""Arguments of an Agent that may be None: the kind of each, and what to give."""
+"""Arguments of an Agent: the kind of each, and what to give.  A text such as "no" is true: it would be consent."""
+_SENSES = tuple(name for name in vars(Sensors) if not name.startswith("_"))
 
 T = TypeVar("T")
 
@@ -157,7 +168,10 @@ class Agent(Participant):
         device = own.name if own else Path(identity).name
         _check_names(identity, device, federation)
         _check_kinds(model, data, proxy)
-        _check_options(public=public, policy=policy, privacy=privacy, meter=meter, tls=tls)
+        check_options(public=public, policy=policy, privacy=privacy, meter=meter, tls=tls, board=board, secret=secret)
+        check_options(disclose_classes=disclose_classes, share_weights=share_weights, sends_logs=sends_logs)
+        check_options(cloud_safe=cloud_safe, quarantine=quarantine, max_public_bytes=max_public_bytes, clock=clock)
+        _check_sensors(sensors)
         check_on_new_model(on_new_model)
         check_max_drop(max_drop)
         ledger = BudgetLedger(_budget_file(state), privacy) if privacy is not None else None
@@ -605,12 +619,17 @@ def _check_kinds(model: object, data: object, proxy: object) -> None:
         )
 
 
-def _check_options(**given: object) -> None:
-    """Raise UsageError for an option that is neither None nor of its kind, such as a path or a bare number."""
+def check_options(**given: object) -> None:
+    """Raise UsageError for an argument of an Agent, by its name, that is not of its kind, such as a path or a text."""
     for name, option in given.items():
         kind, meant = _OPTIONS[name]
-        if not isinstance(option, kind | None):
+        if not isinstance(option, kind) or (isinstance(option, bool) and kind is not bool):
             raise UsageError(f"{name}: found {type(option).__name__}: give {meant}")
+
+
+def _check_sensors(sensors: object) -> None:
+    if sensors is not None and not _has(sensors, *_SENSES):
+        raise UsageError(f"sensors: found {type(sensors).__name__}: give an object with {', '.join(_SENSES)}, or None")
 
 
 def _opener(

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from edge_sdk.errors import UsageError
+
 log = logging.getLogger(__name__)
 
 
@@ -21,7 +23,9 @@ class Callbacks:
         """How often the callbacks of each kind raised an error."""
 
     def add(self, kind: str, callback: Callable[[Any], None]) -> None:
-        """Register a callback."""
+        """Register a callback.  Raises UsageError for what cannot be called."""
+        if not callable(callback):
+            raise UsageError(f"{kind}: found {type(callback).__name__}: give a function of one argument")
         self._registered.setdefault(kind, []).append(callback)
 
     def has(self, kind: str) -> bool:
