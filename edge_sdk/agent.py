@@ -526,10 +526,10 @@ class Agent(Participant):
             self.error = error
             log.error("agent %s stopped: %s", self.device, error)  # noqa: TRY400
             self._callbacks.call("on_error", error)
-        except Exception as error:
-            self.error = error
+        except BaseException as error:  # sys.exit() in a thread would end it without a word
+            self.error = error if isinstance(error, Exception) else _ended_by(error)
             log.exception("agent %s stopped", self.device)
-            self._callbacks.call("on_error", error)
+            self._callbacks.call("on_error", self.error)
 
     def _poll_timeout_s(self) -> float:
         due_s = self.next_due_s()
@@ -557,6 +557,16 @@ def _reached_by(
     if tls is None and isinstance(broker, str) and broker.startswith("mqtts:"):
         tls = TlsFiles(own.authority, own.certificate, own.tls_key)
     return broker, tls
+
+
+def _ended_by(error: BaseException) -> EdgeError:
+    """Return the error to tell an app of what is no Exception, such as the SystemExit of a model."""
+    found = EdgeError(
+        f"{one_line(repr(error))} ended the agent's thread: let a model and its samples raise an Exception, and end "
+        "the agent with agent.stop()"
+    )
+    found.__cause__ = error
+    return found
 
 
 def _numbers(raw: object) -> Raw:

@@ -40,8 +40,9 @@ class Callbacks:
     def _call_one(self, kind: str, callback: Callable[[Any], None], argument: object) -> None:
         try:
             callback(argument)
-        except (Exception, SystemExit) as error:
-            if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
+        except BaseException as error:  # asyncio.CancelledError and pytest.fail() raise no Exception
+            in_main = threading.current_thread() is threading.main_thread()
+            if in_main and isinstance(error, KeyboardInterrupt | SystemExit):
                 raise  # from a handler of signals, which runs anywhere in the main thread
             self.errors[kind] += 1
             if self.errors[kind] == 1:  # a callback that fails in every round would fill the disk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from pathlib import Path
@@ -25,7 +26,7 @@ from edge_sdk.transport.mqtt.transport import MqttTransport
 class Failing(edge_sdk.NumpyModel):
     """Training fails in the fits of some numbers, counted from 0."""
 
-    error: Exception = RuntimeError("the accelerator caught fire")
+    error: BaseException = RuntimeError("the accelerator caught fire")
     fails_in = range(0)
     fits = 0
 
@@ -36,7 +37,7 @@ class Failing(edge_sdk.NumpyModel):
         return super().fit(*args, **kwargs)
 
 
-def failing(fails_in: range, error: Exception | None = None) -> Failing:
+def failing(fails_in: range, error: BaseException | None = None) -> Failing:
     model = Failing(CLASSES, (1, 1, 8), seed=1)
     model.fails_in, model.error = fails_in, error or model.error
     return model
@@ -69,6 +70,41 @@ def test_callbacks_that_fail_are_counted_and_change_nothing(serve) -> None:
     assert heard == [0, 1, 2, 3]
     assert agent.callback_errors["on_round"] == agent.callback_errors["on_update"] == 4
     assert agent.callback_errors["on_link"] >= 2
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt(), pytest.fail.Exception("rounds")])
+def test_a_callback_that_raises_no_exception_is_counted_too(serve, error: BaseException) -> None:
+    hub = Hub()
+    server = federation(hub, devices=1, rounds=1)
+    serve(server)
+    agent = agent_of(hub, "left")
+
+    def fails(_: object) -> None:
+        raise error
+
+    agent.on_round(fails)
+    agent.start()
+    wait_for(lambda: not agent.running)
+    assert server.rounds.phase is RoundPhase.DONE
+    assert agent.error is None
+    assert agent.callback_errors == {"on_round": 2}
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_in_the_main_thread_a_callback_that_is_interrupted_ends_run(serve, kind: type[BaseException]) -> None:
+    hub = Hub()
+    serve(federation(hub, devices=1, rounds=2))
+    agent = agent_of(hub, "left")
+
+    def interrupted(report: edge_sdk.RoundReport) -> None:
+        if report.round == 0:
+            raise kind
+
+    agent.on_round(interrupted)
+    with pytest.raises(kind):
+        agent.run()
+    assert not agent.callback_errors
+    agent.run()  # from the last stored exchange
 
 
 def test_callbacks_about_the_end_may_fail(serve) -> None:
@@ -106,6 +142,37 @@ def test_a_round_in_which_training_fails_is_withheld_and_the_next_one_counts(
     assert "Smith" not in reason  # a text may quote samples; it stays in the device's log
     assert not [line for line in agent.last_lines() or () if "Smith" in line]  # what an operator may ask for
     assert server.record.rounds_done == {"left": 3, "right": 4}
+
+
+def test_a_model_that_exits_ends_the_thread_with_an_error(serve, caplog: pytest.LogCaptureFixture) -> None:
+    """The interpreter ends a thread that calls sys.exit() without a word."""
+    hub = Hub()
+    server = federation(hub, devices=1, rounds=1)
+    serve(server)
+    agent = agent_of(hub, "left", model=failing(range(1), SystemExit("the licence has ended")))
+    told: list[Exception] = []
+    agent.on_error(told.append)
+    agent.start()
+    wait_for(lambda: not agent.running)
+    assert told == [agent.error]
+    assert isinstance(agent.error, EdgeError)
+    assert str(agent.error).startswith("SystemExit('the licence has ended') ended the agent's thread: ")
+    assert isinstance(agent.error.__cause__, SystemExit)
+    assert "agent left stopped" in caplog.text
+    assert "the licence has ended" in caplog.text
+    agent.start()  # from the last stored exchange
+    wait_for(lambda: not agent.running)
+    assert agent.error is None
+    assert server.rounds.phase is RoundPhase.DONE
+
+
+def test_in_the_main_thread_a_model_that_exits_ends_run(serve) -> None:
+    hub = Hub()
+    serve(federation(hub, devices=1, rounds=1))
+    agent = agent_of(hub, "left", model=failing(range(1), SystemExit(3)))
+    with pytest.raises(SystemExit):
+        agent.run()
+    agent.run()  # from the last stored exchange
 
 
 def test_training_that_keeps_failing_is_tried_less_and_less_often(serve) -> None:
