@@ -27,6 +27,7 @@ from edge_sdk.device.budget import NAME as LEDGER_NAME
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.data_supply import DataSupply, OwnData
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
+from edge_sdk.device.held_alone import hold_alone, let_go
 from edge_sdk.device.learner import WorkSlices
 from edge_sdk.device.link_notices import LinkNotices
 from edge_sdk.device.participant import Participant
@@ -131,6 +132,8 @@ class Agent(Participant):
     Callbacks run in the agent's thread, and should be short.  What they raise is logged and counted in
     `callback_errors`, and changes nothing else.  A round in which the model or its samples raise an error is withheld.
 
+    A model that learns and a SampleStore serve one agent of a process at a time, until it is stopped or ends.
+
     A Store that is given stays open when the agent stops; a file in `state` is closed, and opened again by `start`.
     """
 
@@ -169,8 +172,15 @@ class Agent(Participant):
         _check_names(identity, device, federation)
         _check_kinds(model, data, proxy)
         check_options(public=public, policy=policy, privacy=privacy, meter=meter, tls=tls, board=board, secret=secret)
-        check_options(disclose_classes=disclose_classes, share_weights=share_weights, sends_logs=sends_logs)
-        check_options(cloud_safe=cloud_safe, quarantine=quarantine, max_public_bytes=max_public_bytes, clock=clock)
+        check_options(
+            disclose_classes=disclose_classes,
+            share_weights=share_weights,
+            sends_logs=sends_logs,
+            cloud_safe=cloud_safe,
+            quarantine=quarantine,
+            max_public_bytes=max_public_bytes,
+            clock=clock,
+        )
         _check_sensors(sensors)
         check_on_new_model(on_new_model)
         check_max_drop(max_drop)
@@ -202,7 +212,8 @@ class Agent(Participant):
         early = list[str]()
         self._open_store = _opener(state, federation, device, quarantine=quarantine, tell=early.append)
         self._closes_store = isinstance(state, (str, Path))
-        store = self._open_store()  # after all checks: what fails later closes it
+        self._alone, self._name = _held_alone(model, proxy, data), f"the agent of {device} in {federation}"
+        store = self._opened_alone()  # after all checks: what fails later closes it
         try:
             super().__init__(
                 federation=federation,
@@ -222,6 +233,7 @@ class Agent(Participant):
             self._early_news = [*early, *self._early_news]
             self._deployment = self._deployed(_served_folder(state, federation), max_drop)
         except BaseException:
+            let_go(self)
             if self._closes_store:
                 store.close()
             raise
@@ -367,12 +379,21 @@ class Agent(Participant):
                 ending = "is still stopping: wait for its batch" if self._stopping.is_set() else "is running"
                 raise UsageError(f"the agent of {self.device} {ending}; it can be started again when it has ended")
             if self._ended:
-                self.store = self._open_store()
+                self.store = self._opened_alone()
                 if not self._closes_store:
                     self.store.boot_epoch += 1
             self._active = True
         self._stopping.clear()
         self._leaving, self.error = None, None
+
+    def _opened_alone(self) -> Store:
+        """Open the store, for an agent that has its model alone.  Raises UsageError if another agent has it."""
+        hold_alone(self, self._name, self._alone)
+        try:
+            return self._open_store()
+        except BaseException:
+            let_go(self)
+            raise
 
     def _drive(self) -> None:
         with ExitStack() as at_end:  # each of these is called, whatever the others raise; the last one first
@@ -453,6 +474,7 @@ class Agent(Participant):
 
     def _close_store(self) -> None:
         self._ended = True
+        let_go(self)
         self.data.save()
         if self._closes_store:
             self.store.close()
@@ -640,6 +662,14 @@ def check_options(**given: object) -> None:
 def _check_sensors(sensors: object) -> None:
     if sensors is not None and not _has(sensors, *_SENSES):
         raise UsageError(f"sensors: found {type(sensors).__name__}: give an object with {', '.join(_SENSES)}, or None")
+
+
+def _held_alone(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str, object]:
+    """Return what no two agents of a process may have, by argument: models that learn, and a store of samples."""
+    found: dict[str, object] = {"model": model} if model.spec.terms else {}
+    if proxy is not None:
+        found["proxy"] = proxy
+    return found if isinstance(data, LocalData) else {**found, "data": data}
 
 
 def _opener(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.rounds import RoundPhase
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.store import MemoryStore, RoundStart, SqliteStore
-from edge_sdk.errors import EdgeError, StoreError, UsageError
+from edge_sdk.errors import EdgeError, InUse, StoreError, UsageError
+from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.transport.memory.hub import Hub
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
@@ -376,6 +378,50 @@ def test_a_label_outside_the_classes_names_its_part(tmp_path: Path) -> None:
     data = edge_sdk.LocalData(train=samples_of(), validation=LABELS)
     with pytest.raises(UsageError, match=f"^validation: .*0..{CLASSES - 1}$"):
         agent_of(Hub(), "left", state=tmp_path, data=data)
+
+
+def test_a_model_serves_one_agent_at_a_time(tmp_path: Path) -> None:
+    """Two federations would train the same weights."""
+    model, other = failing(range(0)), failing(range(0))
+    first = agent_of(Hub(), "left", model=model, proxy=other)
+    told = r"^model: the agent of left in app in this process has the same Failing: give each Agent one of its own"
+    with pytest.raises(UsageError, match=told):
+        agent_of(Hub(), "right", model=model, state=tmp_path)
+    with pytest.raises(UsageError, match=r"^proxy: the agent of left in app"):
+        agent_of(Hub(), "right", proxy=other)
+    first.stop()
+    second = agent_of(Hub(), "right", model=model, state=tmp_path)
+    with pytest.raises(UsageError, match=r"^model: the agent of right in app"):
+        first.start()
+    second.stop()
+    first.start()
+    first.stop()
+
+
+def test_a_model_of_an_agent_that_is_gone_or_was_never_made_serves_another(tmp_path: Path) -> None:
+    model = failing(range(0))
+    holder = agent_of(Hub(), "left", state=tmp_path)
+    with pytest.raises(InUse, match="this or another process is using it"):
+        agent_of(Hub(), "left", model=model, state=tmp_path)
+    holder.stop()
+    gone = weakref.ref(agent_of(Hub(), "left", model=model))
+    agent_of(Hub(), "right", model=model)
+    assert gone() is None
+
+
+def test_a_store_of_samples_serves_one_agent_at_a_time() -> None:
+    store = edge_sdk.SampleStore(None, classes=CLASSES)
+    first = agent_of(Hub(), "left", data=store)
+    with pytest.raises(UsageError, match=r"^data: the agent of left in app in this process has the same SampleStore: "):
+        agent_of(Hub(), "right", data=store)
+    first.stop()
+    agent_of(Hub(), "right", data=store)
+
+
+def test_agents_share_a_model_that_cannot_learn() -> None:
+    model = PredictOnly(lambda x: np.zeros((len(x), CLASSES), np.float32), classes=CLASSES)
+    agents = [agent_of(Hub(), name, model=model) for name in ("left", "right")]
+    assert agents[0].predict(np.zeros((1, 8))).shape == (1, CLASSES)
 
 
 # -- disks ----------------------------------------------------------------------------------------------------------
