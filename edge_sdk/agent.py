@@ -40,6 +40,7 @@ from edge_sdk.identity.folder import ABOUT, Identity, open_identity
 from edge_sdk.identity.signatures import Role
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.base import Model, ModelSpec, serving_copy
+from edge_sdk.models.checks import check_logits
 from edge_sdk.models.exporting import export
 from edge_sdk.objectives import softmax
 from edge_sdk.policy.conditions import Objection
@@ -253,12 +254,15 @@ class Agent(Participant):
         """Return the class probabilities, f4 (n, k), of raw samples (n, ...).
 
         May be called from any thread, also while the model is training, for which it never waits: it uses a copy of
-        the model, which is replaced after each round.  Raises UsageError for samples that the model cannot take.
+        the model, which is replaced after each round.  Raises UsageError for samples that the model cannot take, or
+        with NaN or Inf, and ModelError for a model that does not give a number for each of its classes.
         """
         samples = _numbers(raw)
         try:
-            x = self.bench.model.spec.preprocess(samples)
-            return softmax(self._deployment.served().logits(x))
+            spec = self.bench.model.spec
+            logits = self._deployment.served().logits(spec.preprocess(samples))
+            check_logits(spec, logits, len(samples))
+            return softmax(logits)
         except Exception as error:
             known = self.bench.data.train.x
             if samples.shape[1:] == known.shape[1:]:
@@ -592,13 +596,15 @@ def _ended_by(error: BaseException) -> EdgeError:
 
 
 def _numbers(raw: object) -> Raw:
-    """Return samples as one array.  Raises UsageError for rows of several lengths, and for what is no number."""
+    """Return samples as one array.  Raises UsageError for rows of several lengths, NaN, Inf, and no numbers."""
     try:
         found: Raw = np.asarray(raw)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"predict: expected an array of numbers: {one_line(str(error))}") from error
     if found.dtype.kind not in "biuf":
         raise UsageError(f"predict: expected an array of numbers (n, ...), found {found.dtype} {found.shape}")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise UsageError("predict: the samples hold NaN or Inf; clean them first")
     return found
 
 

@@ -379,7 +379,8 @@ class Participant(ParticipantHooks):
                 refused = self._incoming.refused_since()
                 work.pack(self.selected_knowledge, self._uplink, self.on_news, self.cost(), refused)
         except RemoteProtocolError as error:
-            self._leave_refused(Refused("method", f"round {work.assign.round}: {error}", "upgrade this device's SDK"))
+            remedy = "check what this device's model returns; if it is right, upgrade this device's SDK"
+            self._leave_refused(Refused("method", f"round {work.assign.round}: {error}", remedy))
             return
         try:
             self._say_mended(self.store.check())

@@ -277,6 +277,9 @@ def test_samples_that_predict_cannot_take_are_named() -> None:
     assert agent.predict(np.zeros((1, 8)).tolist()).shape == (1, CLASSES)
     with pytest.raises(UsageError, match=r"^predict: .*\(1, 9\).*\(n, 8\)$"):
         agent.predict(np.zeros((1, 9), np.float32))
+    for unclean in (np.nan, np.inf):
+        with pytest.raises(UsageError, match=r"^predict: the samples hold NaN or Inf; clean them first$"):
+            agent.predict(np.full((1, 8), unclean, np.float32))
     for wrong in ([[1, 2], [3]], [[1] * 8, [None] * 8], np.full((1, 8), "a"), np.full((1, 8), None), None, 1j):
         with pytest.raises(UsageError, match=r"^predict: "):
             agent.predict(wrong)

@@ -19,7 +19,7 @@ from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.rounds import RoundPhase
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.store import MemoryStore, RoundStart, SqliteStore
-from edge_sdk.errors import EdgeError, InUse, StoreError, UsageError
+from edge_sdk.errors import EdgeError, InUse, ModelError, StoreError, UsageError
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.transport.memory.hub import Hub
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -175,6 +175,34 @@ def test_in_the_main_thread_a_model_that_exits_ends_run(serve) -> None:
     with pytest.raises(SystemExit):
         agent.run()
     agent.run()  # from the last stored exchange
+
+
+class Narrowing(Failing):
+    """Answers for two classes alone once it was trained."""
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        return super().logits(x)[:, : 2 if self.fits else CLASSES]
+
+
+def test_a_model_that_answers_for_fewer_classes_is_withheld(serve) -> None:
+    hub = Hub()
+    server = federation(hub, devices=2, quorum=1, rounds=3)
+    serve(server)
+    agent = agent_of(hub, "left", model=Narrowing(CLASSES, (1, 1, 8), seed=1))
+    other = agent_of(hub, "right")
+    agent.start()
+    other.start()
+    wait_for(lambda: not (agent.running or other.running))
+    assert server.record.withheld["left"] > 0
+    assert agent.predict(np.zeros((1, 8))).shape == (1, CLASSES)
+
+
+def test_a_narrow_model_does_not_predict() -> None:
+    model = Narrowing(CLASSES, (1, 1, 8), seed=1)
+    agent = agent_of(Hub(), "left", model=model)
+    model.fits = 1
+    with pytest.raises(ModelError, match=rf"^the model gave \(3, 2\) for 3 samples, expected \(3, {CLASSES}\)$"):
+        agent.predict(np.zeros((3, 8)))
 
 
 def test_training_that_keeps_failing_is_tried_less_and_less_often(serve) -> None:
