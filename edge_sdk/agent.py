@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from edge_sdk.device.budget import NAME as LEDGER_NAME
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.data_supply import DataSupply, OwnData
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
+from edge_sdk.device.held_alone import hold_alone, let_go
 from edge_sdk.device.learner import WorkSlices
 from edge_sdk.device.link_notices import LinkNotices
 from edge_sdk.device.participant import Participant
@@ -39,6 +40,7 @@ from edge_sdk.identity.folder import ABOUT, Identity, open_identity
 from edge_sdk.identity.signatures import Role
 from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.base import Model, ModelSpec, serving_copy
+from edge_sdk.models.checks import check_logits
 from edge_sdk.models.exporting import export
 from edge_sdk.objectives import softmax
 from edge_sdk.policy.conditions import Objection
@@ -69,14 +71,25 @@ AT_EXIT_S = 2.0
 
 DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
 
-_OPTIONS: Mapping[str, tuple[type, str]] = {
-    "public": (PublicSet, "edge_sdk.PublicSet.load(path), or None to fetch it"),
-    "policy": (Policy, "edge_sdk.Policy(...), or None"),
-    "privacy": (Guarantee, "edge_sdk.privacy.release.Guarantee(epsilon, delta), or None"),
-    "meter": (PowerMeter, "edge_sdk.PowerMeter(watts=...), or None"),
-    "tls": (TlsFiles, "edge_sdk.TlsFiles(...), or None"),
+_YES_OR_NO = (bool, "True or False")
+_OPTIONS: Mapping[str, tuple[Any, str]] = {
+    "public": (PublicSet | None, "edge_sdk.PublicSet.load(path), or None to fetch it"),
+    "policy": (Policy | None, "edge_sdk.Policy(...), or None"),
+    "privacy": (Guarantee | None, "edge_sdk.privacy.release.Guarantee(epsilon, delta), or None"),
+    "meter": (PowerMeter | None, "edge_sdk.PowerMeter(watts=...), or None"),
+    "tls": (TlsFiles | None, "edge_sdk.TlsFiles(...), or None"),
+    "disclose_classes": _YES_OR_NO,
+    "share_weights": _YES_OR_NO,
+    "cloud_safe": _YES_OR_NO,
+    "quarantine": _YES_OR_NO,
+    "sends_logs": _YES_OR_NO,
+    "board": (str, "the name of the device's board, a str"),
+    "secret": (bytes, "bytes"),
+    "max_public_bytes": (int | np.integer, "a whole number of bytes"),
+    "clock": (Callable, "a function that returns the time in seconds"),
 }
-"""Arguments of an Agent that may be None: the kind of each, and what to give."""
+"""Arguments of an Agent: the kind of each, and what to give.  A text such as "no" is true: it would be consent."""
+_SENSES = tuple(name for name in vars(Sensors) if not name.startswith("_"))
 
 T = TypeVar("T")
 
@@ -120,6 +133,8 @@ class Agent(Participant):
     Callbacks run in the agent's thread, and should be short.  What they raise is logged and counted in
     `callback_errors`, and changes nothing else.  A round in which the model or its samples raise an error is withheld.
 
+    A model that learns and a SampleStore serve one agent of a process at a time, until it is stopped or ends.
+
     A Store that is given stays open when the agent stops; a file in `state` is closed, and opened again by `start`.
     """
 
@@ -158,15 +173,24 @@ class Agent(Participant):
         device = own.name if own else Path(identity).name
         _check_names(identity, device, federation)
         _check_kinds(model, data, proxy)
-        _check_options(public=public, policy=policy, privacy=privacy, meter=meter, tls=tls)
+        check_options(public=public, policy=policy, privacy=privacy, meter=meter, tls=tls, board=board, secret=secret)
+        check_options(
+            disclose_classes=disclose_classes,
+            share_weights=share_weights,
+            sends_logs=sends_logs,
+            cloud_safe=cloud_safe,
+            quarantine=quarantine,
+            max_public_bytes=max_public_bytes,
+            clock=clock,
+        )
+        _check_sensors(sensors)
         check_on_new_model(on_new_model)
         check_max_drop(max_drop)
         ledger = BudgetLedger(_budget_file(state), privacy) if privacy is not None else None
         supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy, budget=ledger)
         self._clock = clock
         self._recent, self._sends_logs = RecentLines(), sends_logs and privacy is None
-        self._callbacks = Callbacks(device)
-        self._link_notices = LinkNotices(device)
+        self._callbacks, self._link_notices = Callbacks(device), LinkNotices(device)
         self._stopping, self._awake = threading.Event(), threading.Event()
         self._awake.set()
         self._leaving: str | None = None
@@ -189,7 +213,8 @@ class Agent(Participant):
         early = list[str]()
         self._open_store = _opener(state, federation, device, quarantine=quarantine, tell=early.append)
         self._closes_store = isinstance(state, (str, Path))
-        store = self._open_store()  # after all checks: what fails later closes it
+        self._alone, self._name = _held_alone(model, proxy, data), f"the agent of {device} in {federation}"
+        store = self._opened_alone()  # after all checks: what fails later closes it
         try:
             super().__init__(
                 federation=federation,
@@ -209,6 +234,7 @@ class Agent(Participant):
             self._early_news = [*early, *self._early_news]
             self._deployment = self._deployed(_served_folder(state, federation), max_drop)
         except BaseException:
+            let_go(self)
             if self._closes_store:
                 store.close()
             raise
@@ -228,12 +254,15 @@ class Agent(Participant):
         """Return the class probabilities, f4 (n, k), of raw samples (n, ...).
 
         May be called from any thread, also while the model is training, for which it never waits: it uses a copy of
-        the model, which is replaced after each round.  Raises UsageError for samples that the model cannot take.
+        the model, which is replaced after each round.  Raises UsageError for samples that the model cannot take, or
+        with NaN or Inf, and ModelError for a model that does not give a number for each of its classes.
         """
         samples = _numbers(raw)
         try:
-            x = self.bench.model.spec.preprocess(samples)
-            return softmax(self._deployment.served().logits(x))
+            spec = self.bench.model.spec
+            logits = self._deployment.served().logits(spec.preprocess(samples))
+            check_logits(spec, logits, len(samples))
+            return softmax(logits)
         except Exception as error:
             known = self.bench.data.train.x
             if samples.shape[1:] == known.shape[1:]:
@@ -354,12 +383,21 @@ class Agent(Participant):
                 ending = "is still stopping: wait for its batch" if self._stopping.is_set() else "is running"
                 raise UsageError(f"the agent of {self.device} {ending}; it can be started again when it has ended")
             if self._ended:
-                self.store = self._open_store()
+                self.store = self._opened_alone()
                 if not self._closes_store:
                     self.store.boot_epoch += 1
             self._active = True
         self._stopping.clear()
         self._leaving, self.error = None, None
+
+    def _opened_alone(self) -> Store:
+        """Open the store, for an agent that has its model alone.  Raises UsageError if another agent has it."""
+        hold_alone(self, self._name, self._alone)
+        try:
+            return self._open_store()
+        except BaseException:
+            let_go(self)
+            raise
 
     def _drive(self) -> None:
         with ExitStack() as at_end:  # each of these is called, whatever the others raise; the last one first
@@ -440,6 +478,7 @@ class Agent(Participant):
 
     def _close_store(self) -> None:
         self._ended = True
+        let_go(self)
         self.data.save()
         if self._closes_store:
             self.store.close()
@@ -520,10 +559,10 @@ class Agent(Participant):
             self.error = error
             log.error("agent %s stopped: %s", self.device, error)  # noqa: TRY400
             self._callbacks.call("on_error", error)
-        except Exception as error:
-            self.error = error
+        except BaseException as error:  # sys.exit() in a thread would end it without a word
+            self.error = error if isinstance(error, Exception) else _ended_by(error)
             log.exception("agent %s stopped", self.device)
-            self._callbacks.call("on_error", error)
+            self._callbacks.call("on_error", self.error)
 
     def _poll_timeout_s(self) -> float:
         due_s = self.next_due_s()
@@ -553,14 +592,26 @@ def _reached_by(
     return broker, tls
 
 
+def _ended_by(error: BaseException) -> EdgeError:
+    """Return the error to tell an app of what is no Exception, such as the SystemExit of a model."""
+    found = EdgeError(
+        f"{one_line(repr(error))} ended the agent's thread: let a model and its samples raise an Exception, and end "
+        "the agent with agent.stop()"
+    )
+    found.__cause__ = error
+    return found
+
+
 def _numbers(raw: object) -> Raw:
-    """Return samples as one array.  Raises UsageError for rows of several lengths, and for what is no number."""
+    """Return samples as one array.  Raises UsageError for rows of several lengths, NaN, Inf, and no numbers."""
     try:
         found: Raw = np.asarray(raw)
     except (TypeError, ValueError, RuntimeError) as error:
         raise UsageError(f"predict: expected an array of numbers: {one_line(str(error))}") from error
     if found.dtype.kind not in "biuf":
         raise UsageError(f"predict: expected an array of numbers (n, ...), found {found.dtype} {found.shape}")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
+        raise UsageError("predict: the samples hold NaN or Inf; clean them first")
     return found
 
 
@@ -618,12 +669,25 @@ def _check_kinds(model: object, data: object, proxy: object) -> None:
         )
 
 
-def _check_options(**given: object) -> None:
-    """Raise UsageError for an option that is neither None nor of its kind, such as a path or a bare number."""
+def check_options(**given: object) -> None:
+    """Raise UsageError for an argument of an Agent, by its name, that is not of its kind, such as a path or a text."""
     for name, option in given.items():
         kind, meant = _OPTIONS[name]
-        if not isinstance(option, kind | None):
+        if not isinstance(option, kind) or (isinstance(option, bool) and kind is not bool):
             raise UsageError(f"{name}: found {type(option).__name__}: give {meant}")
+
+
+def _check_sensors(sensors: object) -> None:
+    if sensors is not None and not _has(sensors, *_SENSES):
+        raise UsageError(f"sensors: found {type(sensors).__name__}: give an object with {', '.join(_SENSES)}, or None")
+
+
+def _held_alone(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str, object]:
+    """Return what no two agents of a process may have, by argument: models that learn, and a store of samples."""
+    found: dict[str, object] = {"model": model} if model.spec.terms else {}
+    if proxy is not None:
+        found["proxy"] = proxy
+    return found if isinstance(data, LocalData) else {**found, "data": data}
 
 
 def _opener(

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_sdk.agent import Agent
+from edge_sdk.agent import Agent, check_options
 from edge_sdk.boards.profiles import detect
 from edge_sdk.device.app_model import OnNewModel
 from edge_sdk.device.data_supply import OwnData
@@ -33,7 +33,10 @@ from edge_sdk.transport.mqtt.url import parse_broker_url
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class App:
-    """A device's model and data, as a developer's factory returns them."""
+    """A device's model and data, as a developer's factory returns them.
+
+    Raises UsageError for an argument that is not of its kind; model and data are checked when the device starts.
+    """
 
     model: Model
     data: OwnData
@@ -57,6 +60,10 @@ class App:
     """An external power meter; None: the board's own sensors, or its profile."""
     on_new_model: OnNewModel = "better"
     """What becomes of the state if `model` is another one than the state began with: better, adopt, keep or error."""
+
+    def __post_init__(self) -> None:
+        check_options(disclose_classes=self.disclose_classes, share_weights=self.share_weights)
+        check_options(public=self.public, policy=self.policy, privacy=self.privacy, meter=self.meter)
 
 
 def load_app(name: str) -> App:

@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from edge_sdk.errors import UsageError
+
 log = logging.getLogger(__name__)
 
 
@@ -21,7 +23,9 @@ class Callbacks:
         """How often the callbacks of each kind raised an error."""
 
     def add(self, kind: str, callback: Callable[[Any], None]) -> None:
-        """Register a callback."""
+        """Register a callback.  Raises UsageError for what cannot be called."""
+        if not callable(callback):
+            raise UsageError(f"{kind}: found {type(callback).__name__}: give a function of one argument")
         self._registered.setdefault(kind, []).append(callback)
 
     def has(self, kind: str) -> bool:
@@ -36,8 +40,9 @@ class Callbacks:
     def _call_one(self, kind: str, callback: Callable[[Any], None], argument: object) -> None:
         try:
             callback(argument)
-        except (Exception, SystemExit) as error:
-            if isinstance(error, SystemExit) and threading.current_thread() is threading.main_thread():
+        except BaseException as error:  # asyncio.CancelledError and pytest.fail() raise no Exception
+            in_main = threading.current_thread() is threading.main_thread()
+            if in_main and isinstance(error, KeyboardInterrupt | SystemExit):
                 raise  # from a handler of signals, which runs anywhere in the main thread
             self.errors[kind] += 1
             if self.errors[kind] == 1:  # a callback that fails in every round would fill the disk

@@ -47,7 +47,7 @@ class Preprocess:
             raise UsageError(f"preprocess mean {self.mean!r}: expected a finite number, or one for each channel")
         if std is None or not (std > 0).all():
             raise UsageError(f"preprocess std {self.std!r}: expected a finite number above 0, or one for each channel")
-        if self.channels is not None and (not _is_whole(self.channels) or self.channels not in (1, 3)):
+        if self.channels is not None and (not is_whole(self.channels) or self.channels not in (1, 3)):
             raise UsageError(f"preprocess channels {self.channels!r}: expected 1 (grey) or 3 (colour)")
         if self.size is not None and not _is_size(self.size):
             raise UsageError(
@@ -115,12 +115,13 @@ def _finite(value: object) -> Floats | None:
     return values if np.isfinite(values).all() else None
 
 
-def _is_whole(value: object) -> bool:
+def is_whole(value: object) -> bool:
+    """Whether this is a whole number, of Python's or of numpy's; True and False are none."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def _is_size(size: object) -> bool:
-    return isinstance(size, tuple | list) and len(size) == 2 and all(_is_whole(each) and each >= 1 for each in size)
+    return isinstance(size, tuple | list) and len(size) == 2 and all(is_whole(each) and each >= 1 for each in size)
 
 
 def _with_channels(x: Floats, channels: int | None) -> Floats:

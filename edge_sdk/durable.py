@@ -238,7 +238,7 @@ _BROKEN = ("user-defined function", "no such column", "no such table", "decode")
 def file_lock(path: Path, wait_s: float = 0.0) -> sqlite3.Connection:
     """Lock an empty SQLite file, until the returned connection is closed; a process that dies lets go on any system.
 
-    Raises InUse if another process still has it after `wait_s` seconds.
+    Raises InUse if this or another process still has it after `wait_s` seconds.
     """
     with as_store_error(path):
         lock = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
@@ -260,7 +260,7 @@ def as_store_error(path: Path | None, contents: Contents | None = None) -> Itera
     except sqlite3.OperationalError as error:
         text = str(error)
         if "locked" in text:
-            raise InUse(f"{path}: another process is using it; give each process its own state folder") from error
+            raise InUse(f"{path}: this or another process is using it; give each its own state folder") from error
         if any(each in text for each in _BROKEN):
             raise _damage(path, text, contents) from error
         raise StoreError(f"{path}: {text}; check free space and the folder's rights") from error

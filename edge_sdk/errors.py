@@ -9,7 +9,7 @@
     ├── Refused                   this device cannot take part; the message says why and what to do
     ├── TransportError            the broker cannot be reached, refused this client, or was lost for too long
     ├── StoreError                the disk is full, unwritable, or holds a file of another program
-    │   ├── InUse                 another process uses a file
+    │   ├── InUse                 this or another process uses a file
     │   └── Damaged               a file is not as it was written; the message says what is lost and what to do
     ├── ModelError                a model does not do what its owner declared (shape, width, layer name)
     │   ├── Unsupported           a model lacks a capability or a loss term that the method needs
@@ -120,7 +120,7 @@ class StoreError(EdgeError):
 
 
 class InUse(StoreError):
-    """Another process uses a file that only one may use at a time."""
+    """A file that only one may use at a time is in use, by this or another process."""
 
     code = "in-use"
 

@@ -166,7 +166,7 @@ def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
         times=state.times.without(event.device),
     )
     noted = SendReceipt(event.device, event.place, "withheld", event.reason)
-    state, commands = _close_if_complete(state) if state.yield_possible else _fail(state, _too_withheld(state))
+    state, commands = _close_if_complete(state) if state.yield_possible else _fail(state, _too_withheld(state, event))
     return state, (noted, *commands)
 
 
@@ -458,11 +458,11 @@ def _too_few(state: RoundState) -> str:
     )
 
 
-def _too_withheld(state: RoundState) -> str:
+def _too_withheld(state: RoundState, last: Withheld) -> str:
     return (
         f"round {state.place.round}, exchange {state.place.exchange}: the quorum of {state.policy.quorum} cannot be "
-        f"reached: what {', '.join(sorted(state.withheld))} learned diverged or failed (W17 says which); lower "
-        "train.learning_rate or the quorum"
+        f"reached: {', '.join(sorted(state.withheld))} withheld what they learned (W17 says why), "
+        f"{last.device} the last: {last.reason}; or lower the quorum"
     )
 
 

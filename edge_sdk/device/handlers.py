@@ -20,6 +20,7 @@ from edge_sdk.methods import requests
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport, fits_at_once, lent_weights
+from edge_sdk.models.checks import check_weights
 from edge_sdk.models.cosine_head import scaled
 from edge_sdk.objectives import Coupling, CrossEntropy, Seen, at_step, at_steps, bounded, softmax
 from edge_sdk.privacy.release import FROZEN, Assumptions, contributions, promised, sums_by_class
@@ -264,8 +265,10 @@ def serve_mean_loss(bench: Workbench, _request: requests.MeanLoss, _job: Job) ->
 
 @serves(requests.ReadWeights)
 def serve_read_weights(bench: Workbench, request: requests.ReadWeights, _job: Job) -> Weights:
-    """Return the weights."""
+    """Return the weights.  Raises ModelError if the model gives more or fewer than it declares."""
     values = lent_weights(bench.model) if request.lent else bench.model.weights()
+    if bench.model.spec.parameters:
+        check_weights(bench.model.spec, values)
     if request.without_head:
         values = values[~bench.model.head_mask()]
     return Weights(values=values, layout=bench.model.spec.layout)

@@ -112,6 +112,8 @@ class Participant(ParticipantHooks):
             share_weights and "weights" in self.bench.model.spec.capabilities
         )
         """Whether weights leave this device: those of the proxy if there is one, and then never the own model's."""
+        self._shares_in_vain = share_weights and not self.shares_weights
+        """Whether the owner lets weights leave, and the model has none that can be shared."""
         self._secret = secret or store.secret
         self.serve: ServeRequest = self.bench.serve
         """Carries out requests.  A simulator that does this for many devices at once replaces it."""
@@ -380,7 +382,8 @@ class Participant(ParticipantHooks):
                 refused = self._incoming.refused_since()
                 work.pack(self.selected_knowledge, self._uplink, self.on_news, self.cost(), refused)
         except RemoteProtocolError as error:
-            self._leave_refused(Refused("method", f"round {work.assign.round}: {error}", "upgrade this device's SDK"))
+            remedy = "check what this device's model returns; if it is right, upgrade this device's SDK"
+            self._leave_refused(Refused("method", f"round {work.assign.round}: {error}", remedy))
             return
         try:
             self._say_mended(self.store.check())
@@ -438,7 +441,9 @@ class Participant(ParticipantHooks):
             log.warning("%s: %s", self.device, line)
             self.on_news(line)
             return
-        self._end_refused(Refused(refusal.reason, refusal.message, refusal.remedy))
+        vain = self._shares_in_vain and "share_weights" in refusal.remedy
+        known = f" (it is set, but {self.bench.model.spec.name} has no weights that can be shared)" if vain else ""
+        self._end_refused(Refused(refusal.reason, refusal.message, refusal.remedy + known))
 
     def _receive_status(self, status: CoordinatorStatus, now_s: float) -> None:
         """Process the coordinator's announcement that it is there, or that the run is over."""

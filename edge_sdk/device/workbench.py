@@ -22,6 +22,7 @@ from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import REQUESTS, Handler, Private, Request, Source
 from edge_sdk.models.base import Model, ModelSpec, outputs
+from edge_sdk.models.checks import check_logits
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.schema import one_line
@@ -194,9 +195,7 @@ class Workbench:
         for name, samples in everything.items():
             if samples is not None:
                 self._check_part(name, samples)
-        logits, classes = self._one_answer(), self.model.spec.classes
-        if logits.shape != (1, classes):
-            raise ModelError(f"the model gave {logits.shape} for one sample, expected (1, {classes})")
+        check_logits(self.model.spec, self._one_answer(), 1)
 
     def _check_part(self, name: str, samples: Floats) -> None:
         """Raise UsageError unless a part of the data, after preprocessing, is finite and like the training samples."""
@@ -241,9 +240,14 @@ class Workbench:
         return ClassRows(classes=classes.astype(np.int32), rows=means, counts=counts.astype(np.int32))
 
     def logits(self, x: Floats) -> Floats:
-        """Return the model's logits for samples from `source`, and count them: (n, c, h, w) -> (n, k)."""
+        """Return the model's logits for samples from `source`, and count them: (n, c, h, w) -> (n, k).
+
+        Raises ModelError for logits of another shape.
+        """
         self.count_inference(len(x))
-        return self.model.logits(x)
+        found = self.model.logits(x)
+        check_logits(self.model.spec, found, len(x))
+        return found
 
     def features(self, x: Floats) -> Floats:
         """Return the model's features for samples from `source`, and count them: (n, c, h, w) -> (n, d)."""
@@ -253,11 +257,13 @@ class Workbench:
     def outputs(self, x: Floats) -> tuple[Floats, Floats]:
         """Return the model's logits and features for samples from `source` in one pass: (n, c, h, w) -> (n, k), (n, d).
 
-        It is metered as two passes, one for each.
+        It is metered as two passes, one for each.  Raises ModelError for logits of another shape.
         """
         self.count_inference(len(x))
         self.count_inference(len(x))
-        return outputs(self.model, x)
+        logits, features = outputs(self.model, x)
+        check_logits(self.model.spec, logits, len(x))
+        return logits, features
 
     def count_inference(self, samples: int) -> None:
         """Count one inference batch of this number of samples."""

@@ -49,6 +49,13 @@ def check_rows(spec: ModelSpec, classes: Ints, rows: Floats) -> None:
         raise ModelError(f"head rows for classes {classes.tolist()}: model {spec.name!r} has 0..{spec.classes - 1}")
 
 
+def check_logits(spec: ModelSpec, logits: Floats, samples: int) -> None:
+    """Raise ModelError unless `logits` are one for each sample and class."""
+    if np.shape(logits) != (samples, spec.classes):
+        count = "one sample" if samples == 1 else f"{samples} samples"
+        raise ModelError(f"the model gave {np.shape(logits)} for {count}, expected ({samples}, {spec.classes})")
+
+
 def check_weights(spec: ModelSpec, values: Floats) -> None:
     """Raise ModelError unless `values` are all of the model's trainable scalars."""
     if values.shape != (spec.parameters,):

@@ -13,7 +13,7 @@ from edge_sdk.protocol.leaves import ABOVE_0
 from edge_sdk.protocol.schema import Integer, Real, Text, to_plain
 from edge_sdk.protocol.toml_table import read_table
 
-_SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*([01]?\d|2[0-3]):([0-5]\d)")
+_SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*(?:([01]?\d|2[0-3]):([0-5]\d)|(24):(00))")
 _HOUR_MINUTES = 60
 
 
@@ -63,7 +63,7 @@ class Policy:
         found = []
         for text in self.hours.split(",") if self.hours else ():
             span = _SPAN.fullmatch(text.strip())
-            numbers = [int(each) for each in span.groups()] if span else [0, 0, 0, 0]
+            numbers = [int(each) for each in span.groups() if each is not None] if span else [0, 0, 0, 0]
             first, end = (_HOUR_MINUTES * hour + minute for hour, minute in (numbers[:2], numbers[2:]))
             if first == end:
                 raise UsageError(f"policy: hours: expected spans such as 22:00-06:00, found {self.hours!r}")

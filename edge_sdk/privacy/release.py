@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Doubles, Floats, Ints
+from edge_sdk.errors import UsageError
 from edge_sdk.privacy.accountant import epsilon, largest_mu
 from edge_sdk.privacy.noise import discrete_gaussian
 
@@ -32,10 +33,20 @@ Draw: TypeAlias = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What a release promises about one record of the device's training data."""
+    """What a release promises about one record of the device's training data.
+
+    Raises UsageError unless epsilon is a finite number above 0, and delta one between 0 and 1: others promise nothing.
+    """
 
     epsilon: float
     delta: float
+
+    def __post_init__(self) -> None:
+        for name, value, most in (("epsilon", self.epsilon, math.inf), ("delta", self.delta, 1.0)):
+            number = isinstance(value, int | float) and not isinstance(value, bool)
+            if not number or not 0 < value < most:
+                wanted = "a finite number above 0" if most == math.inf else "a number above 0 and below 1"
+                raise UsageError(f"privacy: {name} {value!r}: expected {wanted}, as in Guarantee(8.0, 1e-5)")
 
     @property
     def mu(self) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from edge_sdk.data import Raw
+from edge_sdk.data import Raw, is_whole
 from edge_sdk.errors import UsageError
 
 KINDS = ("uint8", "float32")
@@ -59,8 +59,7 @@ def checked_sample(x: ArrayLike) -> Raw:
 
 def class_id(y: Any, classes: int) -> int:
     """Return a label as an int.  Raises UsageError for what is no class of the federation."""
-    whole = isinstance(y, int | np.integer) and not isinstance(y, bool)
-    if not whole or not 0 <= y < classes:
+    if not is_whole(y) or not 0 <= y < classes:
         raise UsageError(f"class {y!r}: the federation has classes 0..{classes - 1}, given as whole numbers")
     return int(y)
 

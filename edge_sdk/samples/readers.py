@@ -38,7 +38,7 @@ def samples_from_npz(path: str | Path, *, x: str = "x", y: str = "y") -> Samples
     missing = [name for name in (x, y) if name not in found]
     if missing:
         raise UsageError(f"{path}: lacks the array {missing[0]}; it holds {names}")
-    return _checked(f"{path}: {x}", found[x], found[y])
+    return _checked(f"{path}: {x}", found[x], found[y], labels_at=f"{path}: {y}")
 
 
 def samples_from_folder(
@@ -137,8 +137,11 @@ def _stacked(files: Sequence[Path]) -> NDArray[Any]:
     return np.stack(arrays)
 
 
-def _checked(where: str, x: ArrayLike, y: ArrayLike) -> Samples:
-    """Return samples as uint8 or f4 with whole-numbered labels.  Raises UsageError that says where they do not fit."""
+def _checked(where: str, x: ArrayLike, y: ArrayLike, *, labels_at: str = "") -> Samples:
+    """Return samples as uint8 or f4 with whole-numbered labels.  Raises UsageError that says where they do not fit.
+
+    labels_at: where the labels are from, if that is another place.
+    """
     raw, labels = np.asarray(x), np.asarray(y)
     if raw.ndim not in (2, 3, 4) or not raw.size:
         raise UsageError(f"{where}: expected (n, d), (n, h, w) or (n, h, w, c), none of them 0, found {raw.shape}")
@@ -146,7 +149,8 @@ def _checked(where: str, x: ArrayLike, y: ArrayLike) -> Samples:
         raise UsageError(f"{where}: expected uint8 or floats, found {raw.dtype}")
     if labels.shape != raw.shape[:1] or labels.dtype.kind not in "iu" or int(labels.min()) < 0:
         raise UsageError(
-            f"{where}: expected {len(raw)} labels, whole numbers from 0, found {labels.dtype} {labels.shape}"
+            f"{labels_at or where}: expected {len(raw)} labels, whole numbers from 0, "
+            f"found {labels.dtype} {labels.shape}"
         )
     values: Raw = raw if raw.dtype == np.uint8 else raw.astype(np.float32)
     wild = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from edge_sdk.at_rest.quarantine import opened_or_anew
-from edge_sdk.data import LocalData, Samples
+from edge_sdk.data import LocalData, Samples, is_whole
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.samples.form import Form, checked_sample, class_id, sample_id
 from edge_sdk.samples.reservoir import Reservoir, checked_split, part_of
@@ -97,7 +97,7 @@ class SampleStore:
     ) -> None:
         split = checked_split(split)
         _check_numbers(classes, max_samples, max_unlabelled, max_bytes, unsaved)
-        self.path, self.classes = _checked_path(path), classes
+        self.path, self.classes = _checked_path(path), int(classes)
         self._split, self._seed, self._unsaved, self._save_every_s = split, seed, unsaved, save_every_s
         self._max_samples, self._max_unlabelled, self._max_bytes = max_samples, max_unlabelled, max_bytes
         self._log_bytes = max(64 * 1024, min(_MIB, max_bytes // 16))
@@ -138,7 +138,7 @@ class SampleStore:
 
     # -- for the app ------------------------------------------------------------------------------------------------
 
-    def observe(self, x: ArrayLike, y: int | None = None) -> str:
+    def observe(self, x: ArrayLike, y: int | np.integer[Any] | None = None) -> str:
         """Add a sample, (d,), (h, w) or (h, w, c), with its label or without; returns its id.
 
         A sample that was observed before is the same sample: it has the same id, and the newest label.  Raises
@@ -162,7 +162,7 @@ class SampleStore:
             self._note_change(changed=name in self._rows if is_new else changed)
         return name
 
-    def label(self, sample: str, y: int) -> bool:
+    def label(self, sample: str, y: int | np.integer[Any]) -> bool:
         """Give a sample its label, or another one; returns False if the sample is not held (any more).
 
         Raises UsageError for a class that there is not.
@@ -552,5 +552,5 @@ def _check_numbers(classes: int, max_samples: int, max_unlabelled: int, max_byte
         ("max_bytes", max_bytes, LEAST_BYTES),
         ("unsaved", unsaved, 1),
     ):
-        if value < least:
-            raise UsageError(f"{name} {value}: expected at least {least}")
+        if not is_whole(value) or value < least:
+            raise UsageError(f"{name} {value!r}: expected a whole number of at least {least}")

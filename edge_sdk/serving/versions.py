@@ -10,6 +10,7 @@ from typing import Any
 
 from edge_sdk.at_rest.digests import checked_json, json_with_digest
 from edge_sdk.at_rest.files import replace_durably
+from edge_sdk.data import is_whole
 from edge_sdk.errors import Damaged, StoreError, UsageError
 
 KEPT = 3
@@ -80,8 +81,8 @@ class Versions:
     def back(self, steps: int) -> Version:
         """Return the version that was served `steps` before this one.  Raises UsageError if it is not kept."""
         found = self.index.versions
-        if not 1 <= steps < KEPT:
-            raise UsageError(f"rollback({steps}): give 1 or {KEPT - 1}: the last {KEPT - 1} served models are kept")
+        if not is_whole(steps) or not 1 <= steps < KEPT:
+            raise UsageError(f"rollback({steps!r}): give 1 or {KEPT - 1}: the last {KEPT - 1} served models are kept")
         if steps >= len(found):
             raise UsageError(f"rollback({steps}): {max(0, len(found) - 1)} earlier models are kept so far")
         return found[-1 - steps]

@@ -244,6 +244,19 @@ def test_an_agent_runs_once_at_a_time() -> None:
         ({"state": ["x"]}, r"state: found list: give the path of a folder"),
         ({"state": "a\0b"}, r"state: found 'a\\x00b': give the path of a folder"),
         ({"public_cache": 5}, r"public_cache: found 5: give the path of a folder"),
+        ({"share_weights": "no"}, r"^share_weights: found str: give True or False$"),
+        ({"share_weights": None}, r"^share_weights: found NoneType: give True or False$"),
+        ({"share_weights": np.True_}, r"^share_weights: found bool\w*: give True or False$"),
+        ({"disclose_classes": "no"}, r"^disclose_classes: found str: give True or False$"),
+        ({"sends_logs": 0}, r"^sends_logs: found int: give True or False$"),
+        ({"cloud_safe": "yes"}, r"^cloud_safe: found str: give True or False$"),
+        ({"quarantine": "yes"}, r"^quarantine: found str: give True or False$"),
+        ({"board": None}, r"^board: found NoneType: give the name"),
+        ({"secret": "hush"}, r"^secret: found str: give bytes$"),
+        ({"max_public_bytes": "1 MB"}, r"^max_public_bytes: found str: give a whole number of bytes$"),
+        ({"max_public_bytes": True}, r"^max_public_bytes: found bool: give a whole number of bytes$"),
+        ({"clock": 3.0}, r"^clock: found float: give a function that returns the time in seconds$"),
+        ({"sensors": 40.0}, r"^sensors: found float: give an object with charging, load, "),
     ],
 )
 def test_what_apps_give_in_place_of_what_is_meant(wrong: dict[str, Any], message: str) -> None:
@@ -253,11 +266,20 @@ def test_what_apps_give_in_place_of_what_is_meant(wrong: dict[str, Any], message
         edge_sdk.Agent(**{"federation": "app", "broker": Hub().link("a"), "identity": "a", **right, **wrong})
 
 
+@pytest.mark.parametrize("kind", ["on_round", "on_update", "on_link", "on_refusal", "on_error"])
+def test_a_callback_that_cannot_be_called_is_refused_at_once(kind: str) -> None:
+    with pytest.raises(UsageError, match=rf"^{kind}: found NoneType: give a function of one argument$"):
+        getattr(agent_of(Hub(), "left"), kind)(None)
+
+
 def test_samples_that_predict_cannot_take_are_named() -> None:
     agent = agent_of(Hub(), "left")
     assert agent.predict(np.zeros((1, 8)).tolist()).shape == (1, CLASSES)
     with pytest.raises(UsageError, match=r"^predict: .*\(1, 9\).*\(n, 8\)$"):
         agent.predict(np.zeros((1, 9), np.float32))
+    for unclean in (np.nan, np.inf):
+        with pytest.raises(UsageError, match=r"^predict: the samples hold NaN or Inf; clean them first$"):
+            agent.predict(np.full((1, 8), unclean, np.float32))
     for wrong in ([[1, 2], [3]], [[1] * 8, [None] * 8], np.full((1, 8), "a"), np.full((1, 8), None), None, 1j):
         with pytest.raises(UsageError, match=r"^predict: "):
             agent.predict(wrong)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,8 @@ from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.rounds import RoundPhase
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.store import MemoryStore, RoundStart, SqliteStore
-from edge_sdk.errors import EdgeError, StoreError, UsageError
+from edge_sdk.errors import EdgeError, InUse, ModelError, StoreError, UsageError
+from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.transport.memory.hub import Hub
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
@@ -25,7 +28,7 @@ from edge_sdk.transport.mqtt.transport import MqttTransport
 class Failing(edge_sdk.NumpyModel):
     """Training fails in the fits of some numbers, counted from 0."""
 
-    error: Exception = RuntimeError("the accelerator caught fire")
+    error: BaseException = RuntimeError("the accelerator caught fire")
     fails_in = range(0)
     fits = 0
 
@@ -36,7 +39,7 @@ class Failing(edge_sdk.NumpyModel):
         return super().fit(*args, **kwargs)
 
 
-def failing(fails_in: range, error: Exception | None = None) -> Failing:
+def failing(fails_in: range, error: BaseException | None = None) -> Failing:
     model = Failing(CLASSES, (1, 1, 8), seed=1)
     model.fails_in, model.error = fails_in, error or model.error
     return model
@@ -69,6 +72,41 @@ def test_callbacks_that_fail_are_counted_and_change_nothing(serve) -> None:
     assert heard == [0, 1, 2, 3]
     assert agent.callback_errors["on_round"] == agent.callback_errors["on_update"] == 4
     assert agent.callback_errors["on_link"] >= 2
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), KeyboardInterrupt(), pytest.fail.Exception("rounds")])
+def test_a_callback_that_raises_no_exception_is_counted_too(serve, error: BaseException) -> None:
+    hub = Hub()
+    server = federation(hub, devices=1, rounds=1)
+    serve(server)
+    agent = agent_of(hub, "left")
+
+    def fails(_: object) -> None:
+        raise error
+
+    agent.on_round(fails)
+    agent.start()
+    wait_for(lambda: not agent.running)
+    assert server.rounds.phase is RoundPhase.DONE
+    assert agent.error is None
+    assert agent.callback_errors == {"on_round": 2}
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit])
+def test_in_the_main_thread_a_callback_that_is_interrupted_ends_run(serve, kind: type[BaseException]) -> None:
+    hub = Hub()
+    serve(federation(hub, devices=1, rounds=2))
+    agent = agent_of(hub, "left")
+
+    def interrupted(report: edge_sdk.RoundReport) -> None:
+        if report.round == 0:
+            raise kind
+
+    agent.on_round(interrupted)
+    with pytest.raises(kind):
+        agent.run()
+    assert not agent.callback_errors
+    agent.run()  # from the last stored exchange
 
 
 def test_callbacks_about_the_end_may_fail(serve) -> None:
@@ -106,6 +144,65 @@ def test_a_round_in_which_training_fails_is_withheld_and_the_next_one_counts(
     assert "Smith" not in reason  # a text may quote samples; it stays in the device's log
     assert not [line for line in agent.last_lines() or () if "Smith" in line]  # what an operator may ask for
     assert server.record.rounds_done == {"left": 3, "right": 4}
+
+
+def test_a_model_that_exits_ends_the_thread_with_an_error(serve, caplog: pytest.LogCaptureFixture) -> None:
+    """The interpreter ends a thread that calls sys.exit() without a word."""
+    hub = Hub()
+    server = federation(hub, devices=1, rounds=1)
+    serve(server)
+    agent = agent_of(hub, "left", model=failing(range(1), SystemExit("the licence has ended")))
+    told: list[Exception] = []
+    agent.on_error(told.append)
+    agent.start()
+    wait_for(lambda: not agent.running)
+    assert told == [agent.error]
+    assert isinstance(agent.error, EdgeError)
+    assert str(agent.error).startswith("SystemExit('the licence has ended') ended the agent's thread: ")
+    assert isinstance(agent.error.__cause__, SystemExit)
+    assert "agent left stopped" in caplog.text
+    assert "the licence has ended" in caplog.text
+    agent.start()  # from the last stored exchange
+    wait_for(lambda: not agent.running)
+    assert agent.error is None
+    assert server.rounds.phase is RoundPhase.DONE
+
+
+def test_in_the_main_thread_a_model_that_exits_ends_run(serve) -> None:
+    hub = Hub()
+    serve(federation(hub, devices=1, rounds=1))
+    agent = agent_of(hub, "left", model=failing(range(1), SystemExit(3)))
+    with pytest.raises(SystemExit):
+        agent.run()
+    agent.run()  # from the last stored exchange
+
+
+class Narrowing(Failing):
+    """Answers for two classes alone once it was trained."""
+
+    def logits(self, x: np.ndarray) -> np.ndarray:
+        return super().logits(x)[:, : 2 if self.fits else CLASSES]
+
+
+def test_a_model_that_answers_for_fewer_classes_is_withheld(serve) -> None:
+    hub = Hub()
+    server = federation(hub, devices=2, quorum=1, rounds=3)
+    serve(server)
+    agent = agent_of(hub, "left", model=Narrowing(CLASSES, (1, 1, 8), seed=1))
+    other = agent_of(hub, "right")
+    agent.start()
+    other.start()
+    wait_for(lambda: not (agent.running or other.running))
+    assert server.record.withheld["left"] > 0
+    assert agent.predict(np.zeros((1, 8))).shape == (1, CLASSES)
+
+
+def test_a_narrow_model_does_not_predict() -> None:
+    model = Narrowing(CLASSES, (1, 1, 8), seed=1)
+    agent = agent_of(Hub(), "left", model=model)
+    model.fits = 1
+    with pytest.raises(ModelError, match=rf"^the model gave \(3, 2\) for 3 samples, expected \(3, {CLASSES}\)$"):
+        agent.predict(np.zeros((3, 8)))
 
 
 def test_training_that_keeps_failing_is_tried_less_and_less_often(serve) -> None:
@@ -309,6 +406,50 @@ def test_a_label_outside_the_classes_names_its_part(tmp_path: Path) -> None:
     data = edge_sdk.LocalData(train=samples_of(), validation=LABELS)
     with pytest.raises(UsageError, match=f"^validation: .*0..{CLASSES - 1}$"):
         agent_of(Hub(), "left", state=tmp_path, data=data)
+
+
+def test_a_model_serves_one_agent_at_a_time(tmp_path: Path) -> None:
+    """Two federations would train the same weights."""
+    model, other = failing(range(0)), failing(range(0))
+    first = agent_of(Hub(), "left", model=model, proxy=other)
+    told = r"^model: the agent of left in app in this process has the same Failing: give each Agent one of its own"
+    with pytest.raises(UsageError, match=told):
+        agent_of(Hub(), "right", model=model, state=tmp_path)
+    with pytest.raises(UsageError, match=r"^proxy: the agent of left in app"):
+        agent_of(Hub(), "right", proxy=other)
+    first.stop()
+    second = agent_of(Hub(), "right", model=model, state=tmp_path)
+    with pytest.raises(UsageError, match=r"^model: the agent of right in app"):
+        first.start()
+    second.stop()
+    first.start()
+    first.stop()
+
+
+def test_a_model_of_an_agent_that_is_gone_or_was_never_made_serves_another(tmp_path: Path) -> None:
+    model = failing(range(0))
+    holder = agent_of(Hub(), "left", state=tmp_path)
+    with pytest.raises(InUse, match="this or another process is using it"):
+        agent_of(Hub(), "left", model=model, state=tmp_path)
+    holder.stop()
+    gone = weakref.ref(agent_of(Hub(), "left", model=model))
+    agent_of(Hub(), "right", model=model)
+    assert gone() is None
+
+
+def test_a_store_of_samples_serves_one_agent_at_a_time() -> None:
+    store = edge_sdk.SampleStore(None, classes=CLASSES)
+    first = agent_of(Hub(), "left", data=store)
+    with pytest.raises(UsageError, match=r"^data: the agent of left in app in this process has the same SampleStore: "):
+        agent_of(Hub(), "right", data=store)
+    first.stop()
+    agent_of(Hub(), "right", data=store)
+
+
+def test_agents_share_a_model_that_cannot_learn() -> None:
+    model = PredictOnly(lambda x: np.zeros((len(x), CLASSES), np.float32), classes=CLASSES)
+    agents = [agent_of(Hub(), name, model=model) for name in ("left", "right")]
+    assert agents[0].predict(np.zeros((1, 8))).shape == (1, CLASSES)
 
 
 # -- disks ----------------------------------------------------------------------------------------------------------

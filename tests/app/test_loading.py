@@ -27,7 +27,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "import edge_sdk\n"
         "def ours():\n    return edge_sdk.Samples(np.zeros(3), np.zeros(4, int))\n"
         "def library():\n    return json.loads('{')\n"
-        "def package():\n    return np.zeros((2, 3)) @ np.zeros((2, 3))\n",
+        "def package():\n    return np.zeros((2, 3)) @ np.zeros((2, 3))\n"
+        "def consents():\n    return edge_sdk.App(model=None, data=None, share_weights='no')\n",
         encoding="utf-8",
     )
     monkeypatch.chdir(tmp_path)
@@ -77,3 +78,8 @@ def test_an_error_in_a_factory_names_the_line_of_the_users_own_file(function: st
     assert f" at own_device.py:{line}" in message
     assert "\n" not in message
     assert message.count(".py:") == 1
+
+
+def test_an_app_whose_consent_is_a_text_is_refused_at_its_line() -> None:
+    with pytest.raises(UsageError, match=r" at own_device.py:11: share_weights: found str: give True or False$"):
+        load_app("own_device:consents")

@@ -12,7 +12,7 @@ import pytest
 
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.methods import requests
 from edge_sdk.methods.requests import REQUESTS, Request, serves
 from edge_sdk.models.numpy_model import NumpyModel
@@ -73,6 +73,20 @@ def served(bench: Workbench, request: Request) -> tuple[Any, int]:
 def test_every_request_of_the_package_has_a_handler() -> None:
     ours = {n for n, each in inspect.getmembers(requests, inspect.isclass) if Request in each.__bases__}
     assert ours == set(registry.names(REQUESTS))
+
+
+class OneWeightLess(NumpyModel):
+    """Gives one weight less than its spec declares."""
+
+    def weights(self) -> np.ndarray:
+        return super().weights()[:-1]
+
+
+@pytest.mark.parametrize("lent", [True, False])
+def test_a_model_that_gives_too_few_weights_is_named(bench: Workbench, *, lent: bool) -> None:
+    bench.model = OneWeightLess(2, (1, 1, 3), seed=0)
+    with pytest.raises(ModelError, match=r"^weights of shape \(7,\) for model 'softmax': expected \(8,\)$"):
+        served(bench, requests.ReadWeights(lent=lent))
 
 
 @pytest.mark.usefixtures("installed")

@@ -94,7 +94,7 @@ def test_a_second_process_is_kept_off(tmp_path, opener, script):
     assert child.stdout is not None
     with child, child.stdout:
         child.stdout.readline()
-        with pytest.raises(StoreError, match=r"state\.db: another process"):
+        with pytest.raises(StoreError, match=r"state\.db: this or another process"):
             opener(path)
         child.kill()
     opener(path).close()

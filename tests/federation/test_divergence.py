@@ -198,7 +198,7 @@ def test_a_round_in_which_everybody_diverges_ends_the_run(pictures: Path) -> Non
         runs_away(run, (1,), number)
     run.finished()
     assert not run.result.completed
-    assert "learned diverged" in run.result.reason
+    assert "lower train.learning_rate" in run.result.reason
 
 
 def test_whoever_withholds_and_uploads_all_the_same_is_refused(pictures: Path) -> None:

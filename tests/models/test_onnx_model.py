@@ -4,12 +4,13 @@ import gc
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from model_suite import ADAM, CLASSES, SHAPE, ModelSuite, batches, check_unsupported, samples
 
-from edge_sdk.errors import ModelError, StoreError, Unsupported
+from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
 from edge_sdk.models import feature_cache
 from edge_sdk.models.feature_cache import FeatureCache
 from edge_sdk.objectives import CrossEntropy
@@ -66,6 +67,11 @@ class TestOnnxModel(ModelSuite):
         x, _ = samples()
         for source in (file, str(file)):
             np.testing.assert_array_equal(OnnxModel(source, CLASSES, seed=0).logits(x), self.make().logits(x))
+
+    @pytest.mark.parametrize("file", [None, 5, ["extractor.onnx"]])
+    def test_what_is_no_file_is_one_line(self, file: Any) -> None:
+        with pytest.raises(UsageError, match=r"^OnnxModel: found \w+: give the path of an \.onnx file, or its bytes$"):
+            OnnxModel(file, CLASSES)
 
     def test_a_damaged_file_is_named(self, tmp_path: Path) -> None:
         file = tmp_path / "mine.onnx"

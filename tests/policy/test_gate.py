@@ -113,6 +113,13 @@ def test_hours_may_reach_over_midnight_and_have_several_spans(minute, allowed) -
     assert (device.reason == "") is allowed
 
 
+@pytest.mark.parametrize(("hours", "minute", "allowed"), [("00:00-24:00", 1439, True), ("22:00-24:00", 0, False)])
+def test_hours_may_reach_to_the_end_of_the_day(hours, minute, allowed) -> None:
+    device = Device(Policy(hours=hours))
+    device.sensors.minute = minute
+    assert (device.reason == "") is allowed
+
+
 def test_a_temperature_at_the_limit_does_not_make_training_flicker() -> None:
     device = Device(Policy(max_temperature_c=80))
     device.sensors.celsius = 81.0

@@ -42,6 +42,8 @@ def test_a_file_gives_the_policy_that_code_gives(tmp_path) -> None:
         ({"charging": "yes"}, "charging"),
         ({"hours": "22-6"}, "hours"),
         ({"hours": "25:00-06:00"}, "hours"),
+        ({"hours": "24:00-06:00"}, "hours"),
+        ({"hours": "22:00-24:01"}, "hours"),
         ({"hours": "06:00-06:00"}, "hours"),
     ],
 )

@@ -10,6 +10,7 @@ import random
 import numpy as np
 import pytest
 
+from edge_sdk.errors import UsageError
 from edge_sdk.privacy.accountant import composed, epsilon, largest_mu
 from edge_sdk.privacy.noise import discrete_gaussian
 from edge_sdk.privacy.release import (
@@ -26,6 +27,18 @@ from edge_sdk.privacy.release import (
 )
 
 D, K = 16, 3
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, 0, -1.0, "8", None, True])
+def test_an_epsilon_that_promises_nothing(wrong: float) -> None:
+    with pytest.raises(UsageError, match=r"^privacy: epsilon .*: expected a finite number above 0, as in Guarantee\("):
+        Guarantee(wrong, 1e-5)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, 0, 1, 2.0, -1e-5, "1e-5", None])
+def test_a_delta_that_promises_nothing(wrong: float) -> None:
+    with pytest.raises(UsageError, match=r"^privacy: delta .*: expected a number above 0 and below 1, as in Guarantee"):
+        Guarantee(8.0, wrong)
 
 
 def test_the_noise_of_known_settings() -> None:

@@ -35,6 +35,15 @@ def test_a_numpy_project_passes_its_own_test(tmp_path: Path) -> None:
     passes_its_own_test(tmp_path / "My App")
 
 
+@pytest.mark.long
+def test_a_project_passes_a_strict_type_checker(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    assert main(["new", str(tmp_path / "mine"), "--model", "numpy", "--classes", "4", "--devices", "3"]) == 0
+    command = [sys.executable, "-m", "mypy", "--strict", "--cache-dir", str(tmp_path / "cache"), "."]
+    done = subprocess.run(command, cwd=tmp_path / "mine", capture_output=True, text=True, timeout=100, check=False)
+    assert done.returncode == 0, done.stdout
+
+
 @pytest.mark.torch
 @pytest.mark.long
 def test_a_torch_project_passes_its_own_test(tmp_path: Path) -> None:

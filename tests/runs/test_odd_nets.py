@@ -83,7 +83,9 @@ def test_numbers_that_are_not_finite_leave_the_run_its_own_explanation(
     file, out = tmp_path / "federation.toml", tmp_path / "run"
     file.write_text(to_toml(tables(pictures, "endless", "exact")))
     assert cli.main(["simulate", str(file), "--out", str(out)]) == 1
-    assert re.search(r"^edge-sdk: the run failed: .* diverged or failed .*", capsys.readouterr().err, re.MULTILINE)
+    assert re.search(
+        r"^edge-sdk: the run failed: .* withheld what they learned .*", capsys.readouterr().err, re.MULTILINE
+    )
     said = json.loads((out / "summary.json").read_text())["warnings"]
     assert "no picture of models shows device-00 and 3 more: what its model answers is not finite" in said
 

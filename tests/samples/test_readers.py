@@ -24,9 +24,9 @@ def test_npz(tmp_path):
     ("arrays", "named"),
     [
         ({"x": X}, "y"),
-        ({"x": X, "y": Y[:3]}, "labels"),
+        ({"x": X, "y": Y[:3]}, "s.npz: y: expected 6 labels"),
         ({"x": X, "y": Y - 1}, "labels"),
-        ({"x": X, "y": Y * 1.5}, "labels"),
+        ({"x": X, "y": Y * 1.5}, "s.npz: y: expected 6 labels"),
         ({"x": X * np.nan, "y": Y}, "NaN"),
         ({"x": X.astype(int), "y": Y}, "int64"),
         ({"x": X[:, 0], "y": Y}, "(6,)"),

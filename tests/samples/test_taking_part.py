@@ -13,6 +13,7 @@ from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.server import Server
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.registry import load_method
+from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sdk.transport.memory.hub import Hub
 
@@ -233,6 +234,40 @@ def test_a_device_that_loses_all_its_samples_withholds():
     world.until(completed(server))
     assert server.record.rounds_done["left"] < 6
     assert server.record.rounds_done["right"] == 12
+
+
+def test_a_run_whose_only_device_loses_its_samples_says_so():
+    hub = Hub()
+    server, samples = federation(hub, rounds=12), store()
+    ids = [samples.observe(np.full(WIDTH, i, np.float32), i % 2) for i in range(8)]
+    world = World(server, agent(hub, samples))
+    world.until(lambda: server.rounds.place.round >= 3)
+    for each in ids:
+        samples.discard(each)
+    world.until(lambda: server.rounds.phase is RoundPhase.FAILED)
+    assert "left the last: this device has no labelled samples any more; label samples on it; " in server.rounds.reason
+    assert "learning_rate" not in server.rounds.reason
+
+
+@pytest.mark.parametrize("share_weights", [True, False])
+def test_a_model_without_weights_is_not_told_to_share_them(*, share_weights):
+    hub = Hub()
+    world = World(
+        federation(hub, method="fedavg"),
+        edge_sdk.Agent(
+            federation="stream",
+            broker=hub.link("left"),
+            identity="left",
+            model=PredictOnly(lambda x: np.zeros((len(x), CLASSES), np.float32), classes=CLASSES),
+            data=fill(store(), 8).take_snapshot().data,
+            share_weights=share_weights,
+        ),
+    )
+    (device,) = world.agents
+    device.connect()
+    world.until(lambda: device.refusal is not None)
+    assert "if its model has weights to share and its owner agrees, let them leave" in device.refusal.remedy
+    assert device.refusal.remedy.endswith("has no weights that can be shared)") is share_weights
 
 
 def test_a_full_disk_leaves_the_round_with_the_samples_of_the_last(tmp_path, monkeypatch):

@@ -179,7 +179,7 @@ def test_after_a_rollback_nothing_newer_is_served_until_resume() -> None:
     np.testing.assert_array_equal(*held)
     assert not np.array_equal(agent.predict(FRESH), held[0])
     assert agent.rollback(2) == 1
-    for steps in (0, 3):
+    for steps in (0, 3, "1", 1.5, True):
         with pytest.raises(UsageError, match=r"^rollback"):
             agent.rollback(steps)
 

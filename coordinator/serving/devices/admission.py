@@ -184,7 +184,7 @@ def _public_set(hello: Hello, spec: FederationSpec, method: Method[Any]) -> Refu
 
 
 _REMEDIES = {
-    "weights": "; or, if its owner agrees, let weights leave: App(share_weights=True)",
+    "weights": "; or, if its model has weights to share and its owner agrees, let them leave: App(share_weights=True)",
     "proxy": "; or give it a second model beside its own, whose weights are shared: App(proxy=...)",
     "width": "; or build its last block with a width switch (edge_sdk.models.torch_width)",
     "cosine-head": '; or build it with head="cosine", as TorchModel, NumpyModel and OnnxModel can be',

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from os import fspath
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Literal
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess
-from edge_sdk.errors import ModelError
+from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.models.base import unpack_arrays
 from edge_sdk.models.checks import check_width
 from edge_sdk.models.cosine_head import CosineHead, make_head
@@ -55,8 +55,11 @@ class OnnxModel(FrozenBodyModel):
         (1, c, h, w), for files with several or unusual ones.  head: of logits, or of scaled cosines.
 
         `flops_per_sample` and `note` tell of it what the file itself does not (its metadata entry `flops_per_sample`,
-        its description).  Raises ModelError for a file that cannot be used so.
+        its description).  Raises ModelError for a file that cannot be used so, UsageError for
+        what is no file.
         """
+        if not isinstance(file, str | PathLike | bytes):
+            raise UsageError(f"OnnxModel: found {type(file).__name__}: give the path of an .onnx file, or its bytes")
         graph = read_graph(file, name if name != _NAME or isinstance(file, bytes) else fspath(file))
         split = split_file(
             file if isinstance(file, bytes) else Path(fspath(file)).resolve(),
