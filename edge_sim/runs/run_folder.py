@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
@@ -15,6 +16,7 @@ from edge_sdk.durable import as_store_error, file_lock
 from edge_sdk.errors import InUse, UsageError
 from edge_sim.config.settings import Config
 from edge_sim.runs import same_world
+from edge_sim.runs.run_inputs import RunInputs
 
 LOCK = "lock"
 """Name of the lock file, an empty SQLite file."""
@@ -22,6 +24,8 @@ KEPT = "federation.toml"
 """Name of the file with the resolved settings, which is written when a run starts."""
 SAMPLES = "samples.sha256"
 """Name of the file with the digest of the run's data set, which is written when a run starts."""
+INPUTS = "inputs.json"
+"""Name of the file with the digests of what else the run depends on, which is written when a run starts."""
 
 
 @contextmanager
@@ -94,6 +98,21 @@ def kept_samples(folder: Path) -> str:
     with suppress(OSError, UnicodeDecodeError):
         return (folder / SAMPLES).read_text(encoding="utf-8").strip()
     return ""
+
+
+def keep_inputs(folder: Path, inputs: RunInputs) -> None:
+    """Write the digests of what else the run depends on, which a resumed run is checked against.  Raises StoreError."""
+    path = folder / INPUTS
+    with as_store_error(path):
+        text_files.replace_file(path, json.dumps(dict(inputs), indent=2) + "\n")
+
+
+def kept_inputs(folder: Path) -> RunInputs:
+    """Return what `keep_inputs` wrote; empty for runs of older versions, which do not tell."""
+    with suppress(OSError, ValueError):
+        found = json.loads((folder / INPUTS).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
 
 
 def unused(folder: Path) -> Path:
