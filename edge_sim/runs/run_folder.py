@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from coordinator.config import to_toml
 from coordinator.report import text_files
+from coordinator.report.compare_files import COMPARISON, SWEEP
 from coordinator.report.run_files import read_run
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.durable import as_store_error, file_lock
@@ -26,6 +28,15 @@ SAMPLES = "samples.sha256"
 """Name of the file with the digest of the run's data set, which is written when a run starts."""
 INPUTS = "inputs.json"
 """Name of the file with the digests of what else the run depends on, which is written when a run starts."""
+FolderKind: TypeAlias = Literal["run", "comparison", "sweep"]
+CHECKPOINTS = ("checkpoint", "checkpoint.old")
+"""Names of the folders from which a run goes on."""
+HOLDS: Mapping[FolderKind, tuple[str, ...]] = {
+    "run": (KEPT, "summary.json", *CHECKPOINTS),
+    "comparison": (COMPARISON,),
+    "sweep": (SWEEP,),
+}
+"""Names of files by which a folder of each kind is known."""
 
 
 @contextmanager
@@ -46,8 +57,16 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
 
 
+def check_kind(folder: Path, kind: FolderKind) -> None:
+    """Raise UsageError where a folder holds something of another kind, which reports would then hide or mix in."""
+    for other, names in HOLDS.items():
+        if other != kind and any((folder / name).exists() for name in names):
+            raise UsageError(f"{folder}: holds a {other}, and a {kind} has a folder of its own; give --out another one")
+
+
 def check_new(folder: Path) -> None:
-    """Raise UsageError where a new run would overwrite an old one."""
+    """Raise UsageError where a new run would overwrite an old one, or lie in the folder of a study."""
+    check_kind(folder, "run")
     if _holds_checkpoint(folder) or (folder / "summary.json").exists():
         raise UsageError(f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder")
 
@@ -122,4 +141,4 @@ def unused(folder: Path) -> Path:
 
 
 def _holds_checkpoint(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("checkpoint", "checkpoint.old"))
+    return any((folder / name).exists() for name in CHECKPOINTS)
