@@ -67,7 +67,7 @@ def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
         if name not in known:
             near = meant(name, known) or f"registered are {', '.join(known)}"
             raise UsageError(f"--methods {name}: no such method; {near.rstrip()}")
-    _check_once("--methods", methods)
+    check_once("--methods", methods)
     if not chosen:
         raise UsageError("--methods: name one at least, such as fedmd,fedal; the devices alone are compared, too")
     return chosen
@@ -92,11 +92,11 @@ def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     for seed in seeds:
         if not 0 <= seed < 2**32:
             raise UsageError(f"--seeds {seed}: expected whole numbers from 0 to {2**32 - 1}, such as 0,1,2")
-    _check_once("--seeds", seeds)
+    check_once("--seeds", seeds)
     return tuple(seeds)
 
 
-def _check_once(option: str, values: Sequence[object]) -> None:
+def check_once(option: str, values: Sequence[object]) -> None:
     """Raise UsageError for a value that stands there twice: its runs would be counted as further ones."""
     for place, value in enumerate(values):
         if value in values[:place]:
