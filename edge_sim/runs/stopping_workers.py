@@ -18,6 +18,8 @@ from typing import Any
 
 from edge_sim.clock.interrupts import held_back
 
+PATIENCE_S = 10.0
+"""Time after which a run is interrupted again: an import that was under way may pass over an interrupt."""
 _STOPPED = threading.Event()
 _AT_WORK = threading.Lock()
 """Held while this worker carries out a run."""
@@ -47,8 +49,11 @@ def _stop_with(pipe: Connection[Any, Any]) -> None:
     with suppress(EOFError, OSError):
         pipe.recv()
     _STOPPED.set()
-    if _AT_WORK.locked():
+    while not _AT_WORK.acquire(blocking=False):
         _thread.interrupt_main()  # the run keeps a checkpoint
+        if _AT_WORK.acquire(timeout=PATIENCE_S):
+            break
+    _AT_WORK.release()
     parent = parent_process()
     if parent is not None:
         connection.wait([parent.sentinel])
