@@ -62,11 +62,12 @@ def user_place(error: BaseException) -> str:
     places = [(frame.filename, frame.lineno) for frame in frames]
     if isinstance(error, SyntaxError) and error.filename is not None:
         places.append((error.filename, error.lineno))
-    own = [f" at {Path(file).name}:{line}" for file, line in places if not _is_foreign(file)]
+    own = [f" at {Path(file).name}:{line}" for file, line in places if not is_foreign(file)]
     return own[-1] if own else ""
 
 
-def _is_foreign(file: str) -> bool:
+def is_foreign(file: str) -> bool:
+    """Whether a file is of this project, of an installed package or of Python itself, and not the user's own."""
     path = Path(file).resolve()
     return file.startswith("<") or any(folder in path.parents for folder in _foreign_folders())
 

@@ -76,16 +76,28 @@ def _notes(comparison: Comparison) -> list[str]:
     ]
     if comparison.on_boards:
         lines.append(_measured(comparison))
-    for line in comparison.lines:
-        for trial in line.trials:
-            lines += [f"{line.method}, seed {trial.seed}: {words}" for words in _absences(trial)]
-            if trial.result.completed:
-                said = map(printable, remarks.unmeasured(trial.result))
-                lines += [f"{line.method}, seed {trial.seed}: {words}" for words in said]
-            else:
-                why = printable(trial.result.reason) or "no reason was given"
-                lines.append(f"{line.method}, seed {trial.seed}: ended early and counts in no accuracy: {why}")
-    return lines
+    return lines + run_notes(comparison)
+
+
+def run_notes(comparison: Comparison, named: Callable[[str], str] = str) -> list[str]:
+    """Return what to know of single runs: boards that were away, devices that no mean counts, and early ends.
+
+    named: makes a name of a method that of its paper.
+    """
+    return [
+        f"{named(line.method)}, seed {trial.seed}: {words}"
+        for line in comparison.lines
+        for trial in line.trials
+        for words in (*_absences(trial), *_left_out(trial))
+    ]
+
+
+def _left_out(trial: Trial) -> tuple[str, ...]:
+    """What the accuracies of a run leave out."""
+    if trial.result.completed:
+        return tuple(map(printable, remarks.unmeasured(trial.result)))
+    why = printable(trial.result.reason) or "no reason was given"
+    return (f"ended early and counts in no accuracy: {why}",)
 
 
 def _measured(comparison: Comparison) -> str:

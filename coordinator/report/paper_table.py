@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from coordinator.record.units import human_bytes, human_flops, human_joules, human_seconds, printable
 from coordinator.report.budgets import Budget, at_budget, budget_model, read_budget
 from coordinator.report.compare import ACCURACIES, FIGURES, Comparison, MethodRuns, Spread
+from coordinator.report.compare_table import run_notes
 from coordinator.report.paper_names import paper_name
 from coordinator.report.tables import UNKNOWN, Column, Table
 from edge_sdk.errors import UsageError
@@ -98,6 +99,7 @@ def paper_table(
             for number, (line, row) in enumerate(zip(comparison.lines, cells, strict=True))
         ),
         caption=quoted(f"{said} ({note})."),
+        notes=tuple(map(quoted, run_notes(comparison, paper_name))),
     )
 
 

@@ -42,11 +42,12 @@ def command(args: argparse.Namespace) -> int:
 
 
 def markdown_text(table: Table) -> str:
-    """The table as Markdown, with the caption below it."""
+    """The table as Markdown, with the caption and notes below it."""
     heads = [column.name for column in table.columns]
     rules = ["---:" if column.right else "---" for column in table.columns]
     rows = [[cell.replace("|", "\\|") for cell in row] for row in (heads, rules, *table.rows)]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + f"\n\n{table.caption}\n"
+    below = "".join(f"\n{line}\n" for line in (table.caption, *table.notes))
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows) + f"\n{below}"
 
 
 def _csv_text(table: Table) -> str:

@@ -104,7 +104,7 @@ def _below(table: Table, room: int | None) -> list[str]:
 
 
 def latex_text(table: Table) -> str:
-    """The table as a LaTeX `table` environment; it needs the package booktabs.  Cells are LaTeX already."""
+    """The table as a LaTeX `table` environment; it needs the package booktabs.  Cells and notes are LaTeX already."""
     alignment = "".join("r" if column.right else "l" for column in table.columns)
     cells = [tuple(column.name for column in table.columns), *table.rows]
     heads, *rows = (" & ".join(row) + r" \\" for row in cells)
@@ -120,6 +120,7 @@ def latex_text(table: Table) -> str:
             *rows,
             r"\bottomrule",
             r"\end{tabular}",
+            *(rf"\par\footnotesize {note}" for note in table.notes),
             r"\end{table}",
             "",
         ]

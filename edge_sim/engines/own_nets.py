@@ -21,7 +21,8 @@ log = logging.getLogger(__name__)
 
 _RUNTIMES = ("torch.nn.modules.", "torch.autograd", "sklearn.", "onnxruntime.")
 """Modules that compute a net: an error that comes through them is the net's, as its samples are checked before."""
-_OURS = frozenset({"edge_sdk", "edge_sim", "coordinator"})
+OURS = frozenset({"edge_sdk", "edge_sim", "coordinator"})
+"""The packages of this project."""
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def as_model_error(brought: Sequence[str], when: str = "") -> Iterator[None]:
     except Exception as error:
         if not brought or isinstance(error, EdgeError) or is_out_of_memory(error):
             raise
-        place = _place(error.__traceback__, {_root(name) for name in brought} - _OURS)
+        place = _place(error.__traceback__, {_root(name) for name in brought} - OURS)
         if not place:
             raise  # a mistake of our own code, whose traceback must be seen
         log.debug("what a net raised:", exc_info=error)

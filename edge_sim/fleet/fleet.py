@@ -208,7 +208,7 @@ def build_fleet(config: Config) -> Fleet:
             check_device(config.run.device, "run.device")
         dataset = load_dataset(config.data, config.federation.seed, config.file.parent, config.federation.classes)
         federation = _federation(config, dataset)
-        parts = tuple(_parts(config, dataset))
+        parts = tuple(sample_division(config, dataset))
         data = [_local_data(config, dataset, part, number) for number, part in enumerate(parts)]
         return Fleet(
             dataset=dataset,
@@ -224,7 +224,7 @@ def build_device(config: Config, number: int) -> tuple[Device, Dataset]:
     with _naming(config.file):
         dataset = load_dataset(config.data, config.federation.seed, config.file.parent, config.federation.classes)
         spec = _federation(config, dataset).spec
-        part = _parts(config, dataset)[number]
+        part = sample_division(config, dataset)[number]
         row = config.rows[number]
         kit = _kit(config, dataset, row, number, _wanted(spec))
         data = _local_data(config, dataset, part, number)
@@ -286,8 +286,8 @@ def export_partition(config: Config, fleet: Fleet) -> None:
         partition_file.write_partition(path, fleet.dataset, config.ids, fleet.parts)
 
 
-def _parts(config: Config, dataset: Dataset) -> list[Ints]:
-    """Return the indices of the private samples of each device, from a file or drawn."""
+def sample_division(config: Config, dataset: Dataset) -> list[Ints]:
+    """Return the indices of the private samples of each device, from a file or drawn.  Raises UsageError."""
     table = config.partition
     if table.file:
         return partition_file.read_partition(config.file.parent / table.file, dataset, config.ids, table.min_samples)

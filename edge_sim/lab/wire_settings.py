@@ -7,14 +7,14 @@ board loads no function that the settings name, unless its owner allowed the mod
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection
 from pathlib import Path, PurePath
 from typing import Any
 
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import MAX_SETTINGS_BYTES
 from edge_sim.config import settings
-from edge_sim.config.model_rules import RULES
+from edge_sim.config.named_functions import named_functions
 from edge_sim.config.settings import Config
 
 LEFT_OUT = ("scenario", "faults", "run")
@@ -52,8 +52,8 @@ def unpacked_settings(packed: bytes, data: Path, modules: Collection[str] = ()) 
         raise UsageError("settings that are no JSON: the desk has another version of edge-sdk") from None
     if not isinstance(tables, dict) or not all(isinstance(table, (dict, list)) for table in tables.values()):
         raise UsageError("settings that are no tables: the desk has another version of edge-sdk")
-    for word in _words(tables):
-        _check_word(word, modules)
+    for name in named_functions(tables):
+        _check_function(name, modules)
     _change_paths(tables, lambda where, path: _found(path, data.resolve(), where))
     return settings.parse(tables, data.resolve() / FILE)
 
@@ -87,23 +87,11 @@ def _found(path: str, data: Path, where: str) -> str:
     return str(found)
 
 
-def _words(value: Any) -> Iterator[str]:
-    """Return all texts in the tables."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, (dict, list)):
-        for inner in value.values() if isinstance(value, dict) else value:
-            yield from _words(inner)
-
-
-def _check_word(word: str, modules: Collection[str]) -> None:
-    """Raise UsageError if a text names a function, as MODULE:FACTORY, of a module that the owner has not allowed."""
-    kind, _, listed = word.partition(":")
-    names = listed.split(",") if kind in RULES else [word]
-    for name in names:
-        module, colon, _ = name.strip().partition(":")
-        if colon and module not in modules:
-            raise UsageError(
-                f"{name.strip()}: this board runs no function that a desk names; its owner can allow it with "
-                f"--allow-module {module}"
-            )
+def _check_function(name: str, modules: Collection[str]) -> None:
+    """Raise UsageError if a function, MODULE:FACTORY, is of a module that the owner has not allowed."""
+    module = name.partition(":")[0]
+    if module not in modules:
+        raise UsageError(
+            f"{name}: this board runs no function that a desk names; its owner can allow it with "
+            f"--allow-module {module}"
+        )

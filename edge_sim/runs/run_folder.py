@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from coordinator.config import to_toml
 from coordinator.report import text_files
+from coordinator.report.compare_files import COMPARISON, SWEEP
 from coordinator.report.run_files import read_run
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.durable import as_store_error, file_lock
 from edge_sdk.errors import InUse, UsageError
 from edge_sim.config.settings import Config
 from edge_sim.runs import same_world
+from edge_sim.runs.run_inputs import RunInputs
 
 LOCK = "lock"
 """Name of the lock file, an empty SQLite file."""
@@ -22,6 +26,17 @@ KEPT = "federation.toml"
 """Name of the file with the resolved settings, which is written when a run starts."""
 SAMPLES = "samples.sha256"
 """Name of the file with the digest of the run's data set, which is written when a run starts."""
+INPUTS = "inputs.json"
+"""Name of the file with the digests of what else the run depends on, which is written when a run starts."""
+FolderKind: TypeAlias = Literal["run", "comparison", "sweep"]
+CHECKPOINTS = ("checkpoint", "checkpoint.old")
+"""Names of the folders from which a run goes on."""
+HOLDS: Mapping[FolderKind, tuple[str, ...]] = {
+    "run": (KEPT, "summary.json", *CHECKPOINTS),
+    "comparison": (COMPARISON,),
+    "sweep": (SWEEP,),
+}
+"""Names of files by which a folder of each kind is known."""
 
 
 @contextmanager
@@ -42,8 +57,16 @@ def claimed(folder: Path) -> Iterator[None]:
         yield
 
 
+def check_kind(folder: Path, kind: FolderKind) -> None:
+    """Raise UsageError where a folder holds something of another kind, which reports would then hide or mix in."""
+    for other, names in HOLDS.items():
+        if other != kind and any((folder / name).exists() for name in names):
+            raise UsageError(f"{folder}: holds a {other}, and a {kind} has a folder of its own; give --out another one")
+
+
 def check_new(folder: Path) -> None:
-    """Raise UsageError where a new run would overwrite an old one."""
+    """Raise UsageError where a new run would overwrite an old one, or lie in the folder of a study."""
+    check_kind(folder, "run")
     if _holds_checkpoint(folder) or (folder / "summary.json").exists():
         raise UsageError(f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder")
 
@@ -96,6 +119,21 @@ def kept_samples(folder: Path) -> str:
     return ""
 
 
+def keep_inputs(folder: Path, inputs: RunInputs) -> None:
+    """Write the digests of what else the run depends on, which a resumed run is checked against.  Raises StoreError."""
+    path = folder / INPUTS
+    with as_store_error(path):
+        text_files.replace_file(path, json.dumps(dict(inputs), indent=2) + "\n")
+
+
+def kept_inputs(folder: Path) -> RunInputs:
+    """Return what `keep_inputs` wrote; empty for runs of older versions, which do not tell."""
+    with suppress(OSError, ValueError):
+        found = json.loads((folder / INPUTS).read_text(encoding="utf-8"))
+        return found if isinstance(found, dict) else {}
+    return {}
+
+
 def unused(folder: Path) -> Path:
     """Return the folder, or the first of FOLDER-2, FOLDER-3 ... that does not exist yet."""
     candidates = (folder.with_name(f"{folder.name}-{i}") for i in itertools.count(2))
@@ -103,4 +141,4 @@ def unused(folder: Path) -> Path:
 
 
 def _holds_checkpoint(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("checkpoint", "checkpoint.old"))
+    return any((folder / name).exists() for name in CHECKPOINTS)

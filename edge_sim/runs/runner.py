@@ -19,6 +19,7 @@ from coordinator.record.result import Result
 from coordinator.report.run_files import read_run, write_run
 from coordinator.serving import final_prototypes
 from coordinator.trace.log import TraceWriter, trace_writer
+from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.device.store import Store
 from edge_sdk.errors import UsageError
@@ -35,6 +36,7 @@ from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
 from edge_sim.runs import late_start, no_memory, run_folder, unused_settings
 from edge_sim.runs.model_insight import model_insight
+from edge_sim.runs.run_inputs import changed_inputs, check_same_inputs, run_inputs
 from edge_sim.runs.simulation_result import NOTHING, simulation_result
 from edge_sim.shards.sharded_fleet import ShardedFleet
 from edge_sim.shards.shards import check_for_shards
@@ -113,6 +115,7 @@ def run_in(
         fleet = fleet or build_fleet(parsed)
         if out is not None and resume:
             run_folder.check_same_samples(out, run_folder.kept_samples(out), fleet.dataset.sha256)
+            check_same_inputs(out, run_folder.kept_inputs(out), run_inputs(parsed, fleet))
         parsed, _ = choice.resolve_engine(parsed, fleet, out)
         return _run_in(
             out,
@@ -146,6 +149,7 @@ def _run_in(
     if out is not None:
         run_folder.keep_settings(out, parsed)
         run_folder.keep_samples(out, fleet.dataset.sha256)
+        run_folder.keep_inputs(out, run_inputs(parsed, fleet))
     export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     wanted = parsed.run.standalone != "off" and parsed.federation.method != "local"
@@ -211,12 +215,15 @@ def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: Obse
     """
     if folder is None:
         return _alone(alone, fleet, observer)
-    settings = to_toml(alone.tables)
+    settings, inputs = to_toml(alone.tables), run_inputs(alone, fleet)
     if run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
         kept = read_run(folder)
-        if kept.data.get("sha256", fleet.dataset.sha256) == fleet.dataset.sha256:
+        same_samples = kept.data.get("sha256", fleet.dataset.sha256) == fleet.dataset.sha256
+        if same_samples and not changed_inputs(run_folder.kept_inputs(folder), inputs):
             return kept
     found = _alone(alone, fleet, observer)
+    make_folder(folder, f"--out {folder}")
+    run_folder.keep_inputs(folder, inputs)
     write_run(found, settings, folder)
     return found
 

@@ -19,7 +19,8 @@ import numpy as np
 from coordinator.config import read_values
 from coordinator.report.compare import ALONE
 from edge_sdk.errors import UsageError
-from edge_sim.studies.planned_runs import Setting
+from edge_sim.config.settings import Config
+from edge_sim.studies.planned_runs import Setting, check_once
 
 SETTINGS = frozenset({"train", "method"})
 """The sections whose keys a method may choose."""
@@ -86,6 +87,29 @@ def check_axes_methods(axes: Sequence[Axis], methods: Sequence[str]) -> None:
     for axis in axes:
         if axis.method and axis.method not in methods:
             raise UsageError(f"--over {axis.key}: {axis.method} is not among --methods {','.join(methods)}")
+
+
+def check_overrides(
+    config: Config,
+    overrides: Sequence[str],
+    axes: Sequence[Axis] = (),
+    *,
+    methods: Sequence[str] | None,
+    seeds: Sequence[int] | None,
+) -> None:
+    """Raise UsageError for a `--set` whose value no run would have, as another option decides it.
+
+    overrides: as SECTION.KEY=VALUE.  methods, seeds: what these options give; None: nothing.
+    """
+    given = {"--methods": methods, "--seeds": seeds}
+    taken = {key: option for key, option in OTHER_OPTIONS.items() if given.get(option)}
+    for axis in axes:
+        own = axis.method == config.federation.method
+        taken |= {axis.key: "--over", **({f"method.{axis.key.split('.')[-1]}": "--over"} if own else {})}
+    for text in overrides:
+        key = text.partition("=")[0].strip()
+        if key in taken:
+            raise UsageError(f"--set {key}: {taken[key]} gives it other values; leave one of them out")
 
 
 def conditions(axes: Sequence[Axis]) -> list[Setting]:
@@ -158,8 +182,8 @@ def _axis_of(key: str, values: Sequence[Any]) -> Axis:
         raise UsageError(f"--over {key}: name the method, as in method.NAME.{parts[-1]}")
     if len(parts) < 2 or not plain:
         raise UsageError(f"--over {key}: expected SECTION.KEY and one value at least")
-    found = {repr(value): value for value in plain}
-    return Axis(key, ends or tuple(found.values()), is_range=bool(ends))
+    check_once(f"--over {key} =", plain)
+    return Axis(key, ends or tuple(plain), is_range=bool(ends))
 
 
 def _ends(key: str, text: str) -> tuple[Any, ...]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.compare_files import write_comparison
 from edge_sim.config.settings import Config
+from edge_sim.runs.run_folder import check_kind
 from edge_sim.runs.runner import ObserverFor
 from edge_sim.studies.planned_runs import (
     PlannedRun,
@@ -40,6 +41,7 @@ def compare(
     that do not fit, and whatever a run raises.
     """
     names = check_methods(methods)
+    check_kind(out, "comparison")
     check_metric(config, names, metric)
     planned = plan(config, names, check_seeds(seeds))
     run_missing(planned, out, observer, run_one=run_one, on_boards=on_boards, jobs=jobs, say=say)

@@ -27,6 +27,7 @@ from edge_sim.commands import LAB, WAIT_S
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.lab.desk import LabDesk
+from edge_sim.studies.axes import check_overrides
 from edge_sim.studies.compare import compare
 from edge_sim.studies.study_runs import RunOne
 
@@ -39,6 +40,7 @@ def command(args: argparse.Namespace) -> int:
     """Run the missing runs, and show the comparison."""
     _check_lab_options(args)
     config = settings.load_config(args.file, args.overrides)
+    check_overrides(config, args.overrides, methods=args.methods, seeds=args.seeds)
     out = args.out or Path("runs") / f"{config.federation.name}-{'lab' if args.on_devices else 'compare'}"
     try:
         comparison = _on_boards(args, config, out) if args.on_devices else _compared(args, config, out)

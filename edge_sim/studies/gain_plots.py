@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordinator.record.units import printable
-from coordinator.report.compare import MethodRuns, Spread, spread_of
+from coordinator.report.compare import MethodRuns, Spread, setting_text, spread_of
 from coordinator.report.drawing import (
     DOT,
     INK,
@@ -66,17 +66,20 @@ def _has_gains(found: Sweep, axis: Axis) -> bool:
 def draw_gain(found: Sweep, axis: Axis, path: Path) -> None:
     """Draw the paired difference of accuracy between each value and the base value; other axes are at their base.
 
+    The subtitle and columns of the CSV name the values of these.
+
     A setting is judged by validation accuracy, because nothing is chosen on the test.  A condition is judged by test
     accuracy, with the settings that each method chose under it.
     """
-    points = gain_points(found, axis)
-    write_points(path, GainPoint._fields, (point._asdict() for point in points))
+    points, bases = gain_points(found, axis), _bases(found, axis)
+    write_points(path, (*GainPoint._fields, *bases), ({**point._asdict(), **bases} for point in points))
     ticks = [str(value) for value in axis.values]
     methods = list(dict.fromkeys(point.method for point in points))
     styles = line_styles(line.method for line in found.conditions[0].comparison.lines)
     step = min(_STEP, _SPREAD / max(1, len(methods)))
     part = "validation part" if axis.chosen else "test, with the settings chosen"
-    subtitle = f"less the accuracy at {axis.values[0]}, on the {part}{DOT}bars: 95 % interval over seeds"
+    where = f" with {setting_text(bases)}" if bases else ""
+    subtitle = f"less the accuracy at {axis.values[0]}{where}, on the {part}{DOT}bars: 95 % interval over seeds"
     with picture(
         path, WIDTH_IN, height_for_names(len(methods)), printable(f"Gain over {axis.key}"), printable(subtitle)
     ) as figure:
@@ -131,15 +134,21 @@ def gain_points(found: Sweep, axis: Axis) -> list[GainPoint]:
 
 def _lines(found: Sweep, axis: Axis) -> Iterator[tuple[str, str, MethodRuns]]:
     """Yield (method, value, runs) in the order of the grid."""
-    bases = {other.key: other.values[0] for other in found.axes if other.key != axis.key}
+    bases = _bases(found, axis)
     for condition in found.conditions:
         candidates = condition.candidates if axis.chosen else condition.chosen.values()
         for candidate in candidates:
             if candidate.pruned:
                 continue
             at = {**condition.values, **(candidate.setting if axis.chosen else {})}
-            if axis.key in at and all(bases[key] == value for key, value in at.items() if key != axis.key):
+            if axis.key in at and all(at[key] == value for key, value in bases.items() if key in at):
                 yield candidate.line.method, str(at[axis.key]), candidate.line
+
+
+def _bases(found: Sweep, axis: Axis) -> dict[str, Any]:
+    """Return the values of the other axes at the points of one axis; beside a condition, settings are those chosen."""
+    others = [other for other in found.axes if other.key != axis.key and (axis.chosen or not other.chosen)]
+    return {other.key: other.values[0] for other in others if not axis.method or other.method in ("", axis.method)}
 
 
 def _difference(line: MethodRuns, base: MethodRuns, figure: str) -> Spread | None:

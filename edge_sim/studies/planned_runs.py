@@ -15,15 +15,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from coordinator.record.result import Result
 from coordinator.report.compare import ACCURACIES, ALONE, Trial
 from coordinator.report.run_files import read_run
 from edge_sdk.errors import MissingExtra, UsageError, meant
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.data.datasets import load_dataset
-from edge_sim.fleet.fleet import build_fleet
+from edge_sim.data.datasets import Dataset, load_dataset
+from edge_sim.fleet.fleet import build_fleet, sample_division
 from edge_sim.runs import run_folder
+from edge_sim.runs.run_inputs import DIVISION, RunInputs, check_same_inputs, division_digest, named_inputs
 from edge_sim.runs.runner import ObserverFor
 from edge_sim.studies.study_runs import InMemory, RunOne, run_all
 
@@ -65,7 +67,7 @@ def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
         if name not in known:
             near = meant(name, known) or f"registered are {', '.join(known)}"
             raise UsageError(f"--methods {name}: no such method; {near.rstrip()}")
-    _check_once("--methods", methods)
+    check_once("--methods", methods)
     if not chosen:
         raise UsageError("--methods: name one at least, such as fedmd,fedal; the devices alone are compared, too")
     return chosen
@@ -90,11 +92,11 @@ def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
     for seed in seeds:
         if not 0 <= seed < 2**32:
             raise UsageError(f"--seeds {seed}: expected whole numbers from 0 to {2**32 - 1}, such as 0,1,2")
-    _check_once("--seeds", seeds)
+    check_once("--seeds", seeds)
     return tuple(seeds)
 
 
-def _check_once(option: str, values: Sequence[object]) -> None:
+def check_once(option: str, values: Sequence[object]) -> None:
     """Raise UsageError for a value that stands there twice: its runs would be counted as further ones."""
     for place, value in enumerate(values):
         if value in values[:place]:
@@ -247,20 +249,49 @@ def check_settings(one_of_each: Sequence[PlannedRun]) -> None:
 
 
 class DataDigests:
-    """The digests of the data sets of a study, each of which is read once."""
+    """The digests of a study's data sets and of their divisions; of the data sets, the last one is kept."""
 
     def __init__(self) -> None:
-        self._known: dict[str, str] = {}
+        self._known: dict[str, tuple[str, RunInputs]] = {}
+        self._kept: dict[str, Dataset] = {}
 
-    def of(self, config: Config) -> str:
-        """Return the digest of a run's data set; empty: it cannot be read now, so there is nothing to compare."""
-        seed, folder, classes = config.federation.seed, config.file.parent, config.federation.classes
-        key = repr((config.data, seed, folder, classes))
+    def check(self, folder: Path, found: Result, config: Config) -> None:
+        """Raise UsageError where the finished run in a folder had other samples or inputs than this config has now.
+
+        What cannot be read now is not compared.
+        """
+        inputs = run_folder.kept_inputs(folder)
+        samples = found.data.get("sha256", "")
+        if samples or inputs:
+            now, division = self._of(config)
+            run_folder.check_same_samples(folder, samples, now)
+            check_same_inputs(folder, inputs, {**division, **named_inputs(config)})
+
+    def _of(self, config: Config) -> tuple[str, RunInputs]:
+        """Return the digests of a run's data set and of its division; empty ones where it cannot be read."""
+        federation = config.federation
+        key = repr((self._data_key(config), config.partition, federation.devices))
         if key not in self._known:
-            self._known[key] = ""
+            self._known[key] = "", {}
             with suppress(UsageError, MissingExtra):
-                self._known[key] = load_dataset(config.data, seed, folder, classes).sha256
+                dataset = self._dataset(config)
+                self._known[key] = dataset.sha256, {}
+                self._known[key] = (
+                    dataset.sha256,
+                    {DIVISION: division_digest(dataset, sample_division(config, dataset))},
+                )
         return self._known[key]
+
+    def _dataset(self, config: Config) -> Dataset:
+        key, federation = self._data_key(config), config.federation
+        if key not in self._kept:
+            self._kept.clear()
+            self._kept[key] = load_dataset(config.data, federation.seed, config.file.parent, federation.classes)
+        return self._kept[key]
+
+    @staticmethod
+    def _data_key(config: Config) -> str:
+        return repr((config.data, config.federation.seed, config.file.parent, config.federation.classes))
 
 
 def has_ended(
@@ -268,7 +299,7 @@ def has_ended(
 ) -> bool:
     """Whether this run is finished, or ended early for the reason `early`.
 
-    Raises UsageError where its folder holds another run, or one with other samples.
+    Raises UsageError where its folder holds another run, or one with other samples, partition or code.
     """
     folder = out / planned.folder
     if not (folder / "summary.json").exists():
@@ -282,6 +313,5 @@ def has_ended(
     if found.on_boards is not on_boards:
         where = "in a simulation" if on_boards else "on boards"
         raise UsageError(f"{folder}: holds a run {where}; give --out another folder, or remove this one")
-    if before := found.data.get("sha256", ""):
-        run_folder.check_same_samples(folder, before, digests.of(planned.config))
+    digests.check(folder, found, planned.config)
     return True

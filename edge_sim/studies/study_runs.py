@@ -11,14 +11,14 @@ import logging
 import multiprocessing
 import os
 import shutil
-import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import suppress
+from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
@@ -32,6 +32,7 @@ from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import Fleet, build_fleet, rebuilt
 from edge_sim.runs import run_folder
 from edge_sim.runs.runner import run_in
+from edge_sim.runs.stopping_workers import at_work, interrupts_blocked, stop_with
 
 log = logging.getLogger(__name__)
 
@@ -142,9 +143,15 @@ def run_all(
 def _at_once(todo: Sequence[tuple[str, Config, Path]], left: TimeLeft, jobs: int) -> None:
     """Carry out runs in worker processes; their lines come when they end."""
     context = multiprocessing.get_context("spawn")
-    with concurrent.futures.ProcessPoolExecutor(min(jobs, len(todo)), context, _one_thread) as pool:
-        waiting = {pool.submit(_in_worker, config, folder): label for label, config, folder in todo}
+    theirs, ours = context.Pipe(duplex=False)
+    with (
+        ours,
+        theirs,
+        concurrent.futures.ProcessPoolExecutor(min(jobs, len(todo)), context, _begin_worker, (theirs,)) as pool,
+    ):
         try:
+            with interrupts_blocked():  # submitting starts the workers
+                waiting = {pool.submit(_in_worker, config, folder): label for label, config, folder in todo}
             for place, future in enumerate(concurrent.futures.as_completed(waiting), 1):
                 took_s, words = future.result()
                 left.run_done()
@@ -158,16 +165,14 @@ def _at_once(todo: Sequence[tuple[str, Config, Path]], left: TimeLeft, jobs: int
                 "same command goes on, and a smaller --jobs needs less memory"
             ) from None
         except BaseException:
+            ours.close()  # the workers write their checkpoints, and begin no other run
             pool.shutdown(wait=False, cancel_futures=True)
-            for process in multiprocessing.active_children():
-                if process.pid is not None:
-                    with suppress(ProcessLookupError):
-                        os.kill(process.pid, signal.SIGINT)  # it writes its checkpoint
             raise
 
 
-def _one_thread() -> None:
+def _begin_worker(pipe: Connection[Any, Any]) -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    stop_with(pipe)
 
 
 _WORKER = InMemory()
@@ -176,7 +181,8 @@ _WORKER = InMemory()
 def _in_worker(config: Config, folder: Path) -> tuple[float, str]:
     begun_s = time.monotonic()
     try:
-        result = _WORKER(config, None, folder)
+        with at_work():
+            result = _WORKER(config, None, folder)
     except KeyboardInterrupt:
         raise SystemExit(1) from None  # the checkpoint is written; the parent says so
     return time.monotonic() - begun_s, repr(dataclasses.replace(result, insight=None))[1:-1]

@@ -20,6 +20,7 @@ from coordinator.report.tables import latex_text
 from coordinator.report.text_files import csv_text
 from edge_sdk.errors import UsageError
 from edge_sim.config.settings import Config
+from edge_sim.runs.run_folder import check_kind
 from edge_sim.runs.runner import ObserverFor
 from edge_sim.studies.axes import Axis, check_axes_methods, check_equal_trials, choices, conditions
 from edge_sim.studies.planned_runs import (
@@ -108,6 +109,7 @@ def sweep(
     Raises UsageError before the first run for axes, methods, seeds, settings or a folder that do not fit.
     """
     names = check_methods(methods)
+    check_kind(out, "sweep")
     check_axes_methods(axes, names)
     check_equal_trials(axes, names, search.trials if search else None)
     around = conditions(axes)

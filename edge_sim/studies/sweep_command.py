@@ -10,7 +10,7 @@ from pathlib import Path
 from coordinator.report.plots import draw_comparison
 from edge_sdk.terminal import room_of
 from edge_sim.config import settings
-from edge_sim.studies.axes import read_axes
+from edge_sim.studies.axes import check_overrides, read_axes
 from edge_sim.studies.compare_command import KEPT, say, say_drawn
 from edge_sim.studies.gain_plots import draw_gains
 from edge_sim.studies.planned_runs import label
@@ -25,6 +25,7 @@ def command(args: argparse.Namespace) -> int:
     out = args.out or Path("runs") / f"{config.federation.name}-sweep"
     methods, seeds = args.methods or (config.federation.method,), args.seeds or (config.federation.seed,)
     axes, search = read_axes(args.over), search_of(args.trials, prune=args.prune)
+    check_overrides(config, args.overrides, axes, methods=args.methods, seeds=args.seeds)
     try:
         found = sweep(config, axes, methods, seeds, out, search=search, jobs=args.jobs, say=say)
     except KeyboardInterrupt:

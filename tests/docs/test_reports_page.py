@@ -64,7 +64,7 @@ def shared_models(whole):
 def test_every_file_is_listed(result, tmp_path):
     write_run(result, "", tmp_path / "run")
     written = {path.name for path in (tmp_path / "run").iterdir()}
-    assert {name for (name,) in names("Files of a run")} == written | {run_folder.SAMPLES}
+    assert {name for (name,) in names("Files of a run")} == written | {run_folder.SAMPLES, run_folder.INPUTS}
     assert set(OWN_TASK_COLUMNS) | set(ACCURACY_COLUMNS) - {"round", "device"} <= set(re.findall(r"`(\w+)`", PAGE))
     write_comparison(comparison(result), tmp_path)
     assert {name for (name,) in names("compare")} == {path.name for path in tmp_path.iterdir()} - {"run"}

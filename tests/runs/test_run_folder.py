@@ -116,6 +116,37 @@ def test_a_finished_study_is_shown_without_its_samples(pictures: Path, tmp_path:
     assert compare(config, ["local"], [0], out).lines == found.lines
 
 
+# -- a folder of another kind -----------------------------------------------------------------------------------------
+
+COMMANDS = {
+    "run": ("simulate",),
+    "comparison": ("compare", "--methods", "local"),
+    "sweep": ("sweep", "--methods", "local", "--over", "partition.classes_per_device=2,3"),
+}
+
+
+@pytest.mark.parametrize("kind", COMMANDS)
+def test_a_folder_takes_nothing_of_another_kind(
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    file, out = tmp_path / "f.toml", tmp_path / "out"
+    file.write_text(to_toml(fleets.tables(pictures, "local", devices=3, rounds=1)), encoding="utf-8")
+
+    def begun(name: str) -> int:
+        command, *options = COMMANDS[name]
+        return cli.main([command, str(file), *options, "--out", str(out), "--json"])
+
+    assert begun(kind) == 0
+    before = contents(out)
+    capsys.readouterr()
+    for other in COMMANDS.keys() - {kind}:
+        assert begun(other) == 2
+        assert capsys.readouterr().err == (
+            f"edge-sdk: {out}: holds a {kind}, and a {other} has a folder of its own; give --out another one\n"
+        )
+    assert contents(out) == before
+
+
 # -- a run that is over -----------------------------------------------------------------------------------------------
 
 

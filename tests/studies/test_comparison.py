@@ -21,6 +21,7 @@ from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, sp
 from coordinator.report.compare_files import METHOD_COLUMNS, RUN_COLUMNS, comparison_summary, method_rows, run_rows
 from coordinator.report.compare_table import compare_table
 from coordinator.report.paper_table import escaped, paper_table
+from coordinator.report.table_command import markdown_text
 from coordinator.report.tables import latex_text, plain_text
 
 BASE = synthetic.result(count=2)
@@ -300,6 +301,14 @@ def test_the_rounds_to_a_target_count_only_where_every_seed_reached_it():
     assert fedal["to_target"]["0.8"]["round"]["mean"] == 2
     assert fedal["to_target"]["0.8"]["bytes_per_device"]["mean"] == 400.0
     assert "0.9" not in fedal["to_target"]
+
+
+def test_the_table_for_a_paper_tells_what_its_means_leave_out():
+    found = comparison(fedmd={"completed": False})
+    text = latex_text(paper_table(found, latex=True))
+    assert text.count("ended early and counts in no accuracy") == len(found.seeds)
+    assert text.index(r"\end{tabular}") < text.index(r"\par\footnotesize FedMD, seed 0: ended early")
+    assert "FedMD, seed 1: ended early" in markdown_text(paper_table(found, latex=False))
 
 
 def test_the_latex_table_has_a_row_for_each_line_and_escapes():

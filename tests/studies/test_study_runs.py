@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import fleets
 import pytest
-from interrupting import stop_after
+from interrupting import CTRL_C, stop_after
 
+from coordinator.config import to_toml
 from coordinator.report.run_files import read_run
 from coordinator.report.summary import summary, without_times
 from edge_sdk.errors import UsageError
@@ -18,6 +26,7 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.data import datasets
 from edge_sim.fleet import fleet as fleet_module
+from edge_sim.runs.stopping_workers import interrupts_blocked
 from edge_sim.studies.compare import compare
 from edge_sim.studies.planned_runs import check_methods
 from edge_sim.studies.study_runs import TimeLeft
@@ -87,6 +96,64 @@ def test_data_are_read_once_a_seed(pictures: Path, tmp_path: Path, monkeypatch: 
 def test_several_at_once_give_the_same(pictures: Path, tmp_path: Path, whole: dict[str, object]) -> None:
     compare(config(pictures), METHODS, (0,), tmp_path, jobs=2)
     assert figures(tmp_path) == whole
+
+
+@pytest.fixture
+def begun(pictures: Path, tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
+    """A comparison of several runs at once, in a process group of its own, of which two are under way."""
+    tables = fleets.tables(pictures, "fedmd", devices=3, rounds=100_000)
+    (tmp_path / "f.toml").write_text(to_toml(tables), encoding="utf-8")
+    command = [sys.executable, "-m", "edge_sdk.cli", "compare", str(tmp_path / "f.toml"), "--methods", "fedmd,fedavg"]
+    with subprocess.Popen(
+        [*command, "--jobs", "2", "--out", str(tmp_path / "out")],
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        until_s = time.monotonic() + 60
+        while len(list(tmp_path.glob("out/*/*/federation.toml"))) < 2 and time.monotonic() < until_s:
+            time.sleep(0.05)
+        yield process
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+@pytest.mark.processes
+@pytest.mark.long
+def test_workers_end_with_their_parent(begun: subprocess.Popen[str], tmp_path: Path) -> None:
+    begun.kill()
+    begun.communicate(timeout=30)  # every worker has it open for as long as it is there
+    assert not list(tmp_path.glob("out/*/*/summary.json"))
+    assert len(list(tmp_path.glob("out/*/*/federation.toml"))) == 2  # they began no other run
+
+
+@pytest.mark.processes
+@pytest.mark.long
+def test_an_interrupt_of_several_runs_at_once_is_told_in_a_line(begun: subprocess.Popen[str], tmp_path: Path) -> None:
+    os.killpg(begun.pid, signal.SIGINT)
+    _, told = begun.communicate(timeout=30)
+    assert begun.returncode in CTRL_C
+    assert told.splitlines()[1:] == [
+        "",
+        f"interrupted; everything is kept in {tmp_path / 'out'}: the same command goes on from there",
+        "edge-sdk: interrupted",
+    ]
+    assert len(list(tmp_path.glob("out/*/*/federation.toml"))) == 2  # they began no other run
+
+
+@pytest.mark.processes
+def test_an_interrupt_while_workers_start_comes_once_they_are_started() -> None:
+    reached: list[bool] = []
+
+    def interrupted() -> None:
+        with interrupts_blocked():
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(0.05)
+            reached.append(True)
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert reached == [True]
 
 
 def test_the_time_left_is_that_of_all_runs() -> None:

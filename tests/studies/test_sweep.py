@@ -128,6 +128,49 @@ def test_a_gain_is_drawn_with_its_points_beside(config, tmp_path):
         assert len(list(csv.DictReader(stream))) == len(gain_plots.gain_points(found, found.axes[0])) == 4
 
 
+def test_a_gain_names_the_values_of_the_other_axes(config, tmp_path, figures):
+    found, _ = ran(config, tmp_path, over=(RATE, "train.local_steps=2,3", ALPHA), seeds=(0,))
+    paths = {path.stem: path for path in gain_plots.draw_gains(found, tmp_path / "plots")}
+    with paths["gain_train.learning_rate"].with_suffix(".csv").open() as stream:
+        (row, *_) = csv.DictReader(stream)
+    assert (row["train.local_steps"], row["partition.classes_per_device"]) == ("2", "2")
+    said = [text.get_text().replace("\n", " ") for figure in figures for text in figure.texts]
+    assert any("with train.local_steps = 2, partition.classes_per_device = 2" in text for text in said)
+    with paths["gain_partition.classes_per_device"].with_suffix(".csv").open() as stream:
+        assert next(csv.reader(stream)) == [*gain_plots.GainPoint._fields]  # settings are those chosen
+
+
+def test_a_value_that_stands_there_twice_is_refused():
+    for text in ("train.learning_rate=0.1,0.1", "train.local_steps=1,2,1"):
+        with pytest.raises(UsageError, match="stands there twice"):
+            axes.read_axes([text])
+
+
+@pytest.mark.parametrize(
+    ("options", "key"),
+    [
+        (("--set", "train.learning_rate=0.5", "--over", RATE), "train.learning_rate"),
+        (("--set", "method.public_batch=4", "--over", "method.fedmd.public_batch=8,16"), "method.public_batch"),
+        (("--set", "federation.method=fedal", "--methods", "fedmd", "--over", RATE), "federation.method"),
+        (("--set", "federation.seed=3", "--seeds", "0,1", "--over", RATE), "federation.seed"),
+    ],
+)
+def test_a_set_that_another_option_would_replace_is_refused(pictures, tmp_path, capsys, options, key):
+    file = tmp_path / "tiny.toml"
+    file.write_text(to_toml(fleets.tables(pictures, devices=3)))
+    assert cli.main(["sweep", str(file), *options, "--out", str(tmp_path / "out")]) == 2
+    told = capsys.readouterr().err
+    assert f"--set {key}: --" in told
+    assert told.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_compare_refuses_a_set_of_its_methods(file, tmp_path, capsys):
+    command = ["compare", str(file), "--methods", "fedmd", "--set", "federation.method=fedmd"]
+    assert cli.main([*command, "--out", str(tmp_path / "out")]) == 2
+    assert "--set federation.method: --methods gives it" in capsys.readouterr().err
+
+
 def test_conditions_alone_need_no_validation_part(config, tmp_path):
     tables = {**config.tables, "data": {**config.tables["data"], "split": [1, 0, 0]}}
     found, _ = ran(settings.parse(tables, config.file), tmp_path, over=(ALPHA,), seeds=(0,))
