@@ -107,10 +107,15 @@ async def _commanded(request: Request, feed: Feed) -> Response:
         return PlainTextResponse(
             f"A command has an operation, of {', '.join(OPERATIONS)}, and perhaps a device.\n", 400
         )
-    try:
-        done, text = await asyncio.wait_for(asyncio.wrap_future(feed.order(operation, device)), ANSWER_S)
-    except asyncio.TimeoutError:
-        return PlainTextResponse(f"The run has not answered within {ANSWER_S:.0f} seconds.\n", 504)
+    answer = asyncio.wrap_future(feed.order(operation, device))
+    await asyncio.wait([answer], timeout=ANSWER_S)
+    if not answer.done():
+        return PlainTextResponse(
+            f"The run has not answered within {ANSWER_S:.0f} seconds; it may carry out this {operation} later, or have "
+            "done so: look at its state on this page, or with edge-sdk devices, before you give it again.\n",
+            504,
+        )
+    done, text = answer.result()
     return PlainTextResponse(f"{text}\n", 200 if done else 409)
 
 
