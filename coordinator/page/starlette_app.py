@@ -22,7 +22,6 @@ from coordinator.page.guard import TOKEN_VARIABLE, WINDOW_S, Guard, PageVerdict
 from edge_sdk.protocol.topics import is_id
 
 STATIC = Path(__file__).parent / "static"
-COOKIE = "edge-sdk-page"
 MOST_BROWSERS = 64
 """The most browsers that are served changes at a time."""
 QUIET_S = 15.0
@@ -171,7 +170,7 @@ class _Door:
         if self._guard is None:
             return None if self._own_name(request) else PlainTextResponse("This page has another address.\n", 400)
         query = dict(parse_qsl(request.url.query))
-        given = query.get("token") or _bearer(request) or request.cookies.get(COOKIE)
+        given = query.get("token") or _bearer(request) or request.cookies.get(self._guard.cookie)
         verdict = self._guard.verdict(request.client.host if request.client else "", given)
         if verdict is not PageVerdict.ALLOWED:
             wait = (
@@ -181,7 +180,7 @@ class _Door:
             )
             return PlainTextResponse(ANSWERS[verdict], int(verdict), wait)
         if "token" in query:
-            return _without_token(request, query)
+            return _without_token(request, query, self._guard.cookie)
         return None
 
     def _own_name(self, request: HTTPConnection) -> bool:
@@ -195,10 +194,10 @@ def _bearer(request: HTTPConnection) -> str | None:
     return token if kind.lower() == "bearer" and token else None
 
 
-def _without_token(request: HTTPConnection, query: dict[str, str]) -> Response:
+def _without_token(request: HTTPConnection, query: dict[str, str], cookie: str) -> Response:
     """Keep the token in a cookie, and take it out of the address, which others may see."""
     token = query.pop("token")
     where = request.url.path + ("?" + urlencode(query) if query else "")
     answer = RedirectResponse(where, status_code=303)
-    answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", path="/")
+    answer.set_cookie(cookie, token, httponly=True, samesite="strict", path="/")
     return answer
