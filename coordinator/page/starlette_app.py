@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import mimetypes
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
@@ -39,6 +40,8 @@ HEADERS = {
     "cache-control": "no-store",
 }
 """Sent with everything: the browser loads nothing from elsewhere, and keeps nothing."""
+_PORT = re.compile(r":[0-9]+$")
+"""The port at the end of a Host; browsers leave out that of the scheme, and `[::1]` ends in no port."""
 ANSWERS = {
     PageVerdict.NO_TOKEN: "This page needs its token: open the whole address that the run printed, to its end.\n",
     PageVerdict.TOO_MANY: f"Too many wrong tokens from your address; wait {WINDOW_S:.0f} seconds.\n",
@@ -185,8 +188,8 @@ class _Door:
 
     def _own_name(self, request: HTTPConnection) -> bool:
         """Whether the page is addressed by a name of this machine, so that no other site's name leads to it."""
-        host = request.headers.get("host", "").lower()
-        return host.rpartition(":")[0] in {"localhost", "127.0.0.1", "[::1]", self._address.shown_host.lower()}
+        host = _PORT.sub("", request.headers.get("host", "").lower())
+        return host in {"localhost", "127.0.0.1", "[::1]", self._address.shown_host.lower()}
 
 
 def _bearer(request: HTTPConnection) -> str | None:

@@ -62,7 +62,21 @@ def test_the_page_is_read_only():
     assert answer.status_code == 405
 
 
-@pytest.mark.parametrize(("host", "status"), [("localhost:8421", 200), ("127.0.0.1:1", 200), ("evil.test:8421", 400)])
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8421", 200),
+        ("127.0.0.1:1", 200),
+        ("localhost", 200),
+        ("127.0.0.1", 200),
+        ("[::1]", 200),
+        ("[::1]:8421", 200),
+        ("evil.test:8421", 400),
+        ("evil.test", 400),
+        ("localhost.evil.test", 400),
+        ("", 400),
+    ],
+)
 def test_on_loopback_another_sites_name_does_not_lead_to_the_page(host, status):
     (answer,) = asked(("GET", "/state", {"host": host}))
     assert answer.status_code == status
