@@ -93,6 +93,24 @@ def test_limits_and_hardening_of_a_unit_of_the_system(folder):
     assert "WatchdogSec" not in unit  # the device does not notify systemd
 
 
+def test_no_setting_hides_gpus_and_cameras(folder):
+    unit = settings(unit_text(service(folder)))
+    assert not {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock"} & set(unit)
+
+
+@pytest.mark.parametrize(
+    ("changed", "private"),
+    [
+        ({"folder": Path("/opt/app")}, True),
+        ({"folder": Path("/tmp/app")}, False),
+        ({"folder": Path("/opt/app"), "state": Path("/var/tmp/state")}, False),
+        ({"folder": Path("/tmpfs/app")}, True),
+    ],
+)
+def test_a_tmp_of_its_own_hides_nothing_that_the_service_needs(changed, private):
+    assert ("PrivateTmp" in settings(unit_text(service(**changed)))) is private
+
+
 def test_a_state_of_ones_own_is_writable(folder):
     unit = settings(unit_text(service(folder, state=Path("/srv/my state"))))
     assert "StateDirectory" not in unit
