@@ -510,7 +510,7 @@ class Participant(ParticipantHooks):
         elif isinstance(command, session.SayHello):
             self._unanswered_hellos += self._learner is None
             if self._unanswered_hellos == HELLOS_BEFORE_NOTICE:
-                self.on_unanswered(no_answer_notice(self.federation, self.device))
+                self.on_unanswered(self._incoming.unread or no_answer_notice(self.federation, self.device))
             self._uplink.send(self.hello_to_send(self._hello()))
         elif isinstance(command, session.FetchPublic):
             self._begin_fetching()
