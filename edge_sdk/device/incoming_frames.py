@@ -60,11 +60,13 @@ class IncomingFrames:
             return self._security.opened(frame, self._limits)
         return codec.decode(frame, self._limits) if known is None else known.decode(frame, self._limits), frame
 
-    def tell_once(self, word: str, line: str) -> None:
-        """Tell the owner, but not twice under one word."""
-        if word not in self._told:
-            self._told.add(word)
-            self._tell(line)
+    def tell_once(self, word: str, line: str) -> bool:
+        """Tell the owner, but not twice under one word; returns whether it was told now."""
+        if word in self._told:
+            return False
+        self._told.add(word)
+        self._tell(line)
+        return True
 
     def count_refused(self, word: str, line: str) -> None:
         """Count a frame that is refused, and log why."""
