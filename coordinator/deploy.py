@@ -26,22 +26,23 @@ from coordinator.config import (
     to_toml,
 )
 from coordinator.lab.broker_settings import one_connection_each
-from coordinator.ledger import CONTENTS, Ledger
+from coordinator.ledger import CONTENTS, Ledger, bound_spec
 from coordinator.page.feed import Feed
 from coordinator.page.live import PageObserver
 from coordinator.page.serving import page_feed
 from coordinator.page.values import finished_state
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.result import Result
+from coordinator.report.finished_run import holds_finished_run, tell_finished
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
-from coordinator.report.progress_file import LEDGER, About, ProgressFile, read_running
+from coordinator.report.progress_file import LEDGER, About, ProgressFile, is_running, read_running
 from coordinator.report.progress_file import NAME as PROGRESS
 from coordinator.report.run_files import write_run
 from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from coordinator.report.tables import show_table
-from coordinator.serving import final_prototypes, other_coordinator
+from coordinator.serving import final_prototypes, other_coordinator, restart
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.outcome import device_result, run_result
@@ -55,6 +56,7 @@ from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.errors import Damaged, InUse, MissingExtra, StoreError, UsageError
 from edge_sdk.methods.registry import method_of
+from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
@@ -114,6 +116,9 @@ def run_coordinator(
     ready = federation(settings)
     folder = out or Path("runs") / ready.spec.federation
     spec = ready.spec
+    if resume and nothing_left(folder, spec):
+        tell_finished(folder, as_json=as_json)
+        return 0
     _refuse_second(reach, spec.federation)
     transport = _transport(reach, spec.federation, cloud_safe=cloud_safe)
     with (
@@ -144,6 +149,7 @@ def run_coordinator(
                 security=reach.security,
                 observer=_observers(ready, folder, progress, feed, writers),
             )
+            earlier_s = sum(entry.wall_s for entry in server.record.rounds)
             for warning in server.warnings:
                 progress.noted(warning)
             if resume:
@@ -154,7 +160,7 @@ def run_coordinator(
         if server.drained:
             progress.noted(f"an operator stopped the run; go on with: {again}")
             return 0
-        used = {"wall_s": time.monotonic() - begun_s, "start_s": start_s}
+        used = {"wall_s": earlier_s + time.monotonic() - begun_s, "start_s": start_s}
         result = _result(server, shown, used)
         write_run(result, to_toml(tables), folder)
         if feed is not None:
@@ -162,6 +168,17 @@ def run_coordinator(
         _show(result, folder, as_json=as_json)
         _draw(result, folder, progress)
         return 0 if result.completed else 1
+
+
+def nothing_left(folder: Path, spec: FederationSpec) -> bool:
+    """Whether the run in a folder was completed.  Raises UsageError if it is one of another configuration."""
+    try:
+        over = holds_finished_run(folder) and not is_running(folder)  # a run that was begun anew leaves the old results
+    except UsageError:  # they do not read; going on writes them again
+        return False
+    if over:
+        restart.check_same_federation(bound_spec(folder / LEDGER), spec)
+    return over
 
 
 def _made(folder: Path) -> Path:

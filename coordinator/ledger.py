@@ -401,3 +401,17 @@ class Ledger:
 
     def _put(self, name: str, value: bytes) -> None:
         self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", with_digest(name, value))
+
+
+def bound_spec(path: Path) -> bytes | None:
+    """Return the spec that the ledger in a file is bound to; None: it does not tell.
+
+    Nothing is locked or written, nor a log read: the spec never changes once it stands in the file.
+    """
+    with (
+        suppress(sqlite3.DatabaseError),
+        closing(sqlite3.connect(f"{path.absolute().as_uri()}?immutable=1", uri=True)) as found,
+    ):
+        row = found.execute("SELECT value FROM meta WHERE name = 'spec'").fetchone()
+        return None if row is None else bytes(row[0])
+    return None

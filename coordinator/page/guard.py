@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import hmac
 import time
 from collections import OrderedDict
@@ -36,6 +37,9 @@ class Guard:
 
     def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._token, self._clock = token, clock
+        self.cookie = f"edge-sdk-page-{hashlib.sha256(token.encode()).hexdigest()[:16]}"
+        """The name of the cookie with the token.  Browsers send a host's cookies to all of its ports: so each token has
+        a name of its own, and that of another page, or of an earlier start, neither takes its place nor counts."""
         self._wrong: OrderedDict[str, tuple[int, float]] = OrderedDict()
         """By address: the number of wrong tokens, and when the first of them came (s)."""
 

@@ -74,6 +74,8 @@ class PageObserver(RunObserver):
     def waited(self, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
         """Carry out what was ordered on the page, and publish, if it is time."""
         for order in self._feed.orders():
+            if not order.answer.set_running_or_notify_cancel():  # the page took it back, as when its server stops
+                continue
             order.answer.set_result(
                 self._view.operate(order.operation, order.device) if self._view else (False, "the run has not begun")
             )

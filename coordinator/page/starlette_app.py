@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import mimetypes
+import re
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from urllib.parse import parse_qsl, urlencode
@@ -22,7 +23,6 @@ from coordinator.page.guard import TOKEN_VARIABLE, WINDOW_S, Guard, PageVerdict
 from edge_sdk.protocol.topics import is_id
 
 STATIC = Path(__file__).parent / "static"
-COOKIE = "edge-sdk-page"
 MOST_BROWSERS = 64
 """The most browsers that are served changes at a time."""
 QUIET_S = 15.0
@@ -40,6 +40,8 @@ HEADERS = {
     "cache-control": "no-store",
 }
 """Sent with everything: the browser loads nothing from elsewhere, and keeps nothing."""
+_PORT = re.compile(r":[0-9]+$")
+"""The port at the end of a Host; browsers leave out that of the scheme, and `[::1]` ends in no port."""
 ANSWERS = {
     PageVerdict.NO_TOKEN: "This page needs its token: open the whole address that the run printed, to its end.\n",
     PageVerdict.TOO_MANY: f"Too many wrong tokens from your address; wait {WINDOW_S:.0f} seconds.\n",
@@ -107,10 +109,15 @@ async def _commanded(request: Request, feed: Feed) -> Response:
         return PlainTextResponse(
             f"A command has an operation, of {', '.join(OPERATIONS)}, and perhaps a device.\n", 400
         )
-    try:
-        done, text = await asyncio.wait_for(asyncio.wrap_future(feed.order(operation, device)), ANSWER_S)
-    except asyncio.TimeoutError:
-        return PlainTextResponse(f"The run has not answered within {ANSWER_S:.0f} seconds.\n", 504)
+    answer = asyncio.wrap_future(feed.order(operation, device))
+    await asyncio.wait([answer], timeout=ANSWER_S)
+    if not answer.done():
+        return PlainTextResponse(
+            f"The run has not answered within {ANSWER_S:.0f} seconds; it may carry out this {operation} later, or have "
+            "done so: look at its state on this page, or with edge-sdk devices, before you give it again.\n",
+            504,
+        )
+    done, text = answer.result()
     return PlainTextResponse(f"{text}\n", 200 if done else 409)
 
 
@@ -166,7 +173,7 @@ class _Door:
         if self._guard is None:
             return None if self._own_name(request) else PlainTextResponse("This page has another address.\n", 400)
         query = dict(parse_qsl(request.url.query))
-        given = query.get("token") or _bearer(request) or request.cookies.get(COOKIE)
+        given = query.get("token") or _bearer(request) or request.cookies.get(self._guard.cookie)
         verdict = self._guard.verdict(request.client.host if request.client else "", given)
         if verdict is not PageVerdict.ALLOWED:
             wait = (
@@ -176,13 +183,13 @@ class _Door:
             )
             return PlainTextResponse(ANSWERS[verdict], int(verdict), wait)
         if "token" in query:
-            return _without_token(request, query)
+            return _without_token(request, query, self._guard.cookie)
         return None
 
     def _own_name(self, request: HTTPConnection) -> bool:
         """Whether the page is addressed by a name of this machine, so that no other site's name leads to it."""
-        host = request.headers.get("host", "").lower()
-        return host.rpartition(":")[0] in {"localhost", "127.0.0.1", "[::1]", self._address.shown_host.lower()}
+        host = _PORT.sub("", request.headers.get("host", "").lower())
+        return host in {"localhost", "127.0.0.1", "[::1]", self._address.shown_host.lower()}
 
 
 def _bearer(request: HTTPConnection) -> str | None:
@@ -190,10 +197,10 @@ def _bearer(request: HTTPConnection) -> str | None:
     return token if kind.lower() == "bearer" and token else None
 
 
-def _without_token(request: HTTPConnection, query: dict[str, str]) -> Response:
+def _without_token(request: HTTPConnection, query: dict[str, str], cookie: str) -> Response:
     """Keep the token in a cookie, and take it out of the address, which others may see."""
     token = query.pop("token")
     where = request.url.path + ("?" + urlencode(query) if query else "")
     answer = RedirectResponse(where, status_code=303)
-    answer.set_cookie(COOKIE, token, httponly=True, samesite="strict", path="/")
+    answer.set_cookie(cookie, token, httponly=True, samesite="strict", path="/")
     return answer

@@ -339,7 +339,7 @@ class RunRecord:
             found = self.missed[place]
             if (found.round, found.exchange) < (at.round + 1, at.exchange + 1):
                 return
-            if found[:3] == (at.round + 1, at.exchange + 1, device):
+            if found[:3] == (at.round + 1, at.exchange + 1, device) and not found.reason.startswith(CAME_LATE):
                 known = "" if found.reason in (SAID_NOTHING, LINK_LOST) else f" (at the deadline: {found.reason})"
                 self.missed[place] = found._replace(reason=CAME_LATE + known)
 

@@ -197,8 +197,14 @@ class MembershipHandler:
         return self._turn_away(hello.device, admission.unencrypted(hello.device), now_s, observer, hello.instance)
 
     def unreadable(self, device: str, reason: str, now_s: float, observer: RunObserver) -> None:
-        """Refuse a device whose Hello has a frame version that is not ours; it learns from the answer which one is."""
-        refusal = RefusalReason("version", f"{device}: {reason}", "upgrade the older side")
+        """Refuse a device whose Hello has a frame version that is not ours; it learns from the answer which one is.
+
+        reason: what the codec said, which calls the coordinator this side.
+        """
+        fault, _, side = reason.partition(": upgrade ")
+        older = "coordinator" if side == "this side" else "device"
+        fault = fault.replace("this side", "this coordinator")
+        refusal = RefusalReason("version", f"{device}: {fault}", f"upgrade the {older}'s edge-sdk")
         self._turn_away(device, refusal, now_s, observer)
 
     def _turn_away(

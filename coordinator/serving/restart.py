@@ -85,7 +85,17 @@ def _read(
 def _bind(ledger: Ledger, spec: FederationSpec) -> None:
     """Bind a new ledger to this configuration.  Raises UsageError if it is bound to another one."""
     if not ledger.bind(storage.serialise(spec)):
-        raise UsageError(
-            f"the ledger belongs to another configuration of {spec.federation}: "
-            "give --out another folder, or the configuration that it was begun with"
-        )
+        raise _of_another_configuration(spec)
+
+
+def check_same_federation(bound: bytes | None, spec: FederationSpec) -> None:
+    """Raise UsageError if a ledger is bound to another configuration.  bound: the one it has; None: it is not known."""
+    if bound is not None and bound != storage.serialise(spec):
+        raise _of_another_configuration(spec)
+
+
+def _of_another_configuration(spec: FederationSpec) -> UsageError:
+    return UsageError(
+        f"the ledger belongs to another configuration of {spec.federation}: "
+        "give --out another folder, or the configuration that it was begun with"
+    )

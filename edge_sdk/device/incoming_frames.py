@@ -26,6 +26,8 @@ class IncomingFrames:
         self._device, self._transport, self._security, self._tell = device, transport, security, tell
         self._told = set[str]()
         """The words of what the owner was told."""
+        self.unread = ""
+        """Why frames of another version are not read, and which side to upgrade; empty: none came."""
         self._limits = CONTROL_LIMITS
         """The limits of frames, once they are opened."""
         self.refused, self._reported = Counter[str](), Counter[str]()
@@ -43,21 +45,28 @@ class IncomingFrames:
 
         known: what this device shares with others in its process; None: nothing.
         """
-        if self._security is None:
-            envelope = codec.decode(frame, self._limits) if known is None else known.decode(frame, self._limits)
-            return envelope, frame
         try:
-            return self._security.opened(frame, self._limits)
+            return self._opened(frame, known)
         except RemoteProtocolError as error:
-            if error.kind in ("signature", "replayed", "encryption"):
+            if error.kind == "version":
+                self.unread = f"a coordinator is there, and this device cannot read it: {_unread(error)}"
+                self.tell_once("version", self.unread)
+            elif self._security is not None and error.kind in ("signature", "replayed", "encryption"):
                 self.tell_once(error.kind, f"refused a frame that claims to be the coordinator's: {error}")
             raise
 
-    def tell_once(self, word: str, line: str) -> None:
-        """Tell the owner, but not twice under one word."""
-        if word not in self._told:
-            self._told.add(word)
-            self._tell(line)
+    def _opened(self, frame: bytes, known: codec.CommonKnowledge | None) -> tuple[Envelope, bytes]:
+        if self._security is not None:
+            return self._security.opened(frame, self._limits)
+        return codec.decode(frame, self._limits) if known is None else known.decode(frame, self._limits), frame
+
+    def tell_once(self, word: str, line: str) -> bool:
+        """Tell the owner, but not twice under one word; returns whether it was told now."""
+        if word in self._told:
+            return False
+        self._told.add(word)
+        self._tell(line)
+        return True
 
     def count_refused(self, word: str, line: str) -> None:
         """Count a frame that is refused, and log why."""
@@ -69,3 +78,10 @@ class IncomingFrames:
         new = self.refused - self._reported
         self._reported = self.refused.copy()
         return dict(new)
+
+
+def _unread(error: RemoteProtocolError) -> str:
+    """What the codec says of another version, with the names of both sides, of which this device is one."""
+    fault, _, side = str(error).partition(": upgrade ")
+    older = "device" if side == "this side" else "coordinator"
+    return f"{fault.replace('this side', 'this device')}; upgrade the {older}'s edge-sdk"

@@ -19,6 +19,7 @@ from typing import Any
 
 from edge_sdk.device import membership, recovery, session
 from edge_sdk.device.app_model import ModelOrigin, OnNewModel, choose_model, origin_of
+from edge_sdk.device.assign_stamps import AssignStamps
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.data_supply import DataSupply
 from edge_sdk.device.exchange import OngoingExchange, begin_exchange, training_failed
@@ -73,8 +74,6 @@ class Participant(ParticipantHooks):
 
     _ended_run: tuple[bytes | None, int] | None = None
     """Run and epoch of the last status about the end of a run that this device was not part of."""
-    _newest_stamp = (0, 0)
-    """Boot epoch and sequence of the newest Assign since this start; zeros: none came."""
     common_knowledge: codec.CommonKnowledge | None = None
     """What this device shares with others in its process; a simulator sets it."""
     _early: tuple[Assign, Stamp, bytes] | None = None
@@ -106,6 +105,7 @@ class Participant(ParticipantHooks):
         self.transport, self.store = transport, store
         self._security = security
         self._incoming = IncomingFrames(device, transport, security, self._tell)
+        self._stamps = AssignStamps()
         self.data, self.bench = data, data.bench
         data.notify, data.notify_classes = self.on_news, self.on_class_news
         self.shares_weights = self.bench.proxy is not None or (
@@ -408,6 +408,8 @@ class Participant(ParticipantHooks):
         if isinstance(message, Welcome):
             self._receive_welcome(message, frame, now_s)
         elif isinstance(message, Assign | Receipt) and not self._is_of_this_run(message, envelope.stamp):
+            if isinstance(message, Assign) and message.run == self.session.run:
+                self._tell_of_going_back(message, envelope.stamp)
             raise RemoteProtocolError("replayed", f"of another run or an earlier start: {type(message).__name__}")
         elif isinstance(message, Assign):
             self._receive_assign(message, envelope.stamp, frame, now_s)
@@ -475,16 +477,17 @@ class Participant(ParticipantHooks):
             self._uplink.send_log(wanted.request, tuple(lines)[-wanted.lines :])
 
     def _tell_of_going_back(self, assign: Assign, stamp: Stamp) -> None:
-        """Tell the owner once if the coordinator has lost rounds: a later frame of it assigns an earlier round."""
-        own, came, before = self.session.exchange_id.round, (stamp.boot_epoch, stamp.sequence), self._newest_stamp
-        self._newest_stamp = max(came, before)
-        if (0, 0) < before < came and assign.round < own:
-            self._incoming.tell_once(
-                "went-back",
-                f"the coordinator assigns round {assign.round + 1}, and this device has begun round {own + 1}: its run "
-                "folder came back from an older backup; this device does no round twice, and waits: begin a new run, "
-                "or restore a newer folder",
-            )
+        """Tell the owner and the coordinator once that it has lost rounds: it assigns an earlier one anew."""
+        own = self.session.exchange_id.round
+        if self._stamps.shows_loss(stamp, earlier_round=assign.round < own) and self._incoming.tell_once(
+            "went-back",
+            f"the coordinator assigns round {assign.round + 1}, and this device has begun round {own + 1}: its run "
+            "folder came back from an older backup; this device does no round twice, and waits: begin a new run, "
+            "or restore a newer folder",
+        ):
+            done = self.store.finished()
+            if done and done[-1].round > assign.round and done[-1].upload:
+                self._uplink.send_upload(done[-1].upload)  # from which the coordinator sees that it has lost rounds
 
     def _receive_assign(self, assign: Assign, stamp: Stamp, frame: bytes, now_s: float) -> None:
         if self._learner is None or self.session.phase in (session.SessionPhase.JOINING, session.SessionPhase.FETCHING):
@@ -516,7 +519,7 @@ class Participant(ParticipantHooks):
         elif isinstance(command, session.SayHello):
             self._unanswered_hellos += self._learner is None
             if self._unanswered_hellos == HELLOS_BEFORE_NOTICE:
-                self.on_unanswered(no_answer_notice(self.federation, self.device))
+                self.on_unanswered(self._incoming.unread or no_answer_notice(self.federation, self.device))
             self._uplink.send(self.hello_to_send(self._hello()))
         elif isinstance(command, session.FetchPublic):
             self._begin_fetching()

@@ -18,6 +18,7 @@ from edge_sdk.at_rest.places import unwritable
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.protocol.schema import ID
 from edge_sdk.protocol.topics import is_id
+from edge_sdk.tools.install import unit
 from edge_sdk.transport.mqtt.url import parse_broker_url
 
 T = TypeVar("T")
@@ -135,9 +136,20 @@ def _values(answers: ProjectAnswers) -> Mapping[str, object]:
         "model_import": imports,
         "model_body": body,
         "install": f"pip install 'edge-sdk{extra}'" if extra else "pip install edge-sdk",
-        "folder": answers.folder.absolute(),
-        "python": sys.executable,
         "user": getpass.getuser(),
+        **_unit_values(answers),
+    }
+
+
+def _unit_values(answers: ProjectAnswers) -> Mapping[str, str]:
+    """Return what stands in the coordinator's unit, as systemd reads it."""
+    folder, python = answers.folder.absolute(), Path(sys.executable)
+    return {
+        "unit_folder": unit.literal(str(folder)),
+        "unit_python": unit.quoted_word(str(python)),
+        "unit_broker": unit.quoted_word(answers.broker),
+        "unit_ending": "\n".join(unit.ending()),
+        "unit_private_tmp": "".join(f"{line}\n" for line in unit.private_tmp(folder, python)),
     }
 
 

@@ -15,6 +15,7 @@ from coordinator.page.serving import page_feed
 from coordinator.page.values import finished_state
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.result import Result
+from coordinator.report.finished_run import tell_finished
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
 from coordinator.report.progress_file import About, ProgressFile
@@ -44,9 +45,7 @@ def command(args: argparse.Namespace) -> int:
     default = Path("runs") / config.federation.name
     out = args.out or (default if args.resume else run_folder.unused(default))
     if args.resume and run_folder.is_over(out, config):
-        sys.stderr.write(f"{out}: the run is finished, there is nothing to go on with\n")
-        if args.json:
-            sys.stdout.write((out / "summary.json").read_text(encoding="utf-8"))
+        tell_finished(out, as_json=args.json)
         return 0
     table = config.federation
     options = writer_options(args)

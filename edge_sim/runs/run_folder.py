@@ -12,7 +12,7 @@ from typing import Literal, TypeAlias
 from coordinator.config import to_toml
 from coordinator.report import text_files
 from coordinator.report.compare_files import COMPARISON, SWEEP
-from coordinator.report.run_files import read_run
+from coordinator.report.finished_run import holds_finished_run
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.durable import as_store_error, file_lock
 from edge_sdk.errors import InUse, UsageError
@@ -71,17 +71,12 @@ def check_new(folder: Path) -> None:
         raise UsageError(f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder")
 
 
-def finished(folder: Path) -> bool:
-    """Whether a folder holds the results of a run that has ended."""
-    return (folder / "summary.json").exists() and read_run(folder).completed
-
-
 def is_over(folder: Path, config: Config) -> bool:
     """Whether the run in a folder has ended, so that there is nothing to resume.
 
     Raises UsageError where the folder holds no run, or a run with other settings.
     """
-    over = finished(folder)
+    over = holds_finished_run(folder)
     if not (over or _holds_checkpoint(folder)):
         raise UsageError(f"{folder}: holds nothing to resume; start without --resume")
     if (folder / KEPT).exists():  # interrupted runs of older versions have no such file

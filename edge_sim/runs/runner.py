@@ -16,6 +16,7 @@ from coordinator.ledger import Ledger
 from coordinator.record.insight import Insight
 from coordinator.record.observer import RunEnded, RunObserver
 from coordinator.record.result import Result
+from coordinator.report.finished_run import holds_finished_run
 from coordinator.report.run_files import read_run, write_run
 from coordinator.serving import final_prototypes
 from coordinator.trace.log import TraceWriter, trace_writer
@@ -216,7 +217,7 @@ def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: Obse
     if folder is None:
         return _alone(alone, fleet, observer)
     settings, inputs = to_toml(alone.tables), run_inputs(alone, fleet)
-    if run_folder.finished(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
+    if holds_finished_run(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
         kept = read_run(folder)
         same_samples = kept.data.get("sha256", fleet.dataset.sha256) == fleet.dataset.sha256
         if same_samples and not changed_inputs(run_folder.kept_inputs(folder), inputs):

@@ -12,6 +12,7 @@ from one_world import ROUNDS, STATUS, World
 
 from coordinator.deploy import LEDGER, open_ledger
 from coordinator.rounds import RoundPhase
+from edge_sdk.device.assign_stamps import AssignStamps
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.protocol import codec, topics
@@ -186,6 +187,42 @@ def test_a_coordinator_whose_rounds_went_back_is_told_once(world: World, newer: 
         )
         world.turn(computing=False)
     assert sum("older backup" in line for line in said) == lines
+
+
+@pytest.mark.parametrize("starts", [1, 2], ids=["a start later than any", "a start that devices know"])
+def test_a_run_folder_that_came_back_from_an_older_copy_is_told_on_both_sides(tmp_path: Path, starts: int) -> None:
+    notes, said = Notes(), list[str]()
+    world = World(tmp_path, observer=notes)
+    agent = world.device()
+    agent.on_news = said.append  # type: ignore[method-assign]  # what an app does in a class of its own
+    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    world.server.ledger.copy_to(tmp_path / "ledger-2.db")
+    if starts == 2:  # the original goes on with its second start, which the copy then counts, too
+        world.server.close()
+        world.runs = 0
+        world.begin()
+        for _ in range(100):  # in which it sends more than the copy will
+            world.server._sender.announce("ready", "")
+    world.until(lambda: agent.session.exchange_id.round == 1)
+    world.server.close()
+    world.begin()
+    assert world.server.ledger.epoch == 2
+    for _ in range(12):
+        world.now_s += 20.0
+        world.turn(computing=False)
+    assert sum("older backup" in line for line in said) == 1
+    assert sum("older backup" in line for line in notes.lines) == 1
+
+
+def test_copies_of_old_frames_tell_of_no_backup() -> None:
+    """One after the other, as a broker repeats what it had kept; and one that was late."""
+    stamps = AssignStamps()
+    for sequence in range(1, 9):
+        assert not stamps.shows_loss(Stamp(2, sequence), earlier_round=False)
+    assert not any(stamps.shows_loss(Stamp(2, sequence), earlier_round=True) for sequence in range(1, 9))
+    assert not any(stamps.shows_loss(Stamp(1, 7), earlier_round=True) for _ in range(9))
+    assert not stamps.shows_loss(Stamp(1, 6), earlier_round=True)  # not a later one than the one before
+    assert stamps.shows_loss(Stamp(2, 9), earlier_round=True)
 
 
 def test_an_upload_of_a_round_that_this_run_has_not_reached_is_told_once(tmp_path: Path) -> None:

@@ -9,14 +9,15 @@ from pathlib import Path
 import fleets
 import pytest
 from notes import Notes
+from one_world import STATUS, World
 
 from coordinator.serving import membership
 from coordinator.serving.devices import versions
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Limits
-from edge_sdk.protocol.messages import Hello, Message, Refusal
+from edge_sdk.protocol.messages import CoordinatorStatus, Hello, Message, Refusal
 from edge_sdk.protocol.schema import tag_of
-from edge_sdk.transport.base import Incoming
+from edge_sdk.transport.base import Connected, Incoming
 from edge_sdk.transport.memory.hub import MemoryTransport
 
 OLD = "device-01"
@@ -133,7 +134,29 @@ def test_a_device_that_speaks_no_version_of_the_protocol_that_we_do(pictures: Pa
             refusals += [codec.decode(event.frame).message] if isinstance(event, Incoming) else []
     assert isinstance(refusals[0], Refusal)
     assert refusals[0].reason == "version"
+    assert refusals[0].message == f"{OLD}: frame version 3, this coordinator speaks 1"
+    assert refusals[0].remedy == "upgrade the coordinator's edge-sdk"
     assert run.server.record.refused_frames == {OLD: {"version": 1}}
+
+
+@pytest.mark.parametrize(("version", "older"), [(3, "device"), (0, "coordinator")])
+def test_the_owner_of_a_device_that_cannot_read_its_coordinator_is_told_which_side_to_upgrade(
+    tmp_path: Path, version: int, older: str
+) -> None:
+    device, lines = World(tmp_path).device(), []
+    device.on_news = lines.append  # type: ignore[method-assign]  # what an app does in a class of its own
+    device.handle(Connected(), 0.0)
+    lines.clear()
+    status = bytearray(codec.encode(CoordinatorStatus(federation="app", state="ready", epoch=1)))
+    status[len(codec.MAGIC)] = version
+    for _ in range(2):  # its status comes again with each connection
+        device.handle(Incoming(STATUS, bytes(status)), 0.0)
+    (line,) = lines
+    assert f"frame version {version}, this device speaks 1" in line
+    assert line.endswith(f"upgrade the {older}'s edge-sdk")
+    for at_s in range(1, 1000):
+        device.tick(float(at_s))
+    assert lines == [line, line]  # once more after some Hellos, and not that no coordinator answers
 
 
 def test_the_version_of_another_implementation_is_not_judged() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import os
 import signal
@@ -70,7 +71,10 @@ def test_the_coordinator_is_killed_and_resumes(deployment: Deployment, expected:
         deployment.wait_for_round(round_)
         assert deployment.end("coordinator", signal.SIGKILL) == -signal.SIGKILL
         deployment.start_coordinator(resume=True)
-    assert accuracies(deployment.finish()) == expected
+    summary = deployment.finish()
+    assert accuracies(summary) == expected
+    with (deployment.out / "rounds.csv").open(encoding="utf-8") as rounds:
+        assert summary["time"]["wall_s"] >= sum(float(row["wall_s"]) for row in csv.DictReader(rounds))
 
 
 @pytest.mark.costly
@@ -88,11 +92,14 @@ def test_everybody_is_interrupted_and_goes_on(deployment: Deployment, expected: 
 
 
 def test_a_run_and_its_finished_state_resumed(deployment: Deployment, expected: dict[str, float]) -> None:
-    """A coordinator that is started again after the end waits for nobody: the devices are done and gone."""
+    """A coordinator that is started again after the end says so, and leaves the files as they are."""
     deployment.start_all()
     assert accuracies(deployment.finish()) == expected
+    before = {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()}
     deployment.start_coordinator(resume=True)
     assert accuracies(deployment.finish()) == expected
+    assert {path: path.read_bytes() for path in deployment.out.rglob("*") if path.is_file()} == before
+    assert "the run is finished, there is nothing to go on with" in deployment.said("coordinator")
 
 
 # -- simulate --broker embedded ---------------------------------------------------------------------------------------

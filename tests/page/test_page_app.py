@@ -62,7 +62,21 @@ def test_the_page_is_read_only():
     assert answer.status_code == 405
 
 
-@pytest.mark.parametrize(("host", "status"), [("localhost:8421", 200), ("127.0.0.1:1", 200), ("evil.test:8421", 400)])
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost:8421", 200),
+        ("127.0.0.1:1", 200),
+        ("localhost", 200),
+        ("127.0.0.1", 200),
+        ("[::1]", 200),
+        ("[::1]:8421", 200),
+        ("evil.test:8421", 400),
+        ("evil.test", 400),
+        ("localhost.evil.test", 400),
+        ("", 400),
+    ],
+)
 def test_on_loopback_another_sites_name_does_not_lead_to_the_page(host, status):
     (answer,) = asked(("GET", "/state", {"host": host}))
     assert answer.status_code == status
@@ -76,6 +90,21 @@ def test_beyond_this_machine_the_token_is_needed_and_kept_in_a_cookie():
     assert (first.status_code, first.headers["location"]) == (303, "/")
     assert {"httponly", "samesite=strict"} <= set(first.headers["set-cookie"].lower().split("; "))
     assert then.status_code == 200
+
+
+def test_the_cookie_of_another_page_on_this_host_neither_counts_nor_takes_this_ones_place():
+    """Browsers send a host's cookies to all of its ports."""
+    other, guard = Guard("a-token-of-another-page"), Guard(TOKEN)
+    cookies = {"cookie": f"{other.cookie}=a-token-of-another-page"}
+    both = {"cookie": f"{other.cookie}=a-token-of-another-page; {guard.cookie}={TOKEN}"}
+    answers = asked(*[("GET", "/state", cookies)] * (WRONG + 1), ("GET", "/state", both), address=LAB, guard=guard)
+    assert [answer.status_code for answer in answers] == [401] * (WRONG + 1) + [200]
+
+
+def test_a_guess_in_the_right_cookie_counts():
+    guard = Guard(TOKEN)
+    guesses = [("GET", "/state", {"cookie": f"{guard.cookie}=guess"})] * (WRONG + 1)
+    assert asked(*guesses, address=LAB, guard=guard)[-1].status_code == 429
 
 
 def test_a_script_sends_the_token_as_a_bearer():

@@ -16,6 +16,7 @@ from coordinator.page.live import PageObserver
 from coordinator.page.serving import served
 from coordinator.page.values import PAGE_DEVICE_COLUMNS
 from coordinator.record.observer import RunObserver
+from coordinator.record.run_record import RunRecord
 from coordinator.report.progress_file import About
 
 pytest.importorskip("starlette")
@@ -90,8 +91,38 @@ def test_what_is_no_command_or_comes_from_elsewhere_reaches_no_run(feed, content
 def test_a_run_that_does_not_answer_is_said(monkeypatch):
     monkeypatch.setattr(starlette_app, "ANSWER_S", 0.01)
     feed = ready()
+    real_orders = feed.orders
     monkeypatch.setattr(feed, "orders", lambda: ())
-    assert posted(feed, '{"operation": "pause"}').status_code == 504
+    answer = posted(feed, '{"operation": "pause"}')
+    assert answer.status_code == 504
+    assert "may carry out this pause later" in answer.text
+    assert "edge-sdk devices" in answer.text
+    (late,) = real_orders()
+    late.answer.set_result((True, "paused"))  # as the run does: it must not fail
+
+
+class FakeView:
+    """Counts the commands that are carried out."""
+
+    def __init__(self) -> None:
+        self.done: list[str] = []
+
+    def operate(self, operation: str, device: str | None) -> tuple[bool, str]:
+        del device
+        self.done.append(operation)
+        return True, operation
+
+
+def test_an_order_that_the_page_took_back_neither_ends_the_run_nor_is_carried_out():
+    feed, view = ready(), FakeView()
+    page = PageObserver(feed, ABOUT, "runs/tiny", virtual=False, clock=lambda: 0.0)
+    page.begun(view)  # type: ignore[arg-type]
+    taken_back, kept = feed.order("pause", None), feed.order("resume", None)
+    taken_back.cancel()
+    page._tell = lambda **_: None  # type: ignore[method-assign]
+    page.waited(RunRecord())
+    assert view.done == ["resume"]
+    assert kept.result(0) == (True, "resume")
 
 
 def test_on_this_machine_a_token_of_the_users_opens_the_commands(monkeypatch):

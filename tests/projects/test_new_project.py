@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import shlex
+import shutil
 import subprocess
 import sys
 from argparse import Namespace
@@ -14,7 +16,8 @@ from coordinator.config import federation, load_toml, read_settings
 from edge_sdk.app import load_app
 from edge_sdk.cli import main
 from edge_sdk.errors import UsageError
-from edge_sim.projects.new_command import FILES, asked
+from edge_sdk.tools.install import unit
+from edge_sim.projects.new_command import FILES, ProjectAnswers, asked, make_project
 
 NOTHING_GIVEN = {"name": None, "model": None, "onnx": None, "classes": None, "devices": None}
 
@@ -77,9 +80,59 @@ def test_its_files_are_what_device_and_coordinator_read(tmp_path: Path, monkeypa
     monkeypatch.delitem(sys.modules, "app", raising=False)
     assert load_app("app:make").model.spec.classes == 5
     monkeypatch.delitem(sys.modules, "app")
-    unit = (folder / "systemd/coordinator.service").read_text(encoding="utf-8")
-    assert f"WorkingDirectory={folder}" in unit
-    assert "$$(test -e" in unit  # one $ for systemd, the other for the shell
+    text = (folder / "systemd/coordinator.service").read_text(encoding="utf-8")
+    assert f"WorkingDirectory={folder}" in text
+    assert "$$(test -e" in text  # one $ for systemd, the other for the shell
+
+
+def unit_of(folder: Path, broker: str = "mqtt://lab:1883") -> str:
+    """The coordinator's unit of a project in this folder."""
+    make_project(
+        ProjectAnswers(folder=folder, name="cameras", model="numpy", classes=5, devices=3, broker=broker, shape=(64,))
+    )
+    return (folder / "systemd/coordinator.service").read_text(encoding="utf-8")
+
+
+def test_the_unit_of_the_coordinator_ends_and_hides_what_that_of_a_device_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = unit_of(tmp_path / "in tmp").splitlines()
+    assert {"Restart=on-failure", "RestartPreventExitStatus=2", "NoNewPrivileges=yes"} <= set(lines)
+    assert "PrivateTmp=yes" not in lines  # the project would not be there
+    monkeypatch.setattr(unit, "SHARED_FOLDERS", ())
+    assert "PrivateTmp=yes" in unit_of(tmp_path / "elsewhere").splitlines()
+
+
+@pytest.mark.parametrize("broker", ["mqtt://lab:1883", "mqtt://me:a%40b@lab:1883"])
+def test_the_unit_of_the_coordinator_starts_what_it_names(tmp_path: Path, broker: str) -> None:
+    """As systemd reads it: %% is %, $$ is $, and the words are those of a shell."""
+    text = unit_of(tmp_path / "100% sure lab", broker)
+    assert f"WorkingDirectory={tmp_path}/100%% sure lab\n" in text
+    (line,) = [each for each in text.splitlines() if each.startswith("ExecStart=")]
+    words = shlex.split(line.removeprefix("ExecStart=").replace("%%", "%").replace("$$", "$"))
+    assert words[:2] == ["/bin/sh", "-c"]
+    script = words[2].replace("exec ", "echo ", 1)
+    said = subprocess.run(
+        ["/bin/sh", "-c", script, *words[3:]], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    expected = f"{sys.executable} -m edge_sdk.cli coordinator federation.toml --broker {broker} --out runs/cameras"
+    assert said.stdout.strip() == expected
+    (tmp_path / "runs/cameras/checkpoint").mkdir(parents=True)
+    (tmp_path / "runs/cameras/checkpoint/ledger.db").touch()
+    said = subprocess.run(
+        ["/bin/sh", "-c", script, *words[3:]], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert said.stdout.strip() == f"{expected} --resume"
+
+
+def test_systemd_finds_no_fault_in_the_unit_of_the_coordinator(tmp_path: Path) -> None:
+    program = shutil.which("systemd-analyze")
+    if program is None:
+        pytest.skip("no systemd-analyze here")
+    unit_of(tmp_path / "100% sure lab")
+    file = tmp_path / "100% sure lab/systemd/coordinator.service"
+    found = subprocess.run([program, "verify", str(file)], capture_output=True, text=True, check=False, timeout=60)
+    assert file.name not in found.stderr, found.stderr
 
 
 def test_four_questions_are_asked_and_a_wrong_answer_is_asked_again(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from coordinator.record.run_record import PAUSED, SAID_NOTHING, RunRecord
+from coordinator.record.run_record import CAME_LATE, PAUSED, SAID_NOTHING, RunRecord
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 
@@ -81,6 +81,19 @@ def test_it_survives_as_json() -> None:
     assert again.to_json() == record.to_json()
     assert again.last_accuracy("a") == 0.5
     assert again.last_accuracy("b") is None
+
+
+def test_several_late_copies_of_one_upload_give_one_reason() -> None:
+    record, at = RunRecord(), ExchangeId(3, 0)
+    record.declining["hot"] = "temperature", "71 C"
+    record.closed_without(["hot"], ["slow"], at=at)
+    for _ in range(3):
+        record.came_late("hot", at)
+        record.came_late("slow", at)
+    assert {each.device: each.reason for each in record.missed} == {
+        "hot": f"{CAME_LATE} (at the deadline: declined: 71 C)",
+        "slow": CAME_LATE,
+    }
 
 
 def test_a_device_without_the_common_test_still_tells_of_its_own_parts() -> None:

@@ -9,6 +9,7 @@ from coordinator.serving.intake.shares import (
     EXCHANGE_EARNS,
     HELLO_COSTS,
     HONEST_COPIES,
+    MOST_COPIES,
     RATES,
     REPEAT_S,
     DeviceShares,
@@ -88,6 +89,27 @@ def test_what_a_restart_makes_an_honest_device_send_again_is_refused_to_nobody()
     times_s = (0.2, 0.25, AGAIN_S)
     assert [desk.screen.passes(topic, b"upload", at_s, chunk=False) for at_s in times_s] == [True, False, True]
     assert desk.counted() == {}
+
+
+@pytest.mark.parametrize("earlier", [True, False], ids=["an upload came before", "only a Hello came before"])
+def test_what_came_while_the_coordinator_stood_still_accuses_nobody(*, earlier: bool) -> None:
+    """A process that was stopped for 45 s, and then gets in one moment what a device has sent each second."""
+    desk, topic, away_s = Desk(), topics.up(FED, "dev-0", "upd"), 45.0
+    if earlier:
+        assert desk.screen.passes(topic, b"upload", 0.0, chunk=False)
+    else:
+        assert desk.passed("dev-0", "hello", 1) == 1
+    passed = [desk.screen.passes(topic, b"upload", away_s + at / 1000, chunk=False) for at in range(45)]
+    assert passed == [True] + 44 * [False]
+    assert desk.counted() == {}
+
+
+def test_a_long_silence_leaves_a_flood_its_limit_and_its_report() -> None:
+    desk, topic = Desk(), topics.up(FED, ROGUE, "upd")
+    assert desk.screen.passes(topic, b"upload", 0.0, chunk=False)
+    passed = sum(desk.screen.passes(topic, b"upload", 3600.0 + at / 4000, chunk=False) for at in range(1000))
+    assert passed == 1
+    assert desk.counted() == {(ROGUE, "rate"): 1000 - 1 - MOST_COPIES}
 
 
 def test_answers_that_were_asked_for_are_never_too_many() -> None:

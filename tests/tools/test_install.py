@@ -6,12 +6,15 @@ import configparser
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from edge_sdk import cli
-from edge_sdk.tools.install import command
+from edge_sdk.errors import UsageError
+from edge_sdk.tools.install import command, reach
+from edge_sdk.tools.install.reach import check_reach
 from edge_sdk.tools.install.unit import Service, unit_text
 
 OPTIONS = ["--broker", "mqtt://lab:1883", "--federation", "cameras", "--app", "unit_app:make", "--id", "cam-7"]
@@ -91,6 +94,24 @@ def test_limits_and_hardening_of_a_unit_of_the_system(folder):
     }
     assert {key: unit[key] for key in wanted} == wanted
     assert "WatchdogSec" not in unit  # the device does not notify systemd
+
+
+def test_no_setting_hides_gpus_and_cameras(folder):
+    unit = settings(unit_text(service(folder)))
+    assert not {"PrivateDevices", "DevicePolicy", "DeviceAllow", "ProtectClock"} & set(unit)
+
+
+@pytest.mark.parametrize(
+    ("changed", "private"),
+    [
+        ({"folder": Path("/opt/app")}, True),
+        ({"folder": Path("/tmp/app")}, False),
+        ({"folder": Path("/opt/app"), "state": Path("/var/tmp/state")}, False),
+        ({"folder": Path("/tmpfs/app")}, True),
+    ],
+)
+def test_a_tmp_of_its_own_hides_nothing_that_the_service_needs(changed, private):
+    assert ("PrivateTmp" in settings(unit_text(service(**changed)))) is private
 
 
 def test_a_state_of_ones_own_is_writable(folder):
@@ -199,3 +220,44 @@ def test_a_kernel_that_does_not_limit_memory_is_told_of(tmp_path):
     file.write_text("cpu memory\n")
     assert command.missing_controllers(file) == []
     assert command.missing_controllers(tmp_path / "none") == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no permission bits")
+def test_a_user_who_cannot_reach_the_interpreter_is_refused_now(folder):
+    closed = folder / "closed"
+    closed.mkdir()
+    (closed / "python").write_text("")
+    folder.chmod(0o700)
+    login = next((each for each in ("nobody", "daemon") if _uid(each) not in (None, os.getuid())), None)
+    if login is None:
+        pytest.skip("no other login here")
+    with pytest.raises(UsageError, match=f"--user {login}: .* is closed to this user"):
+        check_reach(login, [closed / "python"])
+    link = Path(os.path.realpath("/usr/bin/env"))
+    check_reach(login, [link])
+    check_reach("root", [closed / "python"])
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no permission bits")
+def test_the_bits_of_owner_group_and_others_count_for_each(folder):
+    file = folder / "file"
+    file.write_text("")
+    known = file.stat()
+    for mode, uid, groups, may in (
+        (0o400, known.st_uid, set(), True),
+        (0o040, known.st_uid, {known.st_gid}, False),
+        (0o040, known.st_uid + 1, {known.st_gid}, True),
+        (0o004, known.st_uid + 1, {known.st_gid}, False),
+        (0o004, known.st_uid + 1, set(), True),
+    ):
+        file.chmod(mode)
+        assert reach.may_use(file, 0o4, uid, groups) is may
+
+
+def _uid(login: str) -> int | None:
+    import pwd
+
+    try:
+        return pwd.getpwnam(login).pw_uid
+    except KeyError:
+        return None

@@ -93,7 +93,21 @@ function connect() {
     events.close();
     setText(element("link"), "The page's server has ended. To see the run again: edge-sdk page " + (run.head.where || "RUN_DIR"));
   });
-  events.addEventListener("error", () => { if (!ended) setText(element("link"), "The connection is lost; trying again. The figures may be old."); });
+  events.addEventListener("error", () => {
+    if (ended) return;
+    if (events.readyState === EventSource.CLOSED) tellRefusal();
+    else setText(element("link"), "The connection is lost; trying again. The figures may be old.");
+  });
+}
+
+/* A browser gives up where the server answers with an error: say which, as the server words it. */
+async function tellRefusal() {
+  let line = "The page's server does not answer.";
+  try {
+    const answer = await fetch("state");
+    line = answer.ok ? "The page's server refused this browser for a moment." : (await answer.text()).trim();
+  } catch { /* it has gone away meanwhile */ }
+  setText(element("link"), line + " The figures are old; reload this page to try again.");
 }
 
 window.addEventListener("hashchange", () => choose(true));

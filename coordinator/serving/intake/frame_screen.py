@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 
-from coordinator.serving.intake.shares import HELLO_COSTS, HONEST_COPIES, DeviceShares
+from coordinator.serving.intake.shares import HELLO_COSTS, DeviceShares
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
 from edge_sdk.protocol.topics import CONTROL, Origin
@@ -101,8 +101,8 @@ class FrameScreen:
             return "" if self._shares.take_stranger(device, now_s, cost=1 if chunk else cost) else "rate"
         if chunk and origin.kind != "want":
             return "" if self._shares.take_chunk(device, now_s) else "rate"
-        if origin.kind == "upd" and (copies := self._shares.copies(device, payload, now_s)):
-            return _COPY if copies <= HONEST_COPIES else "rate"
+        if origin.kind == "upd" and self._shares.copies(device, payload, now_s):
+            return _COPY if self._shares.copies_are_honest(device) else "rate"
         return "" if self._shares.take(device, now_s, cost=cost) else "rate"
 
 

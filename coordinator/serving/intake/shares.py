@@ -25,6 +25,11 @@ It takes nothing of the share: a device that repeats itself without pause can st
 HONEST_COPIES = 2
 """Copies of an upload within REPEAT_S that are not reported: a broker may deliver a message twice, and an upload may
 cross the request for it; a device that was started anew sends its stored upload on its own, too."""
+COPIES_PER_S = 1.0
+"""Copies more that are not reported for each second in which nothing came: a device without a receipt sends its upload
+again at most once a second, and what it sent while this process or the network stood still comes all at once."""
+MOST_COPIES = 120
+"""The most copies within REPEAT_S that are not reported."""
 MOST_NAMES = 4096
 """The most senders outside the federation whose share is kept one by one."""
 
@@ -52,18 +57,19 @@ RATES = Rates()
 class TokenBucket:
     """Tokens that time adds, up to a limit."""
 
-    __slots__ = ("_burst", "_filled_s", "_left", "_per_s")
+    __slots__ = ("_burst", "_left", "_per_s", "filled_s")
 
     def __init__(self, per_s: float, burst: float) -> None:
         """Start full.  per_s: tokens added a second.  burst: the most that it holds."""
         self._per_s, self._burst, self._left = per_s, burst, burst
-        self._filled_s: float | None = None
+        self.filled_s: float | None = None
+        """When tokens were last taken, or asked for, in seconds; None: never."""
 
     def take(self, cost: float, now_s: float) -> bool:
         """Take `cost` tokens; returns False, and takes none, if fewer are left."""
-        if self._filled_s is not None and now_s > self._filled_s:
-            self._left = min(self._burst, self._left + self._per_s * (now_s - self._filled_s))
-        self._filled_s = now_s
+        if self.filled_s is not None and now_s > self.filled_s:
+            self._left = min(self._burst, self._left + self._per_s * (now_s - self.filled_s))
+        self.filled_s = now_s
         if self._left < cost:
             return False
         self._left -= cost
@@ -80,6 +86,8 @@ class _LastUpload:
 
     mark: tuple[int, bytes]
     since_s: float
+    honest: int
+    """Copies of it that an honest device may cause within REPEAT_S."""
     copies: int = 0
 
 
@@ -116,8 +124,20 @@ class DeviceShares:
         if last is not None and mark == last.mark and 0.0 <= now_s - last.since_s < REPEAT_S:
             last.copies += 1
             return last.copies
-        self._last[device] = _LastUpload(mark, now_s)
+        self._last[device] = _LastUpload(mark, now_s, self._honest_copies(device, now_s))
         return 0
+
+    def copies_are_honest(self, device: str) -> bool:
+        """Whether an honest device may cause as many copies as have come of its last upload."""
+        last = self._last.get(device)
+        return last is None or last.copies <= last.honest
+
+    def _honest_copies(self, device: str, now_s: float) -> int:
+        """Return how many copies of an upload may come with it, after the time in which none came."""
+        last, bucket = self._last.get(device), self._frames.get(device)
+        before_s = last.since_s if last is not None else bucket.filled_s if bucket is not None else None
+        quiet_s = 0.0 if before_s is None else max(0.0, now_s - before_s)
+        return HONEST_COPIES + int(min(MOST_COPIES - HONEST_COPIES, quiet_s * COPIES_PER_S))
 
     def take_chunk(self, device: str, now_s: float) -> bool:
         """Take the share of a chunk: a device may send its longest frame twice over for each exchange."""

@@ -15,6 +15,7 @@ from edge_sdk.identity.folder import BROKER_NEEDED, open_device_identity
 from edge_sdk.loading import load_function
 from edge_sdk.policy.policy import load_policy
 from edge_sdk.protocol.schema import ID
+from edge_sdk.tools.install.reach import check_reach
 from edge_sdk.tools.install.unit import Service, unit_text
 from edge_sdk.tools.measure import machine
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
@@ -60,6 +61,9 @@ def _service(args: argparse.Namespace) -> Service:
     system = os.geteuid() == 0 if args.unit is None else args.unit == "system"
     secrets = _config_folder(system=system) / "edge-sdk" / f"{device.id}.env"
     _check(device, secrets)
+    user = _login(args.user, system=system)
+    if system:
+        check_reach(user, (Path(sys.executable), Path(__file__), Path.cwd()))
     return Service(
         device=device.id,
         federation=device.federation,
@@ -69,7 +73,7 @@ def _service(args: argparse.Namespace) -> Service:
         state=None if device.state is None else Path(device.state).absolute(),
         identity=None if device.identity is None else device.identity.absolute(),
         system=system,
-        user=_login(args.user, system=system),
+        user=user,
         secrets=secrets,
         memory_bytes=_memory_bytes(args.memory),
         cpu_weight=args.cpu_weight,

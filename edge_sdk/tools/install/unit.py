@@ -10,6 +10,8 @@ from pathlib import Path
 STATE_FOLDER = "edge-sdk"
 """The folder of all devices' states under systemd's folder for states."""
 
+SHARED_FOLDERS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108  # named, not written
+"""What PrivateTmp replaces by folders that are empty at each start."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
 """Words that systemd reads as they are."""
 
@@ -53,8 +55,10 @@ def unit_text(service: Service) -> str:
     """Return the unit."""
     own_state = service.state is None
     state = f"%S/{STATE_FOLDER}/{service.device}"
-    options = (_quoted(option) for option in ("-m", "edge_sdk.cli", "device", *service.options, "--state"))
-    command = " ".join([_quoted(str(service.python)), *options, state if own_state else _quoted(str(service.state))])
+    options = (quoted_word(option) for option in ("-m", "edge_sdk.cli", "device", *service.options, "--state"))
+    command = " ".join(
+        [quoted_word(str(service.python)), *options, state if own_state else quoted_word(str(service.state))]
+    )
     sections = [
         ("Unit", _about(service)),
         (
@@ -62,11 +66,11 @@ def unit_text(service: Service) -> str:
             [
                 "Type=exec",
                 f"ExecStart={command}",
-                f"WorkingDirectory={_literal(str(service.folder))}",
-                f"EnvironmentFile=-{_literal(str(service.secrets))}",
+                f"WorkingDirectory={literal(str(service.folder))}",
+                f"EnvironmentFile=-{literal(str(service.secrets))}",
                 *([f"User={service.user}"] if service.system else []),
                 *([f"StateDirectory={STATE_FOLDER}/{service.device}", "StateDirectoryMode=0700"] if own_state else []),
-                *_ending(),
+                *ending(),
                 *_limits(service),
                 *_hardening(service),
             ],
@@ -81,7 +85,8 @@ def _about(service: Service) -> list[str]:
     return [*about, "Wants=network-online.target", "After=network-online.target"] if service.system else about
 
 
-def _ending() -> list[str]:
+def ending() -> list[str]:
+    """Return the settings that say when the service is started again, and how long its end may take."""
     return [
         "# Exit code 2 is a mistake in the command line or the app, which no restart mends.",
         "Restart=on-failure",
@@ -103,22 +108,26 @@ def _limits(service: Service) -> list[str]:
 
 
 def _hardening(service: Service) -> list[str]:
-    """What the service may not do; a user's own systemd has no right to forbid more than the first lines."""
+    """What the service may not do; a user's own systemd has no right to forbid more than the first lines.
+
+    Nothing here may take a device file away: apps use GPUs and cameras.  So there is no PrivateDevices, no
+    DevicePolicy, and no ProtectClock: before systemd 253 that one allowed the clock's device alone (systemd issue
+    18142).  Without capabilities the service cannot set the clock anyway.
+    """
     lines = ["NoNewPrivileges=yes", "UMask=0077", "LockPersonality=yes", "RestrictRealtime=yes", "RestrictSUIDSGID=yes"]
     if not service.system:
         return lines
-    writable = [f'"{_literal(str(path))}"' for path in (service.state, service.identity) if path is not None]
+    writable = [f'"{literal(str(path))}"' for path in (service.state, service.identity) if path is not None]
     return [
         *lines,
         "CapabilityBoundingSet=",
         "ProtectSystem=strict",
         "ProtectHome=read-only",
         *([f"ReadWritePaths={' '.join(writable)}"] if writable else []),
-        "PrivateTmp=yes",
+        *private_tmp(service.folder, service.python, *(path for path in (service.state, service.identity) if path)),
         "ProtectControlGroups=yes",
         "ProtectKernelModules=yes",
         "ProtectKernelTunables=yes",
-        "ProtectClock=yes",
         "ProtectHostname=yes",
         "RestrictNamespaces=yes",
         "RestrictAddressFamilies=AF_INET AF_INET6 AF_UNIX",
@@ -126,14 +135,19 @@ def _hardening(service: Service) -> list[str]:
     ]
 
 
-def _literal(text: str) -> str:
+def private_tmp(*paths: Path) -> list[str]:
+    """Return the setting that gives a service a /tmp of its own; none where it needs one of these paths from there."""
+    return [] if any(path.is_relative_to(shared) for path in paths for shared in SHARED_FOLDERS) else ["PrivateTmp=yes"]
+
+
+def literal(text: str) -> str:
     """Return text in which systemd finds no specifier."""
     return text.replace("%", "%%")
 
 
-def _quoted(text: str) -> str:
+def quoted_word(text: str) -> str:
     """Return one word of a command line, as systemd reads it."""
     if _PLAIN.fullmatch(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")
-    return f'"{_literal(escaped)}"'
+    return f'"{literal(escaped)}"'
