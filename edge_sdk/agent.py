@@ -109,11 +109,12 @@ class Agent(Participant):
     `state` nothing is fetched without a folder.  max_public_bytes: larger sets are not fetched.
 
     state: a folder for what must survive a power cut, or any Store; None: it is kept in memory.  board: the name of
-    the device's board, for reports.  disclose_classes: whether the coordinator may know the number of samples of each
-    class.  privacy: the most that may ever be told of one training record; the ledger of it is `privacy.db` in `state`,
-    and the device takes part only in methods that release sums with noise.  share_weights: whether all weights of the
-    model may leave the device, for methods that average them.  proxy: a second model, for methods that train one beside
-    the device's own; its weights are shared, and those of the own model then never are.
+    the device's board, for reports.  disclose_classes: whether the Hello tells the number of samples of each class;
+    uploads of some methods tell it in any case, as `edge-sdk methods NAME` and a line at the start say.  privacy: the
+    most that may ever be told of one training record; the ledger of it is `privacy.db` in `state`, and the device takes
+    part only in methods that release sums with noise.  share_weights: whether all weights of the model may leave the
+    device, for methods that average them.  proxy: a second model, for methods that train one beside the device's own;
+    its weights are shared, and those of the own model then never are.
 
     max_drop: a new model is not served if its accuracy on the device's own held-out samples is lower by more than this
     fraction, and by more than chance explains; None: every new model is served.

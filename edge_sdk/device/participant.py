@@ -634,6 +634,8 @@ class Participant(ParticipantHooks):
         unnamed = self._security is not None and run_before != welcome.run  # the Hello did not name the run
         if self.session.phase is session.SessionPhase.JOINING and not unnamed:
             self.on_news(f"accepted by the coordinator: {welcome.spec.method}, {welcome.spec.rounds} rounds")
+            if self._learner is not None:
+                self.on_news(f"its uploads will tell: {self._learner.membership.method.discloses}")
         found = self.bench.public is not public_before  # found on the disk; the Hello has not named it yet
         self._feed(session.Welcomed(welcome.epoch, now_s, lacks_public_set or found or unnamed, welcome.run))
         if unnamed or (found and not lacks_public_set):

@@ -488,3 +488,13 @@ def test_a_disk_that_is_full_at_the_join_only_delays_it(serve, caplog: pytest.Lo
     assert server.rounds.phase is RoundPhase.DONE
     assert sum("disk is full" in line for line in news) == Full.refusals
     assert agent.predict(samples_of().x).shape == (SAMPLES, CLASSES)
+
+
+def test_the_owner_reads_what_uploads_will_tell(serve) -> None:
+    hub, news = Hub(), list[str]()
+    serve(federation(hub, devices=1, rounds=1))
+    agent = agent_of(hub, "left")
+    agent.on_link(news.append)
+    agent.run()
+    at = news.index("accepted by the coordinator: local, 1 rounds")
+    assert news[at + 1] == "its uploads will tell: the number of samples and the device's own accuracies"
