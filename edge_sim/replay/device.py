@@ -136,10 +136,14 @@ class _Double:
 
     def __init__(self, make: Make, welcome: Incoming | None) -> None:
         self._make, self._welcome = make, welcome
-        self.restart(MemoryStore())
+        self._switch_on(MemoryStore())
 
     def restart(self, state: MemoryStore) -> None:
-        """Switch the device on in this state; the given state is not changed."""
+        """Switch the device off and on again in this state; the given state is not changed."""
+        self._agent.stop()  # an app's model serves one agent at a time
+        self._switch_on(state)
+
+    def _switch_on(self, state: MemoryStore) -> None:
         self._line, self._store = NullTransport(), copy.deepcopy(state)
         self._agent = self._make(self._line, self._store)
         self._agent.connect()

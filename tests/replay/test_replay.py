@@ -7,10 +7,12 @@ import itertools
 import json
 import re
 import signal
+import sys
 from collections.abc import Mapping
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fleets
@@ -26,15 +28,18 @@ from coordinator.trace.entries import HEAD, ChecksumChain
 from coordinator.trace.log import Entry, FramesSent, Heard, LedgerRefused, Trace, TraceWriter, trace_writer
 from coordinator.trace.recording_server import state_hash
 from coordinator.trace.replay import message_in, replay
+from edge_sdk.agent import Agent
+from edge_sdk.app import App
 from edge_sdk.cli import main
+from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import RunFailed, StoreError, UsageError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.messages import Upload
-from edge_sdk.transport.base import Incoming
+from edge_sdk.transport.base import Incoming, Transport
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.checkpoint import Checkpoints, copy_store
 from edge_sim.config import settings
-from edge_sim.replay.device import replay_device
+from edge_sim.replay.device import Make, replay_device
 from edge_sim.replay.history import History, device_history
 from edge_sim.replay.parts import maker_of
 
@@ -329,6 +334,31 @@ def test_devices_that_lose_power_and_are_overtaken(path: Path, pictures: Path, m
     past = device_history(Trace(path), "device-01", virtual=True).stretches[0]
     assert past.assigns.keys() - past.uploads.keys(), "nothing went wrong here"
     assert sum(again(path)) == len(uploads(Trace(path)))
+
+
+def test_an_app_is_switched_on_again_where_uploads_never_came(
+    path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The app has one model, as on a board: each attempt of the search begins with it anew."""
+    federation = {"rounds": 8, "quorum": 1, "deadline_s": 2.0, "patience": 20}
+    row = {"dropout": 0.4, "dropout_s": 3.0, "slow_share": 0.3, "slow_factor": 40.0}
+    run = record(path, pictures, federation=federation, row=row, faults=ROUGH, seed=5, cuts=(3.0,))
+    switched_on: list[str] = []
+    heard = {name for name, _, _ in uploads(Trace(path))}
+    devices = [each for each in run.fleet.devices if each.kit.id in heard]
+    for device in devices:
+        app = App(model=device.kit.model(device.public), data=device.data, public=device.public, disclose_classes=True)
+        monkeypatch.setitem(sys.modules, "one_model", SimpleNamespace(make=lambda app=app: app))
+        past = device_history(Trace(path), device.kit.id, virtual=True)
+        make, doubt = maker_of(Trace(path).header, past, device.kit.id, "one_model:make", None)
+        replay_device(past, device.kit.id, partial(_counted, make, switched_on), doubt)
+    assert len(switched_on) > len(devices), "no attempt failed here"
+
+
+def _counted(make: Make, calls: list[str], line: Transport, store: MemoryStore) -> Agent:
+    agent = make(line, store)
+    calls.append(agent.device)
+    return agent
 
 
 def uploads(trace: Trace) -> set[tuple[str, int, int]]:
