@@ -10,6 +10,8 @@ from edge_sdk.errors import UsageError
 
 DAY_S = 86_400.0
 _TIME = r"([01]\d|2[0-3]):([0-5]\d)"
+_MIDNIGHT = "24:00"
+"""How the end of a window may also be written."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +56,11 @@ def read_time(text: str, where: str) -> float:
 
 
 def read_window(text: str, where: str) -> Window:
-    """Read a window written as HH:MM-HH:MM.  Raises UsageError."""
+    """Read a window written as HH:MM-HH:MM; it may end at 24:00.  Raises UsageError."""
     opens, _, closes = text.partition("-")
-    if re.fullmatch(rf"{_TIME}-{_TIME}", text) is None:
+    if re.fullmatch(rf"{_TIME}-({_TIME}|{_MIDNIGHT})", text) is None:
         raise UsageError(f'{where}: expected two times of day such as "22:00-06:00", found {text!r}')
-    window = Window(read_time(opens, where), read_time(closes, where))
+    window = Window(read_time(opens, where), DAY_S if closes == _MIDNIGHT else read_time(closes, where))
     if not window.length_s:
         raise UsageError(f"{where}: opens when it closes, {text!r}; leave it out for devices that are always there")
     return window

@@ -19,7 +19,7 @@ from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.protocol.schema import ID
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.tools.install import unit
-from edge_sdk.transport.mqtt.url import parse_broker_url
+from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
 
 T = TypeVar("T")
 TEMPLATES = Path(__file__).parent / "templates"
@@ -88,7 +88,7 @@ def asked(args: argparse.Namespace, stream: TextIO | None) -> ProjectAnswers:
     model = "onnx" if args.onnx else _answer(stream, "Runtime of your model: numpy, torch", args.model, "numpy", _model)
     known = _answer(stream, "How many classes", classes, 10, _count(2, MOST_CLASSES))
     devices = _answer(stream, "How many devices", args.devices, 4, _count(2, MOST_DEVICES))
-    parse_broker_url(args.broker)
+    _check_broker(args.broker)
     return ProjectAnswers(
         folder=folder,
         name=name,
@@ -99,6 +99,16 @@ def asked(args: argparse.Namespace, stream: TextIO | None) -> ProjectAnswers:
         onnx=args.onnx,
         shape=shape,
     )
+
+
+def _check_broker(url: str) -> None:
+    """Raise UsageError for what is no broker's URL, and for a password, which would stand in a unit and the README."""
+    parse_broker_url(url)
+    if without_password(url) != url:
+        raise UsageError(
+            f"--broker: anybody may read the project's files, so they must not hold a password; give "
+            f"{without_password(url)}, and set {PASSWORD_VARIABLE}=... where the coordinator and the devices run"
+        )
 
 
 def make_project(answers: ProjectAnswers) -> None:
@@ -137,6 +147,7 @@ def _values(answers: ProjectAnswers) -> Mapping[str, object]:
         "model_body": body,
         "install": f"pip install 'edge-sdk{extra}'" if extra else "pip install edge-sdk",
         "user": getpass.getuser(),
+        "password_variable": PASSWORD_VARIABLE,
         **_unit_values(answers),
     }
 

@@ -40,10 +40,15 @@ def test_edges_alternate_and_say_what_holds(opens: int, closes: int, starts: int
     assert window.holds((first_s + second_s) / 2 + starts_s) == first
 
 
-@pytest.mark.parametrize("text", ["22-06", "22:00", "24:00-06:00", "22:00-06:60", "06:00-06:00", ""])
+@pytest.mark.parametrize("text", ["22-06", "22:00", "24:00-06:00", "22:00-06:60", "06:00-06:00", "00:00-24:00", ""])
 def test_no_window(text: str) -> None:
     with pytest.raises(UsageError, match=r"^fleet\[0\].available: "):
         read_window(text, "fleet[0].available")
+
+
+def test_a_window_may_end_at_24_00() -> None:
+    assert read_window("22:00-24:00", "w").length_s == 2 * 3600
+    assert read_window("22:00-24:00", "w").next_edge(23 * 3600.0, 0.0) == (DAY_S, False)
 
 
 def test_no_time() -> None:

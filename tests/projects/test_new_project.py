@@ -23,7 +23,7 @@ NOTHING_GIVEN = {"name": None, "model": None, "onnx": None, "classes": None, "de
 
 
 def options(folder: Path, **given: object) -> Namespace:
-    return Namespace(folder=folder, broker="mqtt://127.0.0.1:1883", **{**NOTHING_GIVEN, **given})
+    return Namespace(folder=folder, **{**NOTHING_GIVEN, "broker": "mqtt://127.0.0.1:1883", **given})
 
 
 def passes_its_own_test(folder: Path) -> None:
@@ -103,7 +103,7 @@ def test_the_unit_of_the_coordinator_ends_and_hides_what_that_of_a_device_does(
     assert "PrivateTmp=yes" in unit_of(tmp_path / "elsewhere").splitlines()
 
 
-@pytest.mark.parametrize("broker", ["mqtt://lab:1883", "mqtt://me:a%40b@lab:1883"])
+@pytest.mark.parametrize("broker", ["mqtt://lab:1883", "mqtt://me%40lab@lab:1883"])
 def test_the_unit_of_the_coordinator_starts_what_it_names(tmp_path: Path, broker: str) -> None:
     """As systemd reads it: %% is %, $$ is $, and the words are those of a shell."""
     text = unit_of(tmp_path / "100% sure lab", broker)
@@ -155,6 +155,7 @@ def test_what_is_given_is_not_asked(tmp_path: Path, capsys: pytest.CaptureFixtur
         ({"model": "onnx"}, "--onnx"),
         ({"name": "Über"}, "Über"),
         ({"onnx": Path("no-such.onnx")}, "no-such.onnx"),
+        ({"broker": "mqtt://me:word@lab:1883"}, r"give mqtt://me@lab:1883, and set EDGE_SDK_\w+="),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, given: dict[str, object], named: str) -> None:
