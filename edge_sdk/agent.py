@@ -688,6 +688,8 @@ def _held_alone(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str
     found: dict[str, object] = {"model": model} if model.spec.terms else {}
     if proxy is not None:
         found["proxy"] = proxy
+    nets = {f"{argument}.net": getattr(learns, "net", None) for argument, learns in found.items()}
+    found |= {argument: net for argument, net in nets.items() if net is not None}  # two models may wrap one net
     return found if isinstance(data, LocalData) else {**found, "data": data}
 
 

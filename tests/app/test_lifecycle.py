@@ -426,6 +426,18 @@ def test_a_model_serves_one_agent_at_a_time(tmp_path: Path) -> None:
     first.stop()
 
 
+@pytest.mark.torch
+def test_a_net_in_two_models_serves_one_agent_at_a_time() -> None:
+    torch = pytest.importorskip("torch")
+    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(8, CLASSES))
+    first, second = (edge_sdk.TorchModel(net, CLASSES, input_shape=(1, 1, 8)) for _ in range(2))
+    agent_of(Hub(), "left", model=first).stop()
+    holder = agent_of(Hub(), "left", model=first)
+    with pytest.raises(UsageError, match=r"^model.net: the agent of left in app in this process has the same Seq"):
+        agent_of(Hub(), "right", model=second)
+    holder.stop()
+
+
 def test_a_model_of_an_agent_that_is_gone_or_was_never_made_serves_another(tmp_path: Path) -> None:
     model = failing(range(0))
     holder = agent_of(Hub(), "left", state=tmp_path)
