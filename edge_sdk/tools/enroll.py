@@ -57,7 +57,7 @@ def command(args: argparse.Namespace) -> int:
     request = EnrolmentRequest(key.public, crypto_certificates().new_request(tls_key, claim.device), sealing)
     with _connected(claim, folder, args.claim) as transport:
         certificate = _ask(transport, claim, pack_enrolment_request(claim.secret, request), timeout_s)
-    fault = crypto_certificates().fault_of(certificate, tls_key, claim.device)
+    fault = crypto_certificates().fault_of(certificate, tls_key, claim.device, claim.authority.encode())
     if fault:
         raise UsageError(f"the certificate that the lab sent {fault}")
     key_files.write_whole(folder / CERTIFICATE, certificate)
@@ -68,6 +68,8 @@ def command(args: argparse.Namespace) -> int:
         broker=claim.broker,
         coordinator=claim.coordinator,
         sealing=claim.sealing,
+        own=key.public.hex(),
+        own_sealing=sealing.hex(),
     )
     key_files.write_whole(folder / ABOUT, about.to_json())
     sys.stdout.write(
