@@ -7,6 +7,7 @@ Boards without a battery-backed clock start in 1970.  So certificates have no da
 from __future__ import annotations
 
 import ipaddress
+import warnings
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
@@ -14,6 +15,7 @@ from cryptography import x509
 from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edge_sdk.errors import UsageError
@@ -50,9 +52,17 @@ def _key_in(pem: bytes) -> ec.EllipticCurvePrivateKey:
 def _certificate_in(pem: bytes) -> x509.Certificate:
     """Read a certificate whose subject and key can be read, too.  Raises ValueError if it is damaged."""
     try:
-        found = x509.load_pem_x509_certificate(pem)
-        found.public_key(), found.subject  # both are parsed when they are asked for
-    except (TypeError, UnsupportedAlgorithm, InternalError, x509.InvalidVersion) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", CryptographyDeprecationWarning)  # of what no authority writes
+            found = x509.load_pem_x509_certificate(pem)
+            found.public_key(), found.subject  # both are parsed when they are asked for
+    except (
+        TypeError,
+        UnsupportedAlgorithm,
+        InternalError,
+        x509.InvalidVersion,
+        CryptographyDeprecationWarning,
+    ) as error:
         raise ValueError(str(error)) from None
     return found
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import labs
 import pytest
+from cryptography import x509
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509 import load_pem_x509_certificate
 
 from coordinator.lab import owner
@@ -26,7 +30,6 @@ from edge_sdk.identity.signatures import Role
 from edge_sdk.transport.mqtt.tls import tls_context
 from edge_sdk.transport.mqtt.url import parse_broker_url
 
-FLIPS = 200
 SEEN_CAMERAS = Path("seen") / "cameras"
 
 
@@ -96,13 +99,15 @@ FILES = [
 
 
 @pytest.mark.parametrize(("read", "file"), FILES, ids=lambda value: str(value) if isinstance(value, Path) else "")
+@pytest.mark.parametrize("flips", [200, pytest.param(10**6, marks=pytest.mark.long)])
 def test_a_bit_that_changed_is_one_line_or_changes_nothing(
-    lab: Path, read: Callable[[Path], object], file: Path
+    lab: Path, read: Callable[[Path], object], file: Path, flips: int
 ) -> None:
+    """Keys are drawn anew each time, and the places by a seed; the long test takes every bit."""
     path, chance = lab / file, random.Random(f"18 {file}")
     whole, before = path.read_bytes(), read(lab)
     try:
-        for place in chance.sample(range(8 * len(whole)), min(FLIPS, 8 * len(whole))):
+        for place in chance.sample(range(8 * len(whole)), min(flips, 8 * len(whole))):
             damaged = bytearray(whole)
             damaged[place // 8] ^= 1 << place % 8
             path.write_bytes(damaged)
@@ -145,6 +150,15 @@ def test_a_damaged_certificate_in_a_registry_without_a_digest_is_one_line(lab: P
     key_files.write_whole(there / REGISTRY, json.dumps(plain).encode(), key_files.PRIVATE)
     with pytest.raises(UsageError, match=r"registry\.json is damaged: a revoked certificate does not read"):
         owner.write_broker_files(there, read_registry(there))
+
+
+def test_a_certificate_of_which_the_library_warns_is_damaged(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of one whose serial number a bit made negative: the owner reads one line, not the library's warning, too."""
+    warned = partial(warnings.warn, "a negative serial number", CryptographyDeprecationWarning, 1)
+    load = load_pem_x509_certificate
+    monkeypatch.setattr(x509, "load_pem_x509_certificate", lambda pem: (warned(), load(pem))[1])
+    with pytest.raises(UsageError, match=r"ca\.pem is damaged; copy it back"):
+        open_identity(lab.parent / "device-07", Role.DEVICE)
 
 
 def test_a_damaged_key_is_named(lab: Path) -> None:
