@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -71,6 +72,26 @@ def twice_opened(path: Path) -> Ledger:
     """The ledger of a run that is resumed."""
     Ledger(path).close()
     return Ledger(path)
+
+
+def test_a_device_whose_key_the_lab_does_not_know_hears_why_nobody_answers(tmp_path: Path, pictures: Path) -> None:
+    """As where it has enrolled again since, or the lab's registry came back from a backup."""
+    fleet = fleets.built(pictures, devices=2, rounds=1, quorum=1)
+    first, _ = fleet.federation.roster
+    labs.enrolled(lab := labs.made(tmp_path), *fleet.federation.roster)
+    shutil.copytree(tmp_path / first, tmp_path / "former")
+    labs.enrolled(lab, first)
+    shutil.copytree(tmp_path / "former", tmp_path / first, dirs_exist_ok=True)
+    run = fleets.Run(fleet, secured=tmp_path)
+    said: dict[str, list[str]] = {}
+    for each in run.devices:
+        each.agent.on_news = said.setdefault(each.device.kit.id, []).append  # type: ignore[method-assign]  # as an app
+    run.clock.at(20.0, enough)
+    with pytest.raises(InterruptedError):
+        run.run()
+    told = {device: [line for line in lines if "signed with the key" in line] for device, lines in said.items()}
+    assert [len(lines) for lines in told.values()] == [1, 0]
+    assert "enrol this device" in told[first][0]
 
 
 def hello_of(run: fleets.Run, folder: Path, *, start: int, instance: bytes) -> bytes:
