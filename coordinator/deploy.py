@@ -58,7 +58,7 @@ from edge_sdk.errors import Damaged, InUse, MissingExtra, StoreError, UsageError
 from edge_sdk.methods.registry import method_of
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.transport.mqtt import pace as pacing
-from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
+from edge_sdk.transport.mqtt.tls import NO_FILES, OF_LAB, TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
 
@@ -312,7 +312,7 @@ def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) 
     own = security.identity
     url = own.broker if broker is None else broker
     if tls == NO_FILES and parse_broker_url(url).tls:
-        tls = TlsFiles(own.authority, own.certificate, own.tls_key)
+        tls = TlsFiles(own.authority, own.certificate, own.tls_key, OF_LAB)
     return Reach(url, tls, security, options, url == own.broker and one_connection_each(lab))
 
 

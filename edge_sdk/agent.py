@@ -58,7 +58,7 @@ from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.serving.deployment import MAX_DROP, Deployment, check_max_drop
 from edge_sdk.transport.base import Disconnected, Transport, TransportEvent
 from edge_sdk.transport.mqtt import pace as pacing
-from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
+from edge_sdk.transport.mqtt.tls import NO_FILES, OF_DEVICE, TlsFiles
 
 log = logging.getLogger(__name__)
 
@@ -589,7 +589,7 @@ def _reached_by(
         return broker, tls
     broker = own.broker if broker is None else broker
     if tls is None and isinstance(broker, str) and broker.startswith("mqtts:"):
-        tls = TlsFiles(own.authority, own.certificate, own.tls_key)
+        tls = TlsFiles(own.authority, own.certificate, own.tls_key, OF_DEVICE)
     return broker, tls
 
 

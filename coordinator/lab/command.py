@@ -23,7 +23,7 @@ from coordinator.lab.desk import SUBSCRIPTION, EnrolmentDesk
 from edge_sdk.errors import StoreError, TransportError, UsageError
 from edge_sdk.identity.folder import AUTHORITY, CERTIFICATE, TLS_KEY
 from edge_sdk.transport.base import Connected, Disconnected, Incoming
-from edge_sdk.transport.mqtt.tls import TlsFiles
+from edge_sdk.transport.mqtt.tls import OF_LAB, TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
 POLL_S = 0.5
@@ -97,7 +97,7 @@ def serve_command(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     desk, url = EnrolmentDesk(args.lab), owner.broker_of(args.lab)
     with suppress(KeyboardInterrupt), _broker(args.lab, wanted=not args.no_broker) as process:
-        files = TlsFiles(args.lab / AUTHORITY, args.lab / DESK / CERTIFICATE, args.lab / DESK / TLS_KEY)
+        files = TlsFiles(args.lab / AUTHORITY, args.lab / DESK / CERTIFICATE, args.lab / DESK / TLS_KEY, OF_LAB)
         transport = MqttTransport(_local(url), DESK, tls=files, clean=True, seed=secrets.randbits(32))
         transport.connect((SUBSCRIPTION,))
         try:

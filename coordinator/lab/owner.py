@@ -98,9 +98,11 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
     coordinator = crypto_keys().new_signing_key()
     for name, key in ((COORDINATOR_FOLDER, coordinator), (OPERATOR_FOLDER, crypto_keys().new_signing_key())):
         tls_key = certificates.new_tls_key()
-        about = IdentityCard(role=name, name=name, broker=url, coordinator=coordinator.public.hex())
+        public = coordinator.public.hex()
+        about = IdentityCard(role=name, name=name, broker=url, coordinator=public, own=key.public.hex())
         if encrypts and name == COORDINATOR_FOLDER:
-            about = dataclasses.replace(about, sealing=_new_sealing_key(lab / name))
+            sealing = _new_sealing_key(lab / name)
+            about = dataclasses.replace(about, sealing=sealing, own_sealing=sealing)
         certificate = issuer.issue_for_key(name, tls_key)
         folder = lab / name
         key_files.write_whole(folder / SIGNING, key.to_pem(), key_files.PRIVATE)
@@ -152,7 +154,13 @@ def write_broker_files(lab: Path, registry: Registry) -> None:
     """Write what the broker must know of the registry: access rules, and the list of revoked certificates."""
     issuer = authority_of(lab)
     revoked = [each.encode() for each in registry.revoked]
-    key_files.write_whole(lab / REVOKED, issuer.revocations(revoked, len(revoked) + 1))
+    try:
+        listed = issuer.revocations(revoked, len(revoked) + 1)
+    except ValueError:
+        raise UsageError(
+            f"{lab / REGISTRY} is damaged: a revoked certificate does not read; restore it from a backup"
+        ) from None
+    key_files.write_whole(lab / REVOKED, listed)
     broker_settings.write_access(lab, registry)
 
 

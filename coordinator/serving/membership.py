@@ -15,7 +15,7 @@ from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.devices.seats import Seats
 from coordinator.serving.devices.versions import version_refusal, version_remark
 from coordinator.serving.intake.line_budget import LineBudget
-from coordinator.serving.intake.signatures import newer
+from coordinator.serving.intake.signatures import counts_again, newer
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.run_warnings import RunWarnings
@@ -161,15 +161,17 @@ class MembershipHandler:
     def _check_newest(self, hello: Hello, stamp: Stamp) -> None:
         """Raise RemoteProtocolError for a signed Hello that is not newer than the device's last one.
 
-        A device whose keys came back from a backup counts its starts anew, and learns that it must enrol again: the
-        Refusal names the instance of this Hello, so that one that was replayed stops nobody.
+        A device whose keys came back from a backup, or are a copy, counts a start that another process has counted, and
+        learns that it must enrol again: the Refusal names the instance of this Hello, so that one that was replayed
+        stops nobody.
         """
-        last = self._registry.last_hello(hello.device)
-        if newer(stamp, last):
+        device, last = hello.device, self._registry.last_hello(hello.device)
+        repeats = counts_again(stamp, last) and self._registry.identities.is_other(hello)
+        if newer(stamp, last) and not repeats:
             return
-        if last is not None and stamp.boot_epoch < last.boot_epoch and hello.instance is not None:
-            self._sender.refuse(hello.device, admission.restored(hello.device), hello.instance)
-        raise RemoteProtocolError("replayed", f"a Hello of {hello.device} that is not its newest")
+        if (repeats or (last is not None and stamp.boot_epoch < last.boot_epoch)) and hello.instance is not None:
+            self._sender.refuse(device, admission.restored(device), hello.instance)
+        raise RemoteProtocolError("replayed", f"a Hello of {device} that is not its newest")
 
     def revoke(self, device: str, now_s: float, observer: RunObserver) -> rounds.RoundEvent:
         """Take a device out at once, and tell it; returns the event for the rounds."""

@@ -435,8 +435,9 @@ class Participant(ParticipantHooks):
         """End the session, unless the Refusal is an answer to another start or to another device with this id."""
         if self._security is not None and (refusal.instance is None or refusal.instance != self.instance):
             # of an earlier start of this device, or an answer to a frame that was not its own, or was not read
-            if refusal.reason == "encryption":
-                self._incoming.tell_once("encryption", f"{refusal.message}; {refusal.remedy}")
+            joining = self.session.phase is session.SessionPhase.JOINING
+            if refusal.reason == "encryption" or (refusal.reason == "signature" and joining):
+                self._incoming.tell_once(refusal.reason, f"{refusal.message}; {refusal.remedy}")
             return
         if refusal.instance not in (None, self.instance):
             line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"

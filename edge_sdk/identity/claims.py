@@ -17,6 +17,7 @@ from pathlib import Path
 
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.identity import key_files
+from edge_sdk.identity.digested_json import digested_json, undigested_json
 from edge_sdk.identity.signatures import PUBLIC_BYTES
 from edge_sdk.protocol.topics import is_id
 
@@ -50,7 +51,7 @@ class Claim:
 
     def to_json(self) -> bytes:
         """Return the contents of the file."""
-        return json.dumps(asdict(self), indent=1).encode() + b"\n"
+        return digested_json(asdict(self))
 
 
 def claim_user(device: str, number: int) -> str:
@@ -67,7 +68,7 @@ def read_claim(path: Path) -> Claim:
     """Read a claim file.  Raises UsageError, in one line that shows nothing of it, if it is none."""
     text = key_files.read_part(path)
     try:
-        claim = Claim(**json.loads(text))
+        claim = Claim(**undigested_json(text))
         texts = [value for name, value in asdict(claim).items() if name != "version"]
         whole = claim.version == FORMAT and all(isinstance(each, str) for each in texts)
         whole = whole and len(bytes.fromhex(claim.coordinator)) == PUBLIC_BYTES and bool(bytes.fromhex(claim.secret))

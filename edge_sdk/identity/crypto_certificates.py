@@ -7,12 +7,15 @@ Boards without a battery-backed clock start in 1970.  So certificates have no da
 from __future__ import annotations
 
 import ipaddress
+import warnings
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 
 from cryptography import x509
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.utils import CryptographyDeprecationWarning
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from edge_sdk.errors import UsageError
@@ -22,6 +25,7 @@ LAST = datetime(9999, 12, 31, tzinfo=timezone.utc)
 
 MOST_NAME = 64
 """The longest common name in a certificate, in characters."""
+_DAMAGED = "is damaged; copy it back from a backup, or enrol again"
 PEM = serialization.Encoding.PEM
 
 
@@ -35,10 +39,41 @@ def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _key_in(pem: bytes) -> ec.EllipticCurvePrivateKey:
-    key = serialization.load_pem_private_key(pem, password=None)
+    """Read a key.  Raises ValueError if it is damaged, or of another kind."""
+    try:
+        key = serialization.load_pem_private_key(pem, password=None)
+    except (TypeError, UnsupportedAlgorithm, InternalError) as error:
+        raise ValueError(str(error)) from None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
-        raise TypeError("not an elliptic-curve key")
+        raise ValueError("not an elliptic-curve key")  # noqa: TRY004  # callers tell of a file, not of a type
     return key
+
+
+def _certificate_in(pem: bytes) -> x509.Certificate:
+    """Read a certificate whose subject and key can be read, too.  Raises ValueError if it is damaged."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", CryptographyDeprecationWarning)  # of what no authority writes
+            found = x509.load_pem_x509_certificate(pem)
+            found.public_key(), found.subject  # both are parsed when they are asked for
+    except (
+        TypeError,
+        UnsupportedAlgorithm,
+        InternalError,
+        x509.InvalidVersion,
+        CryptographyDeprecationWarning,
+    ) as error:
+        raise ValueError(str(error)) from None
+    return found
+
+
+def _signed_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    """Whether the authority issued the certificate, and no bit of it has changed since."""
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm, InternalError):
+        return False
+    return True
 
 
 def new_request(tls_key: bytes, name: str) -> bytes:
@@ -47,16 +82,33 @@ def new_request(tls_key: bytes, name: str) -> bytes:
     return builder.sign(_key_in(tls_key), hashes.SHA256()).public_bytes(PEM)
 
 
-def fault_of(certificate: bytes, tls_key: bytes, name: str) -> str:
-    """Return what is wrong with a certificate for this name and this key, both in PEM form; empty: nothing."""
+def authority_fault(authority: bytes) -> str:
+    """Return what is wrong with the certificate of an authority, in PEM form; empty: nothing."""
     try:
-        found = x509.load_pem_x509_certificate(certificate)
-        key = _key_in(tls_key)
-    except (ValueError, TypeError):
-        return "or its key is damaged; enrol again"
-    owner = name_in(found.subject)
-    if owner != name:
+        found = _certificate_in(authority)
+    except ValueError:
+        return _DAMAGED
+    return "" if _signed_by(found, found) else _DAMAGED
+
+
+def fault_of(certificate: bytes, tls_key: bytes, name: str, authority: bytes) -> str:
+    """Return what is wrong with a certificate for this name and this key; empty: nothing.
+
+    All are in PEM form.  authority: the certificate of the lab's authority, in which no fault was found.
+    """
+    try:
+        found, issuer = _certificate_in(certificate), _certificate_in(authority)
+    except ValueError:
+        return _DAMAGED
+    owner, signed = name_in(found.subject), _signed_by(found, issuer)
+    if owner != name and signed:
         return f"is a certificate of {owner}, this identity is {name}; copy the right one back, or enrol again"
+    if not signed:
+        return "is damaged, or not signed by the authority in ca.pem beside it; copy both back, or enrol again"
+    try:
+        key = _key_in(tls_key)
+    except ValueError:
+        return "is of no use: tls.key beside it is damaged; copy that back from a backup, or enrol again"
     if found.public_key() != key.public_key():
         return "belongs to another key than tls.key beside it; copy the right one back, or enrol again"
     return ""
@@ -78,9 +130,13 @@ class LabAuthority:
     def __init__(self, certificate: bytes, key: bytes) -> None:
         """Both are in PEM form.  Raises UsageError if they are damaged."""
         try:
-            self._certificate, self._key = x509.load_pem_x509_certificate(certificate), _key_in(key)
-        except (ValueError, TypeError):
-            raise UsageError("the authority of this lab is damaged; restore ca.pem and ca.key from a backup") from None
+            self._certificate, self._key = _certificate_in(certificate), _key_in(key)
+            whole = _signed_by(self._certificate, self._certificate)
+            whole = whole and self._certificate.public_key() == self._key.public_key()
+        except ValueError:
+            whole = False
+        if not whole:
+            raise UsageError("the authority of this lab is damaged; restore ca.pem and ca.key from a backup")
 
     def issue(self, name: str, public: ec.EllipticCurvePublicKey, hosts: Sequence[str] = ()) -> bytes:
         """Return a certificate for a user of the broker, in PEM form; hosts: of the broker itself."""
@@ -103,20 +159,26 @@ class LabAuthority:
 
         Raises ValueError if the request is damaged, or not signed with its own key.
         """
-        found = x509.load_pem_x509_csr(request)
-        public = found.public_key()
-        if not found.is_signature_valid or not isinstance(public, ec.EllipticCurvePublicKey):
+        try:
+            found = x509.load_pem_x509_csr(request)
+            public, genuine = found.public_key(), found.is_signature_valid
+        except (TypeError, UnsupportedAlgorithm, InternalError, InvalidSignature, x509.InvalidVersion) as error:
+            raise ValueError(str(error)) from None
+        if not genuine or not isinstance(public, ec.EllipticCurvePublicKey):
             raise ValueError("the signing request is not genuine")
         return self.issue(name, public)
 
     def revocations(self, certificates: Iterable[bytes], number: int) -> bytes:
-        """Return the list of revoked certificates, for the broker, in PEM form; number: counts the lists."""
+        """Return the list of revoked certificates, for the broker, in PEM form; number: counts the lists.
+
+        Raises ValueError if a certificate is damaged.
+        """
         builder = x509.CertificateRevocationListBuilder().issuer_name(self._certificate.subject)
         builder = builder.last_update(FIRST).next_update(LAST)
         builder = builder.add_extension(x509.CRLNumber(number), critical=False)
         builder = builder.add_extension(self._authority_id(), critical=False)
         for each in certificates:
-            serial = x509.load_pem_x509_certificate(each).serial_number
+            serial = _certificate_in(each).serial_number
             entry = x509.RevokedCertificateBuilder().serial_number(serial).revocation_date(FIRST).build()
             builder = builder.add_revoked_certificate(entry)
         return builder.sign(self._key, hashes.SHA256()).public_bytes(PEM)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InternalError, InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
@@ -39,8 +39,10 @@ def read_signing_key(pem: bytes, path: object) -> SigningKey:
     """Read a key in PEM form.  Raises UsageError, which names the file `path` and shows nothing of its contents."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError):
-        raise UsageError(f"{path} holds no private key in PEM form, or is damaged; enrol again") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError):
+        raise UsageError(
+            f"{path} holds no private key in PEM form, or is damaged; copy it back from a backup, or enrol again"
+        ) from None
     if not isinstance(key, Ed25519PrivateKey):
         raise UsageError(f"{path} holds a key of another kind, expected Ed25519; enrol again")
     return SigningKey(key)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cryptography.exceptions import InvalidTag
+from cryptography.exceptions import InternalError, InvalidTag, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -62,8 +62,10 @@ def read_exchange_key(pem: bytes, path: object) -> X25519Key:
     """Read a key in PEM form.  Raises UsageError, which names the file `path` and shows nothing of its contents."""
     try:
         key = serialization.load_pem_private_key(pem, password=None)
-    except (ValueError, TypeError):
-        raise UsageError(f"{path} holds no private key in PEM form, or is damaged; enrol again") from None
+    except (ValueError, TypeError, UnsupportedAlgorithm, InternalError):
+        raise UsageError(
+            f"{path} holds no private key in PEM form, or is damaged; copy it back from a backup, or enrol again"
+        ) from None
     if not isinstance(key, X25519PrivateKey):
         raise UsageError(f"{path} holds a key of another kind, expected X25519; enrol again")
     return X25519Key(key)

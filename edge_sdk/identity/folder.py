@@ -1,6 +1,6 @@
 """An identity folder: the keys and certificates of one device, coordinator or operator of a lab.
 
-identity.json   role, name, the broker's address, and the coordinator's public keys
+identity.json   role, name, the broker's address, the public keys of the holder and the coordinator, and a digest
 signing.key     Ed25519, signs frames; only its owner reads it
 sealing.key     X25519, encrypts frames; only in labs that encrypt; only its owner reads it
 tls.key         P-256, of the certificate; only its owner reads it
@@ -12,13 +12,13 @@ seen/NAME       the coordinator's highest start that was seen in the federation 
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import ModuleType
 
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.identity import key_files
+from edge_sdk.identity.digested_json import digested_json, undigested_json
 from edge_sdk.identity.sealing import ExchangeKey, Sealing
 from edge_sdk.identity.signatures import PUBLIC_BYTES, FrameSigner, Key, Role, key_id, verifier
 from edge_sdk.protocol.codec import Verify
@@ -57,11 +57,15 @@ class IdentityCard:
     """The public key of the lab's coordinator, in hexadecimal digits."""
     sealing: str = ""
     """The public key with which the coordinator agrees on keys for encryption; empty: the lab does not encrypt."""
+    own: str = ""
+    """The public key of signing.key, in hexadecimal digits; empty: it is not known."""
+    own_sealing: str = ""
+    """The public key of sealing.key, in hexadecimal digits; empty: it is not known, or there is none."""
     version: int = FORMAT
 
     def to_json(self) -> bytes:
         """Return the contents of the file."""
-        return json.dumps(asdict(self), indent=2).encode() + b"\n"
+        return digested_json(asdict(self))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -138,15 +142,34 @@ def open_identity(folder: Path, role: Role) -> Identity:
         raise UsageError(
             f"{folder} is the identity of {found}, expected that of {_HOLDER[role.value]}; {_ORIGIN[role]}"
         )
-    keys = crypto_keys()
-    key: Key = keys.read_signing_key(key_files.read_secret(folder / SIGNING), folder / SIGNING)
-    certificate = key_files.read_part(folder / CERTIFICATE)
-    tls_key = key_files.read_secret(folder / TLS_KEY)
-    key_files.read_part(folder / AUTHORITY)
-    fault = crypto_certificates().fault_of(certificate, tls_key, about.name)
-    if fault:
-        raise UsageError(f"{folder / CERTIFICATE} {fault}")
+    key = _signing_key(folder, about)
+    _check_certificates(folder, about)
     return Identity(folder, about, key, _exchange_key(folder, about))
+
+
+def _signing_key(folder: Path, about: IdentityCard) -> Key:
+    """Return the key that signs.  Raises UsageError if it is not the one with which the holder is known to others."""
+    path = folder / SIGNING
+    key: Key = crypto_keys().read_signing_key(key_files.read_secret(path), path)
+    known = {about.own, about.coordinator if about.role == Role.COORDINATOR.value else ""} - {""}
+    if known - {key.public.hex()}:
+        raise _not_of(path, folder / ABOUT)
+    return key
+
+
+def _not_of(path: Path, about: Path) -> UsageError:
+    """Return what to say of a key that is not the one in identity.json."""
+    return UsageError(f"{path} does not belong to {about}: restore both from one backup, or enrol again")
+
+
+def _check_certificates(folder: Path, about: IdentityCard) -> None:
+    """Raise UsageError if the certificates, or the key beside them, are damaged or do not belong together."""
+    certificates, authority = crypto_certificates(), key_files.read_part(folder / AUTHORITY)
+    if fault := certificates.authority_fault(authority):
+        raise UsageError(f"{folder / AUTHORITY} {fault}")
+    tls_key, certificate = key_files.read_secret(folder / TLS_KEY), key_files.read_part(folder / CERTIFICATE)
+    if fault := certificates.fault_of(certificate, tls_key, about.name, authority):
+        raise UsageError(f"{folder / CERTIFICATE} {fault}")
 
 
 def open_device_identity(folder: Path, device: str | None) -> Identity:
@@ -168,9 +191,10 @@ def _exchange_key(folder: Path, about: IdentityCard) -> ExchangeKey | None:
     if not path.exists():
         raise UsageError(f"{path} is missing, and the lab encrypts: restore it from a backup, or enrol again")
     key: ExchangeKey = sealing.read_exchange_key(key_files.read_secret(path), path)
-    public = bytes.fromhex(about.sealing)
-    if not sealing.is_public(public) or (about.role == Role.COORDINATOR.value and key.public != public):
-        raise UsageError(f"{path} does not belong to {folder / ABOUT}: restore both from one backup, or enrol again")
+    public, own = bytes.fromhex(about.sealing), about.own_sealing
+    mine = public.hex() if about.role == Role.COORDINATOR.value else own or key.public.hex()
+    if not sealing.is_public(public) or key.public.hex() != mine:
+        raise _not_of(path, folder / ABOUT)
     return key
 
 
@@ -211,12 +235,15 @@ def _read_about(folder: Path, role: Role) -> IdentityCard:
     if not path.exists():
         raise UsageError(f"{folder} is no identity folder: there is no {ABOUT} in it; {_ORIGIN[role]}")
     try:
-        plain = json.loads(key_files.read_part(path))
-        about = IdentityCard(**plain)
+        about = IdentityCard(**undigested_json(key_files.read_part(path)))
         well_formed = len(bytes.fromhex(about.coordinator)) == PUBLIC_BYTES and about.version == FORMAT
-        well_formed = well_formed and len(bytes.fromhex(about.sealing)) in (0, PUBLIC_BYTES)
+        others = (about.sealing, about.own, about.own_sealing)
+        well_formed = well_formed and all(len(bytes.fromhex(key)) in (0, PUBLIC_BYTES) for key in others)
     except (ValueError, TypeError):
         well_formed = False
     if not well_formed:
-        raise UsageError(f"{path} is damaged, or of another version of edge-sdk; enrol again")
+        raise UsageError(
+            f"{path} is damaged or was edited, or is of another version of edge-sdk; copy it back from a backup, or "
+            "enrol again"
+        )
     return about

@@ -6,6 +6,7 @@ import os
 import shlex
 import stat
 import tempfile
+import zlib
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -93,18 +94,29 @@ def used_alone(folder: Path, name: str, in_use: str) -> Iterator[None]:
 
 
 def read_counter(path: Path) -> int:
-    """Return the number in a file; 0: there is no file.  Raises UsageError for other contents."""
+    """Return the number in a file; 0: there is no file.  Raises UsageError for other contents.
+
+    A number without a checksum is taken as it is.
+    """
     if not path.exists():
         return 0
-    text = read_part(path)
-    if not text.strip().isdigit():
-        raise UsageError(f"{path} holds no number: it is damaged; enrol again")
-    return int(text)
+    digits, mark, _ = text = read_part(path).strip().partition(b" =")
+    if not digits.isdigit() or (mark and b"".join(text) != counter_text(int(digits)).strip()):
+        raise UsageError(
+            f"{path} is damaged: enrol again; if it is of a lab, copy it back from a backup, and run edge-sdk lab "
+            "restored DIR"
+        )
+    return int(digits)
+
+
+def counter_text(number: int) -> bytes:
+    """Return the contents of a counter's file: the number and its checksum."""
+    return b"%d =%08x\n" % (number, zlib.crc32(b"%d" % number))
 
 
 def raise_counter(path: Path, least: int = 0) -> int:
     """Count up the number in a file by one, to `least` at least, durably; returns it."""
     with locked(path.parent):
         number = max(read_counter(path) + 1, least)
-        write_whole(path, f"{number}\n".encode(), PRIVATE)
+        write_whole(path, counter_text(number), PRIVATE)
     return number

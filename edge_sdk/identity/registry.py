@@ -7,15 +7,15 @@ owner reads it.
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from edge_sdk.errors import UsageError
 from edge_sdk.identity import key_files
+from edge_sdk.identity.digested_json import digested_json, undigested_json
 from edge_sdk.identity.signatures import key_id
 
 REGISTRY = "registry.json"
@@ -116,13 +116,13 @@ def read_registry(lab: Path) -> Registry:
     check_lab(lab)
     path = lab / REGISTRY
     try:
-        return _from_plain(json.loads(key_files.read_secret(path)))
+        return _from_plain(undigested_json(key_files.read_secret(path)))
     except (ValueError, TypeError, KeyError, AttributeError):
         raise UsageError(f"{path} is damaged, or of another version of edge-sdk: restore it from a backup") from None
 
 
 def _from_plain(plain: dict[str, Any]) -> Registry:
-    if plain["version"] != FORMAT:
+    if plain["version"] != FORMAT or set(plain) != {each.name for each in fields(Registry)}:
         raise ValueError("version")
     devices = {name: EnrolledDevice(**each) for name, each in plain["devices"].items()}
     claims = {name: IssuedClaim(**each) for name, each in plain["claims"].items()}
@@ -136,7 +136,7 @@ def _from_plain(plain: dict[str, Any]) -> Registry:
 
 def write_registry(lab: Path, registry: Registry) -> None:
     """Replace the registry, durably.  Raises StoreError."""
-    key_files.write_whole(lab / REGISTRY, json.dumps(asdict(registry), indent=1).encode() + b"\n", key_files.PRIVATE)
+    key_files.write_whole(lab / REGISTRY, digested_json(asdict(registry)), key_files.PRIVATE)
 
 
 def change_registry(lab: Path, change: Callable[[Registry], tuple[Registry, T]]) -> T:

@@ -28,5 +28,5 @@ class SeenStarts:
                 "coordinator's keys came back from a backup (there: edge-sdk lab restored DIR)",
             )
         if start > self.newest:
-            key_files.write_whole(self._path, f"{start}\n".encode(), key_files.PRIVATE)
+            key_files.write_whole(self._path, key_files.counter_text(start), key_files.PRIVATE)
             self.newest = start

@@ -37,7 +37,7 @@ from edge_sdk.identity.folder import (
 from edge_sdk.identity.signatures import Key, Role
 from edge_sdk.tools.waiting import checked_timeout_s
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
-from edge_sdk.transport.mqtt.tls import TlsFiles
+from edge_sdk.transport.mqtt.tls import OF_CLAIM, TlsFiles
 
 AGAIN_S = 2.0
 """Seconds after which a request without an answer is sent again."""
@@ -57,7 +57,7 @@ def command(args: argparse.Namespace) -> int:
     request = EnrolmentRequest(key.public, crypto_certificates().new_request(tls_key, claim.device), sealing)
     with _connected(claim, folder, args.claim) as transport:
         certificate = _ask(transport, claim, pack_enrolment_request(claim.secret, request), timeout_s)
-    fault = crypto_certificates().fault_of(certificate, tls_key, claim.device)
+    fault = crypto_certificates().fault_of(certificate, tls_key, claim.device, claim.authority.encode())
     if fault:
         raise UsageError(f"the certificate that the lab sent {fault}")
     key_files.write_whole(folder / CERTIFICATE, certificate)
@@ -68,6 +68,8 @@ def command(args: argparse.Namespace) -> int:
         broker=claim.broker,
         coordinator=claim.coordinator,
         sealing=claim.sealing,
+        own=key.public.hex(),
+        own_sealing=sealing.hex(),
     )
     key_files.write_whole(folder / ABOUT, about.to_json())
     sys.stdout.write(
@@ -107,7 +109,7 @@ def _connected(claim: Claim, folder: Path, shown: Path) -> Iterator[Transport]:
     key_files.write_whole(certificate, claim.certificate.encode())
     key_files.write_whole(tls_key, claim.tls_key.encode(), key_files.PRIVATE)
     try:
-        files = TlsFiles(authority, certificate, tls_key)
+        files = TlsFiles(authority, certificate, tls_key, OF_CLAIM)
         transport = MqttTransport(claim.broker, claim.user, tls=files, clean=True, seed=secrets.randbits(32))
         try:
             transport.connect((f"{CLAIMS_ROOT}/{claim.user}/card",))

@@ -73,6 +73,12 @@ def _compared(args: argparse.Namespace, config: Config, out: Path, run_one: RunO
 
 def _on_boards(args: argparse.Namespace, config: Config, out: Path) -> Comparison:
     """Compare on the boards of a lab; where all runs are finished, no board is needed."""
+    lab = args.lab or LAB
+    if lab == config.federation.name:
+        raise UsageError(
+            f"federation.name {lab!r} is the lab's name, too, and both would use the same topics: give the federation "
+            f"another one (--set federation.name=NAME), or name another lab here and on its boards (--lab)"
+        )
     if settings.troubled(config) or config.faults != Faults():
         say("[scenario], [faults] and what [[fleet]] rows have to bear are for simulations: left out on boards")
     wait_s = WAIT_S if args.wait is None else args.wait
@@ -82,8 +88,8 @@ def _on_boards(args: argparse.Namespace, config: Config, out: Path) -> Compariso
 
         def run_one(each: Config, observer: RunObserver | None, folder: Path) -> Result:
             if not desks:
-                lab = LabDesk(args.broker, args.lab or LAB, tls=files, wait_s=wait_s, say=say)
-                desks.append(stack.enter_context(lab))
+                desk = LabDesk(args.broker, lab, tls=files, wait_s=wait_s, say=say)
+                desks.append(stack.enter_context(desk))
             result = desks[0].run(each, observer)
             write_run(result, to_toml(each.tables), folder)
             return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -29,6 +30,7 @@ from edge_sdk.identity.claims import (
 from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
 from edge_sdk.identity.crypto_keys import new_signing_key
 from edge_sdk.identity.crypto_sealing import new_exchange_key
+from edge_sdk.identity.digested_json import undigested_json
 from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SEALING, SIGNING, TLS_KEY, IdentityCard
 from edge_sdk.transport.memory.hub import Faults
 from edge_sdk.transport.mqtt.tls import TlsFiles
@@ -75,10 +77,18 @@ def enrolled(lab: Path, *devices: str) -> list[Path]:
             broker=claim.broker,
             coordinator=claim.coordinator,
             sealing=claim.sealing,
+            own=key.public.hex(),
+            own_sealing=sealing.hex(),
         )
         key_files.write_whole(folder / ABOUT, about.to_json())
         folders.append(folder)
     return folders
+
+
+def change_card(folder: Path, **changes: str) -> None:
+    """Write another identity.json, whole and well-formed."""
+    about = IdentityCard(**undigested_json((folder / ABOUT).read_bytes()))
+    key_files.write_whole(folder / ABOUT, dataclasses.replace(about, **changes).to_json())
 
 
 def files_of(folder: Path) -> TlsFiles:

@@ -12,10 +12,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import labs
+import numpy as np
 import paho.mqtt.client as mqtt
 import pytest
 
+import edge_sdk
 from coordinator.lab import broker_settings, owner
+from edge_sdk.errors import EdgeError
 from edge_sdk.identity.claims import read_claim
 from edge_sdk.protocol import topics
 
@@ -202,6 +205,20 @@ def test_a_claim_opens_one_topic_and_a_revoked_device_none(tmp_path: Path) -> No
         opened.callback(again.close)
         labs.until(lambda: again.lost)
         assert again.up is False
+
+
+def test_a_revoked_device_that_starts_again_is_told_to_enrol_again(tmp_path: Path) -> None:
+    port = labs.free_port()
+    lab = labs.made(tmp_path, port)
+    (device,) = labs.enrolled(lab, "device-01")
+    owner.revoke_device(lab, "device-01")
+    samples = edge_sdk.Samples(np.zeros((4, 1, 8), np.float32), np.arange(4) % 2)
+    data = edge_sdk.LocalData(train=samples, test=samples)
+    model = edge_sdk.NumpyModel(2, (1, 1, 8), seed=0)
+    agent = edge_sdk.Agent(identity=device, federation="f", model=model, data=data, state=tmp_path / "state")
+    with mosquitto(lab, port), pytest.raises(EdgeError) as told:
+        agent.run()
+    assert "our certificate is revoked: ask the owner of the lab for a new claim, and enrol again" in str(told.value)
 
 
 @pytest.mark.parametrize("revoked", [False, True])

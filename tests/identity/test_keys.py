@@ -122,6 +122,10 @@ def damage_other_key(folder: Path, lab: Path) -> None:
     shutil.copy(lab.parent / "device-08" / TLS_KEY, folder / TLS_KEY)
 
 
+def damage_other_signing(folder: Path, lab: Path) -> None:
+    shutil.copy(lab.parent / "device-08" / SIGNING, folder / SIGNING)
+
+
 def damage_signing(folder: Path, _lab: Path) -> None:
     (folder / SIGNING).write_bytes((folder / SIGNING).read_bytes()[:60])
 
@@ -148,6 +152,7 @@ def damage_counter(folder: Path, _lab: Path) -> None:
         (damage_other_device, "device-08"),
         (damage_other_key, "tls.key"),
         (damage_signing, "signing.key"),
+        (damage_other_signing, "signing.key does not belong to"),
         (damage_open_to_others, "chmod 600"),
         (damage_open_tls, "chmod 600"),
         (damage_about, "identity.json"),
@@ -162,6 +167,15 @@ def test_what_is_wrong_with_a_folder_is_one_line(folder: Path, lab: Path, damage
     assert word in str(told.value)
     assert "\n" not in str(told.value)
     assert secret not in str(told.value)
+
+
+@pytest.mark.parametrize("role", [Role.COORDINATOR, Role.OPERATOR])
+def test_a_key_of_somebody_else_signs_nothing(lab: Path, tmp_path: Path, role: Role) -> None:
+    folder = Path(shutil.copytree(lab / role.value, tmp_path / role.value))
+    other = Role.OPERATOR if role is Role.COORDINATOR else Role.COORDINATOR
+    shutil.copy(lab / other.value / SIGNING, folder / SIGNING)
+    with pytest.raises(UsageError, match=r"signing\.key does not belong to .*identity\.json: restore both"):
+        open_identity(folder, role)
 
 
 @pytest.mark.parametrize(

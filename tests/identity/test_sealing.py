@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from edge_sdk.identity.claims import (
 from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
 from edge_sdk.identity.crypto_keys import is_genuine, new_signing_key
 from edge_sdk.identity.crypto_sealing import X25519Key, new_exchange_key
-from edge_sdk.identity.folder import ABOUT, SEALING, open_identity
+from edge_sdk.identity.folder import SEALING, open_identity
 from edge_sdk.identity.sealing import TAG_BYTES, Sealing, padded_bytes
 from edge_sdk.identity.signatures import FrameSigner, Key, Role, key_id, verifier
 from edge_sdk.protocol import codec
@@ -219,8 +218,7 @@ def cut(folder: Path) -> None:
 
 
 def no_public_key(folder: Path) -> None:
-    about = json.loads((folder / ABOUT).read_text())
-    (folder / ABOUT).write_text(json.dumps({**about, "sealing": "00" * 32}))
+    labs.change_card(folder, sealing="00" * 32)
 
 
 @pytest.mark.parametrize("damage", [without_key, open_to_others, cut, no_public_key])
@@ -254,8 +252,7 @@ def test_a_device_that_does_not_encrypt_is_refused(tmp_path: Path, pictures: Pat
     fleet = fleets.built(pictures, devices=2, rounds=1, quorum=1)
     first, _ = fleet.federation.roster
     labs.enrolled(labs.made(tmp_path, encrypts=True), *fleet.federation.roster)
-    about = json.loads((tmp_path / first / ABOUT).read_text())
-    (tmp_path / first / ABOUT).write_text(json.dumps({**about, "sealing": ""}))
+    labs.change_card(tmp_path / first, sealing="")
     run = fleets.Run(fleet, secured=tmp_path)
     agent = next(each.agent for each in run.devices if each.device.kit.id == first)
     agent.instance = b"of-a-process"
@@ -270,8 +267,7 @@ def test_a_coordinator_that_does_not_encrypt_is_told_of(tmp_path: Path, pictures
     first, _ = fleet.federation.roster
     labs.enrolled(labs.made(tmp_path), *fleet.federation.roster)
     key = new_exchange_key()
-    about = json.loads((tmp_path / first / ABOUT).read_text())
-    (tmp_path / first / ABOUT).write_text(json.dumps({**about, "sealing": new_exchange_key().public.hex()}))
+    labs.change_card(tmp_path / first, sealing=new_exchange_key().public.hex(), own_sealing=key.public.hex())
     (tmp_path / first / SEALING).write_bytes(key.to_pem())
     (tmp_path / first / SEALING).chmod(0o600)
     run = fleets.Run(fleet, secured=tmp_path)

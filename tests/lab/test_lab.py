@@ -270,6 +270,20 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], folder: Path, capsys: pyt
     assert capsys.readouterr().err.count("\n") == 1
 
 
+@pytest.mark.parametrize("named", [(), ("--lab", "bench")])
+def test_a_federation_with_the_name_of_the_lab_is_refused(
+    named: tuple[str, ...], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Both would use the same topics: the end of a run would end the lab's, and with it what boards tell of it."""
+    (folder / "lab.toml").write_text(to_toml(config(folder).tables), encoding="utf-8")
+    name = named[-1] if named else "lab"
+    same = ("--methods", "fedmd", "--on-devices", *BROKER, *named, "--set", f"federation.name={name}")
+    assert main(["compare", str(folder / "lab.toml"), *same]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert f"federation.name '{name}' is the lab's name, too" in told
+
+
 # -- processes ------------------------------------------------------------------------------------------------------
 
 THIRTY = 30

@@ -20,6 +20,7 @@ from edge_sdk.transport.mqtt.inbox import Inbox
 from edge_sdk.transport.mqtt.reasons import DisconnectReason
 from edge_sdk.transport.mqtt.retry import ConnectionResult, Retry, RetryDecision
 from edge_sdk.transport.mqtt.socket_loop import SocketLoop
+from edge_sdk.transport.mqtt.tls import OF_CLAIM, OF_DEVICE, OF_FILES, OF_LAB, CertificateAdvice
 from edge_sdk.transport.mqtt.url import BrokerAddress, parse_broker_url
 
 HERE = BrokerAddress("lab", 1883)
@@ -149,6 +150,27 @@ def test_errors_of_the_network_in_words(error: Exception, reason: str, final: bo
     ending = reasons.connection_failed(error, HERE, 5.0)
     assert re.search(reason, ending.reason)
     assert (ending.final, ending.slow) == (final, False)
+
+
+@pytest.mark.parametrize(
+    ("advice", "own", "authority"),
+    [
+        (OF_FILES, "--cert, --key", "--ca FILE"),
+        (OF_DEVICE, "new claim, and enrol again", "--identity"),
+        (OF_CLAIM, "new claim", "of the lab that made this claim"),
+        (OF_LAB, "the folder of the lab", "the folder of the lab"),
+    ],
+)
+def test_what_to_do_about_a_certificate_depends_on_where_it_comes_from(
+    advice: CertificateAdvice, own: str, authority: str
+) -> None:
+    """The owner of a device that enrolled gave no --cert, and has no other one to give."""
+    assert authority in reasons.connection_failed(untrusted(), HERE, 5.0, advice).reason
+    alerts = ("SSLV3_ALERT_CERTIFICATE_REVOKED", "TLSV1_ALERT_UNKNOWN_CA", "TLSV1_ALERT_DECRYPT_ERROR")
+    for ending in (reasons.tls_failed(alert(each), HERE, advice) for each in alerts):
+        assert own in ending.reason
+        assert ("--cert" in ending.reason) is (advice is OF_FILES)
+        assert ending.final
 
 
 @pytest.mark.parametrize(

@@ -49,10 +49,11 @@ def revoked(device: str) -> RefusalReason:
 
 
 def restored(device: str) -> RefusalReason:
-    """The refusal of a device that counts its starts anew."""
+    """The refusal of a device that counts a start which another process with its keys has counted."""
     return RefusalReason(
         "restored",
-        f"{device} counts fewer starts than before: its identity folder came back from a backup, or is a copy",
+        f"{device}: another process with its keys has counted this start, or a later one: its identity folder came "
+        "back from a backup, or there is a copy of it",
         "ask the owner of the lab for a new claim, and enrol again",
     )
 

@@ -45,6 +45,11 @@ class Identities:
         self._speaking[device] = instance
         return alive
 
+    def is_other(self, hello: Hello) -> bool:
+        """Whether a Hello is of another instance than the device's last one; each start has an instance of its own."""
+        speaking = self._speaking.get(hello.device)
+        return bool(hello.instance) and speaking is not None and hello.instance != speaking
+
     def forget(self, device: str) -> None:
         """Forget all instances of a device."""
         self._instances.pop(device, None)

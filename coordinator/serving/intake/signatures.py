@@ -135,3 +135,8 @@ def newer(stamp: Stamp, last: Stamp | None) -> bool:
     if last is None or last.key_id != stamp.key_id:
         return True
     return (stamp.boot_epoch, stamp.sequence) > (last.boot_epoch, last.sequence)
+
+
+def counts_again(stamp: Stamp, last: Stamp | None) -> bool:
+    """Whether a frame has the start of another one with the same key: one process made both, unless there is a copy."""
+    return last is not None and (stamp.key_id, stamp.boot_epoch) == (last.key_id, last.boot_epoch)

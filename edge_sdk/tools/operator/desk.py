@@ -20,7 +20,7 @@ from edge_sdk.terminal import room_of
 from edge_sdk.tools.operator.device_table import device_table
 from edge_sdk.tools.operator.link import EXPIRES_S, OperatorKeys, OperatorLink, linked
 from edge_sdk.tools.waiting import checked_timeout_s
-from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
+from edge_sdk.transport.mqtt.tls import NO_FILES, OF_LAB, TlsFiles
 from edge_sdk.transport.mqtt.url import parse_broker_url
 
 
@@ -135,5 +135,5 @@ def _reach(args: argparse.Namespace) -> tuple[str, TlsFiles, OperatorKeys | None
     own = open_identity(args.identity, Role.OPERATOR)
     url = own.broker if args.broker is None else args.broker
     if files == NO_FILES and parse_broker_url(url).tls:
-        files = TlsFiles(own.authority, own.certificate, own.tls_key)
+        files = TlsFiles(own.authority, own.certificate, own.tls_key, OF_LAB)
     return url, files, OperatorKeys(own.started(), own.coordinator_verifier())

@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass
 
 from edge_sdk.errors import UsageError
+from edge_sdk.transport.mqtt.tls import OF_FILES, CertificateAdvice
 from edge_sdk.transport.mqtt.url import BrokerAddress
 
 UNSUPPORTED_VERSION = 132
@@ -39,7 +40,8 @@ class DisconnectReason:
 _NOT_YET_VALID, _EXPIRED, _OTHER_HOST, _OTHER_IP = 9, 10, 62, 64
 """OpenSSL's codes for faults of the broker's certificate."""
 _LATER = "trying again within a minute"
-_GIVE_ANOTHER = "give one that its authority signed (--cert, --key)"
+_OWN = "{own}"
+"""Stands in a text for what to do about our certificate."""
 _ALERTS = {
     "CERTIFICATE_REQUIRED": DisconnectReason(
         "demands a certificate of this client: give --cert FILE and --key FILE", final=True
@@ -49,13 +51,14 @@ _ALERTS = {
         "knows no cipher in common",
         final=True,
     ),
-    "UNKNOWN_CA": DisconnectReason(f"does not know the authority of our certificate: {_GIVE_ANOTHER}", final=True),
-    "CERTIFICATE_REVOKED": DisconnectReason(f"says that our certificate is revoked: {_GIVE_ANOTHER}", final=True),
-    "CERTIFICATE_UNKNOWN": DisconnectReason(f"does not accept our certificate: {_GIVE_ANOTHER}", final=True),
+    "UNKNOWN_CA": DisconnectReason(f"does not know the authority of our certificate: {_OWN}", final=True),
+    "CERTIFICATE_REVOKED": DisconnectReason(f"says that our certificate is revoked: {_OWN}", final=True),
+    "CERTIFICATE_UNKNOWN": DisconnectReason(f"does not accept our certificate: {_OWN}", final=True),
+    "DECRYPT_ERROR": DisconnectReason(f"finds our certificate or its key not genuine: {_OWN}", final=True),
     "UNSUPPORTED_CERTIFICATE": DisconnectReason(
         "does not accept our certificate: make one for TLS clients", final=True
     ),
-    "ACCESS_DENIED": DisconnectReason(f"does not let our certificate in: {_GIVE_ANOTHER}", final=True),
+    "ACCESS_DENIED": DisconnectReason(f"does not let our certificate in: {_OWN}", final=True),
     "CERTIFICATE_EXPIRED": DisconnectReason(
         f"says that our certificate has expired: renew it, or set the broker's clock; {_LATER}", slow=True
     ),
@@ -71,10 +74,12 @@ _ALERTS = {
 """The meaning of each TLS alert that a broker sends; the text follows the broker's address."""
 
 
-def connection_failed(error: Exception, address: BrokerAddress, timeout_s: float) -> DisconnectReason:
+def connection_failed(
+    error: Exception, address: BrokerAddress, timeout_s: float, advice: CertificateAdvice = OF_FILES
+) -> DisconnectReason:
     """Explain an exception from the network stack."""
     if isinstance(error, ssl.SSLError):
-        return tls_failed(error, address)
+        return tls_failed(error, address, advice)
     if isinstance(error, UsageError):  # for example a certificate file that is being replaced just now
         return DisconnectReason(str(error))
     if isinstance(error, socket.gaierror):
@@ -91,21 +96,23 @@ def connection_failed(error: Exception, address: BrokerAddress, timeout_s: float
     return DisconnectReason(f"the connection with {address} failed: {error!r}")
 
 
-def tls_failed(error: ssl.SSLError, address: BrokerAddress) -> DisconnectReason:
+def tls_failed(error: ssl.SSLError, address: BrokerAddress, advice: CertificateAdvice = OF_FILES) -> DisconnectReason:
     """Explain a TLS error, and say which side has to repair it."""
     if isinstance(error, ssl.SSLCertVerificationError):
-        return _certificate_rejected(error, address)
+        return _certificate_rejected(error, address, advice)
     fault = error.reason or str(error)
     _, _, alert = fault.partition("ALERT_")
     if alert in _ALERTS:
         known = _ALERTS[alert]
-        return DisconnectReason(f"{address} {known.reason}", known.final, known.slow)
+        return DisconnectReason(f"{address} {known.reason}".replace(_OWN, advice.own), known.final, known.slow)
     if fault == "UNSUPPORTED_PROTOCOL":
         return DisconnectReason(f"{address} {_ALERTS['PROTOCOL_VERSION'].reason}", final=True)
     return DisconnectReason(f"no TLS with {address}: {fault} ({_wrong_port(address)})")
 
 
-def _certificate_rejected(error: ssl.SSLCertVerificationError, address: BrokerAddress) -> DisconnectReason:
+def _certificate_rejected(
+    error: ssl.SSLCertVerificationError, address: BrokerAddress, advice: CertificateAdvice
+) -> DisconnectReason:
     """Explain why this side does not accept the broker's certificate."""
     theirs, today = f"the TLS certificate of {address}", time.strftime("%Y-%m-%d", time.gmtime())
     if error.verify_code == _NOT_YET_VALID:
@@ -122,9 +129,7 @@ def _certificate_rejected(error: ssl.SSLCertVerificationError, address: BrokerAd
             f"{address.host} in its subjectAltName",
             final=True,
         )
-    return DisconnectReason(
-        f"{theirs} is not trusted: {error.verify_message}; name the authority that signed it (--ca FILE)", final=True
-    )
+    return DisconnectReason(f"{theirs} is not trusted: {error.verify_message}; {advice.authority}", final=True)
 
 
 def _wrong_port(address: BrokerAddress) -> str:

@@ -6,7 +6,7 @@ The broker's certificate and host name are always checked, its name is always se
 from __future__ import annotations
 
 import ssl
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
@@ -16,6 +16,33 @@ from edge_sdk.transport.mqtt.url import BrokerAddress
 HANDSHAKE_S = 5.0
 """A peer that stays silent for this many seconds does not speak TLS."""
 _CERTIFICATE, _KEY = "CERTIFICATE-----", "PRIVATE KEY-----"
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateAdvice:
+    """What to do about a certificate that one side does not accept; it depends on where our files come from."""
+
+    own: str
+    """What to do where the broker does not accept ours."""
+    authority: str
+    """What to do where we do not trust the authority of the broker's."""
+
+
+OF_FILES = CertificateAdvice(
+    "give one that its authority signed (--cert, --key)", "name the authority that signed it (--ca FILE)"
+)
+OF_DEVICE = CertificateAdvice(
+    "ask the owner of the lab for a new claim, and enrol again (edge-sdk enroll --claim FILE)",
+    "the broker is not of the lab in which this device enrolled: give the identity of the broker's lab (--identity)",
+)
+OF_CLAIM = CertificateAdvice(
+    "ask the owner of the lab for a new claim",
+    "the broker is not of the lab that made this claim: ask the owner of the broker's lab for one",
+)
+OF_LAB = CertificateAdvice(
+    "give the folder of the lab to which the broker belongs (--lab, --identity)",
+    "give the folder of the lab to which the broker belongs (--lab, --identity)",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,11 +57,13 @@ class TlsFiles:
     ca: str | Path | None = None
     certificate: str | Path | None = None
     key: str | Path | None = None
+    advice: CertificateAdvice = field(default=OF_FILES, repr=False)
+    """What to do where one side does not accept a certificate."""
 
     def absolute(self) -> TlsFiles:
         """Return the same files by paths that a change of the working directory does not move."""
         ca, certificate, key = (each and Path(each).absolute() for each in (self.ca, self.certificate, self.key))
-        return TlsFiles(ca, certificate, key)
+        return TlsFiles(ca, certificate, key, self.advice)
 
 
 NO_FILES = TlsFiles()

@@ -158,7 +158,8 @@ class _Link:
             self._connect()
             self._serve(closing)
         except Exception as error:  # noqa: BLE001  reported in the result
-            self._end(reasons.connection_failed(error, self._settings.address, CONNECT_TIMEOUT_S))
+            here, advice = self._settings.address, self._settings.tls.advice
+            self._end(reasons.connection_failed(error, here, CONNECT_TIMEOUT_S, advice))
         finally:
             self._release()
         return ConnectionResult(
@@ -390,7 +391,7 @@ class _Link:
             self._end(reasons.closed_by_broker(code.value, code.getName(), settings.client_id))
         else:
             if self._tls is not None and self._tls.fault is not None and not self._accepted:
-                self._end(reasons.tls_failed(self._tls.fault, settings.address))
+                self._end(reasons.tls_failed(self._tls.fault, settings.address, settings.tls.advice))
             self._silent = not self._accepted and self._ending is None
             self._end(reasons.connection_lost(code.getName(), settings.address, accepted=self._accepted))
 
