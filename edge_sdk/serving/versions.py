@@ -19,6 +19,11 @@ _INDEX = "index.json"
 LOST_INDEX = "the way back to models served earlier"
 
 
+def has_served(folder: Path) -> bool:
+    """Whether a device has served models from this folder: its state was written before."""
+    return (folder / _INDEX).exists()
+
+
 @dataclass(frozen=True, slots=True)
 class Version:
     """One model that was served."""
@@ -55,7 +60,7 @@ class Versions:
 
         origin: what tells the app's model from another one.
         """
-        self._folder, self._notify = folder, notify
+        self.folder, self._notify = folder, notify
         self._states: dict[int, bytes] = {}
         self.index = Index()
         self.fault = ""
@@ -114,6 +119,10 @@ class Versions:
         """Keep the figures of the model before it joined."""
         self._keep(replace(self.index, joining=dict(figures)))
 
+    def measure_joining_again(self) -> None:
+        """Forget the figures of the model before it joined: another one joins."""
+        self._keep(replace(self.index, joining=None))
+
     def forget(self) -> None:
         """Forget everything."""
         self._keep(Index(origin=self.index.origin))
@@ -123,23 +132,23 @@ class Versions:
         self.index = index
         numbers = {version.number for version in index.versions}
         self._states = {number: state for number, state in self._states.items() if number in numbers}
-        if self._folder is None:
+        if self.folder is None:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             for number, state in [*self._states.items()]:
                 replace_durably(self._file(number), state)
                 del self._states[number]  # it can be read from now on
-            replace_durably(self._folder / _INDEX, json_with_digest(asdict(index)))
+            replace_durably(self.folder / _INDEX, json_with_digest(asdict(index)))
             names = {_INDEX, *(self._file(number).name for number in numbers)}
-            for file in self._folder.iterdir():  # older models, and what a power cut left half written
+            for file in self.folder.iterdir():  # older models, and what a power cut left half written
                 if file.name not in names:
                     file.unlink()
         except OSError as error:
-            self._notify(f"{self._folder}: {error.strerror or error}; rollback() may not survive a restart")
+            self._notify(f"{self.folder}: {error.strerror or error}; rollback() may not survive a restart")
 
     def _file(self, number: int) -> Path:
-        return (self._folder or Path()) / f"{number}.model"
+        return (self.folder or Path()) / f"{number}.model"
 
 
 def _read(path: Path) -> Index:
