@@ -22,7 +22,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.callbacks import Callbacks
 from edge_sdk.data import LocalData, Raw
-from edge_sdk.device.app_model import OnNewModel, check_on_new_model
+from edge_sdk.device.app_model import ModelOrigin, OnNewModel, check_on_new_model
 from edge_sdk.device.budget import NAME as LEDGER_NAME
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.data_supply import DataSupply, OwnData
@@ -245,7 +245,8 @@ class Agent(Participant):
 
     def _deployed(self, folder: Path | None, max_drop: float | None) -> Deployment:
         """The copy of the model that `predict` uses."""
-        found = Deployment(self.bench, folder, max_drop, self._warn, origin=self.model_origin, clock=self._clock)
+        origin, alone = ModelOrigin.from_bytes(self.model_origin), self.store.saved_round() is None
+        found = Deployment(self.bench, folder, max_drop, self._warn, origin=origin, alone=alone, clock=self._clock)
         if found.fault:  # told once the app can have asked to be told
             log.warning("%s: %s", self.device, found.fault)
             self._early_news.append(found.fault)

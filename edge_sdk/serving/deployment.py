@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
+from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.serving.current import CurrentCopy
 from edge_sdk.serving.guard import LEAST_SAMPLES, Right, held_out_of, is_worse, right_on
-from edge_sdk.serving.versions import Version, Versions
+from edge_sdk.serving.versions import UNKNOWN, Version, Versions
 
 REFUSED_IN_A_ROW = 3
 """After so many models that were not served, the device takes no part for a while."""
@@ -61,18 +62,19 @@ class Deployment:
         max_drop: float | None,
         notify: Callable[[str], None],
         *,
-        origin: bytes = b"",
+        origin: ModelOrigin = UNKNOWN,
+        alone: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """folder: for the models served last; None: memory.  max_drop: None: every model is served, none measured.
 
-        origin: what tells the app's model from another one; models learnt from another one are forgotten.  clock:
-        returns the time in seconds.
+        origin: the app's model; models learnt from another one are forgotten.  alone: there is no state of the device
+        beside them, which would tell from which weights they learnt.  clock: returns the time in seconds.
         """
         check_max_drop(max_drop)
         self._bench, self._max_drop, self._notify = bench, max_drop, notify
         self._data, self._held_out = bench.data, held_out_of(bench) if max_drop is not None else None
-        self._versions = Versions(folder, notify, origin)
+        self._versions = Versions(folder, notify, origin, alone=alone)
         self._current = CurrentCopy(self._restored)
         self._changing = threading.Lock()
         self._begun = False
@@ -141,7 +143,9 @@ class Deployment:
     def _start_over(self) -> None:
         """Keep what was served with an earlier state, and measure the model that joins; forget the app's own model."""
         index, folder = self._versions.index, self._versions.folder
-        if not index.held and not any(each.rounds_done for each in index.versions):
+        copy = serving_copy(self._bench.model)
+        served = next((each for each in reversed(index.versions) if self._loads(copy, each)), None)
+        if served is None or not (index.held or any(each.rounds_done for each in index.versions)):
             self._versions.forget()
             return
         self._versions.measure_joining_again()
@@ -150,7 +154,7 @@ class Deployment:
         forget = "" if folder is None else f"; to begin without it, stop the device and delete {folder}"
         self._notify(
             "there is no state of this device: it joins with the app's model; predict() keeps the model served before, "
-            f"after round {index.versions[-1].rounds_done}, until {until}{forget}"
+            f"after round {served.rounds_done}, until {until}{forget}"
         )
 
     def joined_with(self, figures: Mapping[str, float]) -> None:

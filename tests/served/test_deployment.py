@@ -19,6 +19,7 @@ from coordinator.report.summary import summary
 from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
+from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import Damaged, UsageError
@@ -73,12 +74,12 @@ def federation(hub: Hub, name: str, rounds: int, **method: Any) -> Server:
 
 
 def device(hub: Hub, state: Path | None = None, **other: Any) -> edge_sdk.Agent:
-    given = {"data": edge_sdk.LocalData(train=TRAIN, validation=VALIDATION)} | other
+    model = edge_sdk.NumpyModel(10, (1, 8, 8), seed=1, preprocess=edge_sdk.Preprocess(scale=1 / 16))
+    given = {"model": model, "data": edge_sdk.LocalData(train=TRAIN, validation=VALIDATION)} | other
     return edge_sdk.Agent(
         federation="digits",
         broker=hub.link("left"),
         identity="left",
-        model=edge_sdk.NumpyModel(10, (1, 8, 8), seed=1, preprocess=edge_sdk.Preprocess(scale=1 / 16)),
         state=state,
         share_weights=True,
         **given,
@@ -257,6 +258,35 @@ def test_what_is_served_outlives_the_state(tmp_path: Path, how: str) -> None:
     (line,) = [line for line in news if "after round 3" in line and "joins" in line]
     assert str(tmp_path / "digits.served") in line
     assert len([line for line in news if "damaged-1" in line]) == (how != "missing")
+
+
+@pytest.mark.parametrize(("seed", "width", "kept"), [(2, 8, True), (1, 4, False)])
+def test_weights_that_an_app_draws_at_each_start_do_not_cost_what_is_served(
+    tmp_path: Path, seed: int, width: int, kept: bool
+) -> None:
+    _, said = run_rounds(Hub(), tmp_path, rounds=3)
+    lose(tmp_path, "missing")
+    drawn = edge_sdk.NumpyModel(10, (1, 8, width), seed=seed, preprocess=edge_sdk.Preprocess(scale=1 / 16))
+    cut = edge_sdk.LocalData(train=edge_sdk.Samples(X[:300, :, :width], Y[:300]))
+    agent, news = device(Hub(), tmp_path, model=drawn, data=cut), list[str]()
+    agent.on_link(news.append)
+    if kept:
+        np.testing.assert_array_equal(agent.predict(FRESH), said[3])
+    else:
+        assert agent.predict(FRESH[:, :, :width]).shape == (100, 10)
+        assert [line for line in news if "served before is lost" in line]
+    agent.store.close()
+
+
+def test_models_on_another_extractor_are_forgotten_with_a_line(tmp_path: Path) -> None:
+    bench = trained_bench()
+    served = Deployment(bench, tmp_path, 0.02, print, origin=ModelOrigin(b"body", b"weights"))
+    served.begin(fresh=True)
+    judge_and_settle(served, rounds_done=1)
+    for body, fault in ((b"body", ""), (b"other", "extractor")):
+        again = Deployment(bench, tmp_path, 0.02, print, origin=ModelOrigin(body, b"others"), alone=True)
+        assert fault in again.fault
+        assert bool(fault) == bool(again.fault)
 
 
 def test_what_an_owner_went_back_to_outlives_the_state(tmp_path: Path) -> None:
