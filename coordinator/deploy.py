@@ -54,7 +54,8 @@ from coordinator.writers.opening import NO_WRITERS, RunWriters, WriterOptions, r
 from edge_sdk import toml
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
-from edge_sdk.errors import Damaged, InUse, MissingExtra, StoreError, UsageError
+from edge_sdk.durable import refuse_emptied
+from edge_sdk.errors import InUse, MissingExtra, StoreError, UsageError
 from edge_sdk.methods.registry import method_of
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.transport.mqtt import pace as pacing
@@ -351,8 +352,7 @@ def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[
         path.unlink()
 
     def found() -> Ledger:
-        if path.exists() and path.stat().st_size == 0:
-            raise Damaged(path, "it is empty", CONTENTS.lost, CONTENTS.remedy)
+        refuse_emptied(path, CONTENTS)
         return _opened(path, folder)
 
     return opened_or_anew(found, path, quarantine=quarantine, tell=tell)

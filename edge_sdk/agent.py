@@ -22,7 +22,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.callbacks import Callbacks
 from edge_sdk.data import LocalData, Raw
-from edge_sdk.device.app_model import OnNewModel, check_on_new_model
+from edge_sdk.device.app_model import ModelOrigin, OnNewModel, check_on_new_model
 from edge_sdk.device.budget import NAME as LEDGER_NAME
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.data_supply import DataSupply, OwnData
@@ -34,7 +34,8 @@ from edge_sdk.device.participant import Participant
 from edge_sdk.device.recent_lines import RecentLines, round_lines
 from edge_sdk.device.recovery import check_owner
 from edge_sdk.device.security import DeviceSecurity
-from edge_sdk.device.store import MemoryStore, SqliteStore, Store
+from edge_sdk.device.store import CONTENTS, MemoryStore, SqliteStore, Store
+from edge_sdk.durable import is_emptied, refuse_emptied
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.identity.folder import ABOUT, Identity, open_identity
 from edge_sdk.identity.signatures import Role
@@ -56,6 +57,7 @@ from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.serving.deployment import MAX_DROP, Deployment, check_max_drop
+from edge_sdk.serving.versions import has_served
 from edge_sdk.transport.base import Disconnected, Transport, TransportEvent
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, OF_DEVICE, TlsFiles
@@ -232,7 +234,7 @@ class Agent(Participant):
                 on_new_model=on_new_model if self._closes_store else None,
                 security=DeviceSecurity(own, federation) if own else None,
             )
-            self._early_news = [*early, *self._early_news]
+            early[:], self._early_news = [*early, *self._early_news], early  # the opener adds to it at later starts
             self._deployment = self._deployed(_served_folder(state, federation), max_drop)
         except BaseException:
             let_go(self)
@@ -243,7 +245,8 @@ class Agent(Participant):
 
     def _deployed(self, folder: Path | None, max_drop: float | None) -> Deployment:
         """The copy of the model that `predict` uses."""
-        found = Deployment(self.bench, folder, max_drop, self._warn, origin=self.model_origin, clock=self._clock)
+        origin, alone = ModelOrigin.from_bytes(self.model_origin), self.store.saved_round() is None
+        found = Deployment(self.bench, folder, max_drop, self._warn, origin=origin, alone=alone, clock=self._clock)
         if found.fault:  # told once the app can have asked to be told
             log.warning("%s: %s", self.device, found.fault)
             self._early_news.append(found.fault)
@@ -286,8 +289,9 @@ class Agent(Participant):
     def rollback(self, steps: int = 1) -> int:
         """Let predict() use the model that was served before, or the one before that, until `resume` is called.
 
-        steps: 1 or 2.  Training goes on.  Returns the number of rounds that the model has learned in; 0: it is the
-        app's own.  Raises UsageError if no such model is kept, StoreError if it does not read.
+        steps: 1 or 2.  There is no way forward: the models served since are deleted.  Training goes on.  Returns the
+        number of rounds that the model has learned in; 0: it is the app's own.  Raises UsageError if no such model is
+        kept, StoreError if it does not read.
         """
         return self._deployment.rollback(steps)
 
@@ -699,14 +703,25 @@ def _opener(
     """Return what opens the store, for the first time or again; with `quarantine` a damaged file is set aside."""
     if isinstance(state, (str, Path)):
         path = Path(state) / f"{federation}.db"
-        return lambda: opened_or_anew(lambda: _opened_file(path, device), path, quarantine=quarantine, tell=tell)
+        return lambda: opened_or_anew(lambda: _opened_file(path, device, tell), path, quarantine=quarantine, tell=tell)
     store = MemoryStore() if state is None else state
     check_owner(store, device, "state")
     return lambda: store
 
 
-def _opened_file(path: Path, device: str) -> Store:
-    """Open a file that holds the state of this device, or none yet.  Raises UsageError for that of another device."""
+def _opened_file(path: Path, device: str, tell: Callable[[str], None]) -> Store:
+    """Open a file that holds the state of this device, or none yet.
+
+    tell: is called with a line about an empty file, if nothing shows that it was written before.  Raises UsageError for
+    the state of another device, Damaged if it is not as it was written.
+    """
+    if is_emptied(path) and not has_served(path.with_suffix(".served")):
+        tell(
+            f"{path}: is empty, as a first start leaves it that was cut short; this device joins anew; if it took part "
+            "before, its state is lost: stop it, and put back a copy"
+        )
+    else:
+        refuse_emptied(path, CONTENTS)
     store = SqliteStore(path)
     try:
         check_owner(store, device, str(path))

@@ -109,6 +109,18 @@ def open_database(
     return connection
 
 
+def is_emptied(path: Path) -> bool:
+    """Whether a file has no bytes and no log: it was emptied, or left so by a first start that was cut short."""
+    with as_store_error(path):
+        return path.is_file() and not path.stat().st_size and not _log_of(path)
+
+
+def refuse_emptied(path: Path, contents: Contents) -> None:
+    """Raise Damaged for an empty file.  For a database of which it is known that it was written before."""
+    if is_emptied(path):
+        raise Damaged(path, "it is empty", contents.lost, contents.remedy)
+
+
 def _log_of(path: Path | None) -> bytes:
     """Return the write-ahead log that a process has left which was killed; empty: there is none."""
     log = None if path is None else path.with_name(f"{path.name}-wal")

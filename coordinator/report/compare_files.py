@@ -208,8 +208,8 @@ def _readable(path: Path, command: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        again = f"run edge-sdk {command} again"
-        raise UsageError(f"{path}: does not read ({type(error).__name__}); {again}") from None
+        again = f"put back a copy, or run edge-sdk {command} again"
+        raise UsageError(f"{path}: does not read ({text_files.reading_fault(error)}); {again}") from None
 
 
 def _comparison_in(whole: Mapping[str, Any], folder: Path, path: Path) -> Comparison:

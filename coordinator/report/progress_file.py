@@ -189,7 +189,8 @@ def read_running(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: does not read ({type(error).__name__}); the next round replaces it") from None
+        fault = text_files.reading_fault(error)
+        raise UsageError(f"{path}: does not read ({fault}); the next round replaces it") from None
     if not isinstance(found, dict) or found.get("version") != PROGRESS_VERSION:
         raise UsageError(f"{path}: is of another version; use the edge-sdk that runs it")
     return {**found, "source": "progress"}

@@ -20,10 +20,10 @@ import json
 import os
 import statistics
 import zipfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -31,11 +31,13 @@ from coordinator.record.insight import Insight
 from coordinator.record.metrics import CURVES, PREFIXES, SHARES
 from coordinator.record.result import METERED, DeviceResult, Missed, Result, RoundResult, spread
 from coordinator.report import text_files
+from coordinator.report.progress_file import LEDGER
 from coordinator.report.summary import SUMMARY_VERSION, summary
 from coordinator.report.text_files import by_reason, csv_text
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.methods.requests import MeasuredModel
 
+T = TypeVar("T")
 INSIGHT = "insight.npz"
 OWN_TASK_COLUMNS = ("amp", "fm", "wlp", "sd", *(f"q{round(100 * share)}" for share in SHARES))
 """Columns of measures over the devices' own tasks."""
@@ -150,17 +152,17 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
     """
     folder = Path(directory)
     whole = _read_summary(folder / "summary.json")
-    rounds = _read_table(folder / "rounds.csv", [name for name in ROUND_COLUMNS if name not in LATER_COLUMNS])
-    measured = _read_table(folder / "accuracy.csv", ACCURACY_COLUMNS)
+    measured = _read_table(folder / "accuracy.csv", ACCURACY_COLUMNS, _measured_from)
+    curves = {name: _by_round(measured, name) for name in CURVES}
+    instruments = _read_instruments(folder)
+    columns = [name for name in ROUND_COLUMNS if name not in LATER_COLUMNS]
+    rounds = _read_table(folder / "rounds.csv", columns, lambda row: _round_from(row, curves, instruments))
     try:
-        instruments = _read_instruments(folder)
-        found = _result(whole, rounds, measured)
-        history = tuple(replace(entry, instruments=instruments.get(entry.round, {})) for entry in found.history)
-        return replace(found, history=history, missed=_read_missed(folder), insight=read_insight(folder))
+        found = _result(whole, [entry for entry, _ in rounds], _by_round(measured, "standalone_accuracy"))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UsageError(
-            f"{folder}: its files do not fit together ({type(error).__name__}: {error}); run it again"
-        ) from None
+        raise _unreadable(folder / "summary.json", error) from None
+    _check_complete(folder, found, [count for _, count in rounds])
+    return replace(found, missed=_read_missed(folder), insight=read_insight(folder))
 
 
 def insight_bytes(insight: Insight) -> bytes:
@@ -180,8 +182,8 @@ def read_insight(folder: Path) -> Insight | None:
         with np.load(path, allow_pickle=False) as arrays:
             known = {each.name for each in fields(Insight)}
             return Insight(**{name: arrays[name] for name in arrays.files if name in known})
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError) as error:
-        raise UsageError(f"{path}: does not read ({type(error).__name__}); remove it, or run it again") from None
+    except (OSError, ValueError, zipfile.BadZipFile, EOFError):
+        raise UsageError(f"{path}: does not read; put back a copy, or remove it, then a picture is missing") from None
 
 
 def _round_rows(result: Result) -> Iterable[dict[str, object]]:
@@ -249,17 +251,24 @@ def _read_instruments(folder: Path) -> dict[int, dict[str, dict[str, float]]]:
     """Round -> instrument -> device -> value; empty for a run from before there were instruments."""
     found: dict[int, dict[str, dict[str, float]]] = {}
     path = folder / "instruments.csv"
-    for row in _read_table(path, INSTRUMENT_COLUMNS) if path.exists() else ():
+
+    def add(row: Mapping[str, str]) -> None:
         by_name = found.setdefault(int(row["round"]), {})
         by_name.setdefault(row["instrument"], {})[row["device"]] = float(row["value"])
+
+    if path.exists():
+        _read_table(path, INSTRUMENT_COLUMNS, add)
     return found
 
 
 def _read_missed(folder: Path) -> tuple[Missed, ...]:
     """Who missed which exchange; nobody in a run from before this was noted."""
     path = folder / "missed.csv"
-    rows = _read_table(path, Missed._fields) if path.exists() else ()
-    return tuple(Missed(int(row["round"]), int(row["exchange"]), row["device"], row["reason"]) for row in rows)
+
+    def entry(row: Mapping[str, str]) -> Missed:
+        return Missed(int(row["round"]), int(row["exchange"]), row["device"], row["reason"])
+
+    return tuple(_read_table(path, Missed._fields, entry)) if path.exists() else ()
 
 
 def _accuracy_rows(result: Result) -> Iterable[dict[str, object]]:
@@ -279,20 +288,35 @@ def _accuracy_rows(result: Result) -> Iterable[dict[str, object]]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8")
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             f"{path.parent}: not a run directory, it has no {path.name}; give the folder of --out"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: cannot be read ({type(error).__name__})") from None
+        raise _unreadable(path, error) from None
+    if not text:
+        raise UsageError(f"{path}: is empty; {_remedy(path)}")
+    return text
+
+
+def _unreadable(path: Path, error: Exception) -> UsageError:
+    return UsageError(f"{path}: does not read ({text_files.reading_fault(error)}); {_remedy(path)}")
+
+
+def _remedy(path: Path) -> str:
+    """What to do about a file of a run that does not read."""
+    folder = path.parent
+    if (folder / LEDGER).exists():
+        return "put back a copy, or write it again with the command that made it and --resume"
+    return f"put back a copy, or remove {folder} and run it again"
 
 
 def _read_summary(path: Path) -> dict[str, Any]:
     try:
         whole = json.loads(_read_text(path))
     except ValueError as error:
-        raise UsageError(f"{path}: is not JSON ({error}); run it again") from None
+        raise _unreadable(path, error) from None
     version = whole.get("version") if isinstance(whole, dict) else None
     if version != SUMMARY_VERSION:
         raise UsageError(
@@ -301,20 +325,53 @@ def _read_summary(path: Path) -> dict[str, Any]:
     return dict(whole)
 
 
-def _read_table(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    reader = csv.DictReader(io.StringIO(_read_text(path)))
-    missing = set(columns) - set(reader.fieldnames or ())
+def _read_table(path: Path, columns: Sequence[str], read: Callable[[Mapping[str, str]], T]) -> list[T]:
+    """What `read` makes of each row of a CSV file.  Raises UsageError, which names the line."""
+    text = _read_text(path)
+    reader, found = csv.DictReader(io.StringIO(text)), list[T]()
+    try:
+        missing = [name for name in columns if name not in (reader.fieldnames or ())]
+        if not missing:
+            found = [read(_whole(row)) for row in reader]
+        cut = not text.endswith("\n")
+    except (ValueError, csv.Error):
+        missing, cut = [], True
     if missing:
-        raise UsageError(f"{path}: lacks the column {', '.join(sorted(missing))}; run it again")
-    return list(reader)
+        more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
+        raise UsageError(f"{path}: line 1 lacks the column {', '.join(missing[:3])}{more}; {_remedy(path)}")
+    if cut:
+        raise UsageError(f"{path}: line {reader.line_num} is cut off or changed; {_remedy(path)}")
+    return found
 
 
-def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: list[dict[str, str]]) -> Result:
-    curves = {name: _by_round(measured, name) for name in CURVES}
-    alone = _by_round(measured, "standalone_accuracy")
+def _whole(row: dict[str, str]) -> dict[str, str]:
+    """A row with a cell in each column.  Raises ValueError for others, to which csv adds None."""
+    if None in row or None in row.values():
+        raise ValueError("more or fewer cells than columns")
+    return row
+
+
+def _check_complete(folder: Path, found: Result, measured: Sequence[int | None]) -> None:
+    """Raise UsageError where the end of rounds.csv or accuracy.csv is lost.
+
+    measured: the accuracies of each round that rounds.csv tells of; None: it does not tell.
+    """
+    path = folder / "rounds.csv"
+    if len(found.history) < found.rounds_done:
+        raise UsageError(f"{path}: ends after {len(found.history)} of {found.rounds_done} rounds; {_remedy(path)}")
+    path = folder / "accuracy.csv"
+    for entry, count in zip(found.history, measured, strict=True):
+        here = len(found.learned(entry.accuracy))
+        if count is not None and here < count:
+            raise UsageError(f"{path}: has {here} of {count} accuracies after round {entry.round}; {_remedy(path)}")
+
+
+def _result(
+    whole: Mapping[str, Any], history: Iterable[RoundResult], alone: Mapping[int, Mapping[str, float]]
+) -> Result:
     return Result(
         devices=tuple(_device_from(entry) for entry in whole["per_device"]),
-        history=tuple(_round_from(row, curves) for row in rounds),
+        history=tuple(history),
         standalone_history=tuple(RoundResult(round=number, accuracy=alone[number]) for number in sorted(alone)),
         refused_devices=tuple(whole["refused_devices"]),
         warnings=tuple(whole["warnings"]),
@@ -350,11 +407,25 @@ def _result(whole: Mapping[str, Any], rounds: list[dict[str, str]], measured: li
     )
 
 
-def _by_round(rows: Iterable[Mapping[str, str]], column: str) -> dict[int, dict[str, float]]:
+class _Measured(NamedTuple):
+    """A row of accuracy.csv."""
+
+    round: int
+    device: str
+    values: Mapping[str, float]
+    """By column; those that are known."""
+
+
+def _measured_from(row: Mapping[str, str]) -> _Measured:
+    columns = (*CURVES, "standalone_accuracy")
+    return _Measured(int(row["round"]), row["device"], {name: float(row[name]) for name in columns if row[name]})
+
+
+def _by_round(rows: Iterable[_Measured], column: str) -> dict[int, dict[str, float]]:
     found: dict[int, dict[str, float]] = {}
     for row in rows:
-        if row[column]:
-            found.setdefault(int(row["round"]), {})[row["device"]] = float(row[column])
+        if column in row.values:
+            found.setdefault(row.round, {})[row.device] = row.values[column]
     return found
 
 
@@ -363,13 +434,19 @@ def _device_from(entry: Mapping[str, Any]) -> DeviceResult:
     return DeviceResult(**values | {"class_counts": tuple(entry.get("class_counts", ()))})
 
 
-def _round_from(row: Mapping[str, str], curves: Mapping[str, Mapping[int, Mapping[str, float]]]) -> RoundResult:
+def _round_from(
+    row: Mapping[str, str],
+    curves: Mapping[str, Mapping[int, Mapping[str, float]]],
+    instruments: Mapping[int, Mapping[str, Mapping[str, float]]],
+) -> tuple[RoundResult, int | None]:
+    """A round, and how many accuracies its row tells of."""
     number = int(row["round"])
     values: dict[str, Any] = {name: curve.get(number, {}) for name, curve in curves.items()}
     cells = dict(row) | {key: "0" for key in ROUND_COSTS if row[key] == ""}  # where nobody metered
     values |= {key: int(cells[key]) for key in COUNTS} | {key: float(cells[key]) for key in (*SECONDS, "device_j")}
     values |= {"declined": _counted_reasons(row.get("declined", "")), "silent": int(row.get("silent") or 0)}
-    return RoundResult(round=number, waited_for=row["waited_for"], **values)
+    values |= {"waited_for": row["waited_for"], "instruments": instruments.get(number, {})}
+    return RoundResult(round=number, **values), int(row["measured"]) if row["measured"] else None
 
 
 def _counted_reasons(text: str) -> dict[str, int]:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import os
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+
+NEW_LINE = b"\n"
 
 
 def replace_file(path: Path, content: str | bytes) -> None:
@@ -21,6 +24,17 @@ def replace_file(path: Path, content: str | bytes) -> None:
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
+
+
+def reading_fault(error: Exception) -> str:
+    """What is wrong with a file, in words, by the error that reading it raised."""
+    if isinstance(error, json.JSONDecodeError):
+        return f"line {error.lineno} is not JSON: {error.msg}"
+    if isinstance(error, UnicodeDecodeError):
+        return f"line {1 + error.object.count(NEW_LINE, 0, error.start)} is not UTF-8 text"
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    return f"it lacks {error}" if isinstance(error, KeyError) else "it is cut off or changed"
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:

@@ -41,6 +41,8 @@ class DataSupply:
         """The snapshot whose lost classes the owner was told of last; rounds without a change have the same one."""
         self.notify: Callable[[str], None] = log.info
         """Receives a line for the device's owner."""
+        self.early_news = list[str]()
+        """Lines for the owner that wait until callbacks can have been registered."""
         self.notify_classes: Callable[[str], None] = log.info
         """Receives a line that says of which classes there are samples."""
         if isinstance(data, LocalData):
@@ -92,10 +94,20 @@ class DataSupply:
             return
         found = self._store.snapshot(snapshot)
         if found is None:
-            log.warning("the samples of an unfinished round are gone; it is computed again from those here now")
             self.begin_round()
+            self._tell_of_lost_samples(self._store)
         else:
             self._use(found)
+
+    def _tell_of_lost_samples(self, store: SampleStore) -> None:
+        line = (
+            f"{store.path or 'its SampleStore in memory'}: lacks samples that this device trained on last; it goes on "
+            f"with the {len(store)} that are there now"
+        )
+        if store.path is not None:
+            line += "; if the file was emptied, deleted or replaced, stop it, and put back a copy"
+        log.warning("%s", line)
+        self.early_news.append(line)
 
     def release(self, snapshot: bytes) -> None:
         """Let the store forget what only rounds before the one with this snapshot have trained on."""

@@ -234,8 +234,9 @@ class Participant(ParticipantHooks):
 
     def connect(self) -> None:
         """Connect, with a will by which the broker announces that this device has disappeared."""
-        while self._early_news:
-            self.on_news(self._early_news.pop(0))
+        for news in (self._early_news, self.data.early_news):
+            while news:
+                self.on_news(news.pop(0))
         if self.data.waits:
             self.on_news("no labelled samples to train on yet: joins, and waits for the first ones")
         self._uplink.connect()

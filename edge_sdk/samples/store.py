@@ -19,6 +19,7 @@ from numpy.typing import ArrayLike
 
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.data import LocalData, Samples, is_whole
+from edge_sdk.durable import is_emptied
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.samples.form import Form, checked_sample, class_id, sample_id
 from edge_sdk.samples.reservoir import Reservoir, checked_split, part_of
@@ -406,6 +407,12 @@ class SampleStore:
     def _opened(self, *, quarantine: bool) -> RowFile:
         if self.path is None:
             return RowFile(None)
+        if is_emptied(self.path):
+            log.warning(
+                "%s: is empty, as a first start leaves it that was cut short; the store begins anew; if there were "
+                "samples in it, they are lost: stop, and put back a copy",
+                self.path,
+            )
         return opened_or_anew(lambda: RowFile(self.path), self.path, quarantine=quarantine, tell=log.warning)
 
     def _restore(self) -> None:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
+from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.serving.current import CurrentCopy
 from edge_sdk.serving.guard import LEAST_SAMPLES, Right, held_out_of, is_worse, right_on
-from edge_sdk.serving.versions import Version, Versions
+from edge_sdk.serving.versions import UNKNOWN, Version, Versions
 
 REFUSED_IN_A_ROW = 3
 """After so many models that were not served, the device takes no part for a while."""
@@ -61,24 +62,27 @@ class Deployment:
         max_drop: float | None,
         notify: Callable[[str], None],
         *,
-        origin: bytes = b"",
+        origin: ModelOrigin = UNKNOWN,
+        alone: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """folder: for the models served last; None: memory.  max_drop: None: every model is served, none measured.
 
-        origin: what tells the app's model from another one; models learnt from another one are forgotten.  clock:
-        returns the time in seconds.
+        origin: the app's model; models learnt from another one are forgotten.  alone: there is no state of the device
+        beside them, which would tell from which weights they learnt.  clock: returns the time in seconds.
         """
         check_max_drop(max_drop)
         self._bench, self._max_drop, self._notify = bench, max_drop, notify
         self._data, self._held_out = bench.data, held_out_of(bench) if max_drop is not None else None
-        self._versions = Versions(folder, notify, origin)
+        self._versions = Versions(folder, notify, origin, alone=alone)
         self._current = CurrentCopy(self._restored)
         self._changing = threading.Lock()
         self._begun = False
         self._mark: Right | None = None
         """Right answers of the best model served since the start, the last rollback or resume; None: not measured."""
         self._candidate: JudgedModel | None = None
+        self._catching_up = False
+        """Whether the model began again below the served one: that it is worse is then no reason to pause."""
         self._clock, self._refused = clock, 0
         self._pause_s, self._pause_ends_s = 0.0, -math.inf
 
@@ -120,10 +124,10 @@ class Deployment:
     def begin(self, *, fresh: bool) -> None:
         """Serve what was served before the restart, else the model as it is.
 
-        fresh: the device has no state yet: what may be left of an earlier one is forgotten.
+        fresh: the device has no state yet.  Models served with an earlier state stay served, and the owner is told.
         """
         if fresh:
-            self._versions.forget()
+            self._start_over()
         self._current.renew()
         if not self._versions.index.versions:
             self._versions.add(0, self._current.now().state_bytes())
@@ -135,6 +139,23 @@ class Deployment:
                 "taking part has helped; give LocalData a validation part; a SampleStore gathers one"
             )
         self._begun = True
+
+    def _start_over(self) -> None:
+        """Keep what was served with an earlier state, and measure the model that joins; forget the app's own model."""
+        index, folder = self._versions.index, self._versions.folder
+        copy = serving_copy(self._bench.model)
+        served = next((each for each in reversed(index.versions) if self._loads(copy, each)), None)
+        if served is None or not (index.held or any(each.rounds_done for each in index.versions)):
+            self._versions.forget()
+            return
+        self._versions.measure_joining_again()
+        self._catching_up = True
+        until = "agent.resume()" if index.held else "a new one is served"
+        forget = "" if folder is None else f"; to begin without it, stop the device and delete {folder}"
+        self._notify(
+            "there is no state of this device: it joins with the app's model; predict() keeps the model served before, "
+            f"after round {served.rounds_done}, until {until}{forget}"
+        )
 
     def joined_with(self, figures: Mapping[str, float]) -> None:
         """Keep the figures of the model before it joined."""
@@ -182,7 +203,7 @@ class Deployment:
             if found.fault:
                 self._refuse(found)
                 return
-            self._refused, self._pause_s = 0, 0.0
+            self._refused, self._pause_s, self._catching_up = 0, 0.0, False
             if self._versions.index.held:
                 return
             self._current.put(found.model)
@@ -191,7 +212,7 @@ class Deployment:
                 self._mark = found.right
 
     def _refuse(self, found: JudgedModel) -> None:
-        self._refused += 1
+        self._refused += not self._catching_up
         line = f"predict() keeps the model that it has, and not that after round {found.rounds_done}: {found.fault}"
         if self._refused == REFUSED_IN_A_ROW:
             self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, LONGEST_PAUSE_S)
@@ -202,7 +223,8 @@ class Deployment:
     def rollback(self, steps: int) -> int:
         """Serve the model that was served `steps` models ago until `resume`, and return its number of rounds.
 
-        Raises UsageError if it is not kept, StoreError if it does not read.
+        There is no way forward again: those served since are deleted, and the owner is told.  Raises UsageError if it
+        is not kept, StoreError if it does not read.
         """
         with self._changing:
             version = self._versions.back(steps)
@@ -211,6 +233,8 @@ class Deployment:
             self._current.put(copy)
             self._versions.return_to(version)
             self._mark, self._refused = None, 0
+        gone = "the newer one is deleted" if steps == 1 else f"the {steps} newer ones are deleted"
+        self._notify(f"predict() uses the model after round {version.rounds_done} until agent.resume(); {gone}")
         return version.rounds_done
 
     def resume(self) -> None:

@@ -11,12 +11,19 @@ from typing import Any
 from edge_sdk.at_rest.digests import checked_json, json_with_digest
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.data import is_whole
+from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.errors import Damaged, StoreError, UsageError
 
 KEPT = 3
 """The served model and the two before it."""
 _INDEX = "index.json"
+UNKNOWN = ModelOrigin(b"", b"")
 LOST_INDEX = "the way back to models served earlier"
+
+
+def has_served(folder: Path) -> bool:
+    """Whether a device has served models from this folder: its state was written before."""
+    return (folder / _INDEX).exists()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +49,8 @@ class Index:
     """The figures of the model before it joined; None: not measured."""
     origin: str = ""
     """The SHA-256 of what tells the app's model, from which all versions were learnt, from another one."""
+    frozen: str = ""
+    """The SHA-256 of the part of that which never changes: states fit no model with another one; empty: not kept."""
 
 
 class Versions:
@@ -50,16 +59,19 @@ class Versions:
     A disk that fails costs the way back after a restart, and nothing else: `notify` is told.
     """
 
-    def __init__(self, folder: Path | None, notify: Callable[[str], None], origin: bytes = b"") -> None:
+    def __init__(
+        self, folder: Path | None, notify: Callable[[str], None], origin: ModelOrigin = UNKNOWN, *, alone: bool = False
+    ) -> None:
         """Read the index; a damaged one counts as none, and so does one of models learnt from another model of the app.
 
-        origin: what tells the app's model from another one.
+        origin: that model.  alone: no state of the device tells from which weights it learnt: then other weights are
+        no other model, for an app may draw them at each start.
         """
-        self._folder, self._notify = folder, notify
+        self.folder, self._notify = folder, notify
         self._states: dict[int, bytes] = {}
         self.index = Index()
         self.fault = ""
-        """Why the index of earlier models did not read, in one line; empty: it did, or there was none."""
+        """Why earlier models are forgotten though nobody asked for it, in one line; empty: they are not."""
         if folder is not None and (folder / _INDEX).exists():
             try:
                 self.index = _read(folder / _INDEX)
@@ -67,9 +79,14 @@ class Versions:
                 self.fault = f"{folder / _INDEX}: {error.strerror or error}; earlier models are forgotten"
             except StoreError as error:
                 self.fault = str(error)
-        learnt_from = hashlib.sha256(origin).hexdigest()
-        if self.index.origin != learnt_from:
-            self.index = Index(origin=learnt_from)
+        mine = hashlib.sha256(origin.to_bytes()).hexdigest()
+        frozen = hashlib.sha256(origin.frozen).hexdigest()
+        if self.index.origin != mine:
+            same = alone and self.index.frozen == frozen
+            if alone and not same and any(each.rounds_done for each in self.index.versions):
+                self.fault = f"{folder}: its models were learnt on another extractor of the app; they are forgotten"
+            self.index = replace(self.index if same else Index(), origin=mine)
+        self.index = replace(self.index, frozen=frozen)
 
     def add(self, rounds_done: int, state: bytes) -> None:
         """Keep a model as the served one, and forget the oldest beyond KEPT."""
@@ -114,32 +131,36 @@ class Versions:
         """Keep the figures of the model before it joined."""
         self._keep(replace(self.index, joining=dict(figures)))
 
+    def measure_joining_again(self) -> None:
+        """Forget the figures of the model before it joined: another one joins."""
+        self._keep(replace(self.index, joining=None))
+
     def forget(self) -> None:
         """Forget everything."""
-        self._keep(Index(origin=self.index.origin))
+        self._keep(Index(origin=self.index.origin, frozen=self.index.frozen))
 
     def _keep(self, index: Index) -> None:
         """Write models before the index that names them, and remove models after it; without a folder, write none."""
         self.index = index
         numbers = {version.number for version in index.versions}
         self._states = {number: state for number, state in self._states.items() if number in numbers}
-        if self._folder is None:
+        if self.folder is None:
             return
         try:
-            self._folder.mkdir(parents=True, exist_ok=True)
+            self.folder.mkdir(parents=True, exist_ok=True)
             for number, state in [*self._states.items()]:
                 replace_durably(self._file(number), state)
                 del self._states[number]  # it can be read from now on
-            replace_durably(self._folder / _INDEX, json_with_digest(asdict(index)))
+            replace_durably(self.folder / _INDEX, json_with_digest(asdict(index)))
             names = {_INDEX, *(self._file(number).name for number in numbers)}
-            for file in self._folder.iterdir():  # older models, and what a power cut left half written
+            for file in self.folder.iterdir():  # older models, and what a power cut left half written
                 if file.name not in names:
                     file.unlink()
         except OSError as error:
-            self._notify(f"{self._folder}: {error.strerror or error}; rollback() may not survive a restart")
+            self._notify(f"{self.folder}: {error.strerror or error}; rollback() may not survive a restart")
 
     def _file(self, number: int) -> Path:
-        return (self._folder or Path()) / f"{number}.model"
+        return (self.folder or Path()) / f"{number}.model"
 
 
 def _read(path: Path) -> Index:
@@ -148,7 +169,7 @@ def _read(path: Path) -> Index:
         plain: dict[str, Any] = checked_json(path, path.read_bytes(), is_old=_is_old)
         versions = tuple(Version(**version) for version in plain["versions"])
         joining = None if plain["joining"] is None else {name: float(x) for name, x in plain["joining"].items()}
-        return Index(versions, bool(plain["held"]), joining, plain.get("origin", ""))
+        return Index(versions, bool(plain["held"]), joining, plain.get("origin", ""), plain.get("frozen", ""))
     except (Damaged, TypeError, ValueError, AttributeError) as error:
         found = error.found if isinstance(error, Damaged) else "its values do not fit"
         raise Damaged(path, found, LOST_INDEX, "nothing is to be done") from error
@@ -156,4 +177,4 @@ def _read(path: Path) -> Index:
 
 def _is_old(plain: Any) -> bool:
     """Return whether this is an index from before there were digests."""
-    return isinstance(plain, dict) and plain.keys() | {"origin"} == {*Index.__dataclass_fields__}
+    return isinstance(plain, dict) and plain.keys() | {"origin", "frozen"} == {*Index.__dataclass_fields__}

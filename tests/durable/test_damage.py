@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from coordinator.ledger import Ledger, Row, Slots
+from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.device.store import FinishedExchange, RoundStart, SqliteStore, Store
 from edge_sdk.errors import Damaged, StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -78,6 +79,7 @@ def contents(ledger: Ledger) -> Any:
     )
 
 
+APP = ModelOrigin(b"body", b"weights")
 ROOM: dict[str, Any] = {"classes": 3, "seed": 5}
 
 
@@ -95,14 +97,14 @@ def read_samples(path: Path) -> Any:
 
 
 def fill_served(path: Path) -> None:
-    versions = Versions(path.parent, str, b"app")
+    versions = Versions(path.parent, str, APP)
     for round_ in range(4):
         versions.add(round_, bytes([round_]) * 300)
     versions.joined_with({"accuracy": 0.25})
 
 
 def read_served(path: Path) -> Any:
-    versions = Versions(path.parent, str, b"app")
+    versions = Versions(path.parent, str, APP)
     if versions.fault:
         raise Damaged(path, versions.fault)
     return versions.index, [versions.state(each) for each in versions.index.versions]

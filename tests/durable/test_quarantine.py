@@ -116,6 +116,17 @@ def test_damaged_samples_are_set_aside(tmp_path: Path, caplog: pytest.LogCapture
     assert "samples.db.damaged-1" in caplog.text
 
 
+def test_an_empty_file_of_samples_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "samples.db"
+    path.touch()
+    for said in ("samples.db: is empty", ""):
+        caplog.clear()
+        with SampleStore(path, **ROOM) as store:
+            assert len(store) == 0
+        assert len(caplog.messages) == bool(said)
+        assert said in caplog.text
+
+
 def test_a_damaged_checkpoint_of_a_simulation_is_set_aside(pictures: Path, tmp_path: Path) -> None:
     tables = fleets.tables(pictures, "fedproto", devices=3, rounds=2)
     clean = run(tables, out=tmp_path / "clean")

@@ -11,6 +11,7 @@ import synthetic
 from coordinator.report import run_files
 from coordinator.report.run_files import read_run, write_run
 from coordinator.report.summary import summary
+from edge_sdk import cli
 from edge_sdk.errors import StoreError, UsageError
 
 NAMES = {
@@ -219,6 +220,54 @@ def test_a_damaged_run_is_told_in_one_line(tmp_path, name):
         read_run(tmp_path)
     assert str(tmp_path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def rewritten(change):
+    """Changes the content of a file."""
+    return lambda path: path.write_bytes(change(path.read_bytes()))
+
+
+def without_last_line(content):
+    return b"\n".join(content.split(b"\n")[:-2]) + b"\n"
+
+
+CUT = [
+    ("rounds.csv", rewritten(lambda content: content[:-20]), "line 4 is cut off"),
+    ("rounds.csv", rewritten(lambda content: content[:-1]), "line 4 is cut off"),
+    ("rounds.csv", rewritten(without_last_line), "ends after 2 of 3 rounds"),
+    ("rounds.csv", rewritten(lambda content: content[:40]), "line 1 lacks the column"),
+    ("rounds.csv", rewritten(lambda content: content[:0]), "is empty"),
+    ("rounds.csv", rewritten(lambda content: content[:-9] + b"\x00\xff" * 4), "line 4 is not UTF-8"),
+    ("rounds.csv", rewritten(lambda content: content[:-30] + bytes(29) + b"\n"), "line 4 is cut off"),
+    ("accuracy.csv", rewritten(lambda content: content[:-3]), "line 7 is cut off"),
+    ("accuracy.csv", rewritten(without_last_line), "has 1 of 2 accuracies after round 3"),
+    ("instruments.csv", rewritten(lambda content: content + b"1,loss,dev"), "line 2 is cut off"),
+    ("missed.csv", rewritten(lambda content: content + b"1,1,dev"), "line 2 is cut off"),
+    ("summary.json", rewritten(lambda content: content[:60]), "line 4 is not JSON"),
+    ("summary.json", rewritten(lambda content: content[:0]), "is empty"),
+    ("summary.json", rewritten(lambda content: content[:0] + b'{"version": 1}'), "lacks 'per_device'"),
+    ("federation.toml", rewritten(lambda content: content[:0] + b"a\n\xff"), "line 2 is not UTF-8"),
+]
+
+
+@pytest.mark.parametrize(("name", "damage", "found"), CUT)
+def test_report_names_the_file_the_line_and_what_to_do(tmp_path, capsys, name, damage, found):
+    write_run(synthetic.result(count=2, rounds=3), "", tmp_path)
+    damage(tmp_path / name)
+    assert cli.main(["report", str(tmp_path)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert f"{tmp_path / name}: " in line
+    assert found in line
+    assert "; put back a copy, or remove " in line
+
+
+def test_a_run_with_its_ledger_is_not_to_be_removed(tmp_path):
+    write_run(synthetic.result(count=2, rounds=3), "", tmp_path)
+    (tmp_path / "checkpoint").mkdir()
+    (tmp_path / "checkpoint" / "ledger.db").touch()
+    rewritten(without_last_line)(tmp_path / "rounds.csv")
+    with pytest.raises(UsageError, match="--resume"):
+        read_run(tmp_path)
 
 
 def test_later_versions_may_add_fields(tmp_path):

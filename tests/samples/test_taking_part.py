@@ -192,15 +192,16 @@ def test_a_restart_computes_the_round_again_from_the_same_samples(tmp_path):
     samples.close()
 
 
-def test_a_restart_with_another_store_goes_on(tmp_path, caplog):
-    hub = Hub()
+def test_a_restart_with_another_store_is_told_and_goes_on(tmp_path, caplog):
+    hub, news = Hub(), []
     server, state = federation(hub, rounds=10), tmp_path / "state"
     world = World(server, agent(hub, fill(store(tmp_path / "one.db"), 12), state=state))
     world.until(lambda: server.rounds.place.round >= 2)
     world.agents[0].store.close()
     world.agents[0].transport.close()
-    world.agents[0] = agent(hub, fill(store(tmp_path / "two.db"), 20), state=state)
-    assert "unfinished round" in caplog.text
+    world.agents[0] = agent(hub, fill(store(tmp_path / "two.db"), 20), state=state, news=news)
+    assert "two.db: lacks samples" in caplog.text
+    assert len([line for line in news if "two.db: lacks samples" in line]) == 1
     world.until(completed(server))
     assert server.record.rounds_done["left"] == 10
 

@@ -19,9 +19,10 @@ from coordinator.report.summary import summary
 from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
+from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import Damaged, UsageError
 from edge_sdk.methods.registry import load_method
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
@@ -73,12 +74,12 @@ def federation(hub: Hub, name: str, rounds: int, **method: Any) -> Server:
 
 
 def device(hub: Hub, state: Path | None = None, **other: Any) -> edge_sdk.Agent:
-    given = {"data": edge_sdk.LocalData(train=TRAIN, validation=VALIDATION)} | other
+    model = edge_sdk.NumpyModel(10, (1, 8, 8), seed=1, preprocess=edge_sdk.Preprocess(scale=1 / 16))
+    given = {"model": model, "data": edge_sdk.LocalData(train=TRAIN, validation=VALIDATION)} | other
     return edge_sdk.Agent(
         federation="digits",
         broker=hub.link("left"),
         identity="left",
-        model=edge_sdk.NumpyModel(10, (1, 8, 8), seed=1, preprocess=edge_sdk.Preprocess(scale=1 / 16)),
         state=state,
         share_weights=True,
         **given,
@@ -149,8 +150,11 @@ def run_rounds(hub: Hub, state: Path, rounds: int) -> tuple[edge_sdk.Agent, list
 def test_rollback_returns_to_either_of_the_last_two_and_survives_a_restart(tmp_path: Path) -> None:
     hub = Hub()
     agent, said = run_rounds(hub, tmp_path, rounds=4)
+    news = list[str]()
+    agent.on_link(news.append)
     np.testing.assert_array_equal(agent.predict(FRESH), said[4])
     assert agent.rollback(2) == 2
+    assert news == ["predict() uses the model after round 2 until agent.resume(); the 2 newer ones are deleted"]
     np.testing.assert_array_equal(agent.predict(FRESH), said[2])
     with pytest.raises(UsageError, match=r"^rollback\(1\): 0 "):
         agent.rollback()
@@ -223,16 +227,131 @@ def test_only_three_versions_are_kept(tmp_path: Path) -> None:
     assert sorted(file.stem for file in (tmp_path / "digits.served").glob("*.model")) == ["4", "5", "6"]
 
 
-def test_what_an_earlier_state_left_is_forgotten_with_it(tmp_path: Path) -> None:
-    hub = Hub()
-    agent, said = run_rounds(hub, tmp_path, rounds=2)
-    agent.rollback()
-    (tmp_path / "digits.db").unlink()
-    fresh, heard = device(hub, tmp_path), list[np.ndarray]()
-    fresh.on_link(lambda _line: heard.append(fresh.predict(FRESH)))
+def lose(state: Path, how: str) -> None:
+    """Delete or empty a device's state file, or damage it."""
+    file = state / "digits.db"
+    if how == "missing":
+        file.unlink()
+    else:
+        file.write_bytes(b"" if how == "empty" else bytes(4000))
+
+
+def one_more_round(hub: Hub, state: Path, **given: Any) -> tuple[edge_sdk.Agent, list[str], list[np.ndarray]]:
+    """Start again for a round; returns the agent, its lines, and what predict() said at each of them."""
+    agent, news, heard = device(hub, state, **given), list[str](), list[np.ndarray]()
+    agent.on_link(lambda line: (news.append(line), heard.append(agent.predict(FRESH))))  # type: ignore[func-returns-value]
     threading.Thread(target=federation(hub, "local", 1).run, daemon=True).start()
-    fresh.run()
-    np.testing.assert_array_equal(heard[0], said[0])
+    agent.run()
+    return agent, news, heard
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "damaged"])
+def test_what_is_served_outlives_the_state(tmp_path: Path, how: str) -> None:
+    _, said = run_rounds(Hub(), tmp_path, rounds=3)
+    lose(tmp_path, how)
+    if how != "missing":
+        with pytest.raises(Damaged, match=r"digits\.db: is damaged .*quarantine"):
+            device(Hub(), tmp_path)
+    _, news, heard = one_more_round(Hub(), tmp_path, quarantine=True)
+    for each in heard:
+        np.testing.assert_array_equal(each, said[3])
+    (line,) = [line for line in news if "after round 3" in line and "joins" in line]
+    assert str(tmp_path / "digits.served") in line
+    assert len([line for line in news if "damaged-1" in line]) == (how != "missing")
+
+
+@pytest.mark.parametrize(("seed", "width", "kept"), [(2, 8, True), (1, 4, False)])
+def test_weights_that_an_app_draws_at_each_start_do_not_cost_what_is_served(
+    tmp_path: Path, seed: int, width: int, kept: bool
+) -> None:
+    _, said = run_rounds(Hub(), tmp_path, rounds=3)
+    lose(tmp_path, "missing")
+    drawn = edge_sdk.NumpyModel(10, (1, 8, width), seed=seed, preprocess=edge_sdk.Preprocess(scale=1 / 16))
+    cut = edge_sdk.LocalData(train=edge_sdk.Samples(X[:300, :, :width], Y[:300]))
+    agent, news = device(Hub(), tmp_path, model=drawn, data=cut), list[str]()
+    agent.on_link(news.append)
+    if kept:
+        np.testing.assert_array_equal(agent.predict(FRESH), said[3])
+    else:
+        assert agent.predict(FRESH[:, :, :width]).shape == (100, 10)
+        assert [line for line in news if "served before is lost" in line]
+    agent.store.close()
+
+
+def test_models_on_another_extractor_are_forgotten_with_a_line(tmp_path: Path) -> None:
+    bench = trained_bench()
+    served = Deployment(bench, tmp_path, 0.02, print, origin=ModelOrigin(b"body", b"weights"))
+    served.begin(fresh=True)
+    judge_and_settle(served, rounds_done=1)
+    for body, fault in ((b"body", ""), (b"other", "extractor")):
+        again = Deployment(bench, tmp_path, 0.02, print, origin=ModelOrigin(body, b"others"), alone=True)
+        assert fault in again.fault
+        assert bool(fault) == bool(again.fault)
+
+
+def test_what_an_owner_went_back_to_outlives_the_state(tmp_path: Path) -> None:
+    agent, said = run_rounds(Hub(), tmp_path, rounds=2)
+    agent.rollback(2)
+    lose(tmp_path, "missing")
+    again, news, _ = one_more_round(Hub(), tmp_path)
+    np.testing.assert_array_equal(again.predict(FRESH), said[0])
+    assert [line for line in news if "until agent.resume()" in line]
+
+
+def test_an_empty_state_that_a_first_start_left_is_begun_with_a_line(tmp_path: Path) -> None:
+    (tmp_path / "digits.db").touch()
+    agent, news, _ = one_more_round(Hub(), tmp_path)
+    assert [line for line in news if "digits.db: is empty" in line]
+    assert agent.rollback() == 0
+
+
+def test_state_that_a_later_start_sets_aside_is_told(tmp_path: Path) -> None:
+    hub = Hub()
+    agent, news, _ = one_more_round(hub, tmp_path, quarantine=True)
+    lose(tmp_path, "empty")
+    threading.Thread(target=federation(hub, "local", 1).run, daemon=True).start()
+    agent.run()
+    assert len([line for line in news if "damaged-1" in line]) == 1
+
+
+def test_a_device_that_began_again_below_what_it_serves_goes_on_training(tmp_path: Path) -> None:
+    bench = trained_bench()
+    served = Deployment(bench, tmp_path, 0.02, print)
+    served.begin(fresh=True)
+    judge_and_settle(served, rounds_done=1)
+    rows, news = bench.model.head_rows(), list[str]()
+    again = Deployment(bench, tmp_path, 0.02, news.append)
+    bench.model.set_head_rows(np.arange(10), -rows)
+    again.begin(fresh=True)
+    assert again.measures_joining
+    for round_ in range(1, 5):
+        judge_and_settle(again, round_)
+        assert again.objection is None
+    assert len([line for line in news if "keeps the model that it has" in line]) == 4
+    bench.model.set_head_rows(np.arange(10), rows)
+    judge_and_settle(again, rounds_done=5)
+    assert again.rollback(1) == 1
+    bench.model.set_head_rows(np.arange(10), -rows)
+    for round_ in range(6, 9):
+        judge_and_settle(again, round_)
+    assert again.objection is not None
+
+
+def trained_bench() -> Workbench:
+    model = edge_sdk.NumpyModel(10, (1, 8, 8), seed=1, preprocess=edge_sdk.Preprocess(scale=1 / 16))
+    bench = Workbench(model, edge_sdk.LocalData(train=TRAIN, validation=VALIDATION), None)
+    bench.model.fit(
+        Batches(inputs=bench.samples, labels=bench.labels, indices=np.arange(300)[None].repeat(50, 0)),
+        (CrossEntropy(),),
+        Optim(learning_rate=0.05),
+    )
+    return bench
+
+
+def judge_and_settle(deployment: Deployment, rounds_done: int) -> None:
+    for _ in deployment.judge(rounds_done):
+        pass
+    deployment.settle()
 
 
 def test_without_held_out_samples_it_is_said_once_and_all_is_served() -> None:
@@ -268,22 +387,15 @@ def test_what_the_model_could_do_before_it_joined_is_told() -> None:
 
 
 def test_pauses_end_by_themselves_and_double_until_a_model_is_served() -> None:
-    model = edge_sdk.NumpyModel(10, (1, 8, 8), seed=1, preprocess=edge_sdk.Preprocess(scale=1 / 16))
-    bench = Workbench(model, edge_sdk.LocalData(train=TRAIN, validation=VALIDATION), None)
-    bench.model.fit(
-        Batches(inputs=bench.samples, labels=bench.labels, indices=np.arange(300)[None].repeat(50, 0)),
-        (CrossEntropy(),),
-        Optim(learning_rate=0.05),
-    )
+    bench = trained_bench()
+    model = bench.model
     now_s, news = [1000.0], list[str]()
     deployment = Deployment(bench, None, 0.02, news.append, clock=lambda: now_s[0])
     deployment.begin(fresh=True)
 
     def round_with(rows: np.ndarray) -> None:
         model.set_head_rows(np.arange(10), rows)
-        for _ in deployment.judge(1):
-            pass
-        deployment.settle()
+        judge_and_settle(deployment, rounds_done=1)
 
     rows = model.head_rows()
     for pause_s in (60.0, 120.0):
