@@ -6,24 +6,20 @@ import atexit
 import logging
 import os
 import random
-import re
 import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any, TypeVar
 
 import numpy as np
 
-from edge_sdk import samples
+from edge_sdk.agent_arguments import check_kinds, check_names, check_options, check_places, check_sensors
 from edge_sdk.arrays import Floats
-from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.callbacks import Callbacks
 from edge_sdk.data import LocalData, Raw
 from edge_sdk.device.app_model import ModelOrigin, OnNewModel, check_on_new_model
-from edge_sdk.device.budget import NAME as LEDGER_NAME
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.data_supply import DataSupply, OwnData
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
@@ -32,15 +28,13 @@ from edge_sdk.device.learner import WorkSlices
 from edge_sdk.device.link_notices import LinkNotices
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.recent_lines import RecentLines, round_lines
-from edge_sdk.device.recovery import check_owner
 from edge_sdk.device.security import DeviceSecurity
-from edge_sdk.device.store import CONTENTS, MemoryStore, SqliteStore, Store
-from edge_sdk.durable import is_emptied, refuse_emptied
+from edge_sdk.device.store import Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.identity.folder import ABOUT, Identity, open_identity
 from edge_sdk.identity.signatures import Role
 from edge_sdk.methods.requests import Evaluate
-from edge_sdk.models.base import Model, ModelSpec, serving_copy
+from edge_sdk.models.base import Model, serving_copy
 from edge_sdk.models.checks import check_logits
 from edge_sdk.models.exporting import export
 from edge_sdk.objectives import softmax
@@ -57,7 +51,7 @@ from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.serving.deployment import MAX_DROP, Deployment, check_max_drop
-from edge_sdk.serving.versions import has_served
+from edge_sdk.state_folder import StatePlaces, lasting
 from edge_sdk.transport.base import Disconnected, Transport, TransportEvent
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, OF_DEVICE, TlsFiles
@@ -70,30 +64,6 @@ POLL_S = 0.1
 INSTANCE_BYTES = 8
 AT_EXIT_S = 2.0
 """How long the end of the program waits in seconds for an agent that is running."""
-
-DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
-
-_YES_OR_NO = (bool, "True or False")
-_OPTIONS: Mapping[str, tuple[Any, str]] = {
-    "public": (PublicSet | None, "edge_sdk.PublicSet.load(path), or None to fetch it"),
-    "policy": (Policy | None, "edge_sdk.Policy(...), or None"),
-    "privacy": (Guarantee | None, "edge_sdk.privacy.release.Guarantee(epsilon, delta), or None"),
-    "meter": (PowerMeter | None, "edge_sdk.PowerMeter(watts=...), or None"),
-    "tls": (TlsFiles | None, "edge_sdk.TlsFiles(...), or None"),
-    "disclose_classes": _YES_OR_NO,
-    "share_weights": _YES_OR_NO,
-    "cloud_safe": _YES_OR_NO,
-    "quarantine": _YES_OR_NO,
-    "sends_logs": _YES_OR_NO,
-    "board": (str, "the name of the device's board, a str"),
-    "secret": (bytes, "bytes"),
-    "max_public_bytes": (int | np.integer, "a whole number of bytes"),
-    "clock": (Callable, "a function that returns the time in seconds"),
-}
-"""Arguments of an Agent: the kind of each, and what to give.  A text such as "no" is true: it would be consent."""
-_SENSES = tuple(name for name in vars(Sensors) if not name.startswith("_"))
-
-T = TypeVar("T")
 
 
 class Agent(Participant):
@@ -170,12 +140,11 @@ class Agent(Participant):
         sends_logs: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        _check_places(federation, identity, broker, state, public_cache)
-        state, public_cache = _lasting(state), _lasting(public_cache)
+        check_places(federation, identity, broker, state, public_cache)
         own = _enrolled(identity)
         device = own.name if own else Path(identity).name
-        _check_names(identity, device, federation)
-        _check_kinds(model, data, proxy)
+        check_names(identity, device, federation)
+        check_kinds(model, data, proxy)
         check_options(public=public, policy=policy, privacy=privacy, meter=meter, tls=tls, board=board, secret=secret)
         check_options(
             disclose_classes=disclose_classes,
@@ -186,10 +155,11 @@ class Agent(Participant):
             max_public_bytes=max_public_bytes,
             clock=clock,
         )
-        _check_sensors(sensors)
+        check_sensors(sensors)
         check_on_new_model(on_new_model)
         check_max_drop(max_drop)
-        ledger = BudgetLedger(_budget_file(state), privacy) if privacy is not None else None
+        places = StatePlaces(state, federation, device)
+        ledger = BudgetLedger(places.budget, privacy) if privacy is not None else None
         supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy, budget=ledger)
         self._clock = clock
         self._recent, self._sends_logs = RecentLines(), sends_logs and privacy is None
@@ -211,11 +181,10 @@ class Agent(Participant):
         self._process = os.getpid()
         self.error: Exception | None = None
         """What ended the background thread; None: it is running, or ended without an error."""
-        broker, tls = _reached_by(own, broker, tls)
-        transport = _transport(broker, f"{federation}-{device}", tls, cloud_safe=cloud_safe)
+        transport = _transport(*_reached_by(own, broker, tls), f"{federation}-{device}", cloud_safe=cloud_safe)
         early = list[str]()
-        self._open_store = _opener(state, federation, device, quarantine=quarantine, tell=early.append)
-        self._closes_store = isinstance(state, (str, Path))
+        self._open_store = places.opener(quarantine=quarantine, tell=early.append)
+        self._closes_store = places.folder is not None
         self._alone, self._name = _held_alone(model, proxy, data), f"the agent of {device} in {federation}"
         store = self._opened_alone()  # after all checks: what fails later closes it
         try:
@@ -226,16 +195,17 @@ class Agent(Participant):
                 transport=transport,
                 store=store,
                 board=board,
-                fetches_public=public_cache is not None or state is None or self._closes_store,
-                public_cache=_cache(public_cache, state),
+                fetches_public=public_cache is not None or places.keeps_public,
+                public_cache=places.public(public_cache),
                 max_public_bytes=max_public_bytes,
                 share_weights=share_weights,
                 secret=secret,
                 on_new_model=on_new_model if self._closes_store else None,
                 security=DeviceSecurity(own, federation) if own else None,
             )
-            early[:], self._early_news = [*early, *self._early_news], early  # the opener adds to it at later starts
-            self._deployment = self._deployed(_served_folder(state, federation), max_drop)
+            early += self._early_news
+            self._early_news = early  # the opener adds to it at later starts, too
+            self._deployment = self._deployed(places.served, max_drop)
         except BaseException:
             let_go(self)
             if self._closes_store:
@@ -579,7 +549,7 @@ class Agent(Participant):
 
 def _enrolled(identity: str | Path) -> Identity | None:
     """Open the identity if it is a folder of `edge-sdk enroll`; None: it is an id alone."""
-    folder = _lasting(Path(identity))
+    folder = lasting(Path(identity))
     return open_identity(folder, Role.DEVICE) if (folder / ABOUT).exists() else None
 
 
@@ -620,73 +590,6 @@ def _numbers(raw: object) -> Raw:
     return found
 
 
-def _check_places(federation: object, identity: object, broker: object, state: object, public_cache: object) -> None:
-    """Raise UsageError for what is no name, no address, or no path."""
-    if not isinstance(federation, str):
-        raise UsageError(f"federation: found {type(federation).__name__}: give its name, a str")
-    if not _is_path(identity):
-        raise UsageError(f"identity: found {_shown(identity)}: give the device's id, or the path of its folder")
-    if not isinstance(broker, str | None) and not _has(broker, "connect", "send", "poll"):
-        raise UsageError(f"broker: found {_shown(broker)}: give its address, as mqtt://HOST:1883, or a Transport")
-    if state is not None and not _is_path(state) and not _has(state, "saved_round", "round_start"):
-        raise UsageError(f"state: found {_shown(state)}: give the path of a folder, a Store, or None")
-    if public_cache is not None and not _is_path(public_cache):
-        raise UsageError(f"public_cache: found {_shown(public_cache)}: give the path of a folder, or None")
-
-
-def _lasting(place: T) -> T | Path:
-    """Return a path that stays the same one where the app changes its working directory; other objects as they are."""
-    return Path(place).absolute() if isinstance(place, (str, Path)) else place
-
-
-def _is_path(given: object) -> bool:
-    return isinstance(given, str | Path) and "\0" not in str(given)
-
-
-def _has(given: object, *methods: str) -> bool:
-    return not isinstance(given, type) and all(callable(getattr(given, name, None)) for name in methods)
-
-
-def _shown(given: object) -> str:
-    return repr(given) if isinstance(given, str | Path | int | float) else type(given).__name__
-
-
-def _check_names(identity: str | Path, device: str, federation: str) -> None:
-    """Raise UsageError for an id that no topic of the broker may hold.  device: the id in `identity`."""
-    for what, given, name in (("identity", str(identity), device), ("federation", federation, federation)):
-        if not DEVICE_ID.fullmatch(name):
-            raise UsageError(f"{what} {given!r}: use a-z, 0-9 and -, at most 36 of them")
-
-
-def _check_kinds(model: object, data: object, proxy: object) -> None:
-    """Raise UsageError for arguments that are often confused: a bare net, a pair of arrays."""
-    models = {"model": model} if proxy is None else {"model": model, "proxy": proxy}
-    for name, given in models.items():
-        if not isinstance(getattr(given, "spec", None), ModelSpec):
-            raise UsageError(
-                f"{name}: found {type(given).__name__}, which has no spec: "
-                "wrap it, as in edge_sdk.TorchModel(net, classes=10)"
-            )
-    if not isinstance(data, LocalData) and not isinstance(data, samples.SampleStore):  # whose module may not be loaded
-        raise UsageError(
-            f"data: found {type(data).__name__}: give edge_sdk.LocalData(train=edge_sdk.Samples(x, y)) of numpy "
-            "arrays, or an edge_sdk.SampleStore"
-        )
-
-
-def check_options(**given: object) -> None:
-    """Raise UsageError for an argument of an Agent, by its name, that is not of its kind, such as a path or a text."""
-    for name, option in given.items():
-        kind, meant = _OPTIONS[name]
-        if not isinstance(option, kind) or (isinstance(option, bool) and kind is not bool):
-            raise UsageError(f"{name}: found {type(option).__name__}: give {meant}")
-
-
-def _check_sensors(sensors: object) -> None:
-    if sensors is not None and not _has(sensors, *_SENSES):
-        raise UsageError(f"sensors: found {type(sensors).__name__}: give an object with {', '.join(_SENSES)}, or None")
-
-
 def _held_alone(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str, object]:
     """Return what no two agents of a process may have, by argument: models that learn, and a store of samples."""
     found: dict[str, object] = {"model": model} if model.spec.terms else {}
@@ -697,55 +600,7 @@ def _held_alone(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str
     return found if isinstance(data, LocalData) else {**found, "data": data}
 
 
-def _opener(
-    state: str | Path | Store | None, federation: str, device: str, *, quarantine: bool, tell: Callable[[str], None]
-) -> Callable[[], Store]:
-    """Return what opens the store, for the first time or again; with `quarantine` a damaged file is set aside."""
-    if isinstance(state, (str, Path)):
-        path = Path(state) / f"{federation}.db"
-        return lambda: opened_or_anew(lambda: _opened_file(path, device, tell), path, quarantine=quarantine, tell=tell)
-    store = MemoryStore() if state is None else state
-    check_owner(store, device, "state")
-    return lambda: store
-
-
-def _opened_file(path: Path, device: str, tell: Callable[[str], None]) -> Store:
-    """Open a file that holds the state of this device, or none yet.
-
-    tell: is called with a line about an empty file, if nothing shows that it was written before.  Raises UsageError for
-    the state of another device, Damaged if it is not as it was written.
-    """
-    if is_emptied(path) and not has_served(path.with_suffix(".served")):
-        tell(
-            f"{path}: is empty, as a first start leaves it that was cut short; this device joins anew; if it took part "
-            "before, its state is lost: stop it, and put back a copy"
-        )
-    else:
-        refuse_emptied(path, CONTENTS)
-    store = SqliteStore(path)
-    try:
-        check_owner(store, device, str(path))
-    except BaseException:
-        store.close()
-        raise
-    return store
-
-
-def _budget_file(state: str | Path | Store | None) -> Path | None:
-    return Path(state) / LEDGER_NAME if isinstance(state, (str, Path)) else None
-
-
-def _served_folder(state: str | Path | Store | None, federation: str) -> Path | None:
-    return Path(state) / f"{federation}.served" if isinstance(state, (str, Path)) else None
-
-
-def _cache(folder: str | Path | None, state: str | Path | Store | None) -> Path | None:
-    if folder is not None:
-        return Path(folder)
-    return Path(state) / "public" if isinstance(state, (str, Path)) else None
-
-
-def _transport(broker: str | Transport, client_id: str, tls: TlsFiles | None, *, cloud_safe: bool) -> Transport:
+def _transport(broker: str | Transport, tls: TlsFiles | None, client_id: str, *, cloud_safe: bool) -> Transport:
     if not isinstance(broker, str):
         if tls is not None or cloud_safe:
             raise UsageError(

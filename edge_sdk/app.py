@@ -10,7 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_sdk.agent import Agent, check_options
+from edge_sdk.agent import Agent
+from edge_sdk.agent_arguments import check_options
 from edge_sdk.boards.profiles import detect
 from edge_sdk.device.app_model import OnNewModel
 from edge_sdk.device.data_supply import OwnData

@@ -1,0 +1,105 @@
+"""The arguments of an Agent: of which kind each is, and what an app is told that gives another one."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from edge_sdk import samples
+from edge_sdk.data import LocalData
+from edge_sdk.errors import UsageError
+from edge_sdk.models.base import ModelSpec
+from edge_sdk.policy.energy import PowerMeter
+from edge_sdk.policy.policy import Policy
+from edge_sdk.policy.sensors import Sensors
+from edge_sdk.privacy.release import Guarantee
+from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.transport.mqtt.tls import TlsFiles
+
+_DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
+_YES_OR_NO = (bool, "True or False")
+_OPTIONS: Mapping[str, tuple[Any, str]] = {
+    "public": (PublicSet | None, "edge_sdk.PublicSet.load(path), or None to fetch it"),
+    "policy": (Policy | None, "edge_sdk.Policy(...), or None"),
+    "privacy": (Guarantee | None, "edge_sdk.privacy.release.Guarantee(epsilon, delta), or None"),
+    "meter": (PowerMeter | None, "edge_sdk.PowerMeter(watts=...), or None"),
+    "tls": (TlsFiles | None, "edge_sdk.TlsFiles(...), or None"),
+    "disclose_classes": _YES_OR_NO,
+    "share_weights": _YES_OR_NO,
+    "cloud_safe": _YES_OR_NO,
+    "quarantine": _YES_OR_NO,
+    "sends_logs": _YES_OR_NO,
+    "board": (str, "the name of the device's board, a str"),
+    "secret": (bytes, "bytes"),
+    "max_public_bytes": (int | np.integer, "a whole number of bytes"),
+    "clock": (Callable, "a function that returns the time in seconds"),
+}
+"""Arguments of an Agent: the kind of each, and what to give.  A text such as "no" is true: it would be consent."""
+_SENSES = tuple(name for name in vars(Sensors) if not name.startswith("_"))
+
+
+def check_places(federation: object, identity: object, broker: object, state: object, public_cache: object) -> None:
+    """Raise UsageError for what is no name, no address, or no path."""
+    if not isinstance(federation, str):
+        raise UsageError(f"federation: found {type(federation).__name__}: give its name, a str")
+    if not _is_path(identity):
+        raise UsageError(f"identity: found {_shown(identity)}: give the device's id, or the path of its folder")
+    if not isinstance(broker, str | None) and not _has(broker, "connect", "send", "poll"):
+        raise UsageError(f"broker: found {_shown(broker)}: give its address, as mqtt://HOST:1883, or a Transport")
+    if state is not None and not _is_path(state) and not _has(state, "saved_round", "round_start"):
+        raise UsageError(f"state: found {_shown(state)}: give the path of a folder, a Store, or None")
+    if public_cache is not None and not _is_path(public_cache):
+        raise UsageError(f"public_cache: found {_shown(public_cache)}: give the path of a folder, or None")
+
+
+def check_names(identity: str | Path, device: str, federation: str) -> None:
+    """Raise UsageError for an id that no topic of the broker may hold.  device: the id in `identity`."""
+    for what, given, name in (("identity", str(identity), device), ("federation", federation, federation)):
+        if not _DEVICE_ID.fullmatch(name):
+            raise UsageError(f"{what} {given!r}: use a-z, 0-9 and -, at most 36 of them")
+
+
+def check_kinds(model: object, data: object, proxy: object) -> None:
+    """Raise UsageError for arguments that are often confused: a bare net, a pair of arrays."""
+    models = {"model": model} if proxy is None else {"model": model, "proxy": proxy}
+    for name, given in models.items():
+        if not isinstance(getattr(given, "spec", None), ModelSpec):
+            raise UsageError(
+                f"{name}: found {type(given).__name__}, which has no spec: "
+                "wrap it, as in edge_sdk.TorchModel(net, classes=10)"
+            )
+    if not isinstance(data, LocalData) and not isinstance(data, samples.SampleStore):  # whose module may not be loaded
+        raise UsageError(
+            f"data: found {type(data).__name__}: give edge_sdk.LocalData(train=edge_sdk.Samples(x, y)) of numpy "
+            "arrays, or an edge_sdk.SampleStore"
+        )
+
+
+def check_options(**given: object) -> None:
+    """Raise UsageError for an argument of an Agent, by its name, that is not of its kind, such as a path or a text."""
+    for name, option in given.items():
+        kind, meant = _OPTIONS[name]
+        if not isinstance(option, kind) or (isinstance(option, bool) and kind is not bool):
+            raise UsageError(f"{name}: found {type(option).__name__}: give {meant}")
+
+
+def check_sensors(sensors: object) -> None:
+    """Raise UsageError for an object that cannot answer what a policy asks."""
+    if sensors is not None and not _has(sensors, *_SENSES):
+        raise UsageError(f"sensors: found {type(sensors).__name__}: give an object with {', '.join(_SENSES)}, or None")
+
+
+def _is_path(given: object) -> bool:
+    return isinstance(given, str | Path) and "\0" not in str(given)
+
+
+def _has(given: object, *methods: str) -> bool:
+    return not isinstance(given, type) and all(callable(getattr(given, name, None)) for name in methods)
+
+
+def _shown(given: object) -> str:
+    return repr(given) if isinstance(given, str | Path | int | float) else type(given).__name__

@@ -1,0 +1,87 @@
+"""The folder of a device's state: what lies where in it, and how the store of a federation is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.device.budget import NAME as LEDGER_NAME
+from edge_sdk.device.recovery import check_owner
+from edge_sdk.device.store import CONTENTS, MemoryStore, SqliteStore, Store
+from edge_sdk.durable import is_emptied, refuse_emptied
+from edge_sdk.serving.versions import has_served
+
+T = TypeVar("T")
+
+
+def lasting(place: T) -> T | Path:
+    """Return a path that stays the same one where the app changes its working directory; other objects as they are."""
+    return Path(place).absolute() if isinstance(place, (str, Path)) else place
+
+
+class StatePlaces:
+    """Where a device of one federation keeps what must survive a power cut: in a folder, a given Store, or memory."""
+
+    def __init__(self, state: str | Path | Store | None, federation: str, device: str) -> None:
+        """state: the folder, or the Store; None: memory."""
+        self._device, self._federation = device, federation
+        self._store: Store | None = None
+        self.folder: Path | None = None
+        """None: there is none."""
+        if isinstance(state, (str, Path)):
+            self.folder = lasting(Path(state))
+        else:
+            self._store = state
+
+    @property
+    def budget(self) -> Path | None:
+        """The file of the privacy ledger, which all federations of the device share; None: it is kept in memory."""
+        return None if self.folder is None else self.folder / LEDGER_NAME
+
+    @property
+    def served(self) -> Path | None:
+        """The folder of the models that are served; None: they are kept in memory."""
+        return None if self.folder is None else self.folder / f"{self._federation}.served"
+
+    def public(self, cache: str | Path | None) -> Path | None:
+        """Return the folder for fetched public sets: the given one, or one in the state; None: a temporary one."""
+        if cache is not None:
+            return lasting(Path(cache))
+        return None if self.folder is None else self.folder / "public"
+
+    @property
+    def keeps_public(self) -> bool:
+        """Whether there is a place for a fetched public set if no folder is given: an app's own Store has none."""
+        return self._store is None
+
+    def opener(self, *, quarantine: bool, tell: Callable[[str], None]) -> Callable[[], Store]:
+        """Return what opens the store, for the first time or again.
+
+        quarantine: whether a damaged file is set aside; tell: is called with a line about that, and about an empty one.
+        Raises UsageError for a Store of another device; so does what is returned for such a file.
+        """
+        if self.folder is not None:
+            path = self.folder / f"{self._federation}.db"
+            return lambda: opened_or_anew(lambda: self._file(path, tell), path, quarantine=quarantine, tell=tell)
+        store = MemoryStore() if self._store is None else self._store
+        check_owner(store, self._device, "state")
+        return lambda: store
+
+    def _file(self, path: Path, tell: Callable[[str], None]) -> Store:
+        """Open a file that holds the state of this device, or none yet.  Raises Damaged if it is not as written."""
+        if is_emptied(path) and not (self.served and has_served(self.served)):
+            tell(
+                f"{path}: is empty, as a first start leaves it that was cut short; this device joins anew; if it took "
+                "part before, its state is lost: stop it, and put back a copy"
+            )
+        else:
+            refuse_emptied(path, CONTENTS)
+        store = SqliteStore(path)
+        try:
+            check_owner(store, self._device, str(path))
+        except BaseException:
+            store.close()
+            raise
+        return store
