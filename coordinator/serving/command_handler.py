@@ -28,6 +28,7 @@ from coordinator.rounds import (
     SendReceipt,
 )
 from coordinator.serving.aggregation import Aggregation
+from coordinator.serving.assign_checks import AssignChecks
 from coordinator.serving.devices import admission
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.operators.orders import Orders
@@ -78,6 +79,7 @@ class CommandHandler:
         self._sender, self._warnings, self._orders, self._observer = sender, warnings, orders, observer
         self._work, self._state = work, state
         self._record = aggregation.record
+        self._checks = AssignChecks(spec, reduction.method)
         self._withholding: dict[str, str] = {}
         """The devices whose last upload was withheld, and why."""
         self._told_of_rounds_lost = False
@@ -149,9 +151,11 @@ class CommandHandler:
         self._observer().opened(at, invite.devices)
         try:
             shared = self._reduction.common(at)
+            self._checks.check_common(at, self._registry.hellos[invite.devices[0]], shared)
             common = self._sender.packed_common(self._chain.apply(shared), at, anybody=invite.devices[0])
             for device in invite.devices:
                 personal = self._reduction.personal(at, self._registry.numbers[device])
+                self._checks.check_personal(at, self._registry.hellos[device], personal)
                 self._record.travelled("down", {**shared, **personal})
                 if not self._sender.repeat(device, at):
                     self._sender.assign(device, at, common, self._chain.apply(personal), invite.left_s, after)

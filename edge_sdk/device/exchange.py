@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
+from edge_sdk.device.divergence import check_knowledge
 from edge_sdk.device.learner import NO_EVALUATION, Evaluation, ExchangeMetrics, Learner, ServeRequest, WorkSlices
 from edge_sdk.device.store import FinishedExchange, Kept, RoundStart, Store
 from edge_sdk.device.uplink import Uplink
@@ -99,7 +100,7 @@ class OngoingExchange:
         cost: TrainingCost,
         refused_frames: Mapping[str, int],
     ) -> None:
-        """Make the frame of the upload; the upload is empty if its numbers are not finite or too large to send.
+        """Make the frame of the upload; the upload is empty if its knowledge, such as NaN, cannot be sent.
 
         cost: what training since the last upload has cost.  refused_frames: the frames refused since then, by word.
 
@@ -112,9 +113,12 @@ class OngoingExchange:
         except (Diverged, LocalProtocolError) as error:  # not finite; or too large for the federation's encoding
             self.withhold(Diverged(str(error)), notify)
             knowledge = {}
-        self.done = FinishedExchange(
-            assign.round, assign.exchange, self.frame, uplink.frame(self._upload(knowledge, cost, refused_frames))
-        )
+        try:
+            frame = uplink.frame(self._upload(knowledge, cost, refused_frames))
+        except LocalProtocolError as error:  # a payload of another package that its own check lets pass
+            self.withhold(_why_not_sent(knowledge, error), notify)
+            frame = uplink.frame(self._upload({}, cost, refused_frames))
+        self.done = FinishedExchange(assign.round, assign.exchange, self.frame, frame)
 
     def save(self) -> None:
         """Store the exchange, then take over the method's new state.  Raises StoreError if the disk fails."""
@@ -223,3 +227,12 @@ def training_failed(error: Exception) -> TrainingFailed:
     reason = TrainingFailed(one_line(f"training failed: {type(error).__name__}"))
     reason.__cause__ = error
     return reason
+
+
+def _why_not_sent(knowledge: Mapping[str, Payload], error: LocalProtocolError) -> LearningLost:
+    """Return the reason to withhold knowledge that no frame can hold: its numbers, or its form."""
+    try:
+        check_knowledge(knowledge)
+    except Diverged as diverged:
+        return diverged
+    return TrainingFailed(one_line(str(error)))

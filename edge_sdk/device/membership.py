@@ -15,10 +15,10 @@ from edge_sdk.methods.vocabulary import requests_of
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol import codec, transforms
 from edge_sdk.protocol.codec import CommonKnowledge, Limits
-from edge_sdk.protocol.knowledge import Expect, Payload, Slot
+from edge_sdk.protocol.knowledge import Expect, Payload
 from edge_sdk.protocol.messages import Assign, FederationSpec, Message, PublicSetSpec, Upload, Welcome
 from edge_sdk.protocol.records import replace
-from edge_sdk.protocol.wires import Exchange, check_roles, expectation, expected_weights, frame_limits
+from edge_sdk.protocol.wires import Exchange, check_roles, down_slots, expectation, expected_weights, frame_limits
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Membership:
         if assign.closing != (assign.round == rounds) or assign.round > rounds or (assign.closing and assign.exchange):
             place = f"round {assign.round} of {rounds}, exchange {assign.exchange}"
             raise RemoteProtocolError("knowledge", f"{place}: out of place, or its closing flag is wrong")
-        common, personal = _fields_of(self.exchange_for(assign))
+        common, personal = down_slots(self.exchange_for(assign))
         if known is None or known.decoded is not assign.common:
             assign = self.chain.received(assign, "common", "personal")
             check_roles(assign.common, common, self.expect)
@@ -140,13 +140,6 @@ def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membershi
         limits=frame_limits(method.every_exchange, expect),
         chain=transforms.chain(spec),
     )
-
-
-def _fields_of(exchange: Exchange) -> tuple[Mapping[str, Slot], Mapping[str, Slot]]:
-    """Return the slots of what an Assign brings: of the common part, and of the personal one."""
-    down = exchange.down
-    personal = {role: slot for role, slot in down.items() if slot.personal}
-    return {role: slot for role, slot in down.items() if role not in personal} if personal else down, personal
 
 
 def _expected(spec: FederationSpec, own: ModelSpec) -> Expect:

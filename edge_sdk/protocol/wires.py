@@ -26,6 +26,13 @@ def slots_of(rows: Iterable[Exchange]) -> list[Slot]:
     return [slot for row in rows for roles in (row.down, row.up) for slot in roles.values()]
 
 
+def down_slots(exchange: Exchange) -> tuple[Mapping[str, Slot], Mapping[str, Slot]]:
+    """Return the slots of what an Assign brings: of the common part, and of the personal one."""
+    personal = {role: slot for role, slot in exchange.down.items() if slot.personal}
+    common = {role: slot for role, slot in exchange.down.items() if role not in personal} if personal else exchange.down
+    return common, personal
+
+
 def check_roles(given: Mapping[str, Payload], slots: Mapping[str, Slot], expect: Expect) -> None:
     """Raise RemoteProtocolError unless `given` is exactly what `slots` allow, each payload fit to use."""
     for role, payload in given.items():
