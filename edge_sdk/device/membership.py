@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_sdk.device import divergence
-from edge_sdk.device.workbench import handler_of
 from edge_sdk.errors import Diverged, LearningLost, NoSamples, RemoteProtocolError, TrainingFailed, UsageError
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import method_of
+from edge_sdk.methods.requests import handler_of
 from edge_sdk.methods.vocabulary import requests_of
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol import codec, transforms

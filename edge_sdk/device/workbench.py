@@ -20,10 +20,9 @@ from edge_sdk.device.meter import Meter
 from edge_sdk.device.pace import FitPace
 from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import REQUESTS, Handler, Private, Request, Source
+from edge_sdk.methods.requests import Private, Request, Source, handler_of
 from edge_sdk.models.base import Model, ModelSpec, outputs
 from edge_sdk.models.checks import check_logits
-from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.protocol.value_range import all_finite
@@ -298,21 +297,6 @@ class Workbench:
         if self._public is None:
             raise UsageError("this method needs the public set, and this device was given none: pass public=")
         return self._public, None, False
-
-
-def handler_of(kind: type[Request]) -> Handler:
-    """Return the registered handler of a class of requests.  Raises UsageError, in one line, if there is none."""
-    name = kind.__name__
-    where = registry.value(REQUESTS, name)
-    if not where:
-        raise UsageError(f"nothing serves the request {name}: register its handler in the entry points {REQUESTS}")
-    found = registry.load_entry(REQUESTS, name, "request handler")
-    if not isinstance(found, Handler) or found.request is not kind:
-        raise UsageError(
-            f"request handler {name!r}: {where} does not serve {kind.__module__}.{name}; "
-            f"{registry.remedy(REQUESTS, name)}"
-        )
-    return found
 
 
 def add_by_class(sums: NDArray[np.float64], at: Ints, rows: Floats) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+import functools
+from typing import Any, cast
 
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.vocabulary import check_registered
 from edge_sdk.protocol import registry
+from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec
 
 METHODS = "edge_sdk.methods"
@@ -29,8 +31,30 @@ def load_method(name: str) -> type[Method[Any]]:
             f"method {name!r}: {registry.value(METHODS, name)} is no class derived from edge_sdk.methods.Method; "
             f"{registry.remedy(METHODS, name)}"
         )
+    fault = _description_fault(name, cast("type", found))
+    if fault:
+        raise UsageError(f"method {name!r}: {registry.value(METHODS, name)} {fault}; {registry.remedy(METHODS, name)}")
     check_registered(found)
     return found
+
+
+@functools.cache
+def _description_fault(name: str, cls: type) -> str:
+    """Return what is wrong with what a class says of itself, in words that follow its name; empty: nothing."""
+    method: type[Method[Any]] = cls
+    for attribute in ("name", "title", "citation", "discloses"):
+        if not isinstance(getattr(method, attribute, None), str):
+            return f"has no {attribute}: give the class one, a str"
+    if method.name != name:
+        return f"has the name {method.name!r}: register it under that name"
+    if not hasattr(method, "params_type"):
+        return "names no parameters: derive it from Method[Params], where Params is a frozen dataclass"
+    try:
+        method().digest  # noqa: B018  # what fails in it fails at every use
+    except Exception as error:  # noqa: BLE001  # a class of another package may raise anything
+        told = one_line(f"{type(error).__name__}: {error}")
+        return f"cannot be made with its defaults: {told}; give each parameter a default that is a number, str or bool"
+    return ""
 
 
 def method_fault(name: str) -> str:

@@ -14,9 +14,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from edge_sdk.arrays import Doubles, Floats, Ints
+from edge_sdk.errors import UsageError
 from edge_sdk.objectives import Coupling, Objective, Optim
 from edge_sdk.objectives.optim import Part
 from edge_sdk.privacy.release import Guarantee
+from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import ClassRows
 
 REQUESTS = "edge_sdk.requests"
@@ -296,3 +298,18 @@ class Evaluate(Request):
     of_own_classes: bool = True
     """Whether figures may depend on which classes this device holds, and on the part of its data that is held out;
     if not, there is only `accuracy`."""
+
+
+def handler_of(kind: type[Request]) -> Handler:
+    """Return the registered handler of a class of requests.  Raises UsageError, in one line, if there is none."""
+    name = kind.__name__
+    where = registry.value(REQUESTS, name)
+    if not where:
+        raise UsageError(f"nothing serves the request {name}: register its handler in the entry points {REQUESTS}")
+    found = registry.load_entry(REQUESTS, name, "request handler")
+    if not isinstance(found, Handler) or found.request is not kind:
+        raise UsageError(
+            f"request handler {name!r}: {where} does not serve {kind.__module__}.{name}; "
+            f"{registry.remedy(REQUESTS, name)}"
+        )
+    return found

@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.base import Method
-from edge_sdk.methods.requests import REQUESTS, Request
+from edge_sdk.methods.requests import REQUESTS, Request, handler_of
 from edge_sdk.objectives import TERMS, Term, load_term
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import PAYLOADS, Payload
@@ -25,11 +25,14 @@ from edge_sdk.protocol.wires import slots_of
 def check_registered(method: type[Method[Any]]) -> None:
     """Raise UsageError, in one line, for the first term, request or payload of a method that is not registered.
 
-    The line names the class, and the entry point to add.  A term or payload that does not load raises its own error.
+    The line names the class, and the entry point to add.  A term, payload or handler that does not load raises its own
+    error.
     """
     for request in requests_of(method):
         name = request.__name__
         _check_entry(method, request, REQUESTS, name, "MODULE:HANDLER")
+        if not registry.is_own(REQUESTS, name):  # ours would load the device's side on a coordinator
+            handler_of(request)
     for term in sorted(_named(method, Term), key=_place):
         _check_entry(method, term, TERMS, term.name, _place(term))
     for kind in {slot.kind: None for slot in slots_of((*method.exchanges, method.closing))}:

@@ -40,6 +40,11 @@ def package(point: importlib.metadata.EntryPoint) -> str:
     return distribution.name if distribution is not None else point.value.partition(":")[0].partition(".")[0]
 
 
+def is_own(group: str, name: str) -> bool:
+    """Whether a name is registered by this package alone."""
+    return all(package(point) == OWN_PACKAGE for point in points(group).get(name, ()))
+
+
 def remedy(group: str, name: str) -> str:
     """Return what a user can do about the entry point of a name that does not work."""
     owner = package(points(group)[name][0])

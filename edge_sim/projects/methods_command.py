@@ -61,6 +61,8 @@ def command(args: argparse.Namespace) -> int:
 def _chosen(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:
     """Return the names that were given, or all.  Raises UsageError for one that is no method."""
     for name in names:
+        if name not in known and name in method_names():
+            raise UsageError(method_fault(name))
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}? " if near else ""

@@ -11,6 +11,7 @@ import pytest
 
 from coordinator.config import federation, read_settings
 from edge_sdk import plugins
+from edge_sdk.cli import main
 from edge_sdk.device.membership import join
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods import Exchange, Method, Slot
@@ -107,6 +108,65 @@ def test_a_method_with_all_parts_registered_loads(install: Callable[..., None]) 
         (METHODS, "wordy"),
         *((group, name) for group, points in PARTS.items() for name in points),
     }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Demanding:
+    weight: float
+
+
+class Nameless(Method[Params]):
+    pass
+
+
+class Untitled(Method[Params]):
+    name = "wordy"
+
+
+class Renamed(Wordy):
+    name = "fedavg"
+
+
+class Bare(Method):  # type: ignore[type-arg]  # what is forgotten here
+    name = title = citation = discloses = "wordy"
+
+
+class WithoutDefault(Method[Demanding]):
+    name = title = citation = discloses = "wordy"
+
+
+@pytest.mark.parametrize(
+    ("cls", "told"),
+    [
+        ("Nameless", "has no name"),
+        ("Untitled", "has no title"),
+        ("Renamed", "has the name 'fedavg': register it under that name"),
+        ("Bare", r"names no parameters: derive it from Method\[Params\]"),
+        ("WithoutDefault", "cannot be made with its defaults: .*weight"),
+    ],
+)
+def test_a_method_that_does_not_say_what_it_is_stops_nobody_else(
+    install: Callable[..., None], cls: str, told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(wordy=f"{__name__}:{cls}")
+    with pytest.raises(UsageError, match=f"^method 'wordy': {__name__}:{cls} {told}.*; uninstall"):
+        load_method("wordy")
+    assert main(["methods"]) == 0
+    said = capsys.readouterr()
+    assert said.err.count("method 'wordy'") == 1
+    assert "fedavg" in said.out
+    assert main(["methods", "wordy"]) == 2
+    assert cls in capsys.readouterr().err
+    assert len(plugins.plugin_faults()) == 1
+
+
+def test_a_handler_that_was_not_declared_one_is_named_when_the_settings_are_read(
+    install: Callable[..., None], register: Register
+) -> None:
+    install(without=REQUESTS)
+    register(REQUESTS, {"Ask": f"{__name__}:objective"})
+    with pytest.raises(UsageError, match=rf"'Ask': {__name__}:objective does not serve {__name__}.Ask"):
+        federation(settings_of("wordy"), classes=3)
 
 
 @pytest.mark.parametrize("group", PARTS)
