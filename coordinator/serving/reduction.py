@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from coordinator.ledger import Ledger, Slots
+from edge_sdk.errors import RunFailed
 from edge_sdk.methods.base import Method, Registered
 from edge_sdk.methods.job import has_instruments
 from edge_sdk.protocol import codec, storage
@@ -25,7 +27,7 @@ class Reduction:
         self._spec, self._ledger, self._limits, self._chain = spec, ledger, limits, chain
         self.caching = method.caching
         """How the method keeps slots; None: it has none."""
-        self.state: Any = method.begin(spec)
+        self.state: Any = _state_of(method, "begin", method.begin(spec))
         self._aggregate: Any = method.zero()
         self._left_out: tuple[str, ...] = ()
         """The devices whose uploads of the exchange that was closed last do not count."""
@@ -90,6 +92,7 @@ class Reduction:
                 gone = Contribution(number=numbers[device], samples=0, knowledge={}, before=earlier)
                 aggregate = self.method.add(aggregate, gone)
         reduced = self.method.finish(self._spec, self.state, place, aggregate)
+        _state_of(self.method, "reduce", reduced, type(self.state))
         measured: Mapping[str, float] = {}
         if contributors and has_instruments(self._spec, place.round):
             measured = self.method.instruments(self._spec, self.state, reduced, place, aggregate)
@@ -116,3 +119,11 @@ class Reduction:
         message = codec.decode(frame, self._limits).message
         found = self._chain.undo(message.knowledge) if isinstance(message, Upload) else {}
         return self.as_counted(device, found)
+
+
+def _state_of(method: Method[Any], stage: str, state: Any, like: type | None = None) -> Any:
+    """Return what a stage of a method gave as the next state.  Raises RunFailed if no checkpoint could hold it."""
+    if not dataclasses.is_dataclass(state) or (like is not None and type(state) is not like):
+        expected = "a @wire dataclass" if like is None else f"{like.__name__}, as from begin()"
+        raise RunFailed(f"method {method.name}: {stage}() gave {type(state).__name__}, expected {expected}")
+    return state

@@ -37,7 +37,7 @@ def check_weights_finite(model: Model) -> None:
 def check_knowledge(knowledge: Mapping[str, Payload]) -> None:
     """Raise Diverged if an upload holds NaN, Inf, or a number beyond MAX_MAGNITUDE."""
     for role, payload in knowledge.items():
-        for each in fields(payload):
+        for each in fields(payload) if isinstance(payload, Payload) else ():
             value = getattr(payload, each.name)
             if isinstance(value, np.ndarray) and value.dtype.kind == "f":
                 _check(role, value, MAX_MAGNITUDE)

@@ -39,7 +39,7 @@ def hold_alone(agent: object, name: str, parts: Mapping[str, object]) -> None:
             if other is not None:
                 raise UsageError(
                     f"{part}: {other.name} in this process has the same {type(each).__name__}: give each Agent one of "
-                    "its own, or stop() that agent first"
+                    "its own (a factory makes one at each call), or stop() that agent first"
                 )
         for each in parts.values():
             _holders[id(each)] = _Holder(weakref.ref(agent), os.getpid(), name)

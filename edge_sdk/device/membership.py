@@ -91,6 +91,9 @@ class Membership:
         the federation's encoding cannot carry, and RemoteProtocolError for anything else that may not be sent.
         """
         slots = {} if withheld else self.exchange_for(assign).up
+        if not isinstance(knowledge, Mapping):
+            found = f"{self.method.name}: share() gave {type(knowledge).__name__}"
+            raise RemoteProtocolError("knowledge", f"{found}, expected a dict of payloads by role")
         try:
             check_roles(knowledge, slots, self.expect)  # checks the numbers, too
         except RemoteProtocolError:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeAlias, Ty
 import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.errors import EmptyRound, MissingExtra, RemoteProtocolError
+from edge_sdk.errors import EmptyRound, LocalProtocolError, MissingExtra, RemoteProtocolError
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Evaluate, Fit, MeasuredModel, ModelRole, Private, Request
 from edge_sdk.objectives import CrossEntropy, Objective, Optim
@@ -422,7 +422,10 @@ class Method(Generic[P]):
         return {role: payload for role, payload in knowledge.items() if role in self.closing.down}
 
     def common(self, state: Any, at: ExchangeId) -> Up:
-        """Return the knowledge that goes to all devices in this exchange, without empty roles."""
+        """Return the knowledge that goes to all devices in this exchange, without empty roles.
+
+        Raises LocalProtocolError for what is no dict.
+        """
         return _there(self.down(state, at))
 
     def shown(self, state: Any, at: ExchangeId) -> Up:
@@ -430,7 +433,10 @@ class Method(Generic[P]):
         return self.common(state, at)
 
     def personal(self, state: Any, at: ExchangeId, number: int) -> Up:
-        """Return the knowledge for one device in this exchange, without empty roles."""
+        """Return the knowledge for one device in this exchange, without empty roles.
+
+        Raises LocalProtocolError for what is no dict.
+        """
         return _there(self.down_to(state, at, number))
 
     def zero(self) -> Any:
@@ -502,6 +508,10 @@ def check_batch(payload: PublicLogits | LogitGradients | PublicFeatures, spec: F
 
 
 def _there(roles: Down) -> Up:
+    if not isinstance(roles, Mapping):
+        raise LocalProtocolError(
+            f"down() or down_to() gave {type(roles).__name__}, expected a dict of payloads by role"
+        )
     return {role: payload for role, payload in roles.items() if payload is not None}
 
 

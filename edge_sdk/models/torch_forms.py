@@ -22,7 +22,19 @@ from edge_sdk.errors import EdgeError, Unsupported, UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.models.torch_anatomy import Anatomy
 from edge_sdk.models.torch_arrays import array_of, to_tensor
-from edge_sdk.objectives import HEAD, HeadTerm, Objective, Seen, Term, form_of, names_on, needed, terms
+from edge_sdk.objectives import (
+    HEAD,
+    HeadTerm,
+    Objective,
+    Seen,
+    Term,
+    form_of,
+    names_on,
+    needed,
+    slope_of,
+    terms,
+    value_of,
+)
 
 TORCH_FORMS = "edge_sdk.torch_terms"
 
@@ -197,9 +209,9 @@ def by_slope(term: Term, device: torch.device) -> Loss:
     def loss(done: Pass, step: int) -> Tensor:
         at = _place(term, done)
         seen = _seen(done, step, with_weights=term.on == "weights")
-        slope = to_tensor(np.asarray(term.slope(seen), np.float32), device)
+        slope = to_tensor(np.asarray(slope_of(term, seen, tuple(at.shape)), np.float32), device)
         change: Tensor = at - at.detach()  # 0, and differentiated it is `at`
-        return (slope * change).sum() + term.value(seen)
+        return (slope * change).sum() + value_of(term, seen)
 
     return loss
 

@@ -40,6 +40,8 @@ from edge_sdk.objectives.whole import (
     logit_gradient,
     objective_loss,
     on_features,
+    slope_of,
+    value_of,
     weight_gradient,
 )
 
@@ -93,7 +95,9 @@ __all__ = [
     "on_features",
     "optim_of",
     "schedule_of",
+    "slope_of",
     "softmax",
     "terms",
+    "value_of",
     "weight_gradient",
 ]

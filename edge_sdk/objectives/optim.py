@@ -32,7 +32,8 @@ class Optim:
     decay_all: bool = False
     """Whether biases, parameters of normalisation and the scale of a cosine head decay, too."""
     clip_norm: float = 0.0
-    """The L2 norm to which a longer gradient over all trained parameters is shortened; 0: no clipping."""
+    """The L2 norm to which a longer gradient over all trained parameters is shortened, before weight decay is added; 0:
+    no clipping."""
 
     def continues(self, before: Optim) -> bool:
         """Return whether moments that `before` made go on under these settings: the learning rate may have changed."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Real
 from typing import TypeAlias
 
 import numpy as np
 
 from edge_sdk.arrays import Floats
+from edge_sdk.errors import ModelError
 from edge_sdk.objectives.base import Seen, Term
 
 Objective: TypeAlias = tuple[Term, ...]
@@ -15,7 +17,24 @@ Objective: TypeAlias = tuple[Term, ...]
 
 def objective_loss(objective: Sequence[Term], seen: Seen) -> float:
     """Return the sum of all terms on one mini-batch.  Raises ValueError if a term's input is missing."""
-    return sum(term.value(seen) for term in objective)
+    return sum(value_of(term, seen) for term in objective)
+
+
+def value_of(term: Term, seen: Seen) -> float:
+    """Return the value of a term on one mini-batch.  Raises ModelError, which names the term, if it is no number."""
+    value = term.value(seen)
+    if not isinstance(value, Real):
+        raise ModelError(f"loss term {term.name!r}: value() gave {type(value).__name__}, expected one number")
+    return value
+
+
+def slope_of(term: Term, seen: Seen, shape: tuple[int, ...]) -> Floats:
+    """Return the slope of a term on one mini-batch.  Raises ModelError, which names the term, for another shape."""
+    slope = term.slope(seen)
+    if not isinstance(slope, np.ndarray) or slope.shape != shape:
+        found = f"an array {slope.shape}" if isinstance(slope, np.ndarray) else type(slope).__name__
+        raise ModelError(f"loss term {term.name!r}: slope() gave {found}, expected an array {shape}")
+    return slope
 
 
 def logit_gradient(objective: Sequence[Term], seen: Seen) -> Floats:
@@ -37,7 +56,7 @@ def _summed(objective: Sequence[Term], on: str, seen: Seen, like: Floats) -> Flo
     total = np.zeros_like(like)
     for term in objective:
         if term.on == on:
-            total += term.slope(seen)
+            total += slope_of(term, seen, like.shape)
     return total
 
 

@@ -79,7 +79,8 @@ class TrainSpec:
     measured."""
     schedule: Annotated[str, Text(16, "constant|step|exponential|cosine")] = field(default="constant", metadata=LATER)
     """How the learning rate changes from round to round: times schedule_factor after every schedule_every_rounds
-    rounds (step) or after each round (exponential), or along half a cosine down to schedule_floor (cosine)."""
+    rounds (step) or after each round (exponential), or along half a cosine down to schedule_floor (cosine).
+    What is trained in the closing exchange has the rate of the last round."""
     schedule_factor: Annotated[float, Real(0.0, 1.0)] | None = field(default=None, metadata=LATER)
     """The factor of step and exponential, which need one."""
     schedule_every_rounds: Annotated[int, Integer(1, 10**9)] | None = field(default=None, metadata=LATER)
@@ -93,7 +94,8 @@ class TrainSpec:
     decay_all: bool = field(default=False, metadata=LATER)
     """Whether biases, parameters of normalisation and the scale of a cosine head decay, too."""
     clip_norm: Annotated[float, Real(0.0, 1e9)] = field(default=0.0, metadata=LATER)
-    """The L2 norm to which a longer gradient over all trained parameters is shortened; 0: no clipping."""
+    """The L2 norm to which a longer gradient over all trained parameters is shortened, before weight decay is added; 0:
+    no clipping."""
     beta1: Annotated[float, Real(0.0, BELOW_1)] = field(default=0.9, metadata=LATER)
     """The decay of adam's first moment."""
     beta2: Annotated[float, Real(0.0, BELOW_1)] = field(default=0.999, metadata=LATER)

@@ -12,7 +12,7 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.clock.checkpoint import copy_store
 from edge_sim.clock.silence import AwaitedExchange, SilentDevice, why_silent
 from edge_sim.clock.whole_fleet import Figures, FleetMeasurements, Wanted
-from edge_sim.engines import own_nets
+from edge_sim.engines import brought_code
 from edge_sim.engines.untraced import Untraced, untraced_here
 from edge_sim.fleet.fleet import Device
 from edge_sim.fleet.hardware import DeviceCost, Hardware
@@ -95,7 +95,7 @@ class DeviceGroup:
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
         """Implement MeasureAll for these devices."""
-        with own_nets.as_model_error(self._brought, f" after round {rounds}"):
+        with brought_code.as_model_error(self._brought, f" after round {rounds}"):
             return self._measurements.measure(rounds, state, wanted)
 
     def models(self) -> Iterator[tuple[Device, Model]]:

@@ -18,7 +18,7 @@ from edge_sdk.methods.base import Method
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sim.engines import own_nets
+from edge_sim.engines import brought_code
 from edge_sim.engines.same_models import KnownLogits
 from edge_sim.engines.untraced import NONE, Untraced
 
@@ -120,7 +120,7 @@ def serve_alone(asked: DeviceRequest, known: KnownLogits | None = None) -> Devic
     """Compute one request with the device's own workbench; known: what other requests of this batch computed."""
     try:
         begun = min(asked.job.round + 1, asked.job.spec.rounds)  # the closing exchange belongs to the last round
-        with own_nets.as_model_error(asked.brought, f" in round {begun}"):
+        with brought_code.as_model_error(asked.brought, f" in round {begun}"):
             return _served(asked, known)
     except Exception as error:  # noqa: BLE001  # raised again where the device asked
         return error

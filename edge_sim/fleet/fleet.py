@@ -19,10 +19,12 @@ from coordinator.serving.equipment import Equipment
 from edge_sdk.arrays import Ints
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.data import Augment, LocalData, Preprocess, Samples
-from edge_sdk.errors import UsageError
-from edge_sdk.methods.registry import method_of
+from edge_sdk.errors import EdgeError, UsageError
+from edge_sdk.loading import error_text
+from edge_sdk.methods.registry import METHODS, method_of
 from edge_sdk.models.base import Model
 from edge_sdk.privacy.release import Guarantee
+from edge_sdk.protocol import registry
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config import model_rules
@@ -261,7 +263,13 @@ def _federation(config: Config, dataset: Dataset) -> Federation:
         classes=dataset.classes,
         public=dataset.public.spec if dataset.public else None,
     )
-    method_of(federation.spec).begin(federation.spec)  # raises now what the method lacks
+    method = method_of(federation.spec)
+    try:
+        method.begin(federation.spec)  # raises now what the method lacks
+    except Exception as error:
+        if isinstance(error, EdgeError) or registry.is_own(METHODS, method.name):
+            raise
+        raise UsageError(f"method {method.name}: begin() failed with {error_text(error)}") from error
     return dataclasses.replace(federation, roster=config.ids)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from edge_sdk.data import Preprocess, Raw
 from edge_sdk.errors import EdgeError, ModelError, UsageError
 from edge_sdk.loading import load_function
-from edge_sdk.models.base import Model
+from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.leaves import one_line
 from edge_sim.models.model_types import HeadKind, InputShape, ModelFile
@@ -210,9 +210,13 @@ def _own(
     except Exception as error:
         told = one_line(f"{type(error).__name__}: {error}")
         raise UsageError(f"model {name}: it failed when called with ({classes}, {shape}, {seed}): {told}") from error
-    found = getattr(getattr(model, "spec", None), "classes", None)
-    if found != classes:
-        raise UsageError(f"{name} gave {type(model).__name__} for {found} classes, expected a Model for {classes}")
+    spec = getattr(model, "spec", None)
+    if not isinstance(spec, ModelSpec):
+        raise UsageError(
+            f"{name} gave {type(model).__name__}, expected a Model: return one, as edge_sdk.TorchModel(net, {classes})"
+        )
+    if spec.classes != classes:
+        raise UsageError(f"{name} gave a {type(model).__name__} for {spec.classes} classes, expected {classes}")
     built: Model = model
     if device != "cpu" and built.spec.runtime == "torch" and "device" not in taken:
         raise UsageError(f"{name} does not take `device`, so its models cannot be on {device}; add it, for TorchModel")

@@ -18,7 +18,7 @@ from edge_sdk.methods.registry import METHODS, load_method
 from edge_sdk.protocol import registry
 from edge_sim.config.named_functions import named_functions
 from edge_sim.config.settings import Config
-from edge_sim.engines.own_nets import OURS
+from edge_sim.engines.brought_code import OURS
 
 
 def code_digests(config: Config) -> dict[str, str]:

@@ -30,7 +30,7 @@ from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.engines import choice, garbage_collection, own_nets
+from edge_sim.engines import brought_code, choice, garbage_collection
 from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet import feasible
@@ -167,7 +167,7 @@ def _run_in(
 
             def look(virtual: VirtualRun) -> None:
                 nonlocal seen, unseen
-                with own_nets.as_model_error(fleet.brought):
+                with brought_code.as_model_error(fleet.brought):
                     seen, unseen = model_insight(virtual.server, virtual.models(), fleet.dataset)
                 finished(virtual)
 
@@ -263,12 +263,13 @@ def _in_memory(
 
         use_exact_arithmetic()
     limit_threads(1)  # of numpy's library, too: several threads add in another order, and wait for one another
-    virtual = _opened(config, fleet, (ledger, stores, state), observer, checkpoints, trace=trace)
+    with brought_code.as_method_error(config.federation.method):
+        virtual = _opened(config, fleet, (ledger, stores, state), observer, checkpoints, trace=trace)
     ended = ""
     try:
         try:
-            with own_nets.as_model_error(fleet.brought):  # the coordinator may hold nets, too
-                virtual.run()
+            with brought_code.as_method_error(config.federation.method), brought_code.as_model_error(fleet.brought):
+                virtual.run()  # the coordinator may hold nets, too
         except RunEnded as why:
             ended = str(why)
         own_bytes = peak_bytes()

@@ -177,9 +177,9 @@ constant = 5
             ("my_models:missing", "does not import"),
             (":f", "expected MODULE:FUNCTION"),
             ("my_models:constant", "is not a function"),
-            ("my_models:deaf", "NumpyModel for 3 classes, expected a Model for 10"),
+            ("my_models:deaf", "gave a NumpyModel for 3 classes, expected 10"),
             ("my_models:wrong", "^the net gives 5 outputs, expected 10$"),
-            ("my_models:empty", "NoneType for None classes"),
+            ("my_models:empty", r"gave NoneType, expected a Model: return one, as edge_sdk.TorchModel\(net, 10\)"),
         ],
     )
     def test_refused(self, name: str, message: str) -> None:

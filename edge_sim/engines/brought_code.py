@@ -1,4 +1,4 @@
-"""What a net that the user brings raises: it ends a simulation with one line that names the net.
+"""What a net or a method that the user brings raises: it ends a simulation with one line that names it.
 
 A board would withhold its round and go on, for its owner to mend the net.  A simulation ends: all devices with that net
 would withhold, round after round.
@@ -13,7 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from edge_sdk.errors import EdgeError, ModelError
+from edge_sdk.errors import EdgeError, ModelError, RunFailed
+from edge_sdk.methods.registry import METHODS
+from edge_sdk.protocol import registry
 from edge_sdk.protocol.leaves import one_line
 from edge_sim.engines.memory import is_out_of_memory
 
@@ -21,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _RUNTIMES = ("torch.nn.modules.", "torch.autograd", "sklearn.", "onnxruntime.")
 """Modules that compute a net: an error that comes through them is the net's, as its samples are checked before."""
+_MORE = "edge-sdk -v simulate --engine exact shows the traceback"
 OURS = frozenset({"edge_sdk", "edge_sim", "coordinator"})
 """The packages of this project."""
 
@@ -39,24 +42,43 @@ def as_model_error(brought: Sequence[str], when: str = "") -> Iterator[None]:
         place = _place(error.__traceback__, {_root(name) for name in brought} - OURS)
         if not place:
             raise  # a mistake of our own code, whose traceback must be seen
-        log.debug("what a net raised:", exc_info=error)
-        told = one_line(f"{type(error).__name__}: {error}")
-        raise ModelError(
-            f"model {' or '.join(brought)}{when}: {told} ({place}); mend the net: "
-            "edge-sdk -v simulate --engine exact shows the traceback"
-        ) from error
+        raise ModelError(f"model {' or '.join(brought)}{when}: {_told(error, place)}; mend the net: {_MORE}") from error
 
 
-def _place(raised: TracebackType | None, roots: set[str]) -> str:
-    """Return FILE:LINE where a net raised, in its own module if the error came through it; empty: no net raised it.
+@contextmanager
+def as_method_error(method: str) -> Iterator[None]:
+    """Turn what a method of another package raises inside into a RunFailed of one line; other errors stay as they are.
 
-    roots: the top-level packages of the nets' modules.
+    method: its name.  An error counts as the method's if it came through its package.
+    """
+    try:
+        yield
+    except Exception as error:
+        if isinstance(error, EdgeError) or is_out_of_memory(error) or registry.is_own(METHODS, method):
+            raise
+        target = registry.value(METHODS, method)
+        place = _place(error.__traceback__, {_root(target)} - OURS, runtimes=())
+        if not place:
+            raise
+        raise RunFailed(f"method {method} ({target}): {_told(error, place)}; mend the method: {_MORE}") from error
+
+
+def _told(error: Exception, place: str) -> str:
+    log.debug("what it raised:", exc_info=error)
+    return f"{one_line(f'{type(error).__name__}: {error}')} ({place})"
+
+
+def _place(raised: TracebackType | None, roots: set[str], runtimes: tuple[str, ...] = _RUNTIMES) -> str:
+    """Return FILE:LINE where the user's code raised; empty: it did not.
+
+    roots: the top-level packages of that code; the last line of it counts.  runtimes: modules that run it: the last
+    line of all counts if the error came through one of them alone.
     """
     own, of_runtime, last = "", False, ""
     for frame, line in traceback.walk_tb(raised):
         module = frame.f_globals.get("__name__", "")
         last = f"{Path(frame.f_code.co_filename).name}:{line}"
-        of_runtime = of_runtime or module.startswith(_RUNTIMES)
+        of_runtime = of_runtime or module.startswith(runtimes)
         own = last if _root(module) in roots else own
     return own or (last if of_runtime else "")
 

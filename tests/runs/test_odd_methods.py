@@ -1,0 +1,61 @@
+"""What a simulation says of a method of another package that makes a mistake: one line, which says where."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import fleets
+import odd_methods
+import pytest
+
+from coordinator.config import to_toml
+from edge_sdk import cli
+from edge_sdk.methods.registry import METHODS
+from edge_sdk.objectives import TERMS
+from edge_sdk.protocol.schema import tag_of
+
+SAID = {
+    "begin": r"method odd: begin\(\) gave dict, expected a @wire dataclass",
+    "begin raises": r".*: method odd: begin\(\) failed with KeyError: 'in begin' at odd_methods\.py:\d+",
+    "down": r".*down\(\) or down_to\(\) gave NoneType, expected a dict of payloads by role",
+    "train raises": r"method odd \(odd_methods:Odd\): KeyError: 'in train' \(odd_methods\.py:\d+\); mend the method: .*",
+    "value": r"loss term 'odd': value\(\) gave ndarray, expected one number",
+    "slope": r"loss term 'odd': slope\(\) gave NoneType, expected an array \(8, 4\)",
+    "share": r"the run failed: the quorum of 3 cannot be reached: .*device-0.*",
+    "payload": r"the run failed: the quorum of 3 cannot be reached: .*device-0.*",
+    "reduce": r"the run failed: method odd: reduce\(\) gave NoneType, expected OddState, as from begin\(\)",
+    "reduce raises": r"method odd \(odd_methods:Odd\): KeyError: 'in reduce' \(odd_methods\.py:\d+\); mend the method: .*",
+}
+
+
+@pytest.fixture
+def federation(pictures: Path, tmp_path: Path, register: Any) -> Path:
+    register(METHODS, {"odd": "odd_methods:Odd"})
+    register(TERMS, {"odd": "odd_methods:OddTerm"})
+    file = tmp_path / "federation.toml"
+    file.write_text(to_toml(fleets.tables(pictures, "odd", devices=3, rounds=2)))
+    assert tag_of(odd_methods.OddState)
+    return file
+
+
+def test_a_method_without_a_mistake_runs(federation: Path, tmp_path: Path) -> None:
+    assert cli.main(["simulate", str(federation), "--out", str(tmp_path / "run")]) == 0
+
+
+@pytest.mark.parametrize("mistake", SAID)
+def test_a_mistake_is_one_line(
+    federation: Path,
+    tmp_path: Path,
+    mistake: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(odd_methods, "mistake", mistake)
+    assert cli.main(["simulate", str(federation), "--out", str(tmp_path / "run")]) in {1, 2}
+    said = capsys.readouterr()
+    assert re.fullmatch(f"edge-sdk: {SAID[mistake]}", said.err.splitlines()[-1])
+    assert "Traceback" not in said.err
+    if mistake in {"share", "payload"}:
+        assert " left: round 0: " in said.out
