@@ -77,6 +77,7 @@ def over_broker(
         with _hosts(config, fleet, url, out, server.observer.noted, quarantine=quarantine) as hosts:
             server.run(check=hosts.check, connect_within_s=CONNECT_S)
             hosts.wait(STOP_S)
+            hosts.check()  # a process ends only when all of its devices have; one of them may have stopped long ago
     return server, label
 
 
@@ -103,7 +104,7 @@ _Processes: TypeAlias = "dict[tuple[str, ...], subprocess.Popen[bytes]]"
 """The processes by the ids of the devices that share them."""
 
 
-class _Hosts:
+class DeviceProcesses:
     """The device processes of a run."""
 
     def __init__(self, processes: _Processes, logs: Path, quorum: int, tell: Callable[[str], None]) -> None:
@@ -123,8 +124,10 @@ class _Hosts:
         return "; ".join(self._dead.values()) if left < self._quorum else ""
 
     def _last_words(self, names: tuple[str, ...]) -> str:
+        """Return the last line of the log, or all lines in which its devices say why they stopped."""
         lines = (self._logs / f"{names[0]}.log").read_text(encoding="utf-8", errors="replace").splitlines()
-        return lines[-1] if lines else ""
+        stopped = [line for line in lines if line.startswith(tuple(f"{name}: " for name in names))]
+        return "; ".join(dict.fromkeys(stopped or lines[-1:]))
 
     def wait(self, timeout_s: float) -> None:
         """Wait until all processes have stopped; kill those that do not."""
@@ -143,7 +146,7 @@ def _end(process: subprocess.Popen[bytes], timeout_s: float) -> None:
 @contextmanager
 def _hosts(
     config: Config, fleet: Fleet, url: str, out: Path, tell: Callable[[str], None], *, quarantine: bool
-) -> Iterator[_Hosts]:
+) -> Iterator[DeviceProcesses]:
     folders = {device.kit.id: out / "devices" / device.kit.id for device in fleet.devices}
     for device in fleet.devices:
         device.write(folders[device.kit.id])
@@ -153,7 +156,7 @@ def _hosts(
     if password is not None:
         environment[PASSWORD_VARIABLE] = password  # not in the command, which every user of the machine can read
     processes: _Processes = {}
-    hosts = _Hosts(processes, logs, fleet.federation.policy.quorum, tell)
+    hosts = DeviceProcesses(processes, logs, fleet.federation.policy.quorum, tell)
     try:
         for group in groups(config, fleet):
             command = [sys.executable, "-m", "edge_sim.over_broker.host", "--broker", without_password(url)]
