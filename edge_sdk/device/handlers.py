@@ -12,10 +12,10 @@ from edge_sdk.arrays import Doubles, Floats
 from edge_sdk.device import divergence
 from edge_sdk.device.evaluation import NearestPrototype, personalised_accuracies, share
 from edge_sdk.device.meter import Meter
-from edge_sdk.device.private_release import keyed_noise, version_of
+from edge_sdk.device.private_release import check_finite, keyed_noise, released_once, version_of
 from edge_sdk.device.term_shares import term_shares
 from edge_sdk.device.workbench import Workbench, add_by_class, slices
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import NotReleased, StoreError, UsageError
 from edge_sdk.methods import requests
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Source, serves
@@ -210,16 +210,13 @@ def serve_release(bench: Workbench, request: requests.ReleaseSums, job: Job) -> 
         sums = sums_by_class(contributions(features, request.clip), bench.labels, bench.model.spec.classes)
         return keyed_noise(sums, cost, job.secret, version)
 
+    check_finite(features, bench.labels)
     if ledger is None or cost is None:
-        return requests.Released(make(), version, 0)
-    ledger.check_since(request.epoch)
+        return requests.Released(make(), version)
     try:
-        return requests.Released(ledger.released(version, cost, make), version, ledger.epoch)
-    except UsageError:
-        earlier = ledger.before(request.version)
-        if earlier is None:
-            raise
-        return requests.Released(earlier, request.version, ledger.epoch)
+        return released_once(ledger, version, cost, make, earlier=request.version)
+    except (UsageError, StoreError) as error:
+        raise NotReleased(str(error)) from error
 
 
 @serves(requests.HeadGradients)

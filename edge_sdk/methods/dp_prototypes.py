@@ -65,10 +65,11 @@ class State:
 @wire("dp-prototypes-device-state")
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """The version of the data that was released last, and the ledger's epoch then."""
+    """The version of the data that was released last."""
 
     version: Annotated[bytes, Blob(0, 32)] = b""
     epoch: Count = 0
+    """Not used: states that lie on devices have it."""
 
 
 DOWN = {"prototypes": Slot(ClassRows, optional=True)}
@@ -147,9 +148,9 @@ class DPPrototypes(Method[Params]):
         params, state = self.params, device.state
         insists = params.without_guarantee == "refuse"
         found: Released = yield ReleaseSums(
-            clip=params.clip, cost=self.guarantee, insists=insists, version=state.version, epoch=state.epoch
+            clip=params.clip, cost=self.guarantee, insists=insists, version=state.version
         )
-        device.state = OnDisk(found.version, found.epoch)
+        device.state = OnDisk(found.version)
         classes = np.arange(len(found.sums), dtype=np.int32)
         rows = found.sums.clip(-MAX_MAGNITUDE, MAX_MAGNITUDE).astype(np.float32)
         return {"sums": ClassRows(classes=classes, rows=rows, counts=np.ones_like(classes))}

@@ -143,7 +143,7 @@ class ClassMeans(Request):
 class ReleaseSums(Request):
     """Answered with a Released: the sums of all private samples by class, with noise, once for each version of them.
 
-    version, epoch: what the last answer said.  They serve where the budget is spent, and to notice an old ledger.
+    version: what the last answer said.  It serves where the budget is spent, and to notice an old ledger.
     """
 
     clip: float
@@ -153,7 +153,6 @@ class ReleaseSums(Request):
     insists: bool
     """Whether to raise UsageError where the guarantee does not hold."""
     version: bytes = b""
-    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -163,8 +162,6 @@ class Released:
     sums: Doubles  # (k, d + 1), as edge_sdk.privacy.release.merged takes them
     version: bytes
     """Names the data that they are of."""
-    epoch: int
-    """The budget ledger's, once they were in it; 0: there is no ledger."""
 
 
 @dataclass(frozen=True, slots=True)
