@@ -262,7 +262,12 @@ def serve_mean_loss(bench: Workbench, _request: requests.MeanLoss, _job: Job) ->
 
 @serves(requests.ReadWeights)
 def serve_read_weights(bench: Workbench, request: requests.ReadWeights, _job: Job) -> Weights:
-    """Return the weights.  Raises ModelError if the model gives more or fewer than it declares."""
+    """Return the weights.
+
+    Raises ModelError if the model gives more or fewer than it declares, UsageError for those of a model that has a
+    proxy, which never leave.
+    """
+    bench.check_may_leave()
     values = lent_weights(bench.model) if request.lent else bench.model.weights()
     if bench.model.spec.parameters:
         check_weights(bench.model.spec, values)
@@ -274,6 +279,7 @@ def serve_read_weights(bench: Workbench, request: requests.ReadWeights, _job: Jo
 @serves(requests.ReadChange)
 def serve_read_change(bench: Workbench, request: requests.ReadChange, _job: Job) -> Serving[LowRank]:
     """Factorise the change array by array; a model that does not tell the shapes of its arrays counts as one vector."""
+    bench.check_may_leave()
     spec, values = bench.model.spec, bench.model.weights()
     shapes = [as_matrix(shape) for shape in spec.shapes or ((values.size,),)]
     change = values if request.base is None else values - request.base

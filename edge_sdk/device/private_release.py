@@ -16,7 +16,16 @@ from edge_sdk.errors import NotReleased, UsageError
 from edge_sdk.methods.requests import Released
 from edge_sdk.models.base import Model
 from edge_sdk.privacy.noise import KeyedStream, discrete_gaussian
-from edge_sdk.privacy.release import FROZEN, Assumptions, Guarantee, contributions, noised, promised, sums_by_class
+from edge_sdk.privacy.release import (
+    ALL_VERSIONS,
+    FROZEN,
+    Assumptions,
+    Guarantee,
+    contributions,
+    noised,
+    promised,
+    sums_by_class,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -50,7 +59,8 @@ def release(model: Model, samples: Samples, clip: float, cost: Guarantee, ledger
         return noised(sums_by_class(added, labels, spec.classes), cost)
 
     sums = ledger.released(version_of(features, labels, clip), cost, make)
-    line = promised(Assumptions(frozen_extractor=True), Guarantee(ledger.spent_epsilon, ledger.budget.delta))
+    spent = Guarantee(ledger.spent_epsilon, ledger.budget.delta)
+    line = promised(Assumptions(frozen_extractor=True), spent, ALL_VERSIONS)
     return Release(sums, line)
 
 

@@ -135,6 +135,11 @@ class Workbench:
             raise UsageError("this method trains a proxy beside the device's own model, and there is none: give proxy=")
         return self.proxy
 
+    def check_may_leave(self) -> None:
+        """Raise UsageError for the weights of a model beside which there is a proxy: those of the proxy leave."""
+        if self.proxy is not None:
+            raise UsageError("the weights of a model that has a proxy do not leave the device: ask for the proxy's")
+
     @property
     def shared(self) -> ModelSpec:
         """The description of the model whose weights are shared: the proxy, if there is one."""
@@ -164,7 +169,9 @@ class Workbench:
             return
         begin = len(_TWO_MODELS) + 8
         if state[: len(_TWO_MODELS)] != _TWO_MODELS:
-            raise StoreError("the saved state is that of a device without a proxy: remove the state folder")
+            raise StoreError(
+                "the saved state is that of a device without a proxy: remove FEDERATION.db in the state folder"
+            )
         end = begin + int.from_bytes(state[begin - 8 : begin], "little")
         self.model.load_state(state[begin:end])
         self.proxy.model.load_state(state[end:])

@@ -113,13 +113,17 @@ class DPPrototypes(Method[Params]):
         return promised(assumptions, self.guarantee)
 
     def promise(self, hellos: Iterable[Hello]) -> Mapping[str, Scalar]:
-        """Return what the run promises; epsilon and delta only if all that they depend on holds for all devices."""
+        """Return what the run promises of one version of a device's data; a device's own budget bounds all versions.
+
+        It has epsilon and delta only if all that they depend on holds for all devices.
+        """
         assumptions, guarantee = assumed(hellos), self.guarantee
         told: dict[str, Scalar] = {"promise": promised(assumptions, guarantee)}
         if guarantee is None or assumptions != HOLDS:
             return {"mode": "C", **told}
         numbers = {"epsilon": guarantee.epsilon, "delta": guarantee.delta}
-        return {"mode": "A", **numbers, "unit": "training record", "neighbours": "one record there or not", **told}
+        about = {"unit": "training record", "neighbours": "one record there or not", "of": "one version of the data"}
+        return {"mode": "A", **numbers, **about, **told}
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Write the nearest prototype into the last layer."""

@@ -270,6 +270,7 @@ def test_a_run_predicts_from_prototypes_and_says_what_it_promises(pictures: Path
     run.finished()
     whole = summary(run.result)
     assert whole["privacy"].items() >= {"mode": "A", "epsilon": 8.0, "delta": 1e-5, "unit": "training record"}.items()
+    assert whole["privacy"]["of"] == "one version of the data"
     assert any(line.startswith("W25") and "epsilon = 8 " in line for line in whole["warnings"])
     assert run.result.metrics.keys() <= {"accuracy_mean"}
     assert whole["accuracy"]["mean"] > 0.6
