@@ -16,7 +16,7 @@
     │   └── LearningLost          a round's result is not uploaded, and is undone
     │       ├── Diverged          training led to numbers that are not finite
     │       ├── TrainingFailed    training raised an error, such as MemoryError
-    │       │   └── NotReleased   noised sums cannot be released; the device's owner is told why
+    │       ├── NotReleased       what would be uploaded may not leave; the owner is told why
     │       └── NoSamples         there is no labelled sample to train on any more
     └── RunFailed                 the federation ended without a result
         └── EmptyRound            an exchange ended without anything to aggregate
@@ -174,8 +174,10 @@ class TrainingFailed(LearningLost):
     code = "training-failed"
 
 
-class NotReleased(TrainingFailed):
-    """The sums of a device's data are not released; why stands in `remedy` alone, which stays on the device."""
+class NotReleased(LearningLost):
+    """What a device would upload may not leave it; why stands in `remedy` alone, which stays on the device."""
+
+    code = "not-released"
 
     def __init__(self, why: str = "look at this device's log") -> None:
         super().__init__("nothing was released of this device's data")

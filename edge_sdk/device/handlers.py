@@ -173,17 +173,18 @@ def serve_hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job)
     classes, at, counts = bench.by_class  # (m,), (n,), (m,)
     sums = np.zeros((len(classes), bench.model.spec.feature_dim))  # (m, d)
     soft = np.zeros((len(classes), bench.model.spec.classes))  # (m, k)
+    bare = bench.bare_classes()
     for part in slices(len(bench.samples)):
-        f = bounded(bench.features(bench.samples[part]), request.clip, cube=request.cube)
+        features = bench.features(bench.samples[part])
+        if not request.of_all:
+            bare.see(part, features)
+        f = bounded(features, request.clip, cube=request.cube)
         add_by_class(sums, at[part], f)
         add_by_class(soft, at[part], softmax(bench.model.head(f), request.temperature))
         yield
-    return HyperKnowledge(
-        classes=classes.astype(np.int32),
-        features=(sums / counts[:, None]).astype(np.float32),
-        soft=(soft / counts[:, None]).astype(np.float32),
-        counts=counts.astype(np.int32),
-    )
+    rows = bench.class_rows((sums / counts[:, None]).astype(np.float32), bare)
+    means = (soft / counts[:, None])[~bare.found].astype(np.float32)
+    return HyperKnowledge(classes=rows.classes, features=rows.rows, soft=means, counts=rows.counts)
 
 
 @serves(requests.ReleaseSums)
@@ -225,8 +226,11 @@ def serve_head_gradients(bench: Workbench, request: requests.HeadGradients, _job
     classes, at, counts = bench.by_class  # (m,), (n,), (m,)
     layer = request.layer.astype(np.float64)
     sums = np.zeros((len(classes), *layer.shape))  # (m, k, d + 1)
+    bare = bench.bare_classes()  # one sample's gradient is a multiple of its feature
     for part in slices(len(bench.samples)):
-        h = bench.features(bench.samples[part]).astype(np.float64)
+        features = bench.features(bench.samples[part])
+        bare.see(part, features)
+        h = features.astype(np.float64)
         h = np.concatenate([h, np.ones((len(h), 1))], axis=1)  # (b, d + 1)
         errors = softmax(h @ layer.T)  # (b, k)
         errors[np.arange(len(h)), bench.labels[part]] -= 1
@@ -235,7 +239,7 @@ def serve_head_gradients(bench: Workbench, request: requests.HeadGradients, _job
             sums[each] += errors[own].T @ h[own]
         yield
     rows = (sums / counts[:, None, None]).reshape(len(classes), -1).astype(np.float32)
-    return ClassRows(classes=classes.astype(np.int32), rows=rows, counts=counts.astype(np.int32))
+    return bench.class_rows(rows, bare)
 
 
 @serves(requests.BoundedShare)

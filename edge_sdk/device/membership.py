@@ -8,7 +8,15 @@ from typing import Any
 
 from edge_sdk.device import divergence
 from edge_sdk.device.workbench import handler_of
-from edge_sdk.errors import Diverged, LearningLost, NoSamples, RemoteProtocolError, TrainingFailed, UsageError
+from edge_sdk.errors import (
+    Diverged,
+    LearningLost,
+    NoSamples,
+    NotReleased,
+    RemoteProtocolError,
+    TrainingFailed,
+    UsageError,
+)
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.vocabulary import requests_of
@@ -110,7 +118,7 @@ class Membership:
         message: Message = codec.decode(frame, self.limits).message
         if not isinstance(message, Upload) or not message.withheld:
             return None
-        kinds = (kind for kind in (TrainingFailed, NoSamples) if kind.code == message.withheld_cause)
+        kinds = (kind for kind in (TrainingFailed, NoSamples, NotReleased) if kind.code == message.withheld_cause)
         return next(kinds, Diverged)(message.withheld)
 
 

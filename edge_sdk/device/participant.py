@@ -108,6 +108,7 @@ class Participant(ParticipantHooks):
         self._stamps = AssignStamps()
         self.data, self.bench = data, data.bench
         data.notify, data.notify_classes = self.on_news, self.on_class_news
+        self.bench.tell_of_classes = self.on_class_news
         self.shares_weights = self.bench.proxy is not None or (
             share_weights and "weights" in self.bench.model.spec.capabilities
         )

@@ -132,7 +132,8 @@ class Features(Request):
 class ClassMeans(Request):
     """Answered with ClassRows: the mean of each class of the private data, as in inference, and its samples.
 
-    `rows`: what is averaged, `features` (m, d) or `probabilities` (m, k), the softmax of the logits.
+    `rows`: what is averaged, `features` (m, d) or `probabilities` (m, k), the softmax of the logits.  A class with one
+    sample is left out where the model's feature of it is the sample itself.
     """
 
     computes: ClassVar[bool] = True
@@ -177,6 +178,8 @@ class HyperMeans(Request):
     """Longer features are shortened to this L2 norm; means and predictions are of what is left."""
     cube: bool = False
     """Whether it is each number of a feature that is shortened to the magnitude `clip`."""
+    of_all: bool = False
+    """Whether the answer has a class whose mean feature is a sample, too: for sums that get noise before they leave."""
 
 
 @dataclass(frozen=True, slots=True)
