@@ -20,7 +20,6 @@ from edge_sdk.arrays import Floats
 from edge_sdk.callbacks import Callbacks
 from edge_sdk.data import LocalData, Raw
 from edge_sdk.device.app_model import ModelOrigin, OnNewModel, check_on_new_model
-from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.data_supply import DataSupply, OwnData
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
 from edge_sdk.device.held_alone import hold_alone, let_go
@@ -83,10 +82,11 @@ class Agent(Participant):
     state: a folder for what must survive a power cut, or any Store; None: it is kept in memory.  board: the name of
     the device's board, for reports.  disclose_classes: whether the Hello tells the number of samples of each class;
     uploads of some methods tell it in any case, as `edge-sdk methods NAME` and a line at the start say.  privacy: the
-    most that may ever be told of one training record; the ledger of it is `privacy.db` in `state`, and the device takes
-    part only in methods that release sums with noise.  share_weights: whether all weights of the model may leave the
-    device, for methods that average them.  proxy: a second model, for methods that train one beside the device's own;
-    its weights are shared, and those of the own model then never are.
+    most that may ever be told of one training record; the ledger of it is `privacy.db` in the folder `state`, which
+    must be given; beside a Store it is in memory, and forgotten with the process.  The device takes part only in
+    methods that release sums with noise.  share_weights: whether all weights of the model may leave the device, for
+    methods that average them.  proxy: a second model, for methods that train one beside the device's own; its weights
+    are shared, and those of the own model then never are.
 
     max_drop: a new model is not served if its accuracy on the device's own held-out samples is lower by more than this
     fraction, and by more than chance explains; None: every new model is served.
@@ -159,7 +159,7 @@ class Agent(Participant):
         check_on_new_model(on_new_model)
         check_max_drop(max_drop)
         places = StatePlaces(state, federation, device)
-        ledger = BudgetLedger(places.budget, privacy) if privacy is not None else None
+        ledger = places.ledger(privacy)
         supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy, budget=ledger)
         self._clock = clock
         self._recent, self._sends_logs = RecentLines(), sends_logs and privacy is None

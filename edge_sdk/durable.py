@@ -272,7 +272,9 @@ def as_store_error(path: Path | None, contents: Contents | None = None) -> Itera
     except sqlite3.OperationalError as error:
         text = str(error)
         if "locked" in text:
-            raise InUse(f"{path}: this or another process is using it; give each its own state folder") from error
+            raise InUse(
+                f"{path}: this or another process is using it: end that one; another device has its own folder"
+            ) from error
         if any(each in text for each in _BROKEN):
             raise _damage(path, text, contents) from error
         raise StoreError(f"{path}: {text}; check free space and the folder's rights") from error

@@ -16,6 +16,7 @@
     │   └── LearningLost          a round's result is not uploaded, and is undone
     │       ├── Diverged          training led to numbers that are not finite
     │       ├── TrainingFailed    training raised an error, such as MemoryError
+    │       ├── NotReleased       what would be uploaded may not leave; the owner is told why
     │       └── NoSamples         there is no labelled sample to train on any more
     └── RunFailed                 the federation ended without a result
         └── EmptyRound            an exchange ended without anything to aggregate
@@ -171,6 +172,16 @@ class TrainingFailed(LearningLost):
     """The model, its loss or the samples raised an error while an exchange was computed."""
 
     code = "training-failed"
+
+
+class NotReleased(LearningLost):
+    """What a device would upload may not leave it; why stands in `remedy` alone, which stays on the device."""
+
+    code = "not-released"
+
+    def __init__(self, why: str = "look at this device's log") -> None:
+        super().__init__("nothing was released of this device's data")
+        self.remedy = why
 
 
 class NoSamples(LearningLost):

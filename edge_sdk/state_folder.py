@@ -8,9 +8,12 @@ from typing import TypeVar
 
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.device.budget import NAME as LEDGER_NAME
+from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.recovery import check_owner
 from edge_sdk.device.store import CONTENTS, MemoryStore, SqliteStore, Store
 from edge_sdk.durable import is_emptied, refuse_emptied
+from edge_sdk.errors import UsageError
+from edge_sdk.privacy.release import Guarantee
 from edge_sdk.serving.versions import has_served
 
 T = TypeVar("T")
@@ -30,15 +33,23 @@ class StatePlaces:
         self._store: Store | None = None
         self.folder: Path | None = None
         """None: there is none."""
+        self._forgets_budget = False
         if isinstance(state, (str, Path)):
             self.folder = lasting(Path(state))
         else:
             self._store = state
 
-    @property
-    def budget(self) -> Path | None:
-        """The file of the privacy ledger, which all federations of the device share; None: it is kept in memory."""
-        return None if self.folder is None else self.folder / LEDGER_NAME
+    def ledger(self, privacy: Guarantee | None) -> BudgetLedger | None:
+        """Return the privacy ledger, which all federations of the device share; in memory beside an app's own Store.
+
+        Raises UsageError where it would end with the process without a word.
+        """
+        if privacy is None:
+            return None
+        if self.folder is None and self._store is None:
+            raise UsageError("privacy: what was spent must survive a restart: give state=FOLDER, where its ledger lies")
+        self._forgets_budget = self.folder is None
+        return BudgetLedger(None if self.folder is None else self.folder / LEDGER_NAME, privacy)
 
     @property
     def served(self) -> Path | None:
@@ -65,6 +76,8 @@ class StatePlaces:
         if self.folder is not None:
             path = self.folder / f"{self._federation}.db"
             return lambda: opened_or_anew(lambda: self._file(path, tell), path, quarantine=quarantine, tell=tell)
+        if self._forgets_budget:
+            tell("the privacy ledger is in memory, as state= is a Store: what was spent is forgotten with this process")
         store = MemoryStore() if self._store is None else self._store
         check_owner(store, self._device, "state")
         return lambda: store

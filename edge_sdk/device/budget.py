@@ -1,19 +1,26 @@
 """The budget of a device's data: what was released of it, written down before any byte of it leaves.
 
 A release is a row with the noised bytes themselves.  Whoever asks for the same data again, after a crash or in another
-federation, gets those bytes: reuse costs nothing, and fresh noise on old data is never drawn.
+federation, gets those bytes: reuse costs nothing, and fresh noise on old data is never drawn.  The file is open only
+while it is read or written, so that all federations of a device share it, in one process or in several.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import secrets
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from edge_sdk.arrays import Doubles
-from edge_sdk.durable import as_store_error, open_database, transaction
-from edge_sdk.errors import Refused, UsageError
+from edge_sdk.device.ledger_witness import LedgerWitness
+from edge_sdk.durable import Contents, as_store_error, is_emptied, open_database, transaction
+from edge_sdk.errors import InUse, Refused, UsageError
 from edge_sdk.privacy.accountant import composed, epsilon
 from edge_sdk.privacy.release import Guarantee
 
@@ -22,60 +29,129 @@ CREATE TABLE IF NOT EXISTS budget (epsilon REAL NOT NULL, delta REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS releases (
     data BLOB PRIMARY KEY, mu REAL NOT NULL, classes INTEGER NOT NULL, sums BLOB NOT NULL);
 CREATE TABLE IF NOT EXISTS life (epoch INTEGER NOT NULL, inode INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS marks (number INTEGER PRIMARY KEY, mark BLOB NOT NULL);
 """
 NAME = "privacy.db"
 """The file of the ledger in a device's state folder, which all federations of the device share."""
 _ROUNDING = 1e-9
 """The share by which the sum of squares may exceed the budget, for it is added up in floating point."""
-_SPENT = "count the budget of this data as spent, or remove the file and begin with data that was never released"
+_MARK_BYTES = 16
+_WAIT_S, _AGAIN_S = 10.0, 0.02
+"""How long to wait for another federation that uses the file, and for how long between two tries."""
+_PUT_BACK = "put the newest ledger back in its place; without it, what was spent is forgotten, so release nothing more"
+_CONTENTS = Contents(
+    "what was released of this device's data", f"{_PUT_BACK}: moved away, it would count nothing as spent"
+)
 
 
 class BudgetLedger:
-    """One SQLite file, which belongs to the data, not to a federation; methods raise StoreError if the disk fails."""
+    """One SQLite file, which belongs to the data, not to a federation; methods raise StoreError if the disk fails.
+
+    They raise UsageError for a ledger that is a copy, another one, or older than the device has seen.
+    """
 
     def __init__(self, path: Path | None, budget: Guarantee) -> None:
         """path: None: in memory.  Raises UsageError if the file was begun with a smaller or another budget."""
         self._path, self.budget = path, budget
-        self._db = open_database(path, _SCHEMA)
-        with as_store_error(path):
-            known = self._db.execute("SELECT epsilon, delta FROM budget").fetchone()
-        if known is None:
-            with transaction(self._db, path):
-                self._db.execute("INSERT INTO budget VALUES (?, ?)", (budget.epsilon, budget.delta))
-        elif known != (budget.epsilon, budget.delta):
-            self._db.close()
-            raise UsageError(
-                f"{path}: the budget of this data is epsilon = {known[0]:g} at delta = {known[1]:g}, not "
-                f"{budget.epsilon:g} at {budget.delta:g}: what was released under it cannot be called back"
-            )
-        self.epoch = self._begun()
-        """How often the file was opened and how much was released, counted together: a backup has a smaller one."""
-
-    def _begun(self) -> int:
-        """Count one opening, and return the epoch.  Raises UsageError for a copy of a ledger."""
-        inode = self._path.stat().st_ino if self._path is not None else 0
-        with as_store_error(self._path):
-            known = self._db.execute("SELECT epoch, inode FROM life").fetchone()
-        if known is not None and known[1] != inode:
-            self._db.close()
-            raise UsageError(
-                f"{self._path}: this budget ledger is a copy, which does not know what left under the first: {_SPENT}"
-            )
-        with transaction(self._db, self._path):
+        self._witness = LedgerWitness(path.with_suffix(".seen")) if path is not None else None
+        self._newest = b""
+        """The newest mark that this process has seen."""
+        with self._opened() as db, as_store_error(path, _CONTENTS):
+            known = db.execute("SELECT epsilon, delta FROM budget").fetchone()
             if known is None:
-                self._db.execute("INSERT INTO life VALUES (0, ?)", (inode,))
-            return self._counted()
+                with transaction(db, path):
+                    db.execute("INSERT INTO budget VALUES (?, ?)", (budget.epsilon, budget.delta))
+            elif known != (budget.epsilon, budget.delta):
+                raise UsageError(
+                    f"{path}: the budget of this data is epsilon = {known[0]:g} at delta = {known[1]:g}, not "
+                    f"{budget.epsilon:g} at {budget.delta:g}: what was released under it cannot be called back"
+                )
 
-    def _counted(self) -> int:
-        """Add one to the epoch, within a transaction, and return it."""
-        self._db.execute("UPDATE life SET epoch = epoch + 1")
-        (epoch,) = self._db.execute("SELECT epoch FROM life").fetchone()
-        return int(epoch)
+    @contextmanager
+    def _opened(self) -> Iterator[sqlite3.Connection]:
+        """Open the ledger, once it is known to be the device's newest; wait while another federation has it."""
+        if self._path is None:
+            yield self._memory
+            return
+        db = self._free(self._path)
+        try:
+            yield db
+        finally:
+            db.close()
 
-    def check_since(self, seen: int) -> None:
-        """Raise UsageError if the ledger's epoch is before one that its device has seen: it came from a backup."""
-        if self._path is not None and self.epoch < seen:
-            raise UsageError(f"{self._path}: this budget ledger is older than its device's state, a backup: {_SPENT}")
+    @cached_property
+    def _memory(self) -> sqlite3.Connection:
+        return open_database(None, _SCHEMA)
+
+    def _free(self, path: Path) -> sqlite3.Connection:
+        deadline_s = time.monotonic() + _WAIT_S
+        while (db := self._checked_or_none(path)) is None:
+            if time.monotonic() > deadline_s:
+                raise InUse(
+                    f"{path}: another process holds this budget ledger, which all federations of a device share, each "
+                    "for a moment: end the process that keeps it open, and try again"
+                )
+            time.sleep(_AGAIN_S)
+        return db
+
+    def _checked_or_none(self, path: Path) -> sqlite3.Connection | None:
+        try:
+            return self._checked(path)
+        except InUse:
+            return None
+
+    def _checked(self, path: Path) -> sqlite3.Connection:
+        seen = None if self._witness is None else self._witness.newest()
+        known = self._newest or (b"" if seen is None else seen[0])
+        if known and (not path.exists() or is_emptied(path)):
+            raise UsageError(f"{path}: this device's budget ledger is missing or empty: {_PUT_BACK}")
+        db = open_database(path, _SCHEMA, contents=_CONTENTS)
+        try:
+            with as_store_error(path, _CONTENTS):
+                self._check_marks(db, path, known)
+                self._check_place(db, path, seen)
+                self._see(self._newest_mark(db))
+        except BaseException:
+            db.close()
+            raise
+        return db
+
+    def _check_marks(self, db: sqlite3.Connection, path: Path, known: bytes) -> None:
+        """Raise UsageError unless the ledger holds the newest mark that the device has seen; begin one without any."""
+        if known and db.execute("SELECT 1 FROM marks WHERE mark = ?", (known,)).fetchone() is None:
+            raise UsageError(f"{path}: this budget ledger is an older one, or another, than this device's: {_PUT_BACK}")
+        if not self._newest_mark(db):
+            with transaction(db, path):
+                self._add_mark(db)
+
+    def _check_place(self, db: sqlite3.Connection, path: Path, seen: tuple[bytes, bool] | None) -> None:
+        """Raise UsageError for a copy of a ledger, unless it is the newest one, put back where it was."""
+        inode = path.stat().st_ino
+        known = db.execute("SELECT inode FROM life").fetchone()
+        if known is not None and known[0] == inode:
+            return
+        if known is not None and seen != (self._newest_mark(db), True):
+            raise UsageError(
+                f"{path}: this budget ledger is a copy, which does not know what left under the first: put it back "
+                "where it was, or count the budget of this data as spent"
+            )
+        with transaction(db, path):
+            db.execute("DELETE FROM life")
+            db.execute("INSERT INTO life VALUES (0, ?)", (inode,))
+
+    def _newest_mark(self, db: sqlite3.Connection) -> bytes:
+        row = db.execute("SELECT mark FROM marks ORDER BY number DESC LIMIT 1").fetchone()
+        return b"" if row is None else bytes(row[0])
+
+    def _add_mark(self, db: sqlite3.Connection) -> None:
+        """Draw a mark, within a transaction."""
+        db.execute("INSERT INTO marks (mark) VALUES (?)", (secrets.token_bytes(_MARK_BYTES),))
+
+    def _see(self, mark: bytes) -> None:
+        """Remember the newest mark; durable on return."""
+        if mark and mark != self._newest and self._witness is not None:
+            self._witness.remember(mark)
+        self._newest = mark
 
     def refusal(self, method: str, cost: Guarantee | None) -> Refused | None:
         """Return why the device takes no part in a method; None: it may.
@@ -98,20 +174,26 @@ class BudgetLedger:
     @property
     def spent(self) -> float:
         """The mu of all releases together."""
-        with as_store_error(self._path):
-            return composed(mu for (mu,) in self._db.execute("SELECT mu FROM releases").fetchall())
+        with self._opened() as db:
+            return self._spent(db)
+
+    def _spent(self, db: sqlite3.Connection) -> float:
+        with as_store_error(self._path, _CONTENTS):
+            return composed(mu for (mu,) in db.execute("SELECT mu FROM releases").fetchall())
 
     @property
     def spent_epsilon(self) -> float:
         """The epsilon of all releases together, at the budget's delta; 0: nothing was released."""
-        spent = self.spent
+        return self._epsilon(self.spent)
+
+    def _epsilon(self, spent: float) -> float:
         return epsilon(self.budget.delta, spent) if spent else 0.0
 
     @property
     def releases(self) -> int:
         """How many versions of the data were released."""
-        with as_store_error(self._path):
-            (count,) = self._db.execute("SELECT COUNT(*) FROM releases").fetchone()
+        with self._opened() as db, as_store_error(self._path, _CONTENTS):
+            (count,) = db.execute("SELECT COUNT(*) FROM releases").fetchone()
         return int(count)
 
     def released(self, data: bytes, cost: Guarantee, make: Callable[[], Doubles]) -> Doubles:
@@ -120,33 +202,48 @@ class BudgetLedger:
         data: names the version, such as a digest of its samples.  make: draws the noised sums, (k, m).  Raises
         UsageError where the budget does not suffice; then nothing is drawn.
         """
-        found = self._row(data)
+        with self._opened() as db:
+            found = self._row(db, data)
+            if found is None:
+                self._check_budget(db, cost)
         if found is not None:
             return found
-        limit, needed = self.budget.mu, composed([self.spent, cost.mu])
+        sums = np.ascontiguousarray(make(), "<f8")  # which may take long: other federations use the file meanwhile
+        with self._opened() as db:
+            found = self._row(db, data)
+            if found is not None:
+                return found
+            self._check_budget(db, cost)
+            with transaction(db, self._path):
+                db.execute("INSERT INTO releases VALUES (?, ?, ?, ?)", (data, cost.mu, len(sums), sums.tobytes()))
+                self._add_mark(db)
+            self._see(self._newest_mark(db))
+        return sums
+
+    def _check_budget(self, db: sqlite3.Connection, cost: Guarantee) -> None:
+        spent = self._spent(db)
+        limit, needed = self.budget.mu, composed([spent, cost.mu])
         if needed > limit * (1 + _ROUNDING):
             raise UsageError(
-                f"privacy: this release would take epsilon from {self.spent_epsilon:.3g} to "
+                f"privacy: this release would take epsilon from {self._epsilon(spent):.3g} to "
                 f"{epsilon(self.budget.delta, needed):.3g}, and the budget of this data is {self.budget.epsilon:g} at "
                 f"delta = {self.budget.delta:g}: go on with what was released, or keep the new samples back"
             )
-        sums = np.ascontiguousarray(make(), "<f8")
-        with transaction(self._db, self._path):
-            row = (data, cost.mu, len(sums), sums.tobytes())
-            self._db.execute("INSERT INTO releases VALUES (?, ?, ?, ?)", row)
-            epoch = self._counted()
-        self.epoch = epoch
-        return sums
 
     def before(self, data: bytes) -> Doubles | None:
         """Return the noised sums of a version of the data that was released before; None: it was not."""
-        return self._row(data)
+        with self._opened() as db:
+            return self._row(db, data)
 
-    def _row(self, data: bytes) -> Doubles | None:
-        with as_store_error(self._path):
-            found = self._db.execute("SELECT classes, sums FROM releases WHERE data = ?", (data,)).fetchone()
+    def check_holds(self, data: bytes) -> None:
+        """Raise UsageError if the file lacks a version of the data of which a device's state knows that it left."""
+        if data and self._path is not None and self.before(data) is None:
+            raise UsageError(f"{self._path}: this budget ledger lacks what this device has released: {_PUT_BACK}")
+
+    def _row(self, db: sqlite3.Connection, data: bytes) -> Doubles | None:
+        with as_store_error(self._path, _CONTENTS):
+            found = db.execute("SELECT classes, sums FROM releases WHERE data = ?", (data,)).fetchone()
         return None if found is None else np.frombuffer(found[1], "<f8").reshape(found[0], -1)
 
     def close(self) -> None:
-        """Close the file."""
-        self._db.close()
+        """Do nothing: the file is open only while it is used."""

@@ -12,10 +12,10 @@ from edge_sdk.arrays import Doubles, Floats
 from edge_sdk.device import divergence
 from edge_sdk.device.evaluation import NearestPrototype, personalised_accuracies, share
 from edge_sdk.device.meter import Meter
-from edge_sdk.device.private_release import keyed_noise, version_of
+from edge_sdk.device.private_release import check_finite, keyed_noise, released_once, version_of
 from edge_sdk.device.term_shares import term_shares
 from edge_sdk.device.workbench import Workbench, add_by_class, slices
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import NotReleased, StoreError, UsageError
 from edge_sdk.methods import requests
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Source, serves
@@ -173,17 +173,18 @@ def serve_hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job)
     classes, at, counts = bench.by_class  # (m,), (n,), (m,)
     sums = np.zeros((len(classes), bench.model.spec.feature_dim))  # (m, d)
     soft = np.zeros((len(classes), bench.model.spec.classes))  # (m, k)
+    bare = bench.bare_classes()
     for part in slices(len(bench.samples)):
-        f = bounded(bench.features(bench.samples[part]), request.clip, cube=request.cube)
+        features = bench.features(bench.samples[part])
+        if not request.of_all:
+            bare.see(part, features)
+        f = bounded(features, request.clip, cube=request.cube)
         add_by_class(sums, at[part], f)
         add_by_class(soft, at[part], softmax(bench.model.head(f), request.temperature))
         yield
-    return HyperKnowledge(
-        classes=classes.astype(np.int32),
-        features=(sums / counts[:, None]).astype(np.float32),
-        soft=(soft / counts[:, None]).astype(np.float32),
-        counts=counts.astype(np.int32),
-    )
+    rows = bench.class_rows((sums / counts[:, None]).astype(np.float32), bare)
+    means = (soft / counts[:, None])[~bare.found].astype(np.float32)
+    return HyperKnowledge(classes=rows.classes, features=rows.rows, soft=means, counts=rows.counts)
 
 
 @serves(requests.ReleaseSums)
@@ -210,16 +211,13 @@ def serve_release(bench: Workbench, request: requests.ReleaseSums, job: Job) -> 
         sums = sums_by_class(contributions(features, request.clip), bench.labels, bench.model.spec.classes)
         return keyed_noise(sums, cost, job.secret, version)
 
+    check_finite(features, bench.labels)
     if ledger is None or cost is None:
-        return requests.Released(make(), version, 0)
-    ledger.check_since(request.epoch)
+        return requests.Released(make(), version)
     try:
-        return requests.Released(ledger.released(version, cost, make), version, ledger.epoch)
-    except UsageError:
-        earlier = ledger.before(request.version)
-        if earlier is None:
-            raise
-        return requests.Released(earlier, request.version, ledger.epoch)
+        return released_once(ledger, version, cost, make, earlier=request.version)
+    except (UsageError, StoreError) as error:
+        raise NotReleased(str(error)) from error
 
 
 @serves(requests.HeadGradients)
@@ -228,8 +226,11 @@ def serve_head_gradients(bench: Workbench, request: requests.HeadGradients, _job
     classes, at, counts = bench.by_class  # (m,), (n,), (m,)
     layer = request.layer.astype(np.float64)
     sums = np.zeros((len(classes), *layer.shape))  # (m, k, d + 1)
+    bare = bench.bare_classes()  # one sample's gradient is a multiple of its feature
     for part in slices(len(bench.samples)):
-        h = bench.features(bench.samples[part]).astype(np.float64)
+        features = bench.features(bench.samples[part])
+        bare.see(part, features)
+        h = features.astype(np.float64)
         h = np.concatenate([h, np.ones((len(h), 1))], axis=1)  # (b, d + 1)
         errors = softmax(h @ layer.T)  # (b, k)
         errors[np.arange(len(h)), bench.labels[part]] -= 1
@@ -238,7 +239,7 @@ def serve_head_gradients(bench: Workbench, request: requests.HeadGradients, _job
             sums[each] += errors[own].T @ h[own]
         yield
     rows = (sums / counts[:, None, None]).reshape(len(classes), -1).astype(np.float32)
-    return ClassRows(classes=classes.astype(np.int32), rows=rows, counts=counts.astype(np.int32))
+    return bench.class_rows(rows, bare)
 
 
 @serves(requests.BoundedShare)
@@ -265,7 +266,12 @@ def serve_mean_loss(bench: Workbench, _request: requests.MeanLoss, _job: Job) ->
 
 @serves(requests.ReadWeights)
 def serve_read_weights(bench: Workbench, request: requests.ReadWeights, _job: Job) -> Weights:
-    """Return the weights.  Raises ModelError if the model gives more or fewer than it declares."""
+    """Return the weights.
+
+    Raises ModelError if the model gives more or fewer than it declares, UsageError for those of a model that has a
+    proxy, which never leave.
+    """
+    bench.check_may_leave()
     values = lent_weights(bench.model) if request.lent else bench.model.weights()
     if bench.model.spec.parameters:
         check_weights(bench.model.spec, values)
@@ -277,6 +283,7 @@ def serve_read_weights(bench: Workbench, request: requests.ReadWeights, _job: Jo
 @serves(requests.ReadChange)
 def serve_read_change(bench: Workbench, request: requests.ReadChange, _job: Job) -> Serving[LowRank]:
     """Factorise the change array by array; a model that does not tell the shapes of its arrays counts as one vector."""
+    bench.check_may_leave()
     spec, values = bench.model.spec, bench.model.weights()
     shapes = [as_matrix(shape) for shape in spec.shapes or ((values.size,),)]
     change = values if request.base is None else values - request.base

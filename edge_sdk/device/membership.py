@@ -7,7 +7,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_sdk.device import divergence
-from edge_sdk.errors import Diverged, LearningLost, NoSamples, RemoteProtocolError, TrainingFailed, UsageError
+from edge_sdk.errors import (
+    Diverged,
+    LearningLost,
+    NoSamples,
+    NotReleased,
+    RemoteProtocolError,
+    TrainingFailed,
+    UsageError,
+)
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import handler_of
@@ -113,16 +121,16 @@ class Membership:
         message: Message = codec.decode(frame, self.limits).message
         if not isinstance(message, Upload) or not message.withheld:
             return None
-        kinds = (kind for kind in (TrainingFailed, NoSamples) if kind.code == message.withheld_cause)
+        kinds = (kind for kind in (TrainingFailed, NoSamples, NotReleased) if kind.code == message.withheld_cause)
         return next(kinds, Diverged)(message.withheld)
 
 
-def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membership:
+def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool, has_proxy: bool = False) -> Membership:
     """Load the method that a Welcome names, and check that both sides have the same version of it.
 
     own: the model whose weights are shared, if any are: this device's own or its proxy; shares_weights: whether its
-    owner allows weights to leave the device.  Raises
-    RemoteProtocolError if this device cannot take part.
+    owner allows weights to leave the device; has_proxy: whether these are a proxy's, and the own model's never leave.
+    Raises RemoteProtocolError if this device cannot take part.
     """
     spec = welcome.spec
     try:
@@ -135,6 +143,8 @@ def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool) -> Membershi
         raise RemoteProtocolError("knowledge", f"{spec.method}: the two halves differ: upgrade the older side")
     if method.shares_weights and not shares_weights:
         raise RemoteProtocolError("knowledge", f"{spec.method}: shares weights, and share_weights is not set here")
+    if method.shares_weights and has_proxy and "proxy" not in method.needs:
+        raise RemoteProtocolError("knowledge", f"{spec.method}: shares the own model's weights, and proxy= is set here")
     expect = _expected(spec, own)
     return Membership(
         welcome=welcome,

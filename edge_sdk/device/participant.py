@@ -108,6 +108,7 @@ class Participant(ParticipantHooks):
         self._stamps = AssignStamps()
         self.data, self.bench = data, data.bench
         data.notify, data.notify_classes = self.on_news, self.on_class_news
+        self.bench.tell_of_classes = self.on_class_news
         self.shares_weights = self.bench.proxy is not None or (
             share_weights and "weights" in self.bench.model.spec.capabilities
         )
@@ -626,7 +627,9 @@ class Participant(ParticipantHooks):
             self._enter_run(welcome, frame)
         elif self._learner.membership.spec != welcome.spec:
             message = "the federation has other settings than when this device joined"
-            self._end_refused(Refused("changed", message, "remove this device's state folder to join it again"))
+            self._end_refused(
+                Refused("changed", message, "remove FEDERATION.db in this device's state folder to join it again")
+            )
             return
         lacks_public_set = self._supply.missing is not None
         refusal = self._beyond_budget() or self._supply.check_size(welcome.public_bytes)
@@ -661,7 +664,8 @@ class Participant(ParticipantHooks):
 
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""
-        joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights)
+        has_proxy = self.bench.proxy is not None
+        joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights, has_proxy=has_proxy)
         self._incoming.accept_up_to(joined.limits)
         self._learner = learner = Learner(joined, self.data, secret=self._secret)
         self._supply.require(joined.public)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,10 +12,20 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.data import Samples
 from edge_sdk.device.budget import BudgetLedger
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import NotReleased, UsageError
+from edge_sdk.methods.requests import Released
 from edge_sdk.models.base import Model
 from edge_sdk.privacy.noise import KeyedStream, discrete_gaussian
-from edge_sdk.privacy.release import FROZEN, Assumptions, Guarantee, contributions, noised, promised, sums_by_class
+from edge_sdk.privacy.release import (
+    ALL_VERSIONS,
+    FROZEN,
+    Assumptions,
+    Guarantee,
+    contributions,
+    noised,
+    promised,
+    sums_by_class,
+)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,7 +41,8 @@ def release(model: Model, samples: Samples, clip: float, cost: Guarantee, ledger
     """Return the noised sums of a device's samples; the same samples get the same bytes again, at no further cost.
 
     clip: the L2 norm to which features are shortened.  cost: what this version of the data may take of the budget.
-    Raises UsageError for a model whose extractor is trained, and where the budget does not suffice.
+    Raises UsageError for a model whose extractor is trained, and where the budget does not suffice; NotReleased for
+    features that are not finite.
     """
     spec = model.spec
     if FROZEN not in spec.inert_terms or "features" not in spec.capabilities:
@@ -40,13 +52,15 @@ def release(model: Model, samples: Samples, clip: float, cost: Guarantee, ledger
         )
     x, labels = spec.preprocess(samples.x), samples.y.astype(np.int64)
     features = model.features(x)
+    check_finite(features, labels)
 
     def make() -> Doubles:
         added = contributions(features, clip)
         return noised(sums_by_class(added, labels, spec.classes), cost)
 
     sums = ledger.released(version_of(features, labels, clip), cost, make)
-    line = promised(Assumptions(frozen_extractor=True), Guarantee(ledger.spent_epsilon, ledger.budget.delta))
+    spent = Guarantee(ledger.spent_epsilon, ledger.budget.delta)
+    line = promised(Assumptions(frozen_extractor=True), spent, ALL_VERSIONS)
     return Release(sums, line)
 
 
@@ -58,6 +72,34 @@ def keyed_noise(sums: NDArray[np.int64], cost: Guarantee | None, secret: bytes, 
     """
     stream = KeyedStream(secret, version + repr(cost).encode())
     return noised(sums, cost, lambda variance: discrete_gaussian(variance, stream.below))
+
+
+def check_finite(features: Floats, labels: Ints) -> None:
+    """Raise NotReleased for features (n, d) with NaN or Inf: no clipping bounds what such a record adds to the sums."""
+    wrong = ~np.isfinite(features).all(axis=1)  # (n,)
+    if wrong.any():
+        classes = ", ".join(map(str, np.unique(labels[wrong])))
+        raise NotReleased(
+            f"privacy: the features of {int(wrong.sum())} samples, of class {classes}, hold NaN or Inf: remove these "
+            "samples, or mend the extractor"
+        )
+
+
+def released_once(
+    ledger: BudgetLedger, version: bytes, cost: Guarantee, make: Callable[[], Doubles], *, earlier: bytes
+) -> Released:
+    """Return the noised sums of a version of the data; those of the earlier one, if the budget is spent.
+
+    Raises UsageError if there is none, or if the ledger is not the one that has released the earlier one.
+    """
+    ledger.check_holds(earlier)
+    try:
+        return Released(ledger.released(version, cost, make), version)
+    except UsageError:
+        found = ledger.before(earlier)
+        if found is None:
+            raise
+        return Released(found, earlier)
 
 
 def version_of(features: Floats, labels: Ints, clip: float) -> bytes:

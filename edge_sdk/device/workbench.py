@@ -6,7 +6,7 @@ whoever drives it can look for news, and stop.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import LocalData, Raw, augment_draws
+from edge_sdk.device.bare_classes import BareClasses
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.pace import FitPace
@@ -63,6 +64,11 @@ class Workbench:
     the owner gave no budget."""
     beside: Workbench | None = None
     """The workbench of the device's own model, if this one is that of the proxy beside it."""
+
+    tell_of_classes: Callable[[str], None] = field(default=lambda _line: None, repr=False)
+    """Is called with a line that names classes, for the owner."""
+    told: set[str] = field(default_factory=set, repr=False)
+    """Such lines that were told."""
 
     def __post_init__(self) -> None:
         """Preprocess all data once: the arrays stay the same objects, so extractors can cache their features."""
@@ -134,6 +140,11 @@ class Workbench:
             raise UsageError("this method trains a proxy beside the device's own model, and there is none: give proxy=")
         return self.proxy
 
+    def check_may_leave(self) -> None:
+        """Raise UsageError for the weights of a model beside which there is a proxy: those of the proxy leave."""
+        if self.proxy is not None:
+            raise UsageError("the weights of a model that has a proxy do not leave the device: ask for the proxy's")
+
     @property
     def shared(self) -> ModelSpec:
         """The description of the model whose weights are shared: the proxy, if there is one."""
@@ -163,7 +174,9 @@ class Workbench:
             return
         begin = len(_TWO_MODELS) + 8
         if state[: len(_TWO_MODELS)] != _TWO_MODELS:
-            raise StoreError("the saved state is that of a device without a proxy: remove the state folder")
+            raise StoreError(
+                "the saved state is that of a device without a proxy: remove FEDERATION.db in the state folder"
+            )
         end = begin + int.from_bytes(state[begin - 8 : begin], "little")
         self.model.load_state(state[begin:end])
         self.proxy.model.load_state(state[end:])
@@ -232,11 +245,30 @@ class Workbench:
         classes, at, counts = self.by_class  # (m,), (n,), (m,)
         if self._runs is None:
             self._runs = [runs_by_class(at[part]) for part in slices(len(at))]
-        sums = np.zeros((len(classes), parts[0].shape[1]))  # (m, d)
-        for runs, rows in zip(self._runs, parts, strict=True):
+        sums, bare = np.zeros((len(classes), parts[0].shape[1])), self.bare_classes()  # (m, d)
+        for part, runs, rows in zip(slices(len(at)), self._runs, parts, strict=True):
             add_runs(sums, runs, rows)
+            bare.see(part, rows)
         means = (sums / counts[:, None]).astype(np.float32)
-        return ClassRows(classes=classes.astype(np.int32), rows=means, counts=counts.astype(np.int32))
+        return self.class_rows(means, bare)
+
+    def bare_classes(self) -> BareClasses:
+        """Return what finds the classes whose mean would be a sample, for one pass over the features."""
+        return BareClasses(self.samples, self.by_class)
+
+    def class_rows(self, rows: Floats, bare: BareClasses) -> ClassRows:
+        """Return rows of the classes held (m, d) without those whose mean would be a sample, which is told once.
+
+        Raises NotReleased if no other is left.
+        """
+        (classes, _, counts), kept = self.by_class, bare.kept(self._tell_once)
+        return ClassRows(classes=classes[kept].astype(np.int32), rows=rows[kept], counts=counts[kept].astype(np.int32))
+
+    def _tell_once(self, line: str) -> None:
+        first = self.beside or self
+        if line not in first.told:
+            first.told.add(line)
+            first.tell_of_classes(line)
 
     def logits(self, x: Floats) -> Floats:
         """Return the model's logits for samples from `source`, and count them: (n, c, h, w) -> (n, k).

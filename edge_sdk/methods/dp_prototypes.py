@@ -65,10 +65,11 @@ class State:
 @wire("dp-prototypes-device-state")
 @dataclass(frozen=True, slots=True)
 class OnDisk:
-    """The version of the data that was released last, and the ledger's epoch then."""
+    """The version of the data that was released last."""
 
     version: Annotated[bytes, Blob(0, 32)] = b""
     epoch: Count = 0
+    """Not used: states that lie on devices have it."""
 
 
 DOWN = {"prototypes": Slot(ClassRows, optional=True)}
@@ -112,13 +113,17 @@ class DPPrototypes(Method[Params]):
         return promised(assumptions, self.guarantee)
 
     def promise(self, hellos: Iterable[Hello]) -> Mapping[str, Scalar]:
-        """Return what the run promises; epsilon and delta only if all that they depend on holds for all devices."""
+        """Return what the run promises of one version of a device's data; a device's own budget bounds all versions.
+
+        It has epsilon and delta only if all that they depend on holds for all devices.
+        """
         assumptions, guarantee = assumed(hellos), self.guarantee
         told: dict[str, Scalar] = {"promise": promised(assumptions, guarantee)}
         if guarantee is None or assumptions != HOLDS:
             return {"mode": "C", **told}
         numbers = {"epsilon": guarantee.epsilon, "delta": guarantee.delta}
-        return {"mode": "A", **numbers, "unit": "training record", "neighbours": "one record there or not", **told}
+        about = {"unit": "training record", "neighbours": "one record there or not", "of": "one version of the data"}
+        return {"mode": "A", **numbers, **about, **told}
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """Write the nearest prototype into the last layer."""
@@ -147,9 +152,9 @@ class DPPrototypes(Method[Params]):
         params, state = self.params, device.state
         insists = params.without_guarantee == "refuse"
         found: Released = yield ReleaseSums(
-            clip=params.clip, cost=self.guarantee, insists=insists, version=state.version, epoch=state.epoch
+            clip=params.clip, cost=self.guarantee, insists=insists, version=state.version
         )
-        device.state = OnDisk(found.version, found.epoch)
+        device.state = OnDisk(found.version)
         classes = np.arange(len(found.sums), dtype=np.int32)
         rows = found.sums.clip(-MAX_MAGNITUDE, MAX_MAGNITUDE).astype(np.float32)
         return {"sums": ClassRows(classes=classes, rows=rows, counts=np.ones_like(classes))}

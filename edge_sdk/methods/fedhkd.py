@@ -237,7 +237,7 @@ class FedHKD(Averaging[Params]):
     def noised_sums(self, device: OnDevice[Any]) -> Stage[Up]:
         """Return the sums of features, predictions and samples for every class, each with noise."""
         params = self.params
-        means: HyperKnowledge = yield HyperMeans(params.temperature, *params.bound)
+        means: HyperKnowledge = yield HyperMeans(params.temperature, *params.bound, of_all=True)
         yield from self.report_bounded(device)
         counts = means.counts[:, None].astype(np.float64)  # (m, 1)
         d, k = means.features.shape[1], device.job.spec.classes

@@ -142,7 +142,7 @@ class FedSSA(Method[Params]):
         if joined_with and joined_with != held:
             raise UsageError(
                 f"this device joined with samples of classes {list(joined_with)} and now holds {list(held)}: "
-                "remove its state folder to join anew"
+                "remove FEDERATION.db in its state folder to join anew"
             )
         device.state = DeviceState(held)
         header = self.received_header(device, held)

@@ -134,7 +134,8 @@ class Features(Request):
 class ClassMeans(Request):
     """Answered with ClassRows: the mean of each class of the private data, as in inference, and its samples.
 
-    `rows`: what is averaged, `features` (m, d) or `probabilities` (m, k), the softmax of the logits.
+    `rows`: what is averaged, `features` (m, d) or `probabilities` (m, k), the softmax of the logits.  A class with one
+    sample is left out where the model's feature of it is the sample itself.
     """
 
     computes: ClassVar[bool] = True
@@ -145,7 +146,7 @@ class ClassMeans(Request):
 class ReleaseSums(Request):
     """Answered with a Released: the sums of all private samples by class, with noise, once for each version of them.
 
-    version, epoch: what the last answer said.  They serve where the budget is spent, and to notice an old ledger.
+    version: what the last answer said.  It serves where the budget is spent, and to notice an old ledger.
     """
 
     clip: float
@@ -155,7 +156,6 @@ class ReleaseSums(Request):
     insists: bool
     """Whether to raise UsageError where the guarantee does not hold."""
     version: bytes = b""
-    epoch: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -165,8 +165,6 @@ class Released:
     sums: Doubles  # (k, d + 1), as edge_sdk.privacy.release.merged takes them
     version: bytes
     """Names the data that they are of."""
-    epoch: int
-    """The budget ledger's, once they were in it; 0: there is no ledger."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,6 +180,8 @@ class HyperMeans(Request):
     """Longer features are shortened to this L2 norm; means and predictions are of what is left."""
     cube: bool = False
     """Whether it is each number of a feature that is shortened to the magnitude `clip`."""
+    of_all: bool = False
+    """Whether the answer has a class whose mean feature is a sample, too: for sums that get noise before they leave."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,7 @@ def pack_optim(optim: Optim) -> NDArray[np.float64]:
 def unpack_optim(packed: NDArray[Any]) -> Optim:
     """Return what pack_optim stored.  Raises StoreError for anything else."""
     if packed.shape not in ((3,), (5,)) or packed.dtype != np.float64 or packed[0] not in range(len(_KINDS)):
-        raise StoreError("saved model state holds no known optimiser: remove the state folder")
+        raise StoreError("saved model state holds no known optimiser: remove FEDERATION.db in the state folder")
     kind, learning_rate, momentum, *betas = packed.tolist()
     beta1, beta2 = betas or _USUAL_BETAS
     return Optim(kind=_KINDS[int(kind)], learning_rate=learning_rate, momentum=momentum, beta1=beta1, beta2=beta2)

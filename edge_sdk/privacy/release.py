@@ -146,10 +146,14 @@ class Assumptions:
 NOTHING_PROMISED = "no formal guarantee"
 
 
-def promised(assumed: Assumptions, guarantee: Guarantee | None) -> str:
+ONE_VERSION = "one version of the data; changed data are released again, and a device's own budget bounds all versions"
+ALL_VERSIONS = "all that is released of this data under its ledger"
+
+
+def promised(assumed: Assumptions, guarantee: Guarantee | None, span: str = ONE_VERSION) -> str:
     """Say in one line what a device's uploads promise; an epsilon only where all that it rests on holds (mode A).
 
-    guarantee: None where there is no noise (mode C).
+    guarantee: None where there is no noise (mode C).  span: what it is about.
     """
     missing = {
         "there is no noise": guarantee is not None,
@@ -163,10 +167,8 @@ def promised(assumed: Assumptions, guarantee: Guarantee | None) -> str:
     if wrong or guarantee is None:
         return f"{NOTHING_PROMISED}: {'; '.join(wrong)}"
     told = epsilon(guarantee.delta, guarantee.mu)
-    return (
-        f"each training record: epsilon = {told:.3g} at delta = {guarantee.delta:g}, one record there or not, for all "
-        "that is released of this data"
-    )
+    numbers = f"epsilon = {told:.3g} at delta = {guarantee.delta:g}"
+    return f"each training record: {numbers}, one record there or not, for {span}"
 
 
 def _shortened(rows: Doubles, most: float) -> Doubles:

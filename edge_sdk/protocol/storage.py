@@ -27,4 +27,6 @@ def deserialise(cls: type[_T], state: bytes) -> _T:
     try:
         return schema.from_plain(cls, msgpack.unpackb(state))
     except (RemoteProtocolError, ValueError, TypeError) as error:
-        raise StoreError(f"the saved {cls.__name__} cannot be read ({error}): remove the state folder") from error
+        raise StoreError(
+            f"the saved {cls.__name__} cannot be read ({error}): remove FEDERATION.db in the state folder"
+        ) from error

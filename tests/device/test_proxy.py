@@ -11,8 +11,9 @@ from edge_sdk.agent import Agent
 from edge_sdk.app import App
 from edge_sdk.cli import main
 from edge_sdk.data import LocalData, Preprocess, Samples
+from edge_sdk.device.membership import join
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
 from edge_sdk.methods.fml import Mutual
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.registry import load_method
@@ -26,6 +27,7 @@ from edge_sdk.methods.requests import (
     MeanLoss,
     Private,
     Public,
+    ReadChange,
     ReadHead,
     ReadWeights,
     WriteHead,
@@ -34,7 +36,7 @@ from edge_sdk.methods.requests import (
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.objectives import CrossEntropy, Optim
-from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.messages import FederationSpec, Welcome
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.memory.hub import Hub
 
@@ -78,7 +80,7 @@ def served(bench: Workbench, request: Any) -> tuple[Any, int]:
 
 
 @pytest.mark.parametrize(
-    "kind", [Logits, Features, ReadWeights, ReadHead, ClassMeans, MeanLoss, Evaluate], ids=lambda kind: kind.__name__
+    "kind", [Logits, Features, ReadHead, ClassMeans, MeanLoss, Evaluate], ids=lambda kind: kind.__name__
 )
 def test_what_is_asked_of_the_proxy_is_answered_by_it(bench: Workbench, kind: Any) -> None:
     arguments = {Logits: [ROWS], Features: [ROWS], Evaluate: [1]}.get(kind, [])
@@ -87,6 +89,20 @@ def test_what_is_asked_of_the_proxy_is_answered_by_it(bench: Workbench, kind: An
     assert _plain(own) == _plain(as_own[0])
     assert _plain(proxy) == _plain(as_own[1])
     assert kind in (Features, ClassMeans, Evaluate) or _plain(own) != _plain(proxy)
+
+
+def test_weights_of_the_own_model_never_leave_beside_a_proxy(bench: Workbench) -> None:
+    """Also if a coordinator admits the device to a method that averages the models themselves."""
+    assert served(bench, ReadWeights(of="proxy"))[0].values.tolist() == softmax(2).weights().tolist()
+    for request in (ReadWeights(), ReadWeights(without_head=True), ReadChange(None, 0.9)):
+        with pytest.raises(UsageError, match="do not leave the device"):
+            served(bench, request)
+    averaging = load_method("fedavg")()
+    spec = FederationSpec(federation="f", method="fedavg", contract=averaging.digest, classes=CLASSES, rounds=2)
+    welcome = Welcome(federation="f", device="d", number=0, epoch=1, spec=spec, run=bytes(16))
+    assert join(welcome, bench.shared, shares_weights=True).method.name == "fedavg"
+    with pytest.raises(RemoteProtocolError, match="proxy= is set here"):
+        join(welcome, bench.shared, shares_weights=True, has_proxy=True)
 
 
 def _plain(answer: Any) -> Any:
@@ -145,7 +161,7 @@ def test_the_state_of_both_models_is_restored(bench: Workbench) -> None:
 def test_a_state_without_a_proxy_is_one_clear_line(bench: Workbench) -> None:
     with pytest.raises(StoreError, match=r"proxy: .*state folder"):
         bench.load_state(bench.model.state_bytes())
-    with pytest.raises(StoreError, match="remove the state folder"):
+    with pytest.raises(StoreError, match=r"remove FEDERATION\.db in the state folder"):
         Workbench(softmax(1), DATA).load_state(bench.state_bytes())
 
 

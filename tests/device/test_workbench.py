@@ -83,7 +83,7 @@ def test_what_cannot_be_measured_is_absent() -> None:
 
 
 def test_every_pass_is_metered() -> None:
-    bench = Workbench(model(), data([1, 2], [0, 1, 2]))
+    bench = Workbench(model(), data([1, 1], [0, 1, 2]))
     per_sample = bench.model.spec.flops_per_sample
     means, _ = fleets.answer_of(bench, ClassMeans())
     assert bench.meter.infer_flops == 2 * per_sample

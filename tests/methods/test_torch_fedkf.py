@@ -250,7 +250,7 @@ def test_a_damaged_generator_changes_nothing() -> None:
         {"generator.about": np.array([0, 16, 1, 8, 8])},
         {"generator.net.layers.0.bias": np.zeros(3, np.float32)},
     ):
-        with pytest.raises(StoreError, match="emove the state folder"):
+        with pytest.raises(StoreError, match=r"emove FEDERATION\.db in the state folder"):
             model.load_state(pack_arrays({**arrays, **change}))
         assert model.state_bytes() == state
 

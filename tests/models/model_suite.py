@@ -279,7 +279,7 @@ class ModelSuite:
             arrays[name] = arrays[name].astype(np.float64)
         elif damage == "optimiser":
             arrays["optim"] = np.array([7.0, 0.1, 0.0])
-        with pytest.raises(StoreError, match="emove the state folder"):
+        with pytest.raises(StoreError, match=r"emove FEDERATION\.db in the state folder"):
             model.load_state(b"\xc1noise" if damage == "noise" else pack_arrays(arrays))
         assert model.state_bytes() == before
 

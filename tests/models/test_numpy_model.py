@@ -67,7 +67,7 @@ def test_stored_settings_are_read_back(beta2: float) -> None:
     packed = pack_optim(optim)
     assert packed.shape == ((3,) if beta2 == 0.999 else (5,))  # three numbers, as states have that lack the betas
     assert unpack_optim(packed) == optim
-    with pytest.raises(StoreError, match="remove the state folder"):
+    with pytest.raises(StoreError, match=r"remove FEDERATION\.db in the state folder"):
         unpack_optim(packed[:2])
 
 

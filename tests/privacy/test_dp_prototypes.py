@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from coordinator.report.summary import summary
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import NotReleased, UsageError
 from edge_sdk.methods.dp_prototypes import DPPrototypes, Params
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Released, ReleaseSums
@@ -126,11 +128,12 @@ def test_the_same_data_leave_as_the_same_bytes_also_where_the_ledger_was_lost(tm
 def test_beyond_the_budget_the_earlier_sums_leave_again() -> None:
     ledger = BudgetLedger(None, BUDGET)
     first = released(bench(ledger))
-    second = released(bench(ledger, 90), version=first.version, epoch=first.epoch)
+    second = released(bench(ledger, 90), version=first.version)
     assert second.version == first.version
     assert second.sums.tobytes() == first.sums.tobytes()
-    with pytest.raises(UsageError, match="budget"):
+    with pytest.raises(NotReleased) as caught:
         released(bench(ledger, 90))
+    assert "budget" in caught.value.remedy
 
 
 def test_without_a_budget_nothing_is_released_where_a_guarantee_is_wanted() -> None:
@@ -155,16 +158,96 @@ def test_a_copied_ledger_is_refused(tmp_path: Path) -> None:
     BudgetLedger(first.rename(tmp_path / "moved.db"), BUDGET).close()
 
 
-def test_a_ledger_that_was_restored_in_place_is_noticed_by_its_epoch(tmp_path: Path) -> None:
-    path, backup = tmp_path / "privacy.db", tmp_path / "backup"
-    BudgetLedger(path, BUDGET).close()
-    backup.write_bytes(path.read_bytes())
+def test_a_ledger_that_was_restored_in_place_is_refused_however_often_the_device_restarts(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.db"
     ledger = BudgetLedger(path, BUDGET)
-    epoch = released(bench(ledger)).epoch
-    ledger.close()
-    path.write_bytes(backup.read_bytes())  # the same file, with what it held before
-    with pytest.raises(UsageError, match="backup"):
-        released(bench(BudgetLedger(path, BUDGET), 90), epoch=epoch)
+    begun = path.read_bytes()
+    first = released(bench(ledger)).version
+    newest = path.read_bytes()
+    path.write_bytes(begun)  # the same file, with what it held before
+    with pytest.raises(NotReleased) as caught:
+        released(bench(ledger, 90), version=first)
+    assert "older one" in caught.value.remedy
+    for _ in range(8):
+        with pytest.raises(UsageError, match=r"older one, or another, .*put the newest ledger back") as refused:
+            BudgetLedger(path, BUDGET)
+        assert "\n" not in str(refused.value)
+    path.write_bytes(newest)
+    assert BudgetLedger(path, BUDGET).releases == 1
+
+
+@pytest.mark.parametrize("left", [None, b""])
+def test_a_ledger_that_was_deleted_or_emptied_is_refused(tmp_path: Path, left: bytes | None) -> None:
+    path = tmp_path / "privacy.db"
+    ledger = BudgetLedger(path, BUDGET)
+    released(bench(ledger))
+    newest = path.read_bytes()
+    path.unlink()
+    if left is not None:
+        path.write_bytes(left)
+    for _ in range(3):
+        with pytest.raises(UsageError, match="missing or empty: put the newest ledger back"):
+            BudgetLedger(path, BUDGET)
+    with pytest.raises(NotReleased):
+        released(bench(ledger, 90))
+    path.unlink(missing_ok=True)
+    path.write_bytes(newest)  # another file, which is the newest ledger in its place
+    assert BudgetLedger(path, BUDGET).releases == 1
+
+
+def test_a_ledger_that_began_anew_is_refused_by_what_the_state_of_a_federation_knows(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.db"
+    first = released(bench(BudgetLedger(path, BUDGET))).version
+    for each in tmp_path.iterdir():
+        each.unlink()
+    with pytest.raises(NotReleased) as caught:
+        released(bench(BudgetLedger(path, BUDGET), 90), version=first)
+    assert "lacks what this device has released" in caught.value.remedy
+
+
+def test_a_power_cut_before_the_witness_was_written_costs_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.db"
+    BudgetLedger(path, BUDGET)
+    before = path.with_suffix(".seen").read_bytes()
+    released(bench(BudgetLedger(path, BUDGET)))
+    path.with_suffix(".seen").write_bytes(before)
+    assert BudgetLedger(path, BUDGET).releases == 1
+    assert path.with_suffix(".seen").read_bytes() != before
+
+
+def test_a_ledger_of_before_there_were_marks_opens(tmp_path: Path) -> None:
+    path = tmp_path / "privacy.db"
+    released(bench(BudgetLedger(path, BUDGET)))
+    with closing(sqlite3.connect(path)) as db:
+        db.execute("DROP TABLE marks")
+    path.with_suffix(".seen").unlink()
+    assert [BudgetLedger(path, BUDGET).releases for _ in range(2)] == [1, 1]
+
+
+def test_two_federations_share_a_ledger_at_once(tmp_path: Path) -> None:
+    ledgers = [BudgetLedger(tmp_path / "privacy.db", BUDGET) for _ in range(2)]
+    first, again = (released(bench(each)).sums.tobytes() for each in ledgers)
+    assert first == again
+    assert [each.releases for each in ledgers] == [1, 1]
+    with pytest.raises(NotReleased):
+        released(bench(ledgers[0], 90))
+
+
+# -- numbers that no clipping bounds --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf])
+def test_features_that_are_not_finite_are_not_released(wrong: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = BudgetLedger(None, BUDGET)
+    at = bench(ledger)
+    spoilt = at.model.features(at.samples).copy()
+    spoilt[1, 0] = wrong
+    monkeypatch.setattr(at, "features", lambda _: spoilt)
+    with pytest.raises(NotReleased) as caught:
+        released(at)
+    assert "1 samples, of class 1, hold NaN or Inf" in caught.value.remedy
+    assert "class" not in str(caught.value)  # which travels
+    assert ledger.releases == 0
 
 
 # -- over a federation ----------------------------------------------------------------------------------------------
@@ -187,6 +270,7 @@ def test_a_run_predicts_from_prototypes_and_says_what_it_promises(pictures: Path
     run.finished()
     whole = summary(run.result)
     assert whole["privacy"].items() >= {"mode": "A", "epsilon": 8.0, "delta": 1e-5, "unit": "training record"}.items()
+    assert whole["privacy"]["of"] == "one version of the data"
     assert any(line.startswith("W25") and "epsilon = 8 " in line for line in whole["warnings"])
     assert run.result.metrics.keys() <= {"accuracy_mean"}
     assert whole["accuracy"]["mean"] > 0.6

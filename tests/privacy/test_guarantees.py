@@ -14,6 +14,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.privacy.accountant import composed, epsilon, largest_mu
 from edge_sdk.privacy.noise import discrete_gaussian
 from edge_sdk.privacy.release import (
+    ALL_VERSIONS,
     GRID,
     NOTHING_PROMISED,
     SHARES,
@@ -115,6 +116,12 @@ def test_no_epsilon_is_printed_where_an_assumption_fails() -> None:
             else:
                 assert told.startswith(NOTHING_PROMISED)
                 assert "epsilon" not in told
+
+
+def test_a_promise_is_about_one_version_of_the_data() -> None:
+    told = promised(Assumptions(frozen_extractor=True), Guarantee(2.0, 1e-5))
+    assert "for one version of the data; changed data are released again, and a device's own budget" in told
+    assert promised(Assumptions(frozen_extractor=True), Guarantee(2.0, 1e-5), ALL_VERSIONS).endswith("its ledger")
 
 
 # -- V2: a black-box audit, and five planted bugs -------------------------------------------------------------------
