@@ -161,6 +161,7 @@ _LOOK_THERE = "look at the device's log"
 _REMEDIES = {
     "diverged": "lower train.learning_rate, and look for extreme values in its samples",
     "no-samples": "label samples on it",
+    "refused-knowledge": "look at what the devices sent in the round before, and at [robust]",
 }
 """By the cause that an upload names: what to do."""
 
