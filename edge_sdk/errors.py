@@ -17,7 +17,8 @@
     │       ├── Diverged          training led to numbers that are not finite
     │       ├── TrainingFailed    training raised an error, such as MemoryError
     │       ├── NotReleased       what would be uploaded may not leave; the owner is told why
-    │       └── NoSamples         there is no labelled sample to train on any more
+    │       ├── NoSamples         there is no labelled sample to train on any more
+    │       └── RefusedKnowledge  the coordinator sent what the device cannot take
     └── RunFailed                 the federation ended without a result
         └── EmptyRound            an exchange ended without anything to aggregate
 
@@ -189,6 +190,13 @@ class NoSamples(LearningLost):
 
     code = "no-samples"
     remedy = "label some samples on this device"
+
+
+class RefusedKnowledge(LearningLost):
+    """What the coordinator sent for a round is beyond what is legal, or does not fit the device's model."""
+
+    code = "refused-knowledge"
+    remedy = "the coordinator's operator reads why; nothing needs to be done on this device"
 
 
 class RunFailed(EdgeError):

@@ -161,6 +161,7 @@ _LOOK_THERE = "look at the device's log"
 _REMEDIES = {
     "diverged": "lower train.learning_rate, and look for extreme values in its samples",
     "no-samples": "label samples on it",
+    "refused-knowledge": "look at what the devices sent in the round before, and at [robust]",
 }
 """By the cause that an upload names: what to do."""
 
@@ -197,10 +198,14 @@ def left_out(counts: Mapping[str, int], why: Mapping[str, str]) -> tuple[str, ..
 
 
 def claimed_too_much(devices: Mapping[str, tuple[int, int]]) -> tuple[str, ...]:
-    """Warning W26: the devices that claimed more samples than they are believed to have, and what they weighed as."""
+    """Warning W26: the devices whose number of samples was cut, and what they weighed as.
+
+    It accuses nobody: a device's number is cut as well where the others declare too few.
+    """
     return tuple(
-        f"W26: {device} claimed {claimed:,} samples, more than [robust] believes, and weighed as {weighs:,}: look at "
-        "it; if the claim is true, raise robust.most_samples where it is set, or set robust.count_factor = 0"
+        f"W26: {device} declared {claimed:,} samples, and weighed as {weighs:,}: [robust] believes no more beside what "
+        "the others declared; if all these numbers are right, raise robust.most_samples where it is set, or set "
+        "robust.count_factor = 0"
         for device, (claimed, weighs) in sorted(devices.items())
     )
 

@@ -31,7 +31,7 @@ class Aggregation:
     ) -> None:
         """exchanges: how many exchanges a round has.  robust: what one device may move."""
         self._registry, self._reduction, self.record = registry, reduction, record
-        self.screen = UploadScreen(robust, registry, record)
+        self.screen = UploadScreen(robust, registry, record, reduction.method.size_of)
         reduction.as_counted = self.screen.in_slot
         self._sent: tuple[ExchangeId, Mapping[str, Payload]] | None = None
         """The open exchange, and what every device was sent in it, by role."""

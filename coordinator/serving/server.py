@@ -565,10 +565,12 @@ class Server:
         of_another_run = upload.run != self._run and (upload.run is not None or self._security is not None)
         if of_another_run or upload.device not in self.numbers:
             self._sender.ask_for_hello(upload.device)
+        if of_another_run:  # the device has not heard of this run, and holds what it learnt in an earlier one
+            log.info("an upload of %s to another run does not count; it is asked to join this one", upload.device)
+            incoming.acknowledge()
+            return
         if hello is None:
             raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
-        if of_another_run:
-            raise RemoteProtocolError("replayed", f"an upload of {upload.device} to another run")
         self.record.came(upload.device, len(incoming.frame), "knowledge")
         if self.ledger.has(place, upload.device):
             self._commands.answer(SendReceipt(upload.device, place, "duplicate", ""))

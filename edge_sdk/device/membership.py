@@ -7,15 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_sdk.device import divergence
-from edge_sdk.errors import (
-    Diverged,
-    LearningLost,
-    NoSamples,
-    NotReleased,
-    RemoteProtocolError,
-    TrainingFailed,
-    UsageError,
-)
+from edge_sdk.errors import Diverged, LearningLost, RemoteProtocolError, UsageError
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import method_of
 from edge_sdk.methods.requests import handler_of
@@ -121,7 +113,7 @@ class Membership:
         message: Message = codec.decode(frame, self.limits).message
         if not isinstance(message, Upload) or not message.withheld:
             return None
-        kinds = (kind for kind in (TrainingFailed, NoSamples, NotReleased) if kind.code == message.withheld_cause)
+        kinds = (kind for kind in LearningLost.__subclasses__() if kind.code == message.withheld_cause)
         return next(kinds, Diverged)(message.withheld)
 
 

@@ -29,10 +29,19 @@ from edge_sdk.device.incoming_frames import IncomingFrames
 from edge_sdk.device.learner import Learner, ServeRequest
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.public_supply import PublicSupply
+from edge_sdk.device.refused_assigns import RefusedAssigns, is_in_place, without_knowledge
 from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import Store
 from edge_sdk.device.uplink import Uplink
-from edge_sdk.errors import LearningLost, Refused, RemoteProtocolError, RunFailed, StoreError, TrainingFailed
+from edge_sdk.errors import (
+    LearningLost,
+    Refused,
+    RefusedKnowledge,
+    RemoteProtocolError,
+    RunFailed,
+    StoreError,
+    TrainingFailed,
+)
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
@@ -141,6 +150,7 @@ class Participant(ParticipantHooks):
         """None before the first Welcome; each run of the federation has a new one."""
         self._newest: tuple[Assign, bytes] | None = None
         """The Assign that is being processed, and its frame."""
+        self._newest_stamp, self._refused_assigns = Stamp(), RefusedAssigns()
         self._work: OngoingExchange | None = None
         self.begun = 0
         """The number of exchanges that this object has begun."""
@@ -354,9 +364,14 @@ class Participant(ParticipantHooks):
         except LearningLost as reason:
             work.withhold(reason, self.on_news)
             return True
-        except RemoteProtocolError as error:  # the Assign's knowledge does not fit: treat the frame as never received
+        except RemoteProtocolError as error:  # the Assign's knowledge does not fit
             self._incoming.count_refused(error.kind, f"refused an Assign: {error}")
-            self._rebuild()
+            unfit = self._refused_assigns.reason(work.assign, self._newest_stamp, error)
+            if unfit is not None:
+                self._skip_refused(work, unfit)
+                work.withhold(unfit, self._tell)
+                return True
+            self._rebuild()  # treat the frame as never received
             membership = work.learner.membership
             self.session = recovery.restored_session(self.session, session.SessionPhase.IDLE, membership, self.store)
         return False
@@ -499,10 +514,28 @@ class Participant(ParticipantHooks):
         self._tell_of_going_back(assign, stamp)
         if self.declined is not None:
             self._uplink.announce("ready", self.declined)  # the coordinator does not know, or asks all the same
-        assign = self._learner.membership.undo_transforms(assign, self.common_knowledge)
-        self._newest = (assign, frame)
-        self._feed(session.Assigned(ExchangeId(assign.round, assign.exchange), assign.closing, now_s))
+        place, reason = ExchangeId(assign.round, assign.exchange), None
+        try:
+            assign = self._learner.membership.undo_transforms(assign, self.common_knowledge)
+        except RemoteProtocolError as error:
+            if place >= self.session.exchange_id and is_in_place(self._learner.membership, assign):
+                reason = self._refused_assigns.reason(assign, stamp, error)
+            if reason is None:
+                raise
+            self._incoming.count_refused(error.kind, f"refused an Assign: {error}")
+            assign, frame = without_knowledge(assign, stamp)
+        begun = self.begun
+        self._newest, self._newest_stamp = (assign, frame), stamp
+        self._feed(session.Assigned(place, assign.closing, now_s))
+        if reason is not None and self._work is not None and self.begun > begun:
+            self._skip_refused(self._work, reason)
         self._newest = None  # its knowledge may be megabytes, and only the method still needs it
+
+    def _skip_refused(self, work: OngoingExchange, reason: RefusedKnowledge) -> None:
+        """Skip a round whose Assign was refused again; the owner reads why, once in this start."""
+        line = f"round {work.assign.round}: {reason}; withheld and undone: {reason.remedy}"
+        self._incoming.tell_once(reason.code, line)
+        work.learner.skip_round(work.assign.round, reason)
 
     # -- commands out -----------------------------------------------------------------------------------------------
 

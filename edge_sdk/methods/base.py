@@ -307,6 +307,13 @@ class Method(Generic[P]):
         """Return what a run with these devices promises about their training records; empty: it says nothing."""
         return {}
 
+    def size_of(self, knowledge: Mapping[str, Payload]) -> float | None:
+        """Return how large an upload is beside the others'; None: as large as the norm of its update.
+
+        For a method whose uploads honestly grow with the samples behind them, which nobody tells.
+        """
+        return None
+
     def population(self, class_counts: Sequence[tuple[int, ...]]) -> tuple[str, ...]:
         """Return further warnings, given the samples of each class on the devices that disclose them."""
         return ()

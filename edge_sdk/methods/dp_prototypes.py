@@ -14,6 +14,7 @@ data that change.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
@@ -23,9 +24,9 @@ import numpy as np
 from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.requests import Evaluate, Released, ReleaseSums, WriteHead
-from edge_sdk.privacy.release import FROZEN, Assumptions, Guarantee, head_of, means_of, merged, promised
+from edge_sdk.privacy.release import FROZEN, SHARES, Assumptions, Guarantee, head_of, means_of, merged, promised
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.knowledge import MAX_MAGNITUDE, ClassRows
+from edge_sdk.protocol.knowledge import MAX_MAGNITUDE, ClassRows, Payload
 from edge_sdk.protocol.messages import FederationSpec, Hello, Scalar
 from edge_sdk.protocol.schema import Blob, Count, wire
 from edge_sdk.reductions import MOST, Bag, carried_over
@@ -158,6 +159,20 @@ class DPPrototypes(Method[Params]):
         classes = np.arange(len(found.sums), dtype=np.int32)
         rows = found.sums.clip(-MAX_MAGNITUDE, MAX_MAGNITUDE).astype(np.float32)
         return {"sums": ClassRows(classes=classes, rows=rows, counts=np.ones_like(classes))}
+
+    def size_of(self, knowledge: Mapping[str, Payload]) -> float | None:
+        """Return the largest row for each noised sample of its class.
+
+        A row of n samples has a norm of SHARES[1] n to n before noise, so that of an honest device is far from an
+        outlier, however many samples it has.  Where noise is larger than the samples, the row is measured by the noise.
+        """
+        sums = knowledge.get("sums")
+        if not isinstance(sums, ClassRows):
+            return None
+        rows = sums.rows.astype(np.float64)  # (k, d + 1)
+        noise = math.sqrt(rows.shape[1]) / self.guarantee.mu if self.guarantee else 1.0
+        samples = np.maximum(rows[:, -1] / SHARES[1], noise)  # (k,)
+        return float((np.linalg.norm(rows, axis=1) / samples).max())
 
     def begin(self, spec: FederationSpec) -> State:
         """Start without prototypes."""

@@ -262,7 +262,8 @@ class Upload:
     withheld: Line = field(default="", metadata=LATER)
     """Why the device sends no knowledge although the exchange needs some: its training diverged or failed."""
     withheld_cause: Word = field(default="diverged", metadata=LATER)
-    """The word for that reason: diverged, or training-failed.  Without a reason it has no meaning."""
+    """The word for that reason: diverged, training-failed, no-samples or refused-knowledge.  Without a reason it has no
+    meaning."""
     instruments: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)
     """What the method did on this device in this round, by name, such as each loss term's share of the gradient."""
     personal_metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)

@@ -151,10 +151,15 @@ class _Partial:
                     file.truncate(size)
 
     def write(self, index: int, data: bytes) -> None:
-        """Write a block, and then its mark."""
+        """Write a block, and then its mark.
+
+        A disk that is nearly full takes a part of the block; the next write of the rest tells the error.
+        """
         with as_store_error(self.path), self.path.open("r+b", buffering=0) as file:
             file.seek(index * PUBLIC_BLOCK_BYTES)
-            file.write(data)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[file.write(rest) :]
             file.seek(self._total_bytes + index)
             file.write(b"\x01")
 

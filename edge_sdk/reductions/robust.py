@@ -79,22 +79,22 @@ class Combining:
             passed = through_gate(soft, labels)
             return _log(mean_in_order([soft[each] for each in passed]))
         stacked = np.stack(soft, axis=1)  # (b, n, k)
-        return _log(np.stack([geometric_median(sample, np.ones(len(sample))) for sample in stacked]))
+        return _log(np.stack([geometric_median(sample) for sample in stacked]))
 
 
 PAPERS = Combining()
 """The means of the papers."""
 
 
-def geometric_median(points: Doubles, weights: Doubles) -> Doubles:
-    """Return the geometric median of points (n, d) with weights (n,), from the median of each coordinate on."""
+def geometric_median(points: Doubles) -> Doubles:
+    """Return the geometric median of points (n, d), from the median of each coordinate on."""
     found: Doubles = np.median(points, axis=0)
     for _ in range(STEPS):
         distances = np.linalg.norm(points - found, axis=1)  # (n,)
         largest = float(distances.max())
         if not largest:
             return found
-        pull = weights / np.maximum(distances, _SMOOTH * largest)  # (n,)
+        pull = 1.0 / np.maximum(distances, _SMOOTH * largest)  # (n,)
         found = (pull[:, None] * points).sum(axis=0) / pull.sum()
     return found
 
@@ -102,8 +102,7 @@ def geometric_median(points: Doubles, weights: Doubles) -> Doubles:
 def median_over_holders(uploads: Sequence[ClassRows]) -> ClassRows:
     """Return per class the geometric median of its holders' rows; the counts are added up.
 
-    A holder weighs as its count, at most the median count of the class's holders: the number of devices decides, not
-    what they claim.  Raises ValueError for no uploads.
+    Each holder weighs the same: the number of devices decides, not what they claim.  Raises ValueError for no uploads.
     """
     if not uploads:
         raise ValueError("no class rows")
@@ -114,8 +113,7 @@ def median_over_holders(uploads: Sequence[ClassRows]) -> ClassRows:
     found, total = [], []
     for each in classes:
         there = held == each
-        most = np.median(counts[there])
-        found.append(geometric_median(rows[there], np.minimum(counts[there], most).astype(np.float64)))
+        found.append(geometric_median(rows[there]))
         total.append(min(int(counts[there].sum()), MOST))
     return ClassRows(
         classes=classes.astype(np.int32), rows=np.stack(found).astype(np.float32), counts=np.array(total, np.int32)

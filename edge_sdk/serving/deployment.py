@@ -33,7 +33,7 @@ MAX_DROP = 0.02
 
 def check_max_drop(value: float | None) -> None:
     """Raise UsageError unless this is a fraction, or None."""
-    if value is not None and not (isinstance(value, Real) and 0 <= value <= 1):
+    if value is not None and (isinstance(value, bool) or not (isinstance(value, Real) and 0 <= value <= 1)):
         raise UsageError(f"max_drop {value!r}: expected a fraction from 0 to 1, as 0.02 for two points, or None")
 
 

@@ -32,9 +32,10 @@ class World:
         devices: int = 1,
         quorum: int | None = None,
         observer: RunObserver | None = None,
+        roster: tuple[str, ...] = (),
         **policy: float,
     ) -> None:
-        self._observer, self._policy = observer, policy
+        self._observer, self._policy, self._roster = observer, policy, roster
         self.hub, self._folder, self.now_s = Hub(), folder, 0.0
         self._devices, self._quorum, self.runs = devices, quorum or devices, 0
         self.sent: list[tuple[str, Message]] = []
@@ -67,6 +68,7 @@ class World:
         self.server = Server(
             spec=spec,
             policy=policy,
+            roster=self._roster,
             method=method,
             transport=self.hub.link("coordinator"),
             ledger=Ledger(self._folder / f"ledger-{self.runs}.db"),

@@ -64,7 +64,21 @@ def test_an_upload_to_an_earlier_run_never_counts_in_a_later_one(world: World) -
     assert world.server.rounds.phase is RoundPhase.COLLECTING
     assert world.server.rounds.place == (0, 0)
     assert not world.server.rounds.folded
-    assert world.server.record.refused_frames == {"attic": {"replayed": 1}}
+    assert world.server.record.refused_frames == {}  # an honest device that has not heard of the new run yet
+
+
+def test_an_upload_to_an_earlier_run_of_a_device_on_the_roster_is_no_fault_before_it_joins(tmp_path: Path) -> None:
+    world = World(tmp_path, roster=("attic",))
+    agent = world.device()
+    world.until(lambda: any(isinstance(message, Upload) for _, message in world.sent))
+    frame = agent.store.upload(*agent.session.exchange_id)
+    world.begin()
+    assert frame is not None
+    world.publish(topics.up("app", "attic", "upd"), frame)
+    world.turn(hearing=False, computing=False)
+    assert world.server.record.refused_frames == {}
+    world.until(lambda: agent.over)
+    agent.raise_if_failed()
 
 
 def test_a_stranger_that_uploads_is_asked_for_a_hello_and_joins(world: World) -> None:

@@ -17,6 +17,7 @@ import pytest
 from laws import spec_of
 
 from coordinator.report.summary import summary
+from coordinator.serving.intake.update_norms import outliers
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.workbench import Workbench
@@ -37,6 +38,7 @@ from edge_sdk.privacy.release import (
     noised,
     sums_by_class,
 )
+from edge_sdk.protocol.knowledge import ClassRows, Payload
 from edge_sdk.protocol.messages import Assign, Hello, Upload
 from edge_sim.config import settings
 
@@ -65,6 +67,35 @@ def test_the_largest_logit_is_that_of_the_nearest_prototype() -> None:
     head = head_of(np.arange(5), means, 5, -1e6)
     nearest = np.linalg.norm(x[:, None] - means, axis=2).argmin(axis=1)
     assert np.array_equal((x @ head[:, :-1].T + head[:, -1]).argmax(axis=1), nearest)
+
+
+def upload_of(samples: int, seed: int, length: float = 4.0) -> dict[str, Payload]:
+    """The noised sums of a device with so many samples of 10 classes; length: that of their features; clip: 4."""
+    rng = np.random.default_rng(seed)
+    features = rng.normal(size=(samples, 16)).astype(np.float32)
+    features *= length / np.linalg.norm(features, axis=1, keepdims=True)
+    exact = sums_by_class(contributions(features, 4.0), rng.integers(0, 10, samples), 10)
+    noise = rng.normal(size=exact.shape) / BUDGET.mu
+    rows = (exact / GRID + noise).astype(np.float32)
+    return {"sums": ClassRows(classes=np.arange(10, dtype=np.int32), rows=rows, counts=np.ones(10, np.int32))}
+
+
+@pytest.mark.parametrize("sizes", [(12000, 80, 80, 80, 80), (1, 3000, 3000, 3000), (0, 0, 0, 100_000)])
+def test_a_device_with_much_data_or_little_is_no_outlier(sizes: tuple[int, ...]) -> None:
+    method = DPPrototypes(Params())
+    for length in (0.1, 4.0):
+        found = {str(each): method.size_of(upload_of(n, each, length)) for each, n in enumerate(sizes)}
+        assert not outliers({device: size for device, size in found.items() if size is not None})
+        assert None not in found.values()
+
+
+def test_sums_beyond_what_their_own_counts_allow_are_outliers() -> None:
+    method = DPPrototypes(Params())
+    uploads = [upload_of(80, each) for each in range(5)]
+    uploads[2]["sums"].rows[3, 0] = 1e4  # type: ignore[attr-defined]  # it has rows
+    uploads[2]["sums"].rows[7, -1] = 1e4  # type: ignore[attr-defined]  # a count of another class hides nothing
+    sizes = {str(each): method.size_of(upload) or 0.0 for each, upload in enumerate(uploads)}
+    assert outliers(sizes).keys() == {"2"}
 
 
 def test_sums_add_up_to_the_same_bits_in_any_order_and_one_device_moves_them_by_a_bound() -> None:

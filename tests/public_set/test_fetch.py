@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import random
 import re
 import tempfile
@@ -9,6 +11,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -323,3 +326,28 @@ def test_the_shelf_leaves_nothing_behind(tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="file"):
         PublicSetServer(SET, tmp_path / "file")
+
+
+class NearlyFullDisk(io.FileIO):
+    """A file on a disk with room for a part of a block, and then for single bytes alone."""
+
+    def write(self, data: Any) -> int:
+        if len(data) == 1:
+            return super().write(data)
+        if len(data) == PUBLIC_BLOCK_BYTES:
+            return super().write(data[:1000])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_block_of_which_the_disk_takes_a_part_has_not_arrived(tmp_path: Path, public_server, monkeypatch):
+    fetch = fetcher(tmp_path)
+    fetch.begin(SET.spec, public_server.total_bytes)
+    (block,) = answers(public_server, fetch)
+    with monkeypatch.context() as full:
+        full.setattr(Path, "open", lambda path, mode, **_: NearlyFullDisk(path, mode))
+        with pytest.raises(StoreError, match="No space left"):
+            fetch.receive(block, 0.0)
+    again = fetcher(tmp_path)
+    again.begin(SET.spec, public_server.total_bytes)
+    assert again.next_requests(0.0) == (block.index,)
+    assert same(fetched(public_server, fetcher(tmp_path)))

@@ -365,7 +365,7 @@ def test_without_held_out_samples_it_is_said_once_and_all_is_served() -> None:
     assert not np.array_equal(agent.predict(FRESH), before)
 
 
-@pytest.mark.parametrize("max_drop", [-0.1, 1.5])
+@pytest.mark.parametrize("max_drop", [-0.1, 1.5, True, False])
 def test_a_drop_that_is_no_fraction(max_drop: float) -> None:
     with pytest.raises(UsageError, match=r"^max_drop"):
         device(Hub(), max_drop=max_drop)

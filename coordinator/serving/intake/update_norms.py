@@ -1,4 +1,6 @@
-"""The norms of the updates of an exchange, to name those far larger than the others (warning W17).
+"""The sizes of the updates of an exchange, to name those far larger than the others (warning W17).
+
+A size is the norm of the update, unless the method has another measure (`Method.size_of`).
 
 Whether a device that is named is held out, too, the settings say: upload_screen.py.
 """
@@ -26,9 +28,14 @@ class UpdateNorms:
     def __init__(self) -> None:
         self._norms: dict[str, float] = {}
 
-    def add(self, device: str, knowledge: Mapping[str, Payload], sent: Mapping[str, Payload]) -> None:
-        """Note the norm of an update; sent: what every device was sent in the exchange, by role."""
-        self._norms[device] = update_norm(knowledge, sent)
+    def add(
+        self, device: str, knowledge: Mapping[str, Payload], sent: Mapping[str, Payload], size: float | None = None
+    ) -> None:
+        """Note the size of an update; sent: what every device was sent in the exchange, by role.
+
+        size: as the method measures it; None: its norm.
+        """
+        self._norms[device] = update_norm(knowledge, sent) if size is None else size
 
     def outliers(self, left_out: Collection[str]) -> dict[str, float]:
         """Return the outliers as `outliers` does."""

@@ -6,8 +6,9 @@ what is taken out of a running sum is to the bit what was put in.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
+from typing import TypeAlias
 
 from coordinator.ledger import Slots
 from coordinator.record import remarks
@@ -19,12 +20,16 @@ from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.reductions.influence import CountCap, RobustTable, beyond, capped, count_cap
 
+SizeOf: TypeAlias = Callable[[Mapping[str, Payload]], float | None]
+"""Returns the size of an upload as its method measures it; None: it is that of the numbers."""
+
 
 class UploadScreen:
     """Decides what of each upload counts."""
 
-    def __init__(self, table: RobustTable, registry: DeviceRegistry, record: RunRecord) -> None:
-        self._table, self._registry, self._record = table, registry, record
+    def __init__(self, table: RobustTable, registry: DeviceRegistry, record: RunRecord, size_of: SizeOf) -> None:
+        """size_of: how large the method says that an upload is."""
+        self._table, self._registry, self._record, self._size_of = table, registry, record, size_of
         self._norms = UpdateNorms()
         self._out: dict[str, str] = {}
         """The devices whose upload of the open exchange does not count, with what is wrong with its values, if it is
@@ -89,7 +94,7 @@ class UploadScreen:
     def counts(self, upload: Upload, sent: Mapping[str, Payload]) -> bool:
         """Whether an upload counts, as far as it alone tells; sent: what every device was sent in the exchange."""
         device, wrong = upload.device, beyond(upload.knowledge, self._table)
-        self._norms.add(device, upload.knowledge, sent)
+        self._norms.add(device, upload.knowledge, sent, self._size_of(upload.knowledge))
         if all(isinstance(payload, (PublicLogits, LogitGradients)) for payload in upload.knowledge.values()):
             self._logits.add(device)
         if not wrong and upload.round >= self._record.held_out.get(device, 0):
