@@ -39,12 +39,10 @@ class DataSupply:
         self._now: Snapshot | None = None
         self._told_of: bytes | None = None
         """The snapshot whose lost classes the owner was told of last; rounds without a change have the same one."""
-        self.notify: Callable[[str], None] = log.info
-        """Receives a line for the device's owner."""
+        self._notify: Callable[[str], None] = log.info
+        self._notify_classes: Callable[[str], None] = log.info
         self.early_news = list[str]()
         """Lines for the owner that wait until callbacks can have been registered."""
-        self.notify_classes: Callable[[str], None] = log.info
-        """Receives a line that says of which classes there are samples."""
         if isinstance(data, LocalData):
             given, capacity = data, 0
         else:
@@ -58,6 +56,11 @@ class DataSupply:
             self.bench.add_proxy(proxy)
         self._waited = self.waits
         """Whether there was nothing to train on when `arrived` was asked last."""
+
+    def tell(self, notify: Callable[[str], None], notify_classes: Callable[[str], None]) -> None:
+        """Have the device's owner told; notify_classes: of lines that say of which classes there are samples."""
+        self._notify, self._notify_classes = notify, notify_classes
+        self.bench.tell_of_classes = notify_classes
 
     @property
     def changes(self) -> bool:
@@ -79,12 +82,12 @@ class DataSupply:
         try:
             taken = self._store.take_snapshot(self._now)
         except StoreError as error:
-            self.notify(f"{error}; the samples that came since the last round are not trained on yet")
+            self._notify(f"{error}; the samples that came since the last round are not trained on yet")
             return self._now.id
         if taken.lost and taken.id != self._told_of:
             self._told_of = taken.id
             classes = ", ".join(map(str, taken.lost))
-            self.notify_classes(f"no training samples any more of class {classes}: the model may forget it")
+            self._notify_classes(f"no training samples any more of class {classes}: the model may forget it")
         self._use(taken)
         return taken.id
 
@@ -120,7 +123,7 @@ class DataSupply:
             if self._store is not None:
                 self._store.flush()
         except StoreError as error:
-            self.notify(str(error))
+            self._notify(str(error))
 
     def arrived(self) -> bool:
         """Save what is due; returns whether the first samples to train on came just now."""

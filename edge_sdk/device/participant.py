@@ -116,8 +116,7 @@ class Participant(ParticipantHooks):
         self._incoming = IncomingFrames(device, transport, security, self._tell)
         self._stamps = AssignStamps()
         self.data, self.bench = data, data.bench
-        data.notify, data.notify_classes = self.on_news, self.on_class_news
-        self.bench.tell_of_classes = self.on_class_news
+        data.tell(self.on_news, self.on_class_news)
         self.shares_weights = self.bench.proxy is not None or (
             share_weights and "weights" in self.bench.model.spec.capabilities
         )
