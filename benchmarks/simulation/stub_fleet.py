@@ -20,7 +20,7 @@ from task import ROUNDS, tell
 
 from edge_sim.runs.runner import run
 
-SIDE, CLASSES, EACH = 2, 2, 2
+SIDE, CLASSES, EACH = 2, 2, 4  # of two samples a class would often have one, and such classes are not told of
 
 
 def main() -> None:
