@@ -8,7 +8,7 @@ from typing import Any
 from coordinator.record import remarks
 from coordinator.report import message_sizes
 from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import load_method, method_fault, method_names
+from edge_sdk.methods.registry import load_method, method_fault, method_names, needed_parameters
 from edge_sdk.protocol.knowledge import Slot
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.transforms import encodings_for
@@ -16,8 +16,9 @@ from edge_sdk.protocol.wires import Exchange, slots_of
 
 
 def describe_methods() -> list[dict[str, Any]]:
-    """One row for each registered method that loads."""
-    return [_row(load_method(name)()) for name in method_names() if not method_fault(name)]
+    """One row for each registered method that loads and has defaults for all its parameters."""
+    methods = [load_method(name) for name in method_names() if not method_fault(name)]
+    return [_row(method()) for method in methods if not needed_parameters(method)]
 
 
 def _row(method: Method[Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from typing import Any, cast
 
@@ -42,19 +43,30 @@ def load_method(name: str) -> type[Method[Any]]:
 def _description_fault(name: str, cls: type) -> str:
     """Return what is wrong with what a class says of itself, in words that follow its name; empty: nothing."""
     method: type[Method[Any]] = cls
-    for attribute in ("name", "title", "citation", "discloses"):
-        if not isinstance(getattr(method, attribute, None), str):
-            return f"has no {attribute}: give the class one, a str"
+    if not isinstance(getattr(method, "name", None), str):
+        return "has no name: give the class one, a str"
     if method.name != name:
         return f"has the name {method.name!r}: register it under that name"
     if not hasattr(method, "params_type"):
         return "names no parameters: derive it from Method[Params], where Params is a frozen dataclass"
-    try:
-        method().digest  # noqa: B018  # what fails in it fails at every use
-    except Exception as error:  # noqa: BLE001  # a class of another package may raise anything
-        told = one_line(f"{type(error).__name__}: {error}")
-        return f"cannot be made with its defaults: {told}; give each parameter a default that is a number, str or bool"
+    told: Any = method
+    if not needed_parameters(method):
+        try:
+            told = method()
+            told.digest  # noqa: B018  # what fails in it fails at every use
+        except Exception as error:  # noqa: BLE001  # a class of another package may raise anything
+            return f"cannot be made with its defaults: {one_line(f'{type(error).__name__}: {error}')}"
+    for attribute in ("title", "citation", "discloses"):  # may be properties, which follow from the parameters
+        if not isinstance(getattr(told, attribute, None), str | property):
+            return f"has no {attribute}: give the class one, a str"
     return ""
+
+
+def needed_parameters(method: type[Method[Any]]) -> tuple[str, ...]:
+    """Return the parameters of a method that have no default."""
+    missing = dataclasses.MISSING
+    fields = dataclasses.fields(method.params_type)
+    return tuple(each.name for each in fields if each.default is missing and each.default_factory is missing)
 
 
 def method_fault(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 from coordinator.report.method_catalogue import catalogue_text, describe_methods
 from coordinator.report.tables import Column, Table, show_table
 from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.methods.registry import method_fault, method_names
+from edge_sdk.methods.registry import load_method, method_fault, method_names, needed_parameters
 from edge_sdk.terminal import folded, indented, room_of
 
 BEGIN_WITH: tuple[tuple[str, str], ...] = (
@@ -54,15 +54,24 @@ def command(args: argparse.Namespace) -> int:
         show_table(_decisions(), sys.stdout)
         sys.stdout.write("\n")
         show_table(_lines(found), sys.stdout)
-    sys.stderr.write("".join(f"edge-sdk methods: {fault}\n" for fault in map(method_fault, method_names()) if fault))
+    sys.stderr.write("".join(f"edge-sdk methods: {why}\n" for why in map(_why_not_listed, method_names()) if why))
     return 0
+
+
+def _why_not_listed(name: str) -> str:
+    """Return why nothing can be said of a registered method; empty: it is listed."""
+    fault = method_fault(name)
+    if fault:
+        return fault
+    needed = ", ".join(f"method.{key}" for key in needed_parameters(load_method(name)))
+    return f"method {name!r} is not listed: it needs {needed}, and has no default" if needed else ""
 
 
 def _chosen(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:
     """Return the names that were given, or all.  Raises UsageError for one that is no method."""
     for name in names:
         if name not in known and name in method_names():
-            raise UsageError(method_fault(name))
+            raise UsageError(_why_not_listed(name))
         if name not in known:
             near = difflib.get_close_matches(name, known, 1)
             hint = f"did you mean {near[0]}? " if near else ""

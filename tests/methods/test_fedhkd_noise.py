@@ -148,7 +148,7 @@ def shared(secret: bytes = SECRET, **params: Any) -> ClassRows:
     spec = _spec(classes=3, **{**noises(1.0), **params})
     method = method_of(spec)
     stage = method.share(OnDevice(job=replace(job(spec, 0), secret=secret), state=NoState(), down={}))
-    assert next(stage) == HyperMeans(method.params.temperature, method.params.clip)
+    assert next(stage) == HyperMeans(method.params.temperature, method.params.clip, of_all=True)
     with pytest.raises(StopIteration) as done:
         stage.send(MEANS)
     return done.value.value["sums"]

@@ -262,17 +262,17 @@ def installed(monkeypatch):
 
 def test_methods_are_found_by_name(installed):
     installed(
-        Point("good", BareMethod),
-        Point("bare", object()),
+        Point("bare", BareMethod),
+        Point("awry", object()),
         Point("broken", ImportError("no module named torch_scatter")),
         Point("extra", MissingExtra("torch", "torch", "this method")),
     )
-    assert load_method("good") is BareMethod
-    assert method_names() == ("bare", "broken", "extra", "good")
-    with pytest.raises(UsageError, match=r"'fedx'; .*bare, broken, extra, good"):
+    assert load_method("bare") is BareMethod
+    assert method_names() == ("awry", "bare", "broken", "extra")
+    with pytest.raises(UsageError, match=r"'fedx'; .*awry, bare, broken, extra"):
         load_method("fedx")
-    with pytest.raises(UsageError, match=r"somewhere:bare .*no class .*Method"):
-        load_method("bare")
+    with pytest.raises(UsageError, match=r"somewhere:awry .*no class .*Method"):
+        load_method("awry")
     with pytest.raises(UsageError, match=r"somewhere:broken .*load: .*torch_scatter"):
         load_method("broken")
     with pytest.raises(MissingExtra, match="pip install"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -131,7 +131,16 @@ class Bare(Method):  # type: ignore[type-arg]  # what is forgotten here
     name = title = citation = discloses = "wordy"
 
 
-class WithoutDefault(Method[Demanding]):
+class WithoutDefault(Wordy, Method[Demanding]):
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Several:
+    weights: list[float] = field(default_factory=list)
+
+
+class Listed(Method[Several]):
     name = title = citation = discloses = "wordy"
 
 
@@ -142,7 +151,7 @@ class WithoutDefault(Method[Demanding]):
         ("Untitled", "has no title"),
         ("Renamed", "has the name 'fedavg': register it under that name"),
         ("Bare", r"names no parameters: derive it from Method\[Params\]"),
-        ("WithoutDefault", "cannot be made with its defaults: .*weight"),
+        ("Listed", "cannot be made with its defaults: .*list"),
     ],
 )
 def test_a_method_that_does_not_say_what_it_is_stops_nobody_else(
@@ -158,6 +167,15 @@ def test_a_method_that_does_not_say_what_it_is_stops_nobody_else(
     assert main(["methods", "wordy"]) == 2
     assert cls in capsys.readouterr().err
     assert len(plugins.plugin_faults()) == 1
+
+
+def test_a_method_with_a_parameter_without_a_default_is_not_listed(
+    install: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    install(wordy=f"{__name__}:WithoutDefault")
+    assert load_method("wordy") is WithoutDefault
+    assert main(["methods"]) == 0
+    assert "method 'wordy' is not listed: it needs method.weight, and has no default" in capsys.readouterr().err
 
 
 def test_a_handler_that_was_not_declared_one_is_named_when_the_settings_are_read(
