@@ -11,7 +11,7 @@ from typing import Any
 
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import load_method, method_fault, method_names
+from edge_sdk.methods.registry import load_method, method_fault, method_names, needed_parameters
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.onnx_file.graph import Graph, read_graph
 from edge_sdk.models.onnx_file.head import ending_of
@@ -74,7 +74,7 @@ def inspected(
         "parameters": graph.parameters(),
         "trained_parameters": spec.parameters,
         "capabilities": sorted(spec.capabilities),
-        "methods": {name: part_in(load_method(name)(), spec) for name in method_names() if not method_fault(name)},
+        "methods": {name: part_in(load_method(name)(), spec) for name in method_names() if not _untellable(name)},
     }
 
 
@@ -144,3 +144,8 @@ def _text(found: Mapping[str, Any]) -> str:
         for name, row in found["methods"].items()
     ]
     return "\n".join([*(f"{key:10}  {text}" for key, text in lines.items() if text), "takes part in", *parts])
+
+
+def _untellable(name: str) -> bool:
+    """Whether nothing can be said of a method without its parameters, or it does not load."""
+    return bool(method_fault(name) or needed_parameters(load_method(name)))

@@ -17,7 +17,7 @@ from coordinator.config import FederationTable, PublicTable
 from edge_sdk.at_rest.places import unwritable
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.registry import load_method, method_names, needed_parameters
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.messages import EncodingSpec, TrainSpec
 from edge_sdk.protocol.schema import ID
@@ -58,7 +58,11 @@ def command(args: argparse.Namespace) -> int:
         )
     if not is_id(args.name):
         raise UsageError(f"--name {args.name!r}: use a-z, 0-9 and -, at most {ID.most} of them")
-    text = commented(load_method(args.method)(), name=args.name, devices=args.devices, rounds=args.rounds)
+    method = load_method(args.method)
+    if needed_parameters(method):
+        needed = ", ".join(f"method.{key}" for key in needed_parameters(method))
+        raise UsageError(f"--method {args.method}: it needs {needed}, and has no default: write the file by hand")
+    text = commented(method(), name=args.name, devices=args.devices, rounds=args.rounds)
     if str(args.file) == "-":
         sys.stdout.write(text)
         return 0
