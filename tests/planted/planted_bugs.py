@@ -371,8 +371,8 @@ BUGS = (
     PlantedBug(
         "sums leave before they are in the budget's ledger",
         "edge_sdk/device/budget.py",
-        '            self._db.execute("INSERT INTO releases VALUES (?, ?, ?, ?)", row)\n',
-        "            del row\n",
+        'db.execute("INSERT INTO releases VALUES (?, ?, ?, ?)", (data, cost.mu, len(sums), sums.tobytes()))',
+        "pass",
         "tests/privacy/test_budget.py::test_the_same_data_gets_the_same_bytes_and_costs_once",
         "V4",
     ),

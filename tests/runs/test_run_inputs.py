@@ -129,7 +129,9 @@ def test_the_code_of_a_method_of_another_package_counts(
     mine: Path, register: Callable[[str, Mapping[str, str]], None]
 ) -> None:
     method = mine / "widths_of_mine.py"
-    method.write_text("from edge_sdk.methods.local import Local\n\nclass Mine(Local):\n    pass\n", encoding="utf-8")
+    method.write_text(
+        "from edge_sdk.methods.local import Local\n\nclass Mine(Local):\n    name = 'mine'\n", encoding="utf-8"
+    )
     register("edge_sdk.methods", {"mine": "widths_of_mine:Mine"})
     of_mine = fleets.config(mine / "samples.npz", "mine")
     before = own_code.code_digests(of_mine)
