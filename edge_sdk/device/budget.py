@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import cached_property
 from pathlib import Path
 
@@ -19,7 +18,7 @@ import numpy as np
 
 from edge_sdk.arrays import Doubles
 from edge_sdk.device.ledger_witness import LedgerWitness
-from edge_sdk.durable import Contents, as_store_error, is_emptied, open_database, transaction
+from edge_sdk.durable import Contents, as_store_error, file_lock, is_emptied, open_database, transaction
 from edge_sdk.errors import InUse, Refused, UsageError
 from edge_sdk.privacy.accountant import composed, epsilon
 from edge_sdk.privacy.release import Guarantee
@@ -36,8 +35,9 @@ NAME = "privacy.db"
 _ROUNDING = 1e-9
 """The share by which the sum of squares may exceed the budget, for it is added up in floating point."""
 _MARK_BYTES = 16
-_WAIT_S, _AGAIN_S = 10.0, 0.02
-"""How long to wait for another federation that uses the file, and for how long between two tries."""
+_WAIT_S = 60.0
+"""How long to wait for other federations that use the file, each for a moment."""
+_HELD = "another process holds this budget ledger, which its federations share, each for a moment: try again"
 _PUT_BACK = "put the newest ledger back in its place; without it, what was spent is forgotten, so release nothing more"
 _CONTENTS = Contents(
     "what was released of this device's data", f"{_PUT_BACK}: moved away, it would count nothing as spent"
@@ -73,32 +73,24 @@ class BudgetLedger:
         if self._path is None:
             yield self._memory
             return
-        db = self._free(self._path)
-        try:
+        with self._turn(self._path), closing(self._checked(self._path)) as db:
             yield db
-        finally:
-            db.close()
+
+    @contextmanager
+    def _turn(self, path: Path) -> Iterator[None]:
+        """Keep other federations away: to open a database reads its log, which another one might just be deleting."""
+        try:
+            with as_store_error(path):
+                path.parent.mkdir(parents=True, exist_ok=True)
+            lock = file_lock(path.with_suffix(".lock"), _WAIT_S)
+        except InUse:
+            raise InUse(f"{path}: {_HELD}") from None
+        with closing(lock):
+            yield
 
     @cached_property
     def _memory(self) -> sqlite3.Connection:
         return open_database(None, _SCHEMA)
-
-    def _free(self, path: Path) -> sqlite3.Connection:
-        deadline_s = time.monotonic() + _WAIT_S
-        while (db := self._checked_or_none(path)) is None:
-            if time.monotonic() > deadline_s:
-                raise InUse(
-                    f"{path}: another process holds this budget ledger, which all federations of a device share, each "
-                    "for a moment: end the process that keeps it open, and try again"
-                )
-            time.sleep(_AGAIN_S)
-        return db
-
-    def _checked_or_none(self, path: Path) -> sqlite3.Connection | None:
-        try:
-            return self._checked(path)
-        except InUse:
-            return None
 
     def _checked(self, path: Path) -> sqlite3.Connection:
         seen = None if self._witness is None else self._witness.newest()
@@ -217,7 +209,8 @@ class BudgetLedger:
             with transaction(db, self._path):
                 db.execute("INSERT INTO releases VALUES (?, ?, ?, ?)", (data, cost.mu, len(sums), sums.tobytes()))
                 self._add_mark(db)
-            self._see(self._newest_mark(db))
+            with as_store_error(self._path, _CONTENTS):
+                self._see(self._newest_mark(db))
         return sums
 
     def _check_budget(self, db: sqlite3.Connection, cost: Guarantee) -> None:
