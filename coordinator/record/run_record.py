@@ -246,9 +246,10 @@ class RunRecord:
 
     def held(self, knowledge: Mapping[str, Payload]) -> None:
         """Count the classes that an upload has rows for."""
-        classes = {
-            int(each) for payload in knowledge.values() if isinstance(payload, ByClass) for each in payload.classes
-        }
+        classes: set[int] = set()
+        for payload in knowledge.values():
+            if isinstance(payload, ByClass):
+                classes.update(payload.classes.tolist())
         self.holders.update(classes)
         self.sharers += bool(classes)
 

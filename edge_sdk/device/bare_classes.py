@@ -15,33 +15,42 @@ Bools: TypeAlias = NDArray[np.bool_]
 _WHY = "this model's features are its inputs, so that the mean of a class with one sample is that sample"
 
 
+def only_samples(by_class: tuple[Ints, Ints, Ints]) -> Ints:
+    """Return which samples are the only one of their class (s,).
+
+    by_class: the classes held (m,), the index of each sample's class (n,), the samples of each class (m,).
+    """
+    _, at, counts = by_class
+    return np.flatnonzero(counts[at] == 1)
+
+
 class BareClasses:
     """Finds them among the samples of a device in one pass over their features."""
 
-    def __init__(self, samples: Floats, by_class: tuple[Ints, Ints, Ints]) -> None:
-        """samples: after preprocessing (n, c, h, w).  by_class: classes, index of each sample's class, counts."""
-        self._samples, (self._classes, self._at, counts) = samples, by_class
-        self._alone = counts[self._at] == 1  # (n,)
-        self.found: Bools = np.zeros(len(counts), np.bool_)
+    def __init__(self, samples: Floats, by_class: tuple[Ints, Ints, Ints], alone: Ints) -> None:
+        """samples: after preprocessing (n, c, h, w).  by_class: as for `only_samples`.  alone: what that returns."""
+        self._samples, (self._classes, self._at, _), self._alone = samples, by_class, alone
+        self.found: Bools = np.zeros(len(self._classes), np.bool_)
         """Which of the classes held are such, among the samples that were seen (m,)."""
 
     def see(self, part: slice, features: Floats) -> None:
         """Compare the features of some samples (b, d) with what the model was given."""
-        alone = np.flatnonzero(self._alone[part])
-        inputs = self._samples[part][alone].reshape(len(alone), self._samples[0].size)  # (a, c * h * w)
-        if len(alone) and inputs.shape[1] == features.shape[1]:
-            bare = alone[(inputs == features[alone]).all(axis=1)]
-            self.found[self._at[part][bare]] = True
+        if not self._alone.size or self._samples[0].size != features.shape[1]:
+            return
+        alone = self._alone[(self._alone >= part.start) & (self._alone < part.stop)]
+        inputs = self._samples[alone].reshape(len(alone), features.shape[1])  # (a, c * h * w)
+        bare = alone[(inputs == features[alone - part.start]).all(axis=1)]
+        self.found[self._at[bare]] = True
 
-    def kept(self, tell: Callable[[str], None]) -> Bools:
-        """Return which classes may be told of (m,).  tell: is called with a line if some may not.
+    def kept(self, tell: Callable[[str], None]) -> Bools | slice:
+        """Return the index of the classes that may be told of (m,).  tell: is called with a line if some may not.
 
         Raises NotReleased if none may.
         """
-        if self.found.any():
-            left_out = ", ".join(map(str, self._classes[self.found]))
-            line = f"class {left_out} has one sample, and is left out of what is uploaded: {_WHY}"
-            tell(line)
-            if self.found.all():
-                raise NotReleased(f"every class has one sample, and {_WHY}: gather more")
+        if not self.found.any():
+            return slice(None)
+        left_out = ", ".join(map(str, self._classes[self.found]))
+        tell(f"class {left_out} has one sample, and is left out of what is uploaded: {_WHY}")
+        if self.found.all():
+            raise NotReleased(f"every class has one sample, and {_WHY}: gather more")
         return ~self.found

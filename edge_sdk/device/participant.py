@@ -423,7 +423,7 @@ class Participant(ParticipantHooks):
             raise RemoteProtocolError("topic", f"a {type(message).__name__} for somebody else")
         if isinstance(message, Welcome):
             self._receive_welcome(message, frame, now_s)
-        elif isinstance(message, Assign | Receipt) and not self._is_of_this_run(message, envelope.stamp):
+        elif isinstance(message, (Assign, Receipt)) and not self._is_of_this_run(message, envelope.stamp):
             if isinstance(message, Assign) and message.run == self.session.run:
                 self._tell_of_going_back(message, envelope.stamp)
             raise RemoteProtocolError("replayed", f"of another run or an earlier start: {type(message).__name__}")

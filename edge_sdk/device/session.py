@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.records import record, replace
@@ -244,8 +244,8 @@ def _link_up(state: SessionState, event: LinkUp) -> SessionTransition:
     """Send everything again that the broker may have lost during the interruption."""
     state = _retry_hello(replace(state, linked=True), event.now_s)
     if state.phase is SessionPhase.REPORTING:
-        state = replace(state, resent_at_s=event.now_s)
-        return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.exchange_id))
+        state = _retry_upload(state, event.now_s, resent_at_s=event.now_s)
+        return state, (SayHello(), SendUpload(state.exchange_id))
     if state.phase is SessionPhase.FETCHING:
         return state, (SayHello(), FetchPublic())
     return state, (SayHello(),)
@@ -258,12 +258,10 @@ def _link_down(state: SessionState, _event: LinkDown) -> SessionTransition:
 def _welcome(state: SessionState, event: Welcomed) -> SessionTransition:
     state = replace(state, epoch=event.epoch, run=event.run, owes_hello_at_s=None)
     if event.lacks_public_set:
-        return _wait_for_assign(replace(state, phase=SessionPhase.FETCHING), event.now_s), (FetchPublic(),)
+        return _wait_for_assign(state, event.now_s, phase=SessionPhase.FETCHING), (FetchPublic(),)
     if state.pending:
-        return _retry_upload(replace(state, phase=SessionPhase.REPORTING), event.now_s), (
-            SendUpload(state.exchange_id),
-        )
-    return _wait_for_assign(replace(state, phase=SessionPhase.IDLE), event.now_s), ()
+        return _retry_upload(state, event.now_s, phase=SessionPhase.REPORTING), (SendUpload(state.exchange_id),)
+    return _wait_for_assign(state, event.now_s, phase=SessionPhase.IDLE), ()
 
 
 def _welcome_again(state: SessionState, event: Welcomed) -> SessionTransition:
@@ -306,8 +304,10 @@ def _assign(state: SessionState, event: Assigned) -> SessionTransition:
     commands: tuple[SessionCommand, ...] = (StartWork(event.exchange_id),)
     if state.phase is SessionPhase.REPORTING:  # a newer Assign means that the older exchange is closed
         commands = (ForgetUpload(state.exchange_id), *commands)
-    state = replace(state, exchange_id=event.exchange_id, closing=event.closing, pending=False)
-    return replace(state, phase=SessionPhase.WORKING, unfinished=True), commands
+    place, working = event.exchange_id, SessionPhase.WORKING
+    return replace(
+        state, exchange_id=place, closing=event.closing, pending=False, phase=working, unfinished=True
+    ), commands
 
 
 def _assign_again(state: SessionState, event: Assigned) -> SessionTransition:
@@ -317,14 +317,14 @@ def _assign_again(state: SessionState, event: Assigned) -> SessionTransition:
     if state.unfinished:
         return replace(state, phase=SessionPhase.WORKING), (StartWork(state.exchange_id),)
     if state.phase is SessionPhase.IDLE:
-        state = _retry_upload(replace(state, phase=SessionPhase.REPORTING, pending=True), event.now_s)
+        state = _retry_upload(state, event.now_s, phase=SessionPhase.REPORTING, pending=True)
         return state, (SendUpload(state.exchange_id),)
     return _send_again(state, event.now_s)
 
 
 def _work_done(state: SessionState, event: WorkDone) -> SessionTransition:
-    state = replace(state, phase=SessionPhase.REPORTING, pending=True, unfinished=False)
-    return _retry_upload(state, event.now_s), (SendUpload(state.exchange_id),)
+    state = _retry_upload(state, event.now_s, phase=SessionPhase.REPORTING, pending=True, unfinished=False)
+    return state, (SendUpload(state.exchange_id),)
 
 
 def _receipt(state: SessionState, event: Receipted) -> SessionTransition:
@@ -337,7 +337,7 @@ def _receipt(state: SessionState, event: Receipted) -> SessionTransition:
     forget = ForgetUpload(event.exchange_id)
     if state.closing:
         return replace(state, phase=SessionPhase.DONE, pending=False), (forget, EndSession(""))
-    return _wait_for_assign(replace(state, phase=SessionPhase.IDLE, pending=False), event.now_s), (forget,)
+    return _wait_for_assign(state, event.now_s, phase=SessionPhase.IDLE, pending=False), (forget,)
 
 
 def _hello_changed(state: SessionState, event: HelloChanged) -> SessionTransition:
@@ -377,7 +377,7 @@ def _call_again(state: SessionState, now_s: float) -> SessionTransition:
         return _retry_hello(state, now_s), (SayHello(),)
     state, commands = _send_again(state, now_s)
     if commands:
-        state = replace(_retry_upload(state, now_s), resent_at_s=now_s)
+        state = _retry_upload(state, now_s, resent_at_s=now_s)
     return state, (SayHello(), *commands)
 
 
@@ -409,12 +409,12 @@ def _retry_hello(state: SessionState, now_s: float) -> SessionState:
     return replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
 
 
-def _retry_upload(state: SessionState, now_s: float) -> SessionState:
-    return replace(state, retry_at_s=now_s + RESEND_FIRST_S, retry_wait_s=RESEND_FIRST_S)
+def _retry_upload(state: SessionState, now_s: float, **changes: Any) -> SessionState:
+    return replace(state, retry_at_s=now_s + RESEND_FIRST_S, retry_wait_s=RESEND_FIRST_S, **changes)
 
 
-def _wait_for_assign(state: SessionState, now_s: float) -> SessionState:
-    return replace(state, retry_at_s=now_s + IDLE_HELLO_S, retry_wait_s=0.0)
+def _wait_for_assign(state: SessionState, now_s: float, **changes: Any) -> SessionState:
+    return replace(state, retry_at_s=now_s + IDLE_HELLO_S, retry_wait_s=0.0, **changes)
 
 
 _J, _F, _I, _W, _R = (
@@ -486,6 +486,7 @@ def session_due_s(state: SessionState) -> float | None:
     """Return the time in seconds at which the next SessionTick can matter; None: no tick can."""
     if not state.linked or state.phase in (SessionPhase.DONE, SessionPhase.REFUSED):
         return None
-    retry = () if state.phase is SessionPhase.WORKING else (state.retry_at_s,)
-    owed = () if state.owes_hello_at_s is None else (state.owes_hello_at_s,)
-    return min((*retry, *owed), default=None)
+    owed_s = state.owes_hello_at_s
+    if state.phase is SessionPhase.WORKING:
+        return owed_s
+    return state.retry_at_s if owed_s is None else min(state.retry_at_s, owed_s)

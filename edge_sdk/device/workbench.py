@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import LocalData, Raw, augment_draws
-from edge_sdk.device.bare_classes import BareClasses
+from edge_sdk.device.bare_classes import BareClasses, only_samples
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.pace import FitPace
@@ -102,6 +102,7 @@ class Workbench:
         self.labels = data.train.y.astype(np.int64)  # (n,)
         self.by_class = np.unique(self.labels, return_inverse=True, return_counts=True)
         """The classes held, ascending (m,); for each sample the index of its class (n,); samples of each class (m,)."""
+        self._alone = only_samples(self.by_class)
         self._runs: list[Runs] | None = None
         """How the samples of each slice are grouped by class; None: no means were computed yet."""
         if data.test:
@@ -254,7 +255,7 @@ class Workbench:
 
     def bare_classes(self) -> BareClasses:
         """Return what finds the classes whose mean would be a sample, for one pass over the features."""
-        return BareClasses(self.samples, self.by_class)
+        return BareClasses(self.samples, self.by_class, self._alone)
 
     def class_rows(self, rows: Floats, bare: BareClasses) -> ClassRows:
         """Return rows of the classes held (m, d) without those whose mean would be a sample, which is told once.

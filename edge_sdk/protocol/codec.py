@@ -290,7 +290,7 @@ def open_frame(
     if len(frame) != start + length:
         raise RemoteProtocolError("length", f"frame of {len(frame)} bytes, its header announces {start + length}")
     header, packed = frame[:HEADER_BYTES], memoryview(frame)[start:]
-    if checksum != _checksum(_without_checksum(header), packed):
+    if checksum != crc.crc32(packed, crc.crc32(_without_checksum(header))):
         raise RemoteProtocolError("checksum", "checksum does not match: the frame was damaged on its way")
     if verify is not None and not _signature_valid(
         verify, key_id, b"".join((header, packed)), frame[HEADER_BYTES:start]

@@ -99,7 +99,6 @@ def _generated(cls: type) -> tuple[Callable[..., Any], Callable[..., Any]]:
     given_by_name = [(each.name, each.type, _default(each)) for each in fields]
     by_name = dataclasses.make_dataclass(cls.__name__, given_by_name, slots=True, kw_only=True)
     in_order = dataclasses.make_dataclass(cls.__name__, field_names(cls), slots=True)
-    places = {name: at for at, name in enumerate(field_names(cls))}
 
     def make(**given: Any) -> Any:
         one = by_name(**given)
@@ -107,12 +106,12 @@ def _generated(cls: type) -> tuple[Callable[..., Any], Callable[..., Any]]:
         return one
 
     def change(record: Any, /, **changes: Any) -> Any:
-        changed = [*values(record)]
-        for name, value in changes.items():
-            if name not in places:
-                raise TypeError(f"{cls.__name__} has no field {name}")
-            changed[places[name]] = value
-        one = in_order(*changed)
+        one = in_order(*values(record))
+        try:
+            for name, value in changes.items():
+                setattr(one, name, value)
+        except AttributeError:
+            raise TypeError(f"{cls.__name__} has no field {name}") from None
         one.__class__ = cls
         return one
 

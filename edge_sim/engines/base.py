@@ -119,11 +119,10 @@ class ExactEngine(BatchEngine):
 def serve_alone(asked: DeviceRequest, known: KnownLogits | None = None) -> DeviceAnswer:
     """Compute one request with the device's own workbench; known: what other requests of this batch computed."""
     try:
-        begun = min(asked.job.round + 1, asked.job.spec.rounds)  # the closing exchange belongs to the last round
-        with brought_code.as_model_error(asked.brought, f" in round {begun}"):
-            return _served(asked, known)
+        return _served(asked, known)
     except Exception as error:  # noqa: BLE001  # raised again where the device asked
-        return error
+        begun = min(asked.job.round + 1, asked.job.spec.rounds)  # the closing exchange belongs to the last round
+        return brought_code.model_error(error, asked.brought, f" in round {begun}")
 
 
 def _served(asked: DeviceRequest, known: KnownLogits | None) -> DeviceAnswer:

@@ -30,19 +30,29 @@ OURS = frozenset({"edge_sdk", "edge_sim", "coordinator"})
 
 @contextmanager
 def as_model_error(brought: Sequence[str], when: str = "") -> Iterator[None]:
-    """Turn what a user's own net raises inside into a ModelError of one line; other errors stay as they are.
-
-    brought: MODULE:FACTORY of the nets of the user that compute inside.  when: words for the line.
-    """
+    """Raise what a user's own net raises inside as `model_error` returns it."""
     try:
         yield
     except Exception as error:
-        if not brought or isinstance(error, EdgeError) or is_out_of_memory(error):
+        told = model_error(error, brought, when)
+        if told is error:
             raise
-        place = _place(error.__traceback__, {_root(name) for name in brought} - OURS)
-        if not place:
-            raise  # a mistake of our own code, whose traceback must be seen
-        raise ModelError(f"model {' or '.join(brought)}{when}: {_told(error, place)}; mend the net: {_MORE}") from error
+        raise told from error
+
+
+def model_error(error: Exception, brought: Sequence[str], when: str = "") -> Exception:
+    """Return what a user's own net raised as a ModelError of one line; other errors stay as they are.
+
+    brought: MODULE:FACTORY of the nets of the user that computed.  when: words for the line.
+    """
+    if not brought or isinstance(error, EdgeError) or is_out_of_memory(error):
+        return error
+    place = _place(error.__traceback__, {_root(name) for name in brought} - OURS)
+    if not place:
+        return error  # a mistake of our own code, whose traceback must be seen
+    told = ModelError(f"model {' or '.join(brought)}{when}: {_told(error, place)}; mend the net: {_MORE}")
+    told.__cause__ = error
+    return told
 
 
 @contextmanager
