@@ -368,9 +368,9 @@ class RunRecord:
         count, most = self.outliers.get(device, (0, 0.0))
         self.outliers[device] = count + 1, max(most, times)
 
-    def travelled(self, way: str, knowledge: Mapping[str, Payload]) -> None:
-        """Count the numbers of an upload (`up`), or of what is sent to one device (`down`)."""
-        self.scalars[way] += sum(_scalars(payload) for payload in knowledge.values())
+    def travelled(self, way: str, knowledge: Mapping[str, Payload], *, times: int = 1) -> None:
+        """Count the numbers of an upload (`up`), or of what is sent to so many devices (`down`)."""
+        self.scalars[way] += times * sum(_scalars(payload) for payload in knowledge.values())
 
     def sent(self, device: str, frame_bytes: int, kind: str) -> None:
         """Count a frame to a device; kind: of KINDS."""

@@ -153,10 +153,12 @@ class CommandHandler:
             shared = self._reduction.common(at)
             self._checks.check_common(at, self._registry.hellos[invite.devices[0]], shared)
             common = self._sender.packed_common(self._chain.apply(shared), at, anybody=invite.devices[0])
+            self._record.travelled("down", shared, times=len(invite.devices))
             for device in invite.devices:
                 personal = self._reduction.personal(at, self._registry.numbers[device])
                 self._checks.check_personal(at, self._registry.hellos[device], personal)
-                self._record.travelled("down", {**shared, **personal})
+                if personal:
+                    self._record.travelled("down", personal)
                 if not self._sender.repeat(device, at):
                     self._sender.assign(device, at, common, self._chain.apply(personal), invite.left_s, after)
         except LocalProtocolError as error:

@@ -75,6 +75,8 @@ class IncomingFrames:
 
     def refused_since(self) -> dict[str, int]:
         """Return the frames refused since the last call, by word."""
+        if not self.refused:
+            return {}
         new = self.refused - self._reported
         self._reported = self.refused.copy()
         return dict(new)

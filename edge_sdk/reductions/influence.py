@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
+from functools import cache
 from typing import Annotated, NamedTuple, TypeAlias
 
 import numpy as np
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.protocol.knowledge import ByClass, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.low_rank import LowRank
-from edge_sdk.protocol.records import getter
+from edge_sdk.protocol.records import field_names, getter
 from edge_sdk.protocol.schema import Count, Integer, Real, Text
 from edge_sdk.protocol.value_range import all_within, min_max
 
@@ -120,19 +121,22 @@ def _shared_out(counts: NDArray[np.int32], most: int) -> NDArray[np.int32]:
 def beyond(knowledge: Roles, table: RobustTable) -> str:
     """Describe the first payload with a number beyond its bound; empty: there is none."""
     for role, payload in knowledge.items():
-        key = _bound_of(payload)
-        most = getattr(table, key, 0.0)
-        for value in getter(type(payload))(payload) if key else ():
+        key = _bound_of(type(payload))
+        if not key:
+            continue
+        most = getattr(table, key)
+        for value in getter(type(payload))(payload):
             if isinstance(value, np.ndarray) and value.dtype.kind == "f" and not all_within(value, most):
                 largest = max(map(abs, min_max(value)))
                 return f"{role}: numbers of up to {largest:.3g}, and robust.{key} is {most:g}"
     return ""
 
 
-def _bound_of(payload: Payload) -> str:
-    """Return the key of the bound on a payload's numbers; empty: it has only that of the protocol."""
-    if isinstance(payload, (PublicLogits, LogitGradients)):
+@cache
+def _bound_of(kind: type[Payload]) -> str:
+    """Return the key of the bound on the numbers of a kind of payload; empty: it has only that of the protocol."""
+    if issubclass(kind, (PublicLogits, LogitGradients)):
         return "largest_logit"
-    if isinstance(payload, (Weights, LowRank)):
+    if issubclass(kind, (Weights, LowRank)):
         return "largest_weight"
-    return "largest_row" if isinstance(payload, ByClass) or hasattr(payload, "batch") else ""
+    return "largest_row" if issubclass(kind, ByClass) or hasattr(kind, "batch") or "batch" in field_names(kind) else ""

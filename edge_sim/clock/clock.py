@@ -17,7 +17,9 @@ class VirtualClock:
 
     def at(self, time_s: float, act: Callable[[], None], place: int | None = None) -> None:
         """Schedule a call at a time that is not in the past.  place: a reserved place among the events of that time."""
-        heapq.heappush(self._queue, (max(time_s, self.now_s), self.place() if place is None else place, act))
+        if place is None:
+            self._asked = place = self._asked + 1
+        heapq.heappush(self._queue, (max(time_s, self.now_s), place, act))
 
     def place(self, count: int = 1) -> int:
         """Reserve a place among the events of one time, for an event whose time is not known yet.

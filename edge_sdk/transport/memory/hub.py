@@ -122,9 +122,9 @@ class Hub:
 
     def published(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> Publication:
         """Return a frame as it leaves its sender now; the time on the sender's link is counted."""
-        up_s = sender.transfer_s(len(frame), up=True)
-        sender.note_transfer(topic, frame, self.now_s + up_s)
-        return Publication(self.now_s, sender.client_id, topic, frame, retain, up_s)
+        up_s, now_s = sender.transfer_s(len(frame), up=True), self.now_s
+        sender.note_transfer(topic, frame, now_s + up_s)
+        return Publication(now_s, sender.client_id, topic, frame, retain, up_s)
 
     def accept(self, given: Publication) -> None:
         """Deliver what is published at this moment, by a client of this hub or of another one."""
@@ -229,8 +229,10 @@ class Hub:
 
     def _in_order_s(self, sender_id: str, client: MemoryTransport, transfer_s: float) -> float:
         """Return when a frame arrives that does not overtake an earlier one between the same two clients."""
-        earlier_s = client.last_arrivals_s.get(sender_id, 0.0)
-        client.last_arrivals_s[sender_id] = arrival_s = max(self.now_s + transfer_s, earlier_s)
+        arrival_s, earlier_s = self.now_s + transfer_s, client.last_arrivals_s.get(sender_id, 0.0)
+        if arrival_s < earlier_s:
+            return earlier_s
+        client.last_arrivals_s[sender_id] = arrival_s
         return arrival_s
 
     @property
@@ -248,11 +250,9 @@ class Hub:
 
     def spliced(self, topic: str, frame: bytes | Spliced) -> bytes | Spliced:
         """Return a frame, or if it is long and like the one before of this kind, the frame with a shared middle."""
-        return (
-            frame
-            if len(frame) < LEAST_BYTES or isinstance(frame, Spliced)
-            else self.splicers[topic.rpartition("/")[2]].spliced(frame)
-        )
+        if len(frame) < LEAST_BYTES or isinstance(frame, Spliced):
+            return frame
+        return self.splicers[topic.rpartition("/")[2]].spliced(frame)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
