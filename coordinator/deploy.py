@@ -56,6 +56,7 @@ from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.durable import refuse_emptied
 from edge_sdk.errors import InUse, MissingExtra, StoreError, UsageError
+from edge_sdk.methods.brought_code import as_method_error
 from edge_sdk.methods.registry import method_of
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.transport.mqtt import pace as pacing
@@ -136,7 +137,11 @@ def run_coordinator(
         progress = writers.lines("")
         ledger = open_ledger(folder, resume=resume, quarantine=quarantine, tell=progress.noted)
         begun_s, start_s = time.monotonic(), time.time()
-        with trace_writer(folder, tables, file, wanted=trace, resume=resume) as kept:
+        again = _resume_command(file, reach, overrides, folder, cloud_safe=cloud_safe, trace=trace)
+        with (
+            trace_writer(folder, tables, file, wanted=trace, resume=resume) as kept,
+            as_method_error(spec.method, f", then go on with: {again}; edge-sdk -v shows the traceback"),
+        ):
             server = recording_server.server(
                 kept,
                 spec=ready.spec,
@@ -156,7 +161,6 @@ def run_coordinator(
             if resume:
                 _note_resumption(progress, folder, server.rounds.place.round, spec.rounds, quarantine=quarantine)
             progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {shown}")
-            again = _resume_command(file, reach, overrides, folder, cloud_safe=cloud_safe, trace=trace)
             _serve(server, progress, again)
         if server.drained:
             progress.noted(f"an operator stopped the run; go on with: {again}")

@@ -29,6 +29,7 @@ reports; `exit_code` is the exit code of the command line.
 from __future__ import annotations
 
 import difflib
+import errno
 from collections.abc import Collection
 from pathlib import Path
 
@@ -37,6 +38,17 @@ def meant(word: str, known: Collection[str]) -> str:
     """Return `did you mean X? ` for a word that is close to a known one, and nothing otherwise."""
     close = difflib.get_close_matches(word, sorted(known), 1)
     return f"did you mean {close[0]}? " if close else ""
+
+
+def is_out_of_memory(error: Exception) -> bool:
+    """Whether an error says that there is no memory left; torch has no class of its own for that of the processor."""
+    if isinstance(error, RuntimeError):
+        return any(words in str(error).lower() for words in _NO_MEMORY)
+    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
+
+
+_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
+"""What torch says, of a processor on POSIX and on Windows, and of a GPU."""
 
 
 class EdgeError(Exception):

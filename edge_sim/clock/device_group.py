@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edge_sdk.agent import Agent
+from edge_sdk.methods import brought_code
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.clock.checkpoint import copy_store
 from edge_sim.clock.silence import AwaitedExchange, SilentDevice, why_silent
 from edge_sim.clock.whole_fleet import Figures, FleetMeasurements, Wanted
-from edge_sim.engines import brought_code
 from edge_sim.engines.untraced import Untraced, untraced_here
 from edge_sim.fleet.fleet import Device
 from edge_sim.fleet.hardware import DeviceCost, Hardware

@@ -14,11 +14,11 @@ from typing import Any, Protocol, TypeAlias
 
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
+from edge_sdk.methods import brought_code
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sim.engines import brought_code
 from edge_sim.engines.same_models import KnownLogits
 from edge_sim.engines.untraced import NONE, Untraced
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import errno
 import sys
 from collections.abc import Iterator
 
@@ -26,15 +25,6 @@ def peak_bytes() -> int:
     return 0 if resource is None else as_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
-def is_out_of_memory(error: Exception) -> bool:
-    """Whether an error says that there is no memory left; torch has no class of its own for that of the processor."""
-    if isinstance(error, RuntimeError):
-        return any(words in str(error).lower() for words in _NO_MEMORY)
-    return isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM)
-
-
-_NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-"""What torch says, of a processor on POSIX and on Windows, and of a GPU."""
 _REFUSALS = OSError, AttributeError, MemoryError
 """What a call of the C library raises where it is another library, or where there is no memory left for the call."""
 

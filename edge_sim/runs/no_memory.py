@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from edge_sdk.errors import RunFailed
+from edge_sdk.errors import RunFailed, is_out_of_memory
 from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
-from edge_sim.engines.memory import MIB, is_out_of_memory
+from edge_sim.engines.memory import MIB
 
 _SPARE_BYTES = 4 * MIB
 """Mapped and never written, so that it takes no memory; given back, it leaves room to tell what happened."""

@@ -14,11 +14,11 @@ from contextlib import suppress
 from pathlib import Path
 
 from edge_sdk.loading import is_foreign
+from edge_sdk.methods.brought_code import OURS
 from edge_sdk.methods.registry import METHODS, load_method
 from edge_sdk.protocol import registry
 from edge_sim.config.named_functions import named_functions
 from edge_sim.config.settings import Config
-from edge_sim.engines.brought_code import OURS
 
 
 def code_digests(config: Config) -> dict[str, str]:

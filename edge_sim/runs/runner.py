@@ -24,13 +24,14 @@ from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.device.store import Store
 from edge_sdk.errors import UsageError
+from edge_sdk.methods import brought_code
 from edge_sdk.policy.priority import limit_threads
 from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.engines import brought_code, choice, garbage_collection
+from edge_sim.engines import choice, garbage_collection
 from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet import feasible

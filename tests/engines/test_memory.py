@@ -10,7 +10,8 @@ from typing import NoReturn
 
 import pytest
 
-from edge_sim.engines.memory import freed_memory_kept, is_out_of_memory
+from edge_sdk.errors import is_out_of_memory
+from edge_sim.engines.memory import freed_memory_kept
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What a net or a method that the user brings raises: it ends a simulation with one line that names it.
+"""What a net or a method that the user brings raises: it ends a simulation or a coordinator with a line that names it.
 
 A board would withhold its round and go on, for its owner to mend the net.  A simulation ends: all devices with that net
 would withhold, round after round.
@@ -13,17 +13,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 
-from edge_sdk.errors import EdgeError, ModelError, RunFailed
+from edge_sdk.errors import EdgeError, ModelError, RunFailed, is_out_of_memory
 from edge_sdk.methods.registry import METHODS
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.leaves import one_line
-from edge_sim.engines.memory import is_out_of_memory
 
 log = logging.getLogger(__name__)
 
 _RUNTIMES = ("torch.nn.modules.", "torch.autograd", "sklearn.", "onnxruntime.")
 """Modules that compute a net: an error that comes through them is the net's, as its samples are checked before."""
-_MORE = "edge-sdk -v simulate --engine exact shows the traceback"
+IN_SIMULATION = "; edge-sdk -v simulate --engine exact shows the traceback"
+"""What a simulation adds to the line."""
 OURS = frozenset({"edge_sdk", "edge_sim", "coordinator"})
 """The packages of this project."""
 
@@ -50,16 +50,17 @@ def model_error(error: Exception, brought: Sequence[str], when: str = "") -> Exc
     place = _place(error.__traceback__, {_root(name) for name in brought} - OURS)
     if not place:
         return error  # a mistake of our own code, whose traceback must be seen
-    told = ModelError(f"model {' or '.join(brought)}{when}: {_told(error, place)}; mend the net: {_MORE}")
+    told = ModelError(f"model {' or '.join(brought)}{when}: {_told(error, place)}; mend the net{IN_SIMULATION}")
     told.__cause__ = error
     return told
 
 
 @contextmanager
-def as_method_error(method: str) -> Iterator[None]:
+def as_method_error(method: str, then: str = IN_SIMULATION) -> Iterator[None]:
     """Turn what a method of another package raises inside into a RunFailed of one line; other errors stay as they are.
 
-    method: its name.  An error counts as the method's if it came through its package.
+    method: its name.  then: what to do once it is mended.  An error counts as the method's if it came through its
+    package.
     """
     try:
         yield
@@ -70,7 +71,7 @@ def as_method_error(method: str) -> Iterator[None]:
         place = _place(error.__traceback__, {_root(target)} - OURS, runtimes=())
         if not place:
             raise
-        raise RunFailed(f"method {method} ({target}): {_told(error, place)}; mend the method: {_MORE}") from error
+        raise RunFailed(f"method {method} ({target}): {_told(error, place)}; mend the method{then}") from error
 
 
 def _told(error: Exception, place: str) -> str:

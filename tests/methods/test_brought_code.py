@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import ModelError, NoSamples
-from edge_sim.engines.brought_code import as_model_error
+from edge_sdk.methods.brought_code import as_model_error
 
 HERE = ("test_brought_code:make",)
 
 
 def test_what_the_module_of_a_net_raises_is_a_model_error() -> None:
     said = (
-        r"^model test_brought_code:make in round 3: KeyError: 'a name' \(test_brought_code\.py:\d+\); mend the net: .*"
+        r"^model test_brought_code:make in round 3: KeyError: 'a name' \(test_brought_code\.py:\d+\); mend the net; .*"
     )
     with pytest.raises(ModelError, match=said) as found, as_model_error(HERE, " in round 3"):
         raise KeyError("a name")
