@@ -217,9 +217,8 @@ BUGS = (
     PlantedBug(
         "a broker that comes back is no reason to send an upload again",
         "edge_sdk/device/session.py",
-        "        return _retry_upload(state, event.now_s), (SayHello(), SendUpload(state.exchange_id))\n"
-        "    if state.phase is SessionPhase.FETCHING:",
-        "        return _retry_upload(state, event.now_s), (SayHello(),)\n    if state.phase is SessionPhase.FETCHING:",
+        "        return state, (SayHello(), SendUpload(state.exchange_id))\n",
+        "        return state, (SayHello(),)\n",
         "tests/device/test_session_cases.py::test_nothing_is_due_while_the_link_is_down_and_all_is_said_when_it_is_back",
         "R2",
     ),
@@ -314,8 +313,8 @@ BUGS = (
     PlantedBug(
         "a frame's checksum is not looked at",
         "edge_sdk/protocol/codec.py",
-        "    if checksum != _checksum(",
-        "    if False and checksum != _checksum(",
+        "    if checksum != crc.crc32(",
+        "    if False and checksum != crc.crc32(",
         "tests/protocol/test_codec.py::test_every_byte_of_a_frame_is_protected",
         "S1",
     ),
