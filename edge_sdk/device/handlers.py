@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable, Generator, Mapping
 from typing import TypeAlias, TypeVar
 
@@ -44,8 +45,9 @@ def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitR
     while done < steps:
         chosen = slice(done, min(steps, done + (bench.pace.steps if at_once else 1)))
         batches = batches_of_steps(bench, source, job, chosen, draws=not at_once)
-        with bench.pace.timed(chosen.stop - done):
-            report = bench.model.fit(batches, at_steps(request.objective, chosen), request.optim, request.part)
+        begun_s = time.perf_counter()
+        report = bench.model.fit(batches, at_steps(request.objective, chosen), request.optim, request.part)
+        bench.pace.took(chosen.stop - done, time.perf_counter() - begun_s)
         bench.meter.trained(bench.model.spec, size, request.part, report.extra_flops, report.steps)
         done += report.steps
         divergence.check_loss(report, done - 1)

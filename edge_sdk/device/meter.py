@@ -39,10 +39,10 @@ class Meter:
 
     def trained(self, spec: ModelSpec, samples: int, part: Part, extra_flops: int = 0, steps: int = 1) -> None:
         """Count optimiser steps on batches of one size; extra_flops: what the objective computed besides in them."""
-        flops, moved_bytes, calls = (steps * TRAIN_PASSES[part] * int(each) for each in forward(spec, samples))
-        self.train_flops += flops + extra_flops
-        self.train_bytes += moved_bytes
-        self.train_calls += calls
+        (flops, moved_bytes, calls), passes = forward(spec, samples), steps * TRAIN_PASSES[part]
+        self.train_flops += passes * int(flops) + extra_flops
+        self.train_bytes += passes * int(moved_bytes)
+        self.train_calls += passes * int(calls)
         self.steps += steps
 
     def inferred(self, spec: ModelSpec, samples: int) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 BETWEEN_PAUSES_S = 0.05
 """Seconds of training between two pauses, unless a single step takes longer."""
 
@@ -17,10 +13,6 @@ class FitPace:
         self.steps = 1
         """How many steps to take before the next pause; results do not depend on it."""
 
-    @contextmanager
-    def timed(self, steps: int) -> Iterator[None]:
-        """Measure what is computed inside: this number of steps."""
-        begun_s = time.perf_counter()
-        yield
-        each_s = (time.perf_counter() - begun_s) / steps
-        self.steps = max(1, int(BETWEEN_PAUSES_S / max(each_s, 1e-9)))
+    def took(self, steps: int, seconds: float) -> None:
+        """Take note of how long this number of steps took."""
+        self.steps = max(1, int(BETWEEN_PAUSES_S / max(seconds / steps, 1e-9)))

@@ -103,7 +103,7 @@ class Workbench:
         self.by_class = np.unique(self.labels, return_inverse=True, return_counts=True)
         """The classes held, ascending (m,); for each sample the index of its class (n,); samples of each class (m,)."""
         self._alone = only_samples(self.by_class)
-        self._runs: list[Runs] | None = None
+        self._runs: list[tuple[slice, Runs]] | None = None
         """How the samples of each slice are grouped by class; None: no means were computed yet."""
         if data.test:
             self.test = preprocess(data.test.x)
@@ -245,9 +245,9 @@ class Workbench:
         """Return the mean of each class over rows (n, d) of all private samples, in pieces of INFERENCE_BATCH."""
         classes, at, counts = self.by_class  # (m,), (n,), (m,)
         if self._runs is None:
-            self._runs = [runs_by_class(at[part]) for part in slices(len(at))]
+            self._runs = [(part, runs_by_class(at[part])) for part in slices(len(at))]
         sums, bare = np.zeros((len(classes), parts[0].shape[1])), self.bare_classes()  # (m, d)
-        for part, runs, rows in zip(slices(len(at)), self._runs, parts, strict=True):
+        for (part, runs), rows in zip(self._runs, parts, strict=True):
             add_runs(sums, runs, rows)
             bare.see(part, rows)
         means = (sums / counts[:, None]).astype(np.float32)
@@ -350,7 +350,11 @@ def runs_by_class(at: Ints) -> Runs:
 def add_runs(sums: NDArray[np.float64], runs: Runs, rows: Floats) -> None:
     """Add each of rows (n, d) to the row of its class in sums (m, d); runs: how they are grouped."""
     order, present, starts = runs
-    sums[present] += np.add.reduceat(rows[order], starts, axis=0, dtype=np.float64)
+    added = np.add.reduceat(rows.take(order, axis=0), starts, axis=0, dtype=np.float64)
+    if len(present) == len(sums):  # every class: without an index, that is several times as fast
+        sums += added
+    else:
+        sums[present] += added
 
 
 def slices(count: int) -> list[slice]:

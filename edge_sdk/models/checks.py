@@ -28,7 +28,7 @@ def lacks(spec: ModelSpec, capability: str) -> Unsupported:
 
 def check_fit(spec: ModelSpec, batches: Batches, objective: Objective) -> None:
     """Raise Unsupported for a term that the model cannot minimise, ModelError for knowledge of other batches."""
-    if all(term.name in spec.inert_terms for term in objective):
+    if {term.name for term in objective} <= spec.inert_terms:
         raise ModelError(f"model {spec.name!r}: nothing to minimise, no term reaches what it can train")
     steps, batch = batches.indices.shape
     shapes = Shapes(steps, batch, spec.classes, spec.feature_dim, spec.parameters)

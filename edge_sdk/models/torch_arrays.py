@@ -15,7 +15,9 @@ from edge_sdk.arrays import Floats
 
 def to_tensor(values: Floats, device: torch.device) -> Tensor:
     """Return an f4 tensor of the values; on the CPU a view if the array is writable, which torch requires."""
-    return torch.from_numpy(np.require(values, np.float32, ["C", "W"])).to(device)
+    if values.dtype != np.float32 or not values.flags.carray:  # in C order, aligned and writable
+        values = np.require(values, np.float32, ["C", "W"])
+    return torch.from_numpy(values).to(device)
 
 
 class _Writable:

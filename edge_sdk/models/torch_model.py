@@ -296,22 +296,13 @@ class TorchModel:
         objectives = objective_key(objective)
         if objectives is None or not steps.indices.numel():
             return None
-        key = (
-            self._architecture.key(),
-            *(stochastic, steps.labels is None, tuple(steps.inputs.shape[1:]), tuple(steps.trained)),
-            *(objectives, optim_key(steps.optimiser.optim)),
-        )
-        return TracedFit(
-            key=key,
-            net=self._net,
-            steps=steps,
-            others=self._others(),
-            knowledge=tensors_in(steps.loss),
-        )
+        of_batches = stochastic, steps.labels is None, steps.inputs.shape[1:]
+        key = self._architecture.key(), of_batches, tuple(steps.trained), objectives, optim_key(steps.optimiser.optim)
+        return TracedFit(key, steps, self._others(), tensors_in(steps.loss))
 
     def _answers(self, what: Answers, function: Callable[[Tensor], Sequence[Tensor]], x: Tensor) -> Sequence[Tensor]:
         """Return a forward pass's results for samples x (b, ...), in inference mode."""
-        if not self.may_be_traced or not len(x):
+        if not self.may_be_traced or not x.size(0):
             return function(x)
         return PASSES.answer(self.subject(what), function, x)
 
@@ -370,7 +361,7 @@ class TorchModel:
     def weights_are_finite(self) -> bool:
         """Return whether each array of weights has a finite sum; that of very large numbers may not be."""
         with torch.inference_mode():
-            return all(math.isfinite(piece.sum().item()) for piece in self._pieces)
+            return math.isfinite(sum([piece.sum().item() for piece in self._pieces]))  # NaN and Inf carry on
 
     def head_mask(self) -> NDArray[np.bool_]:
         """Return the mask of the last layer: (p,).  Raises Unsupported without a linear head that has a bias."""
@@ -439,10 +430,13 @@ class TorchModel:
         return TorchOptimiser(optim, self.trained, moments, steps, decayed=self.decayed)
 
     def _optimiser_for(self, optim: Optim) -> TorchOptimiser:
-        if self.optimiser is None or not optim.continues(self.optimiser.optim):
+        own = self.optimiser
+        if own is not None and own.optim == optim:
+            return own
+        if own is not None and optim.continues(own.optim):
+            self.optimiser = self.optimiser_after(optim, own.moments, own.steps)
+        else:
             self.optimiser = self.optimiser_after(optim)
-        elif self.optimiser.optim != optim:
-            self.optimiser = self.optimiser_after(optim, self.optimiser.moments, self.optimiser.steps)
         return self.optimiser
 
     def _trained(self, part: Part) -> list[bool]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,7 @@ from edge_sdk.models.torch_forms import Loss, Pass
 from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Steps:
+class Steps(NamedTuple):
     """The steps of one fit."""
 
     name: str

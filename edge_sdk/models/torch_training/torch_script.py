@@ -60,9 +60,10 @@ class KnowledgeUse:
 
     def fits(self, tensor: Tensor, size: int) -> bool:
         """Whether another tensor may stand in its place, in mini-batches of this size."""
-        expected = tuple(size if isinstance(each, BatchSizeDependent) else each for each in self.shape)
+        expected = [size if isinstance(each, BatchSizeDependent) else each for each in self.shape]
+        found = [*tensor.shape]
         first = 1 if self.by_step else 0
-        return len(expected) == tensor.dim() and expected[first:] == tuple(tensor.shape)[first:]
+        return len(expected) == len(found) and expected[first:] == found[first:]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +77,9 @@ class SizedRecording:
 
     def fits(self, tensors: Sequence[Tensor], size: int) -> bool:
         """Whether it holds for this knowledge and this size of a mini-batch."""
-        return self.size in (0, size) and all(
-            each.fits(tensor, size) for each, tensor in zip(self.knowledge, tensors, strict=True)
-        )
+        if self.size not in (0, size):
+            return False
+        return all(each.fits(tensor, size) for each, tensor in zip(self.knowledge, tensors, strict=True))
 
 
 def sized(recording: Recording, size: int, tensors: Sequence[Tensor]) -> SizedRecording:
@@ -151,12 +152,12 @@ class Script:
         """
         inputs, labels, indices = batches
         parameters, others = tensors
-        _, moments = optimiser.stepped(self.stepping)
-        rates, roots = _scales(optimiser, self.stepping, len(indices))
+        moments = optimiser.moments_of(self.stepping)
+        rates, roots = _scales(optimiser, self.stepping, indices.size(0))
         with torch.inference_mode(), _as_recorded():
-            given = *others, *self.constants
+            given = [*others, *self.constants]
             y = indices if labels is None else labels
-            losses: list[float] = self._fit(parameters, list(given), moments, inputs, y, indices, rates, roots)
+            losses: list[float] = self._fit(parameters, given, moments, inputs, y, indices, rates, roots)
         optimiser.count(self.stepping, len(losses))
         return losses
 

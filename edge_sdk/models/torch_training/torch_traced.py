@@ -16,7 +16,7 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from functools import cache, partial
-from typing import Any, Generic, Literal, TypeAlias, TypeVar, cast
+from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar, cast
 
 import numpy as np
 import torch
@@ -51,13 +51,11 @@ def when() -> When:
     return cast("When", told)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TracedFit:
+class TracedFit(NamedTuple):
     """One call of a model's fit, as far as a trace must know it."""
 
     key: Hashable
     """Equal for fits that are recorded once."""
-    net: nn.Module
     steps: Steps
     others: list[Tensor]
     """Frozen parameters, and buffers, which a step may change."""
@@ -89,7 +87,10 @@ class _Kind(Generic[AnyScript]):
 
     def script_for(self, knowledge: Sequence[Tensor], size: int) -> AnyScript | None:
         """Return the script for this knowledge and this size of a mini-batch."""
-        return next((each for each in self.scripts if each.of.fits(knowledge, size)), None)
+        for each in self.scripts:
+            if each.of.fits(knowledge, size):
+                return each
+        return None
 
     def add(self, own: SizedRecording, script: AnyScript) -> None:
         """Keep a recording and the script of it; one for any size takes the place of those for one."""
@@ -107,11 +108,13 @@ class _Kinds(Generic[AnyScript]):
 
     def get(self, key: Hashable) -> _Kind[AnyScript]:
         """Return a kind, a new one if it is not kept."""
-        kind = self._kept.setdefault(key, _Kind())
-        self._kept.move_to_end(key)
-        while len(self._kept) > _MOST_KINDS:
+        kind = self._kept.get(key)
+        if kind is not None:
+            self._kept.move_to_end(key)
+            return kind
+        if len(self._kept) == _MOST_KINDS:
             self._kept.popitem(last=False)
-        return kind
+        return self._kept.setdefault(key, _Kind())
 
 
 class Traces:
@@ -129,30 +132,30 @@ class Traces:
             script = self._script(fit)
         if script is None:
             return None
-        size = fit.steps.indices.shape[1]
+        steps, size = fit.steps.indices.shape
         checked.draws = script.draws
         equal = checked.equal.get((script, size))
         if equal is None:
-            first = len(fit.steps.indices) if script.draws else 1
+            first = steps if script.draws else 1
             equal, losses = _both(fit, script, first)
             checked.equal[script, size] = equal
             if not equal:
                 self._tell(fit, "its first step differs in last bits")
             if len(losses) < first or not np.isfinite(losses[-1]):
                 return losses
-            rest = range(first, len(fit.steps.indices))
+            rest = range(first, steps)
             if not rest:
                 return losses
             return losses + (_run(fit, script, rest) if equal else fit.steps.take(rest))
-        return _run(fit, script, range(len(fit.steps.indices))) if equal else None
+        return _run(fit, script, range(steps)) if equal else None
 
     def _script(self, fit: TracedFit) -> Script | None:
         """Return the script of a fit, made now if that is worth it; None: there is none."""
-        kind = self._kinds.get(fit.key)
-        kind.taken += len(fit.steps.indices)
+        kind, (steps, size) = self._kinds.get(fit.key), fit.steps.indices.shape
+        kind.taken += steps
         if kind.refused or (kind.taken <= WORTH_STEPS and when() == "auto"):
             return None
-        found = kind.script_for(fit.knowledge, fit.steps.indices.shape[1])
+        found = kind.script_for(fit.knowledge, size)
         if found is not None or len(kind.scripts) >= _MOST_SCRIPTS:
             return found
         try:
@@ -176,8 +179,7 @@ class Traces:
 TRACES = Traces()
 
 
-@dataclass(frozen=True, slots=True)
-class Subject:
+class Subject(NamedTuple):
     """A net whose forward pass may be traced, with its tensors."""
 
     name: str
@@ -276,15 +278,15 @@ def _recorded_pass(subject: Subject, function: Callable[[Tensor], Sequence[Tenso
 
 def _run(fit: TracedFit, script: Script, steps: range) -> list[float]:
     """Take these steps of a fit with its script."""
-    knowledge = [
-        tensor[steps.start : steps.stop] if each.by_step else tensor
-        for each, tensor in zip(script.of.knowledge, fit.knowledge, strict=True)
-    ]
+    knowledge, indices, own = fit.knowledge, fit.steps.indices, slice(steps.start, steps.stop)
+    if len(steps) < indices.size(0):
+        uses = zip(script.of.knowledge, knowledge, strict=True)
+        knowledge, indices = [tensor[own] if each.by_step else tensor for each, tensor in uses], indices[own]
     with fit.steps.seeded() if script.draws else nullcontext():
         return script.run(
             (fit.steps.parameters, [*fit.others, *knowledge]),
             fit.steps.optimiser,
-            (fit.steps.inputs, fit.steps.labels, fit.steps.indices[steps.start : steps.stop]),
+            (fit.steps.inputs, fit.steps.labels, indices),
         )
 
 
@@ -335,7 +337,7 @@ def _recorded(fit: TracedFit) -> SizedRecording:
     known |= {f"e{at}": each for at, each in enumerate(fit.knowledge)}
     known |= {} if y is None else {"y": y}
     both = ((x, 0), (_other_samples(x), -steps))  # the same part of knowledge that has one for each step
-    with _restored(fit.net, fit.others), fit.steps.seeded():
+    with _restored(fit.steps.net, fit.others), fit.steps.seeded():
         first, again = (recorded({**known, "x": of}, partial(_flat, fit.steps, of, y, step)) for of, step in both)
     return sized(of_steps(first, again, apart=steps, step=0), len(index), fit.knowledge)
 
@@ -447,7 +449,7 @@ class Architecture:
 
     def key(self) -> Hashable:
         """Return the key, with the present values of the attributes."""
-        return self._number, *(own.get(word) for own, word in self._places)
+        return self._number, *[own.get(word) for own, word in self._places]
 
 
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -458,21 +460,25 @@ _ARCHITECTURES: dict[Hashable, int] = {}
 
 def objective_key(objective: Objective) -> Hashable | None:
     """Return a key that is equal for objectives that differ only in the numbers of their arrays; None: no data."""
-    if not all(is_dataclass(term) for term in objective):
-        return None
-    key = tuple(
-        (kind := type(term), *(_field_key(getattr(term, name)) for name in _field_names(kind))) for term in objective
-    )
+    key: list[Hashable] = []
+    for term in objective:
+        kind = type(term)
+        names = _field_names(kind)
+        if names is None:
+            return None
+        key += (kind, *[_field_key(getattr(term, name)) for name in names])
+    found = tuple(key)
     try:
-        hash(key)
+        hash(found)
     except TypeError:
         return None
-    return key
+    return found
 
 
 @cache
-def _field_names(kind: type) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(kind))
+def _field_names(kind: type) -> tuple[str, ...] | None:
+    """Return the names of the fields of a dataclass; None: it is none."""
+    return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else None
 
 
 def _field_key(value: Any) -> Hashable:
