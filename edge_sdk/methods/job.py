@@ -66,7 +66,7 @@ class Job:
     @property
     def classes(self) -> Ints:
         """The classes of which this device holds samples, ascending: (m,)."""
-        return np.flatnonzero(self.class_counts)
+        return np.array(self.class_counts).nonzero()[0]
 
     @property
     def local_steps(self) -> int:

@@ -221,7 +221,7 @@ def serving_copy(model: Model | Served) -> Served:
 
 def pack_arrays(arrays: Mapping[str, NDArray[Any]]) -> bytes:
     """Return named arrays as bytes, for state that stays on this machine."""
-    head: bytes = msgpack.packb({name: [a.dtype.str, list(a.shape)] for name, a in arrays.items()})
+    head: bytes = msgpack.packb({name: (a.dtype.str, a.shape) for name, a in arrays.items()})
     values = [np.ascontiguousarray(a).data for a in arrays.values()]
     return b"".join((len(head).to_bytes(4, "little"), head, *values))  # copies the arrays once
 

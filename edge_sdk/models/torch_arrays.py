@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,15 +52,6 @@ def norm_of(tensors: Sequence[Tensor], wide: NDArray[np.float64]) -> float:
     return float(np.linalg.norm(wide))
 
 
-def overwrite(tensor: Tensor, values: Floats) -> None:
-    """Overwrite a tensor with as many values of any shape; on the CPU numpy copies, which allows read-only arrays."""
-    if tensor.is_cpu:
-        np.copyto(array_of(tensor), values.reshape(tensor.shape))
-        return
-    with torch.no_grad():
-        tensor.copy_(to_tensor(values, tensor.device).view_as(tensor))
-
-
 def lie_in(piece: Tensor, tensors: Sequence[Tensor]) -> bool:
     """Whether these tensors lie one after the other in all of the memory of a piece."""
     at = piece.data_ptr()
@@ -72,17 +63,40 @@ def lie_in(piece: Tensor, tensors: Sequence[Tensor]) -> bool:
 
 
 class Views:
-    """Named tensors as arrays, for repeated use: on the CPU the views are reused while the tensors stay in place."""
+    """Tensors as arrays, for repeated use: on the CPU the views are reused while the tensors stay in place."""
 
     def __init__(self) -> None:
         self._places: list[int] = []
-        self._views: dict[str, NDArray[Any]] = {}
+        self._views: list[NDArray[Any]] = []
 
-    def of(self, tensors: Mapping[str, Tensor]) -> Mapping[str, NDArray[Any]]:
-        """Return the values of the tensors; a view follows later changes."""
-        if not all(tensor.is_cpu for tensor in tensors.values()):
-            return {name: array_of(tensor) for name, tensor in tensors.items()}
-        places = [tensor.data_ptr() for tensor in tensors.values()]
+    def __reduce__(self) -> tuple[type[Views], tuple[()]]:
+        """Leave the views out of a copy: the tensors of its model lie elsewhere."""
+        return Views, ()
+
+    def of(self, tensors: Sequence[Tensor]) -> Sequence[NDArray[Any]]:
+        """Return the values of the tensors; on the CPU those are views, which follow later changes."""
+        views = self._on_cpu(tensors)
+        return [array_of(tensor) for tensor in tensors] if views is None else views
+
+    def overwrite(self, tensors: Sequence[Tensor], values: Floats) -> None:
+        """Overwrite tensors of p numbers together with values (p,); on the CPU numpy copies from read-only arrays."""
+        views = self._on_cpu(tensors)
+        if views is None:
+            parts = torch.split(to_tensor(values, tensors[0].device), [tensor.numel() for tensor in tensors])
+            with torch.no_grad():
+                for tensor, part in zip(tensors, parts, strict=True):
+                    tensor.copy_(part.view_as(tensor))
+            return
+        end = 0
+        for view in views:
+            begin, end = end, end + view.size
+            view[...] = values[begin:end].reshape(view.shape)
+
+    def _on_cpu(self, tensors: Sequence[Tensor]) -> Sequence[NDArray[Any]] | None:
+        """Return views of the tensors; None: not all of them are on the CPU."""
+        if not all(tensor.is_cpu for tensor in tensors):
+            return None
+        places = [tensor.data_ptr() for tensor in tensors]
         if places != self._places:
-            self._places, self._views = places, {name: array_of(tensor) for name, tensor in tensors.items()}
+            self._places, self._views = places, [array_of(tensor) for tensor in tensors]
         return self._views

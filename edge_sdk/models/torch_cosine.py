@@ -6,8 +6,10 @@ import torch
 import torch.nn.functional as nnf
 from torch import Tensor, nn
 
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import ModelError
 from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST
+from edge_sdk.models.torch_arrays import array_of, to_tensor
 
 _PROBE = 16
 """The number of random samples in the check for negative features."""
@@ -50,12 +52,17 @@ def linear_rows(head: nn.Linear) -> Tensor:
     return head.scaled_rows() if isinstance(head, TorchCosineHead) else head.weight
 
 
-@torch.no_grad()
-def write_rows(head: nn.Linear, index: Tensor, rows: Tensor) -> None:
-    """Overwrite the rows of some classes: index (m,), rows (m, d + 1); a cosine head's bias stays 0."""
-    head.weight[index] = rows[:, :-1]
+def write_rows(head: nn.Linear, classes: Ints, rows: Floats) -> None:
+    """Overwrite the rows of some classes: classes (m,), rows (m, d + 1); a cosine head's bias stays 0."""
+    parts = [(head.weight, rows[:, :-1])]
     if head.bias is not None and not isinstance(head, TorchCosineHead):
-        head.bias[index] = rows[:, -1]
+        parts.append((head.bias, rows[:, -1]))
+    for parameter, values in parts:
+        if parameter.is_cpu:
+            array_of(parameter)[classes] = values
+        else:
+            with torch.no_grad():
+                parameter[torch.tensor(classes, dtype=torch.int64)] = to_tensor(values, parameter.device)
 
 
 def held(head: nn.Linear | None) -> set[int]:

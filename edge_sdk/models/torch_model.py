@@ -39,7 +39,7 @@ from torch.nn.parameter import is_lazy
 
 from edge_sdk.models.cosine_head import check_head
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey
-from edge_sdk.models.torch_arrays import Views, array_of, lie_in, norm_of, overwrite, shared, to_tensor
+from edge_sdk.models.torch_arrays import Views, array_of, lie_in, norm_of, shared
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
 from edge_sdk.models.torch_forms import Forms, Host, Loss
@@ -119,7 +119,7 @@ class TorchModel:
         self._draws = draws_random_numbers(net)
         self.optimiser: TorchOptimiser | None = None
         """The optimiser of the last fit; None: the next fit makes a new one."""
-        self._views = Views()
+        self._views, self._weight_views = Views(), Views()
         self._forms = Forms(Host(net, self._anatomy, self._device, input_shape))
         self._frozen = [p for p in net.parameters() if not p.requires_grad]
         self._architecture, self._checked = Architecture(net, features, input_shape), Checked()
@@ -333,8 +333,7 @@ class TorchModel:
         """
         head = self._linear_head()
         check_rows(self.spec, classes, rows)
-        index = torch.tensor(classes, dtype=torch.int64, device=self._device)
-        write_rows(head, index, to_tensor(rows, self._device))
+        write_rows(head, classes, rows)
         self.optimiser = None
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
@@ -350,13 +349,13 @@ class TorchModel:
     def weights(self) -> Floats:
         """Return the trainable parameters in order of registration: (p,), a copy."""
         require(self.spec, "weights")
-        return np.concatenate([array_of(piece).ravel() for piece in self._pieces])
+        return np.concatenate([each.ravel() for each in self._weight_views.of(self._pieces)])
 
     def lent_weights(self) -> Floats:
         """Return the trainable parameters, as `weights` does: (p,), a view if they lie in one piece."""
         require(self.spec, "weights")
-        piece, *more = self._pieces
-        return self.weights() if more else array_of(piece).ravel()
+        piece, *more = self._weight_views.of(self._pieces)
+        return self.weights() if more else piece.ravel()
 
     def weights_are_finite(self) -> bool:
         """Return whether each array of weights has a finite sum; that of very large numbers may not be."""
@@ -372,10 +371,7 @@ class TorchModel:
         """Overwrite the weights (p,), and reset the moments.  Raises ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
-        end = 0
-        for piece in self._pieces:
-            begin, end = end, end + piece.numel()
-            overwrite(piece, values[begin:end])
+        self._weight_views.overwrite(self._pieces, values)
         self.optimiser = None
 
     def state_bytes(self) -> bytes:
@@ -465,8 +461,9 @@ class TorchModel:
 
     def _arrays(self, optimiser: TorchOptimiser | None, forms: Forms) -> dict[str, NDArray[Any]]:
         """Return the net's arrays, with the moments of an optimiser and the state of forms."""
+        tensors = self._tensors()
         return {
-            **self._views.of(self._tensors()),
+            **dict(zip(tensors, self._views.of([*tensors.values()]), strict=True)),
             **(optimiser.arrays() if optimiser else {}),
             **forms.arrays(),
         }

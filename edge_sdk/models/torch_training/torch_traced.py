@@ -212,11 +212,11 @@ class Passes:
             script = self._script(subject, function, x)
         if script is None:
             return function(x)
-        checked, nets = subject.checked.passes, [subject.tensors]
-        equal = checked.get((script, len(x)))
+        checked, nets, size = subject.checked.passes, [subject.tensors], x.size(0)
+        equal = checked.get((script, size))
         if equal is None:
             found, (again,) = function(x), script.run(nets, x)
-            checked[script, len(x)] = all(_equal(*pair) for pair in zip(found, again, strict=True))
+            checked[script, size] = all(_equal(*pair) for pair in zip(found, again, strict=True))
             return found
         return script.run(nets, x)[0] if equal else function(x)
 
@@ -236,7 +236,7 @@ class Passes:
         kind.taken += 1
         if kind.refused or (kind.taken <= WORTH_PASSES and when() == "auto"):
             return None
-        found = kind.script_for(subject.given, len(x))
+        found = kind.script_for(subject.given, x.size(0))
         if found is not None or len(kind.scripts) >= _MOST_SCRIPTS:
             return found
         try:
@@ -252,7 +252,7 @@ class Passes:
 
 
 def _key_of(subject: Subject, x: Tensor) -> Hashable:
-    return subject.key, tuple(x.shape[1:])
+    return subject.key, x.shape[1:]
 
 
 PASSES = Passes()
