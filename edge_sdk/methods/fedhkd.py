@@ -281,7 +281,7 @@ def loss(params: Params, hyper: HyperKnowledge | None) -> Objective:
     """Return the three terms of equation 11, if there is hyper-knowledge; a term of weight 0 is left out."""
     if hyper is None:
         return (CrossEntropy(),)
-    features, soft = hyper.features.astype(np.float32), hyper.soft.astype(np.float32)
+    features, soft = np.asarray(hyper.features, np.float32), np.asarray(hyper.soft, np.float32)
     head_kind, near_kind = term_kinds(params)
     head = head_kind(features=features, soft=soft, temperature=params.temperature, weight=params.soft_weight)
     near = near_kind(classes=hyper.classes.astype(np.int64), rows=features, weight=params.feature_weight)

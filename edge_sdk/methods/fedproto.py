@@ -141,5 +141,5 @@ def loss(prototypes: ClassRows | None, params: Params) -> Objective:
     """Return equations 7 and 8; plain cross-entropy before there are prototypes."""
     if prototypes is None or params.mse_weight == 0:
         return (CrossEntropy(),)
-    classes, rows = prototypes.classes.astype(np.int64), prototypes.rows.astype(np.float32)
+    classes, rows = prototypes.classes.astype(np.int64), np.asarray(prototypes.rows, np.float32)
     return (CrossEntropy(), PrototypePull(classes=classes, rows=rows, weight=params.mse_weight))

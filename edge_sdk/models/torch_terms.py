@@ -219,7 +219,7 @@ def _rows_by_label(term: PrototypePull | ClassTarget, device: torch.device) -> C
     def look_up(done: Pass) -> tuple[Tensor, Tensor]:
         labels = needed(done.labels, LABELS)
         at = torch.searchsorted(classes, labels).clamp(max=len(classes) - 1)  # (b,)
-        return rows[at], (classes[at] == labels)[:, None]
+        return rows.index_select(0, at), (classes.index_select(0, at) == labels)[:, None]
 
     return look_up
 

@@ -168,6 +168,29 @@ def test_a_fit(fleet: settings.Config, cohort: Callable[[], CohortEngine], kind:
     assert meters[0] == meters[1]
 
 
+@pytest.mark.parametrize("kind", [terms.PrototypePull, terms.PrototypeDistance, terms.ClassTarget])
+def test_rows_that_all_devices_were_sent(
+    fleet: settings.Config, cohort: Callable[[], CohortEngine], kind: type[terms.Term]
+) -> None:
+    """Devices may share the rows, and yet know other classes by them."""
+    rng = np.random.default_rng(5)
+    shared = rows(rng, 3, D) if kind is not terms.ClassTarget else rng.dirichlet(np.ones(K), 3).astype(np.float32)
+    for whose in (lambda _number: np.arange(3), lambda number: np.arange(3) + number % 2):
+
+        def request(rng: np.random.Generator, _bench: Any, job: Job, whose: Any = whose) -> Fit:
+            source = type(job.private_batches(1))(rng.integers(0, job.samples, (STEPS, B)))
+            also = kind(classes=whose(job.number), rows=shared)  # type: ignore[call-arg]  # of these three kinds
+            return Fit(source=source, objective=(terms.CrossEntropy(), also), optim=OPTIM)
+
+        found = []
+        for engine in (ExactEngine(), cohort()):
+            run = fleets.Run(fleet)
+            engine.serve(asked(run, request))
+            found.append([device.agent.bench.model.weights() for device in run.devices])
+        for one, other in zip(*found, strict=True):
+            np.testing.assert_allclose(other, one, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     "request_of",
     [

@@ -21,6 +21,7 @@ from edge_sdk.models.base import Batches, FitReport  # noqa: E402  # likewise
 from edge_sdk.models.torch_model import TorchModel, answers_of  # noqa: E402  # likewise
 from edge_sdk.models.torch_seed import seeded  # noqa: E402  # likewise
 from edge_sdk.models.torch_training import torch_traced  # noqa: E402  # likewise
+from edge_sdk.models.torch_training.torch_recording import recorded  # noqa: E402  # likewise
 from edge_sdk.objectives import (  # noqa: E402  # likewise
     BoundedDistance,
     ClassContrast,
@@ -234,6 +235,27 @@ def test_every_term_gives_the_bits_of_autograd(
 ) -> None:
     check_equal(monkeypatch, net, term, OPTIMS["decay"])
     assert was_traced(caplog)
+
+
+def texts(recording: Any) -> list[str]:
+    return [each.text for each in recording.shortened().lines]
+
+
+def test_lines_that_only_give_a_tensor_again_are_left_out() -> None:
+    x, whole = torch.randn(3, 4), torch.ones(3, dtype=torch.int64)
+    found = recorded({"x": x, "whole": whole}, lambda: [(x.t().t() * 1.0 + 2).pow(1), whole * 1.0])
+    assert texts(found) == [
+        "t0 = torch.ops.aten.t(x)",
+        "t3 = torch.ops.aten.add(x, {})",
+        "t5 = torch.ops.aten.mul(whole, {})",  # makes floats of whole numbers
+    ]
+    assert found.shortened().results == ("t3", "t5")
+
+
+def test_a_copy_that_is_written_into_stays() -> None:
+    x = torch.randn(3)
+    found = recorded({"x": x}, lambda: [x, (x * 1.0).add_(1)])
+    assert texts(found) == ["t0 = torch.ops.aten.mul(x, {})", "t1 = torch.ops.aten.add_(t0, {})"]
 
 
 def test_the_terms_above_are_all_that_ship() -> None:

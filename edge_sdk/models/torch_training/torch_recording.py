@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import torch
@@ -52,6 +52,8 @@ class ScriptLine:
     text: str
     """With a {} in the place of each number."""
     numbers: tuple[Number, ...]
+    copied: str = ""
+    """The tensor that it gives again, bit for bit, if all its numbers are 1; empty: it computes."""
 
     def words(self) -> list[str]:
         """Return the words, among them the names of tensors."""
@@ -69,6 +71,25 @@ class Recording:
     """Whether it draws random numbers."""
     constants: tuple[Tensor, ...]
     """Tensors that are made of Python's numbers in each step, by the names k0, k1 ..."""
+    writes: bool
+    """Whether an operator writes into a tensor that it is given."""
+
+    def shortened(self) -> Recording:
+        """Return it without the lines that only give a tensor again; as it is, if a copy could count."""
+        if self.writes:
+            return self
+        lines: list[ScriptLine] = []
+        same: dict[str, str] = {}
+
+        def named(found: re.Match[str]) -> str:
+            return same.get(found[0], found[0])
+
+        for line in self.lines:
+            if line.copied and all(number == 1 for number in line.numbers):
+                same[line.words()[0]] = same.get(line.copied, line.copied)
+            else:
+                lines.append(replace(line, text=re.sub(r"\w+", named, line.text)))
+        return replace(self, lines=tuple(lines), results=tuple(same.get(each, each) for each in self.results))
 
 
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch does not type it
@@ -79,7 +100,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         super().__init__()  # type: ignore[no-untyped-call]  # likewise
         self.lines: list[ScriptLine] = []
         self.constants: list[Tensor] = []
-        self.draws = False
+        self.draws = self.writes = False
+        self._transposed: dict[int, Tensor] = {}
+        """What a transpose was taken of, by the transpose's id."""
         self._names = {id(tensor): name for name, tensor in known.items()}
         self._kept: list[Any] = []
         """Every tensor that was seen: its id stays its own."""
@@ -126,6 +149,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
 
     def _note(self, call: str, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> None:
         self.draws = self.draws or torch.Tag.nondeterministic_seeded in func.tags
+        self.writes = self.writes or func._schema.is_mutable  # noqa: SLF001  # torch has no other name for it
         numbers: list[Number] = []
         words = [self._word(each, numbers) for each in args]
         words += [
@@ -133,12 +157,24 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
             for key, value in kwargs.items()
             if value is not None and key not in _OF_PLACE
         ]
+        copied = self._copied(func, args, result)
         own, unpacked = self._result(func, result)
         if _pools_many_channels(func, args):
             words[0] += ".contiguous(memory_format=torch.channels_last)"
             unpacked = [f"{part} = {part}.contiguous()" for part in own.removesuffix(" = ").split(", ")]
-        self.lines.append(ScriptLine(f"{own}{call}({', '.join(words)})", tuple(numbers)))
+        self.lines.append(ScriptLine(f"{own}{call}({', '.join(words)})", tuple(numbers), copied))
         self.lines += [ScriptLine(each, ()) for each in unpacked]
+
+    def _copied(self, func: Any, args: tuple[Any, ...], result: Any) -> str:
+        """Return the name of the tensor that an operator gives again: a transpose twice, x times 1, or x to the 1."""
+        if func is torch.ops.aten.t.default:
+            self._transposed[id(result)] = args[0]
+            before = self._transposed.get(id(args[0]))
+            return "" if before is None else self.name(before)
+        if func not in _COPYING or isinstance(args[1], Tensor) or args[1] != 1:
+            return ""
+        x: Tensor = args[0]
+        return self.name(x) if x.dtype == result.dtype and x.stride() == result.stride() else ""
 
     def _word(self, value: Any, numbers: list[Number]) -> str:
         """Return an argument as a word of a line; its numbers are added to `numbers`."""
@@ -175,6 +211,10 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         if returned == ["List[Tensor]"]:
             return f"{base} = ", [f"{part} = {base}[{at}]" for at, part in enumerate(parts)]
         return f"{', '.join(parts)} = ", []
+
+
+_COPYING = (torch.ops.aten.mul.Tensor, torch.ops.aten.pow.Tensor_Scalar)
+"""Operators that give a tensor again where their second argument is 1."""
 
 
 def _picks_by_place(func: Any, args: tuple[Any, ...]) -> bool:
@@ -231,6 +271,7 @@ def recorded(known: Mapping[str, Tensor], compute: Callable[[], Sequence[Tensor 
         results=tuple("" if each is None else recorder.name(each) for each in results),
         draws=recorder.draws,
         constants=tuple(recorder.constants),
+        writes=recorder.writes,
     )
 
 
@@ -282,10 +323,10 @@ def _compared(a: Recording, b: Recording, number: Callable[[Number, Number], Num
     if not same or not all(torch.equal(*each) for each in zip(a.constants, b.constants, strict=True)):
         raise NotTraceable(_DIFFERS)
     lines = tuple(
-        ScriptLine(one.text, tuple(number(*each) for each in zip(one.numbers, two.numbers, strict=True)))
+        replace(one, numbers=tuple(number(*each) for each in zip(one.numbers, two.numbers, strict=True)))
         for one, two in zip(a.lines, b.lines, strict=True)
     )
-    return Recording(lines, a.results, a.draws, a.constants)
+    return replace(a, lines=lines)
 
 
 def number_word(number: Number) -> str:

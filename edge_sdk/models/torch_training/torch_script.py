@@ -133,7 +133,7 @@ class Script:
 
         optimiser: equal to that of each fit.  Raises NotTraceable where torch cannot script it.
         """
-        recording = of.recording
+        recording = of.recording.shortened()
         self.of, self.draws = of, recording.draws
         self.constants = list(recording.constants)
         self.stepping = [at for at, name in enumerate(recording.results[1:]) if name]
@@ -180,7 +180,7 @@ class PassScript:
 
     def __init__(self, of: SizedRecording, parameters: int, others: int, given: int) -> None:
         """The numbers of tensors p0, p1 ..., o0, o1 ... and e0, e1 ...; raises NotTraceable."""
-        self.of, recording = of, of.recording
+        self.of, recording = of, of.recording.shortened()
         self._constants = list(recording.constants)
         text = _PASSES_OF_NETS.format(
             inputs="\n        ".join(_inputs(recording, parameters, (others, given))),

@@ -222,26 +222,21 @@ def _fit(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswe
         active = sum(step < each for each in steps)
         x, y = _batch(asked[:active], requests[:active], step, share.shape[1])
         output = stack.forward(x.to(stack.device), active)
-        seen = output.logits.requires_grad_(), output.features.detach().requires_grad_()
-        each_loss = loss_of(StackedBatch(*seen, y.to(stack.device), share[:active], step))  # (c,)
-        losses[:active] = each_loss.detach()
-        logits, features = torch.autograd.grad(each_loss.sum(), seen, allow_unused=True)
-        if logits is None:
-            logits = torch.zeros_like(output.logits)
+        found = loss_of(StackedBatch(output.logits, output.features, y.to(stack.device), share[:active], step))
+        losses[:active] = found.loss
+        logits = torch.zeros_like(output.logits) if found.logits is None else found.logits
         with optimiser.step(active, step) as apply:
-            stack.backward(output, logits, features, apply)
+            stack.backward(output, logits, found.features, apply)
     stack.write()
     optimiser.write(models, steps)
-    sums = sum(each.flatten(1).sum(dim=1) for each in stack.weights)  # NaN and Inf carry on into a sum
-    finite = torch.isfinite(torch.as_tensor(sums)).tolist()
+    finite = stack.finite()
     return [_fitted(*each) for each in zip(asked, requests, losses.tolist(), finite, strict=True)]
 
 
 def _fitted(asked: DeviceRequest, request: Fit, loss: float, finite: bool) -> DeviceAnswer:
     """Return the answer to a fit; Diverged where the model is unusable now.  finite: all its weights surely are."""
     steps, batch = request.source.indices.shape
-    for _ in range(steps):
-        asked.bench.meter.trained(asked.bench.model.spec, batch, request.part)
+    asked.bench.meter.trained(asked.bench.model.spec, batch, request.part, steps=steps)
     report = FitReport(steps=steps, loss=loss)
     try:
         divergence.check_loss(report, steps - 1)
@@ -254,10 +249,8 @@ def _fitted(asked: DeviceRequest, request: Fit, loss: float, finite: bool) -> De
 
 def _share(sizes: Sequence[int]) -> Tensor:
     """Return the share of each sample in its device's mean, (c, b): 1 / b, and 0 for padding."""
-    share = torch.zeros(len(sizes), max(sizes))
-    for at, size in enumerate(sizes):
-        share[at, :size] = 1 / size
-    return share
+    given = np.array(sizes)[:, None]
+    return torch.from_numpy((np.arange(max(sizes)) < given) / given.astype(np.float32))
 
 
 def _batch(
@@ -267,13 +260,13 @@ def _batch(
     first = asked[0].bench.source(requests[0].source)[0]
     x = np.empty((len(asked), size, *first.shape[1:]), np.float32)
     y = np.zeros((len(asked), size), np.int64)
+    places = np.arange(size)
     for at, (each, request) in enumerate(zip(asked, requests, strict=True)):
         inputs, labels, index = each.bench.batch(request.source, step, each.job)
-        if len(index) < size:
-            index = np.resize(index, size)
-        np.take(inputs, index, axis=0, out=x[at])
+        index = index.take(places, mode="wrap")
+        inputs.take(index, axis=0, out=x[at])
         if labels is not None:
-            np.take(labels, index, out=y[at])
+            labels.take(index, out=y[at])
     return torch.from_numpy(x), torch.from_numpy(y)
 
 

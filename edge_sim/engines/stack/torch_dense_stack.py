@@ -17,9 +17,9 @@ from edge_sdk.models.torch_model import TorchModel
 from edge_sim.engines.stack.torch_stack import ApplyGradient, Stack, Stacking, StackOutput
 
 _GRADIENTS: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {
-    nn.ReLU: lambda gradient, out: gradient * (out > 0),
-    nn.Tanh: lambda gradient, out: gradient * (1 - out.square()),
-    nn.Sigmoid: lambda gradient, out: gradient * out * (1 - out),
+    nn.ReLU: lambda gradient, out: torch.ops.aten.threshold_backward(gradient, out, 0),
+    nn.Tanh: torch.ops.aten.tanh_backward,
+    nn.Sigmoid: torch.ops.aten.sigmoid_backward,
     nn.Identity: lambda gradient, _out: gradient,
 }
 """Element-wise layers: the gradient at their input, from the gradient at their output and the output."""
@@ -64,11 +64,15 @@ class DenseStack(Stack):
                 gradient = _GRADIENTS[type(layer)](gradient, output.saved[i + 1])
                 continue
             at -= 1 if layer.bias is None else 2
-            below = torch.bmm(gradient, self.weights[at][: len(gradient)]) if i > first else gradient
+            below = gradient
+            if i > first:
+                weight = self.weights[at][: len(gradient)]
+                seen = features if i == len(self._layers) - 1 else None
+                below = torch.bmm(gradient, weight) if seen is None else torch.baddbmm(seen, gradient, weight)
             apply(at, gradient.mT, inputs)
             if layer.bias is not None:
                 apply(at + 1, gradient.sum(dim=1), None)
-            gradient = below if features is None or i < len(self._layers) - 1 else below + features
+            gradient = below
 
 
 class DenseStacking(Stacking):

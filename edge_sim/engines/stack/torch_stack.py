@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TypeAlias
 
 import numpy as np
@@ -43,12 +42,12 @@ class Stack(ABC):
     def __init__(self, models: Sequence[TorchModel]) -> None:
         """models: with the same Stacking.key, on one torch device; weights that do not lie side by side are copied."""
         self._models = models
-        views = [_as_one_view(each) for each in zip(*(model.trained for model in models), strict=True)]
-        self._copied = any(view is None for view in views)
-        self.weights = [view for view in views if view is not None]
-        if self._copied:
+        views = _as_views([model.trained for model in models])
+        self._copied = views is None
+        if views is None:
             with torch.no_grad():
-                self.weights = [torch.stack(each) for each in zip(*(model.trained for model in models), strict=True)]
+                views = [torch.stack(each) for each in zip(*(model.trained for model in models), strict=True)]
+        self.weights = views
         self.device = self.weights[0].device
 
     @abstractmethod
@@ -60,6 +59,13 @@ class Stack(ABC):
         """Call `apply` with the gradient of each weight; logits (c, b, k), features (c, b, d): gradients there."""
 
     @torch.no_grad()
+    def finite(self) -> list[bool]:
+        """Return whether the weights of each device surely are finite; False: their sum is not, and one may be."""
+        sums = sum(each.flatten(1).sum(dim=1) for each in self.weights)  # NaN and Inf carry on into a sum
+        found: list[bool] = torch.isfinite(torch.as_tensor(sums)).tolist()
+        return found
+
+    @torch.no_grad()
     def write(self) -> None:
         """Copy the weights back to the models, unless the stack is a view of them."""
         if not self._copied:
@@ -69,16 +75,28 @@ class Stack(ABC):
                 parameter.copy_(stacked[at])
 
 
-def _as_one_view(tensors: Sequence[Tensor]) -> Tensor | None:
-    """Return equal tensors at equal distances in one piece of memory as one view (c, ...); None: they lie otherwise."""
-    first = tensors[0].detach()
-    places = [each.data_ptr() for each in tensors]
-    gaps = {after - before for before, after in pairwise(places)} or {first.nbytes}
-    pieces = {each.untyped_storage().data_ptr() for each in tensors}
-    if len(gaps) > 1 or len(pieces) > 1 or min(gaps) < first.nbytes or min(gaps) % first.element_size():
+def _as_views(models: Sequence[Sequence[Tensor]]) -> list[Tensor] | None:
+    """Return the weights of models, each in one view (c, ...); None: they are not at equal distances in one memory."""
+    first, last = models[0], models[-1]
+    places = np.array([[weight.data_ptr() for weight in each] for each in models])  # (c, weights)
+    gaps = np.diff(places, axis=0) if len(models) > 1 else np.array([[weight.nbytes for weight in first]])
+    apart = gaps[0].tolist()
+    if (gaps != gaps[0]).any() or any(_piece(one) != _piece(other) for one, other in zip(first, last, strict=True)):
         return None
-    stride = min(gaps) // first.element_size()
-    return first.as_strided((len(tensors), *first.shape), (stride, *first.stride()), first.storage_offset())
+    if any(gap < each.nbytes or gap % each.element_size() for gap, each in zip(apart, first, strict=True)):
+        return None
+    return [_strided(each.detach(), len(models), gap) for each, gap in zip(first, apart, strict=True)]
+
+
+def _piece(tensor: Tensor) -> int:
+    """Return where the memory begins that a tensor is a part of."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def _strided(first: Tensor, count: int, gap_bytes: int) -> Tensor:
+    """Return tensors at equal distances as one view; first: the first of them."""
+    stride = gap_bytes // first.element_size()
+    return first.as_strided((count, *first.shape), (stride, *first.stride()), first.storage_offset())
 
 
 class Stacking(ABC):

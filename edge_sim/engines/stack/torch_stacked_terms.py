@@ -1,5 +1,6 @@
 """The loss terms of models/torch_terms.py for a stack of devices, each of which has its own knowledge.
 
+Each form gives a term's value and its slopes, as the term's mathematics does: autograd would take longer than both.
 Mini-batches may be of different sizes; `share` is 1 / b for a sample of a mini-batch of b, and 0 for padding, so that a
 weighted sum over samples is the mean over each device's own.  A form is registered in the entry-point group
 `edge_sdk.stacked_terms` under its term's name; a fit with a term that has none is served by itself.
@@ -44,13 +45,24 @@ class StackedBatch:
         """Number of devices: c."""
         return len(self.labels)
 
-    def mean(self, rows: Tensor) -> Tensor:
-        """Return the mean over each device's own samples: (c, b) -> (c,)."""
-        return (rows * self.share).sum(dim=1)
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StackedValue:
+    """What each device loses by a term, or by all of them, and its slopes; None: it does not depend on these."""
+
+    loss: Tensor  # (c,)
+    logits: Tensor | None = None  # (c, b, k)
+    features: Tensor | None = None  # (c, b, d)
+
+    def plus(self, other: StackedValue) -> StackedValue:
+        """Return the sum of two."""
+        return StackedValue(
+            self.loss + other.loss, _sum(self.logits, other.logits), _sum(self.features, other.features)
+        )
 
 
-StackedLoss: TypeAlias = Callable[[StackedBatch], Tensor]
-"""Each device's weighted loss: (c,)."""
+StackedLoss: TypeAlias = Callable[[StackedBatch], StackedValue]
+"""Each device's weighted loss, and its slopes."""
 StackedForm: TypeAlias = Callable[[Sequence[Any], int, torch.device], StackedLoss]
 """(one term of each device, classes, where the stack is) -> their loss."""
 STACKED_FORMS = "edge_sdk.stacked_terms"
@@ -60,8 +72,15 @@ def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.de
     """The sum of all terms; objectives: of each device, alike in the kinds of their terms; device: of the stack."""
     forms: list[StackedForm] = [form_of(STACKED_FORMS, type(term)) for term in objectives[0]]
     alike = zip(*objectives, strict=True)
-    losses = [form(terms, classes, device) for form, terms in zip(forms, alike, strict=True)]
-    return lambda done: torch.stack([loss(done) for loss in losses]).sum(dim=0)
+    first, *others = [form(terms, classes, device) for form, terms in zip(forms, alike, strict=True)]
+
+    def loss(done: StackedBatch) -> StackedValue:
+        found = first(done)
+        for each in others:
+            found = found.plus(each(done))
+        return found
+
+    return loss
 
 
 def shape_of(objective: Objective) -> tuple[object, ...] | None:
@@ -71,104 +90,130 @@ def shape_of(objective: Objective) -> tuple[object, ...] | None:
     return tuple((type(term), getattr(term, "temperature", None)) for term in objective)
 
 
-def _weights(terms: Sequence[Any], device: torch.device) -> Tensor:
-    return torch.tensor([term.weight for term in terms], device=device)  # (c,)
-
-
 def stacked_cross_entropy(terms: Sequence[CrossEntropy], _classes: int, device: torch.device) -> StackedLoss:
     """CE(y, softmax(f))."""
-    weights = _weights(terms, device)
+    weigh = _Weights(terms, device)
 
-    def loss(done: StackedBatch) -> Tensor:
-        rows = nnf.cross_entropy(done.logits.flatten(0, 1), done.labels.flatten(), reduction="none")
-        return weights[: done.count] * done.mean(rows.view_as(done.labels))
+    def loss(done: StackedBatch) -> StackedValue:
+        weights, labels = weigh(done), done.labels[..., None]  # (c, b, 1) each
+        own = nnf.log_softmax(done.logits, dim=-1)
+        value = -(own.gather(-1, labels) * weights).sum(dim=(1, 2))
+        return StackedValue(value, logits=(own.exp_() * weights).scatter_add_(-1, labels, -weights))
 
     return loss
 
 
 def stacked_logit_gradient(terms: Sequence[LogitGradient], _classes: int, device: torch.device) -> StackedLoss:
     """<gradient, f>."""
-    weights, gradients = (
-        _weights(terms, device),
-        _padded([term.gradient for term in terms], device),
-    )  # (c,), (c, steps, b, k)
+    weigh, gradients = _Weights(terms, device), _padded([term.gradient for term in terms], device)  # (c, steps, b, k)
 
-    def loss(done: StackedBatch) -> Tensor:
-        given = gradients[: done.count, done.step]
-        return weights[: done.count] * done.mean((given * done.logits).sum(dim=-1))
+    def loss(done: StackedBatch) -> StackedValue:
+        slopes = gradients[: done.count, done.step] * weigh(done)
+        return StackedValue((slopes * done.logits).sum(dim=(1, 2)), logits=slopes)
 
     return loss
 
 
 def stacked_distill(terms: Sequence[Distill], _classes: int, device: torch.device) -> StackedLoss:
     """KL(softmax(t / E) || softmax(f / E)); of LessForgetting, too."""
-    weights, temperature = _weights(terms, device), terms[0].temperature
+    weigh, temperature = _Weights(terms, device), terms[0].temperature
     teachers = nnf.log_softmax(
         _padded([term.logits for term in terms], device) / temperature, dim=-1
     )  # (c, steps, b, k)
 
-    def loss(done: StackedBatch) -> Tensor:
-        teacher = teachers[: done.count, done.step]
+    def loss(done: StackedBatch) -> StackedValue:
+        teacher, weights = teachers[: done.count, done.step], weigh(done)
         own = nnf.log_softmax(done.logits / temperature, dim=-1)
-        rows = nnf.kl_div(own, teacher, reduction="none", log_target=True).sum(dim=-1)
-        return weights[: done.count] * done.mean(rows)
+        divergence = nnf.kl_div(own, teacher, reduction="none", log_target=True)  # (c, b, k)
+        slopes = (own.exp() - teacher.exp()) * (weights / temperature)
+        return StackedValue((divergence * weights).sum(dim=(1, 2)), logits=slopes)
 
     return loss
 
 
 def stacked_class_target(terms: Sequence[ClassTarget], classes: int, device: torch.device) -> StackedLoss:
     """CE(F^y, softmax(f))."""
-    weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
+    weigh, rows_of = _Weights(terms, device), _RowsByLabel(terms, classes, device)
 
-    def loss(done: StackedBatch) -> Tensor:
+    def loss(done: StackedBatch) -> StackedValue:
         rows, known = rows_of(done)
-        own = nnf.log_softmax(done.logits, dim=-1)
-        return -weights[: done.count] * done.mean((rows * known * own).sum(dim=-1))
+        weights, own = weigh(done) * known, nnf.log_softmax(done.logits, dim=-1)
+        value = -(rows * own * weights).sum(dim=(1, 2))
+        return StackedValue(value, logits=(own.exp() * rows.sum(dim=-1, keepdim=True) - rows) * weights)
 
     return loss
 
 
 def stacked_prototype_pull(terms: Sequence[PrototypePull], classes: int, device: torch.device) -> StackedLoss:
     """(R(x) - C^y)^2."""
-    weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
+    weigh, rows_of = _Weights(terms, device), _RowsByLabel(terms, classes, device)
 
-    def loss(done: StackedBatch) -> Tensor:
+    def loss(done: StackedBatch) -> StackedValue:
         rows, known = rows_of(done)
-        gaps = (done.features - rows) * known  # (c, b, d)
-        return weights[: done.count] * done.mean(gaps.square().mean(dim=-1))
+        weights = weigh(done) * known / rows.shape[-1]
+        gaps = done.features - rows
+        value = (_squares(gaps) * weights).sum(dim=(1, 2))
+        return StackedValue(value, features=gaps.mul_(2 * weights))
 
     return loss
 
 
 def stacked_prototype_distance(terms: Sequence[PrototypeDistance], classes: int, device: torch.device) -> StackedLoss:
     """|R(x) - H^y|."""
-    weights, rows_of = _weights(terms, device), _rows_by_label(terms, classes, device)
+    weigh, rows_of = _Weights(terms, device), _RowsByLabel(terms, classes, device)
 
-    def loss(done: StackedBatch) -> Tensor:
+    def loss(done: StackedBatch) -> StackedValue:
         rows, known = rows_of(done)
-        gaps = (done.features - rows) * known  # (c, b, d)
-        return weights[: done.count] * done.mean((gaps.square().sum(dim=-1) + NORM_FLOOR).sqrt())
+        gaps, weights = done.features - rows, weigh(done)
+        norms = (_squares(gaps) * known + NORM_FLOOR).sqrt()  # (c, b, 1)
+        value = (norms * weights).sum(dim=(1, 2))
+        return StackedValue(value, features=gaps.mul_(weights * known / norms))
 
     return loss
 
 
-def _rows_by_label(
-    terms: Sequence[Any], classes: int, device: torch.device
-) -> Callable[[StackedBatch], tuple[Tensor, Tensor]]:
-    """Return the function that looks up the row of each sample's class (c, b, d), and whether it has one (c, b, 1)."""
-    rows = torch.zeros(len(terms), classes, terms[0].rows.shape[1])  # (c, k, d)
-    known = torch.zeros(len(terms), classes, 1)
-    for at, term in enumerate(terms):
-        index = torch.from_numpy(term.classes)
-        rows[at, index] = torch.from_numpy(np.require(term.rows, np.float32, ["C", "W"]))
-        known[at, index] = 1
-    rows, known = rows.to(device), known.to(device)
+class _Weights:
+    """The weights of a term, of each device."""
 
-    def look_up(done: StackedBatch) -> tuple[Tensor, Tensor]:
-        whose = torch.arange(done.count, device=device)[:, None]  # (c, 1)
-        return rows[whose, done.labels], known[whose, done.labels]
+    def __init__(self, terms: Sequence[Any], device: torch.device) -> None:
+        self._weights = torch.tensor([term.weight for term in terms], device=device)[:, None, None]  # (c, 1, 1)
 
-    return look_up
+    def __call__(self, done: StackedBatch) -> Tensor:
+        """Return what each sample counts in its device's loss: (c, b, 1)."""
+        return self._weights[: done.count] * done.share[..., None]
+
+
+class _RowsByLabel:
+    """The rows that terms have for classes, of each device."""
+
+    def __init__(self, terms: Sequence[Any], classes: int, device: torch.device) -> None:
+        first = terms[0]
+        held = first.classes.tobytes()
+        self._shared = all(term.rows is first.rows and term.classes.tobytes() == held for term in terms)
+        own = terms[:1] if self._shared else terms  # what all devices were sent is one object
+        rows = torch.zeros(len(own), classes, first.rows.shape[1])  # (c, k, d), or (1, k, d)
+        known = torch.zeros(len(own), classes, 1)
+        for at, term in enumerate(own):
+            index = torch.from_numpy(term.classes)
+            rows[at, index] = torch.from_numpy(np.require(term.rows, np.float32, ["C", "W"]))
+            known[at, index] = 1
+        self._rows, self._known = rows.to(device), known.to(device)
+
+    def __call__(self, done: StackedBatch) -> tuple[Tensor, Tensor]:
+        """Return the row of each sample's class (c, b, d), zeros without one, and whether there is one (c, b, 1)."""
+        if self._shared:
+            return self._rows[0][done.labels], self._known[0][done.labels]
+        whose = torch.arange(done.count, device=self._rows.device)[:, None]  # (c, 1)
+        return self._rows[whose, done.labels], self._known[whose, done.labels]
+
+
+def _squares(gaps: Tensor) -> Tensor:
+    """Return the squared length of each row: (c, b, d) -> (c, b, 1)."""
+    return gaps.square().sum(dim=-1, keepdim=True)
+
+
+def _sum(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    return one if other is None else other if one is None else one + other
 
 
 def _padded(arrays: Sequence[Any], device: torch.device) -> Tensor:
