@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import fleets
@@ -22,6 +23,7 @@ from edge_sim.engines.base import DeviceRequest, ExactEngine
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
+from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # torch is there
 from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
 from edge_sim.engines.stack.torch_dense_stack import DenseStacking  # noqa: E402
 from edge_sim.engines.stack.torch_stacked_terms import STACKED_FORMS  # noqa: E402
@@ -223,3 +225,28 @@ def test_what_stacks(fleet: settings.Config, cohort: Callable[[], CohortEngine],
 
     (one, *_) = asked(run, on_the_head)
     assert not stacking.stackable(one)
+
+
+def test_nets_that_pass_a_weight_twice_do_not_stack_as_products() -> None:
+    def stacks(*between: torch.nn.Module) -> bool:
+        linear = torch.nn.Linear
+        net = torch.nn.Sequential(torch.nn.Flatten(), linear(4, D), *between, linear(D, K))
+        return bool(DenseStacking().key(SimpleNamespace(model=TorchModel(net, K, input_shape=(1, 2, 2)))))
+
+    one, other = torch.nn.Linear(D, D), torch.nn.Linear(D, D)
+    relu = torch.nn.ReLU()
+    assert stacks(one, relu, other, relu)  # what has no weights may stand twice
+    assert not stacks(one, relu, one)
+    other.weight = one.weight
+    assert not stacks(one, relu, other)
+
+
+def test_an_activation_may_stand_twice() -> None:
+    """A net that has one object for two layers is stacked with both."""
+    relu = torch.nn.ReLU()
+    layers = torch.nn.Linear(3, D), relu, torch.nn.Linear(D, D), relu, torch.nn.Linear(D, K)
+    net = torch.nn.Sequential(torch.nn.Flatten(), *layers)
+    x = torch.randn(1, 5, 1, 1, 3)
+    stack = DenseStacking().stack([TorchModel(net, K, input_shape=(1, 1, 3))], train=False)
+    with torch.no_grad():
+        np.testing.assert_allclose(stack.forward(x, 1).logits[0], net(x[0]), atol=1e-6)

@@ -134,6 +134,21 @@ class Counting(nn.Module):
         return x / self.passes
 
 
+class Averaging(nn.Module):
+    """Keeps a mean of what it sees, each time in another tensor."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(WIDTH))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean = 0.9 * self.mean + 0.1 * x.detach().mean(dim=0)
+        return x - self.mean
+
+
 def dense(*more: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), *more, nn.ReLU(), nn.Linear(WIDTH, CLASSES))
 
@@ -293,7 +308,7 @@ DECIDING: tuple[type[nn.Module], ...] = (Deciding, Listing, Reading, Finding, Ma
 """Layers that compute this or that, as the numbers tell that they are given."""
 
 
-@pytest.mark.parametrize("layer", [*DECIDING, Drawing, Counting])
+@pytest.mark.parametrize("layer", [*DECIDING, Drawing, Counting, Averaging])
 def test_a_net_that_cannot_be_traced_trains_as_without_and_says_so_once(
     layer: type[nn.Module], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

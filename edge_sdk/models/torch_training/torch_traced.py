@@ -384,9 +384,10 @@ class _Generators:
 def _restored(net: nn.Module, others: Sequence[Tensor]) -> Iterator[None]:
     """Put back, afterwards, what a pass may change: buffers, Python's and numpy's generators, attributes of layers.
 
-    Raises NotTraceable if one of the latter was changed: a trace would not.
+    Raises NotTraceable if one of the latter was changed, or a buffer is another tensor: a trace would not do that.
     """
     buffers = [each.detach().clone() for each in others]
+    held = [(own, dict(own)) for own in (vars(layer)["_buffers"] for layer in net.modules())]
     generators, attributes = _Generators(), attributes_of(net)
     try:
         yield
@@ -399,11 +400,17 @@ def _restored(net: nn.Module, others: Sequence[Tensor]) -> Iterator[None]:
                 setattr(modules[layer], word, attributes[layer, word])
             else:
                 delattr(modules[layer], word)
+        replaced = [name for own, first in held for name, each in own.items() if first.get(name) is not each]
+        for own, first in held:
+            own.clear()
+            own.update(first)
         with torch.no_grad():
             for tensor, before in zip(others, buffers, strict=True):
                 tensor.copy_(before)
     if changed:
         raise NotTraceable(f"a pass changes {changed[0][0] or 'the net'}.{changed[0][1]}, which is no tensor")
+    if replaced:
+        raise NotTraceable(f"a pass puts another tensor in the place of its buffer {replaced[0]!r}")
     if drawn:
         raise NotTraceable("it draws from the generators of Python or numpy")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -31,7 +32,7 @@ class DenseStack(Stack):
     def __init__(self, models: Sequence[TorchModel]) -> None:
         """Implement Stack."""
         super().__init__(models)
-        self._layers = _layers(models[0].net)
+        self._layers = _layers(cast("nn.Sequential", models[0].net))
 
     @torch.no_grad()
     def forward(self, x: Tensor, count: int) -> StackOutput:
@@ -91,24 +92,27 @@ class DenseStacking(Stacking):
 
 
 def _stacks(model: TorchModel) -> bool:
-    """Whether a model is a net of layers that can be stacked, all of them trained, the last one nn.Linear."""
+    """Whether a model is a net of layers that can be stacked, all of them trained, the last one nn.Linear.
+
+    No weight may be that of two layers: a stack has a gradient for each weight of each layer.
+    """
     if type(model.net) is not nn.Sequential:
         return False
     layers = _layers(model.net)
     last = layers[-1] if layers else None
+    weights = [id(weight) for layer in layers for weight in layer.parameters()]
     return (
         type(last) is nn.Linear
+        and len(set(weights)) == len(weights)
         and all(type(layer) in (nn.Linear, *_GRADIENTS) or _flattens(layer) for layer in layers)
         and all(p.requires_grad for p in model.net.parameters())
         and model.taps_last_input
     )
 
 
-def _layers(net: nn.Module) -> list[nn.Module]:
-    """Return the layers of an nn.Sequential; one inside it is replaced by its own layers."""
-    return [
-        layer for child in net.children() for layer in (_layers(child) if type(child) is nn.Sequential else [child])
-    ]
+def _layers(net: nn.Sequential) -> list[nn.Module]:
+    """Return the layers of an nn.Sequential in order, each as often as it is passed, also those of one inside it."""
+    return [layer for child in net for layer in (_layers(child) if type(child) is nn.Sequential else [child])]
 
 
 def _flattens(layer: nn.Module) -> bool:
