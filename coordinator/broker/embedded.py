@@ -22,7 +22,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal, get_args
 
-from edge_sdk.errors import MissingExtra, TransportError, UsageError
+from edge_sdk.errors import MissingExtra, RunFailed, TransportError, UsageError
 
 Kind = Literal["auto", "amqtt", "mosquitto"]
 
@@ -109,6 +109,13 @@ class EmbeddedBroker:
             self.stop()
             raise
         return self
+
+    def check(self) -> None:
+        """Raise RunFailed if the broker has ended by itself: nobody starts it again."""
+        code = None if self._process is None else self._process.poll()
+        if code is not None:
+            how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
+            raise RunFailed(f"the embedded broker ({self.kind}) {how}; go on with --resume, which starts another one")
 
     def wait(self) -> int:
         """Wait until the broker ends by itself; returns its exit code."""

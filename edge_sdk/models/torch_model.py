@@ -289,6 +289,11 @@ class TorchModel:
         """Whether fits and passes may be traced now: on a CPU, without hooks, and where nobody switched it off."""
         return self._device.type == "cpu" and when() != "off" and not self._architecture.has_hooks
 
+    @property
+    def untraced(self) -> frozenset[str]:
+        """Why fits were computed without a trace so far; empty: they were traced, or too few to be."""
+        return frozenset(self._checked.untraced)
+
     def _traceable(self, steps: Steps, objective: Objective, *, stochastic: bool) -> TracedFit | None:
         """Return what a trace must know of a fit; None: this one is computed as always."""
         if not self.may_be_traced or not self._forms.traceable(objective):

@@ -13,7 +13,7 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.clock.checkpoint import copy_store
 from edge_sim.clock.silence import AwaitedExchange, SilentDevice, why_silent
 from edge_sim.clock.whole_fleet import Figures, FleetMeasurements, Wanted
-from edge_sim.engines.untraced import Untraced, untraced_here
+from edge_sim.engines.untraced import Untraced, untraced_of
 from edge_sim.fleet.fleet import Device
 from edge_sim.fleet.hardware import DeviceCost, Hardware
 
@@ -90,8 +90,7 @@ class DeviceGroup:
 
     def untraced(self) -> Untraced:
         """Return which of their models this process trains without a trace."""
-        names = {each.agent.bench.model.spec.name for each in self._devices}
-        return frozenset(each for each in untraced_here() if each[0] in names)
+        return untraced_of(each.agent.bench for each in self._devices)
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
         """Implement MeasureAll for these devices."""

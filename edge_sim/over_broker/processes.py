@@ -55,7 +55,7 @@ def over_broker(
     quarantine: whether a damaged ledger and damaged states of devices are set aside.  Raises RunFailed.
     """
     out.mkdir(parents=True, exist_ok=True)
-    with _broker(broker) as (url, label):
+    with _broker(broker) as (url, label, look_for_broker):
         tell = observer.noted if observer is not None else log.warning
         ledger = open_ledger(out, resume=resume, quarantine=quarantine, tell=tell)
         federation = fleet.federation
@@ -75,7 +75,12 @@ def over_broker(
         shown = without_password(url)
         server.observer.noted(f"broker: {shown}" if label == shown else f"broker: {label} at {shown}")
         with _hosts(config, fleet, url, out, server.observer.noted, quarantine=quarantine) as hosts:
-            server.run(check=hosts.check, connect_within_s=CONNECT_S)
+
+            def check() -> str:
+                look_for_broker()
+                return hosts.check()
+
+            server.run(check=check, connect_within_s=CONNECT_S)
             hosts.wait(STOP_S)
             hosts.check()  # a process ends only when all of its devices have; one of them may have stopped long ago
     return server, label
@@ -90,14 +95,17 @@ def _check_states(ledger: Ledger, out: Path, federation: str) -> None:
 
 
 @contextmanager
-def _broker(name: str) -> Iterator[tuple[str, str]]:
-    """Yield the broker's address and name; an embedded one runs as long as the context."""
+def _broker(name: str) -> Iterator[tuple[str, str, Callable[[], None]]]:
+    """Yield the broker's address and name, and what raises RunFailed once it has gone for good.
+
+    An embedded one runs as long as the context; any other is waited for.
+    """
     kind, _, wanted = name.partition(":")
     if kind != "embedded":
-        yield name, without_password(name)
+        yield name, without_password(name), lambda: None
         return
     with EmbeddedBroker(wanted or "auto") as broker:  # type: ignore[arg-type]  # check_broker has seen the word
-        yield broker.url, f"{broker.kind} {broker.version}"
+        yield broker.url, f"{broker.kind} {broker.version}", broker.check
 
 
 _Processes: TypeAlias = "dict[tuple[str, ...], subprocess.Popen[bytes]]"

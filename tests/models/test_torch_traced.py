@@ -320,9 +320,21 @@ def test_a_net_that_cannot_be_traced_trains_as_without_and_says_so_once(
         for _ in range(3):
             fitted(monkeypatch, when, own, batches(2, 5), (CrossEntropy(),), SGD)
         states.append(own.state_bytes())
+        assert bool(own.untraced) == (when == "always")
     assert states[0] == states[1]
     assert len(caplog.records) == 1
     assert caplog.records[0].levelno == logging.WARNING
+
+
+def test_a_model_does_not_report_what_was_found_of_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nets without a name have the same one."""
+    monkeypatch.setitem(NETS, "own", lambda: dense(Deciding()))
+    other, own, again = model("own"), model("dense"), model("own")
+    for each in (other, own, again):
+        fitted(monkeypatch, "always", each, batches(2, 5), (CrossEntropy(),), SGD)
+    assert other.spec.name == own.spec.name
+    assert not own.untraced
+    assert again.untraced == other.untraced != frozenset()
 
 
 @pytest.mark.parametrize("register", ["register_forward_hook", "register_forward_pre_hook"])

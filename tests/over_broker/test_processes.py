@@ -19,7 +19,10 @@ from interrupting import CTRL_C
 
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import to_toml
-from edge_sdk.errors import UsageError
+from coordinator.record.observer import RunObserver
+from coordinator.record.result import RoundResult
+from coordinator.record.run_record import RunRecord
+from edge_sdk.errors import RunFailed, UsageError
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.config import settings
 from edge_sim.runs.runner import run
@@ -130,6 +133,38 @@ def test_a_fleet_of_processes_gives_the_accuracies_of_the_one_in_memory(pictures
         modules = json.loads(file.read_text(encoding="utf-8"))
         assert any(name.partition(".")[0] == "torch" for name in modules) == torch_is_there
         assert "onnx" not in {name.partition(".")[0] for name in modules} or device in {"02", "03"}
+
+
+class BrokerKiller(RunObserver):
+    """Kills the embedded brokers that were started, at the end of a round."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.pids: list[int] = []
+        start = EmbeddedBroker.start
+
+        def noted(broker: EmbeddedBroker) -> EmbeddedBroker:
+            started = start(broker)
+            self.pids.append(started.pid)
+            return started
+
+        monkeypatch.setattr(EmbeddedBroker, "start", noted)
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
+        while result.round == 3 and self.pids:
+            os.kill(self.pids.pop(), signal.SIGKILL)
+
+
+def test_an_embedded_broker_that_is_killed_ends_the_run_which_can_be_resumed(
+    pictures: Path, tmp_path: Path, expected: dict[str, float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody would start it again, so nothing is waited for."""
+    tables = fleets.tables(pictures, devices=3, rounds=ROUNDS)
+    file, out, killer = tmp_path / "federation.toml", tmp_path / "run", BrokerKiller(monkeypatch)
+    file.write_text(to_toml(tables), encoding="utf-8")
+    with pytest.raises(RunFailed, match=r"embedded broker.*signal 9.*--resume"):
+        run(file, broker="embedded:amqtt", out=out, observer=lambda _label: killer)
+    result = run(file, broker="embedded:amqtt", out=out, resume=True)
+    assert {device.id: device.accuracy for device in result.devices} == expected
 
 
 @pytest.mark.costly

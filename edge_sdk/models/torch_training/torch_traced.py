@@ -71,6 +71,8 @@ class Checked:
         """By the script and the size of a mini-batch."""
         self.passes: dict[tuple[PassScript, int], bool] = {}
         """The same for forward passes."""
+        self.untraced: set[str] = set()
+        """Why fits of it were computed without a trace, once one would have been worth it."""
         self.draws: bool | None = None
         """Whether its training passes draw random numbers; None: no recording has shown it."""
 
@@ -122,14 +124,14 @@ class Traces:
 
     def __init__(self) -> None:
         self._kinds: _Kinds[Script] = _Kinds()
-        self.refused: set[tuple[str, str]] = set()
-        """The models that train without a trace, and why; the log has a line of each."""
+        self._told: set[tuple[str, str]] = set()
+        """The models that train without a trace, by name, and why: the log has a line of each."""
         self._lock = threading.RLock()
 
     def fitted(self, fit: TracedFit, checked: Checked) -> list[float] | None:
         """Carry a fit out as a trace, and return the loss of each step; None: nothing is done, and it is no trace's."""
         with self._lock:
-            script = self._script(fit)
+            script = self._script(fit, checked)
         if script is None:
             return None
         steps, size = fit.steps.indices.shape
@@ -140,7 +142,7 @@ class Traces:
             equal, losses = _both(fit, script, first)
             checked.equal[script, size] = equal
             if not equal:
-                self._tell(fit, "its first step differs in last bits")
+                self._tell(fit, checked, "its first step differs in last bits")
             if len(losses) < first or not np.isfinite(losses[-1]):
                 return losses
             rest = range(first, steps)
@@ -149,11 +151,14 @@ class Traces:
             return losses + (_run(fit, script, rest) if equal else fit.steps.take(rest))
         return _run(fit, script, range(steps)) if equal else None
 
-    def _script(self, fit: TracedFit) -> Script | None:
+    def _script(self, fit: TracedFit, checked: Checked) -> Script | None:
         """Return the script of a fit, made now if that is worth it; None: there is none."""
         kind, (steps, size) = self._kinds.get(fit.key), fit.steps.indices.shape
         kind.taken += steps
-        if kind.refused or (kind.taken <= WORTH_STEPS and when() == "auto"):
+        if kind.refused:
+            checked.untraced.add(kind.refused)
+            return None
+        if kind.taken <= WORTH_STEPS and when() == "auto":
             return None
         found = kind.script_for(fit.knowledge, size)
         if found is not None or len(kind.scripts) >= _MOST_SCRIPTS:
@@ -163,15 +168,16 @@ class Traces:
             script = _script_of(fit, _generalised(own, kind.recordings))
         except NotTraceable as reason:
             kind.refused = str(reason)
-            self._tell(fit, kind.refused)
+            self._tell(fit, checked, kind.refused)
             return None
         kind.add(own, script)
         return script
 
-    def _tell(self, fit: TracedFit, why: str) -> None:
+    def _tell(self, fit: TracedFit, checked: Checked, why: str) -> None:
+        checked.untraced.add(why)
         with self._lock:
-            told = (fit.steps.name, why) in self.refused
-            self.refused.add((fit.steps.name, why))
+            told = (fit.steps.name, why) in self._told
+            self._told.add((fit.steps.name, why))
         if not told:
             log.warning("model %r trains without a trace, more slowly: %s", fit.steps.name, why)
 

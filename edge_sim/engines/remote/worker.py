@@ -10,7 +10,7 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.models.base import Model
 from edge_sim.engines.base import BatchEngine, DeviceAnswer, DeviceRequest, ExactEngine, job_at
 from edge_sim.engines.remote.messages import RemoteAnswer, RemoteRequest, WorkerSetup
-from edge_sim.engines.untraced import untraced_here
+from edge_sim.engines.untraced import untraced_of
 
 
 class WorkerModels(Protocol):
@@ -63,4 +63,4 @@ class WorkerDevices:
 
     def _answered(self, number: int, asked: DeviceRequest, answer: DeviceAnswer) -> RemoteAnswer:
         model = self._models.save(number, asked)
-        return RemoteAnswer(answer=answer, spent=asked.bench.meter, model=model, untraced=untraced_here())
+        return RemoteAnswer(answer=answer, spent=asked.bench.meter, model=model, untraced=untraced_of([asked.bench]))
