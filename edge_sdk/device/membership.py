@@ -78,7 +78,9 @@ class Membership:
                 restored = self.chain.undo(assign.common)
                 check_roles(restored, common, self.expect)
                 known.checked_for, known.restored = purpose, restored
-            assign = replace(self.chain.received(assign, "personal"), common=known.restored)
+            assign = self.chain.received(assign, "personal")
+            if known.restored is not assign.common:
+                assign = replace(assign, common=known.restored)
         check_roles(assign.personal, personal, self.expect)
         return assign
 

@@ -31,6 +31,8 @@ BodyPart: TypeAlias = bytes | memoryview
 Piece: TypeAlias = "bytes | memoryview | PackedField"
 
 _BIN_32 = b"\xc6"
+_STAND_IN_BYTES = 1
+"""The bytes of what msgpack packs in place of a separate value: None, which is what `default` returns."""
 _PLACEHOLDER = 0
 
 
@@ -59,14 +61,28 @@ def pack_value(plain: Any) -> PackedField:
 
 def packed_text(text: str) -> bytes:
     """Pack a text."""
-    return cast("bytes", msgpack.packb(text))
+    return cast("bytes", msgpack.Packer().pack(text))
 
 
 def pack(plain: Any) -> list[Piece]:
     """Return a body in pieces; each PackedField, and each array of u1 (a long byte string), is a piece of its own."""
-    separate: list[NDArray[np.uint8] | PackedField] = []
-    whole = cast("bytes", msgpack.Packer(default=separate.append).pack(plain))  # collects what msgpack cannot pack
-    return _Writer().put(plain).pieces() if separate else [whole]
+    separate: list[tuple[int, NDArray[np.uint8] | PackedField]] = []  # with where in the rest they belong
+    packers: list[msgpack.Packer] = []
+
+    def set_apart(value: NDArray[np.uint8] | PackedField) -> None:
+        separate.append((len(packers[0].bytes()), value))
+
+    packers.append(msgpack.Packer(default=set_apart, autoreset=False))
+    packers[0].pack(plain)
+    rest, done = cast("bytes", packers.pop().bytes()), 0  # in reach of its own default, its megabyte would stay a while
+    pieces: list[Piece] = []
+    for at, value in separate:
+        if isinstance(value, PackedField):
+            pieces += (rest[done:at], value)
+        else:
+            pieces += (rest[done:at] + _BIN_32 + value.nbytes.to_bytes(4, "big"), value.data)
+        done = at + _STAND_IN_BYTES
+    return [*pieces, rest[done:]]
 
 
 def joined_parts(pieces: Iterable[Piece]) -> Iterator[BodyPart]:
@@ -97,41 +113,6 @@ def unpack(body: memoryview, spans: list[Span], pairs: Callable[[list[tuple[Any,
 def unpack_short(body: bytes | memoryview, pairs: Callable[[list[tuple[Any, Any]]], Any]) -> Any:
     """Return the plain value of a body without long byte strings."""
     return msgpack.unpackb(body, raw=False, strict_map_key=False, object_pairs_hook=pairs)
-
-
-class _Writer:
-    """Packs a value in pieces: separate values are pieces of their own, everything between two of them is one piece."""
-
-    def __init__(self) -> None:
-        self._run = msgpack.Packer(autoreset=False)
-        self._pieces: list[Piece] = []
-
-    def pieces(self) -> list[Piece]:
-        """Return the pieces of everything packed so far."""
-        return [*self._pieces, cast("bytes", self._run.bytes())]
-
-    def put(self, value: Any) -> _Writer:
-        """Pack one more value."""
-        if isinstance(value, dict):
-            self._run.pack_map_header(len(value))
-            for key, each in value.items():
-                self._run.pack(key)
-                self.put(each)
-        elif isinstance(value, list):
-            self._run.pack_array_header(len(value))
-            for each in value:
-                self.put(each)
-        elif isinstance(value, PackedField):
-            self._put_separately(b"", value)
-        elif isinstance(value, np.ndarray):
-            self._put_separately(_BIN_32 + value.nbytes.to_bytes(4, "big"), value.data)
-        else:
-            self._run.pack(value)
-        return self
-
-    def _put_separately(self, lead: bytes, piece: Piece) -> None:
-        self._pieces += (self._run.bytes() + lead, piece)
-        self._run.reset()
 
 
 def _with_placeholders(body: memoryview, spans: list[Span]) -> Iterator[bytes | memoryview]:

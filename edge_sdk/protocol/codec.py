@@ -132,17 +132,15 @@ class Circular:
         plain = {**schema.to_plain(message), **packed, "device": _NOBODY}
         pieces = body.pack([_TAGS[type(message)], plain])
         at = next(place for place, piece in enumerate(pieces) if piece is _NOBODY)
-        self._before, self._after = pieces[at - 1], pieces[at + 1]
-        self._first, self._rest = pieces[: at - 1], pieces[at + 2 :]
+        self._before, self._after = b"".join(body.joined_parts(pieces[:at])), pieces[at + 1 :]
+        self._parts_after = tuple(body.joined_parts(self._after))
+        self._bytes_after = sum(map(len, self._parts_after))
 
     def parts(self, device: str, stamp: Stamp) -> tuple[bytes | memoryview, ...]:
         """Return the unsigned frame to a device with a legal id, in parts to be joined; long ones are shared."""
-        pieces: list[Piece] = [*self._first, self._joined(device), *self._rest]
-        parts = tuple(body.joined_parts(pieces))
-        return (_with_checksum(_header(sum(map(len, parts)), stamp, 0), *pieces), *parts)
-
-    def _joined(self, device: str) -> bytes:
-        return b"".join((cast("bytes", self._before), body.packed_text(device), cast("bytes", self._after)))
+        front = self._before + body.packed_text(device)
+        header = _header(len(front) + self._bytes_after, stamp, 0)
+        return (_with_checksum(header, front, *self._after), front, *self._parts_after)
 
 
 def seal_frame(
@@ -304,12 +302,13 @@ def _check_layout(frame: bytes, wanted: int) -> None:
     if not frame.startswith(MAGIC) or len(frame) == len(MAGIC):
         raise RemoteProtocolError("magic", "not an edge-sdk frame")
     version = frame[len(MAGIC)]
+    if version == wanted:
+        return
     if {version, wanted} == {VERSION, SEALED_VERSION}:
         how = "encrypted, and there is no key here to open it" if wanted == VERSION else "not encrypted"
         raise RemoteProtocolError("encryption", f"the frame is {how}")
-    if version != wanted:
-        older = "this side" if version > VERSION else "the sender"
-        raise RemoteProtocolError("version", f"frame version {version}, this side speaks {VERSION}: upgrade {older}")
+    older = "this side" if version > VERSION else "the sender"
+    raise RemoteProtocolError("version", f"frame version {version}, this side speaks {VERSION}: upgrade {older}")
 
 
 def _signature_valid(verify: Verify, key_id: bytes, signed: bytes, signature: bytes) -> bool:

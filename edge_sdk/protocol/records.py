@@ -27,7 +27,7 @@ else:
 
 _T = TypeVar("_T")
 _MAKERS: dict[type, Callable[..., Any]] = {}
-_CHANGERS: dict[type, Callable[..., Any]] = {}
+_CHANGERS: dict[type, Callable[[Any, dict[str, Any]], Any]] = {}
 
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
@@ -51,7 +51,7 @@ def replace(record: _T, /, **changes: Any) -> _T:
     cls = type(record)
     if cls not in _CHANGERS:
         _prepare(cls)
-    changed: _T = _CHANGERS[cls](record, **changes)
+    changed: _T = _CHANGERS[cls](record, changes)
     return changed
 
 
@@ -79,7 +79,7 @@ def _prepare(cls: type) -> None:
                 raise error.__cause__ from None
             raise
     else:
-        _MAKERS[cls], _CHANGERS[cls] = cls, dataclasses.replace
+        _MAKERS[cls], _CHANGERS[cls] = cls, lambda record, changes: dataclasses.replace(record, **changes)
 
 
 def _is_plain(cls: type) -> bool:
@@ -93,7 +93,7 @@ def _is_plain(cls: type) -> bool:
     )
 
 
-def _generated(cls: type) -> tuple[Callable[..., Any], Callable[..., Any]]:
+def _generated(cls: type) -> tuple[Callable[..., Any], Callable[[Any, dict[str, Any]], Any]]:
     """Return the functions that make and change objects of a class."""
     fields, values = dataclasses.fields(cls), getter(cls)
     given_by_name = [(each.name, each.type, _default(each)) for each in fields]
@@ -105,7 +105,7 @@ def _generated(cls: type) -> tuple[Callable[..., Any], Callable[..., Any]]:
         one.__class__ = cls
         return one
 
-    def change(record: Any, /, **changes: Any) -> Any:
+    def change(record: Any, changes: dict[str, Any]) -> Any:
         one = in_order(*values(record))
         try:
             for name, value in changes.items():

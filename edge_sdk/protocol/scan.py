@@ -5,15 +5,16 @@ entries or text than any message has costs only this pass.  So the decoder only 
 bytes of tensors take no more memory than they have on the wire.
 
 The result of a scan depends only on the length of the body and on the bytes that the scan reads: the outline of the
-body.  A body with the outline of an earlier one need not be scanned again.  Nearly all frames of a federation have such
-an outline: they differ from earlier ones in the numbers, but not in structure.
+body.  A first byte counts there only for what it says of its value's kind and length, so that all small integers are
+alike.  A body with the outline of an earlier one need not be scanned again.  Nearly all frames of a federation have
+such an outline: they differ from earlier ones in the numbers, but not in structure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from operator import itemgetter
-from typing import Any, TypeAlias
+from typing import NamedTuple
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.body import LONG_BYTES, Span
@@ -58,8 +59,27 @@ _STEPS_COUNTED = tuple(step if kind == _PLAIN else 0 for step, (kind, _, _) in z
 """The same with 0 for texts, for bodies long enough to hold too much text, so that texts are counted."""
 
 
-_Outline: TypeAlias = "tuple[Callable[[bytes | memoryview], Any], Any, list[Span]]"
-"""A function that takes the bytes of the outline out of a body; these bytes; the spans of the long byte strings."""
+_ALIKE = bytes(map(_LEADS.index, _LEADS))
+"""For each first byte, the smallest one that says the same of its value."""
+
+
+class _Outline(NamedTuple):
+    """The bytes that tell whether the result of an earlier scan holds for a body of the same length."""
+
+    read: Callable[[bytes | memoryview], tuple[int, ...]]
+    """Returns the bytes of a body that its scan read: the first bytes of all values, then those of length fields."""
+    alike: bytes
+    """These bytes, as `_ALIKE` translates them."""
+    lengths: bytes
+    """The bytes of the length fields as they are."""
+    spans: list[Span]
+    """The result of the scan."""
+
+    def covers(self, body: bytes | memoryview) -> bool:
+        """Whether a body has this outline."""
+        read = bytes(self.read(body))
+        return read.translate(_ALIKE) == self.alike and read.endswith(self.lengths)
+
 
 _OUTLINES: dict[tuple[int, int], _Outline] = {}
 """The outlines of legal bodies, by the length of the body and the limit."""
@@ -74,23 +94,32 @@ def scan(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
     longest legal byte string.  The decoder checks whether texts are UTF-8 and keys are texts.
     """
     outline = _OUTLINES.get((len(body), binary_bytes))
-    if outline is not None and outline[0](body) == outline[1]:
-        return outline[2]
-    offsets: list[int] = []
+    if outline is not None and outline.covers(body):
+        return outline.spans
+    firsts: list[int] = []
+    lengths: list[int] = []
     try:
-        spans = _walk(body, binary_bytes, offsets)
+        spans = _walk(body, binary_bytes, firsts, lengths)
     except IndexError:
         raise RemoteProtocolError("msgpack", f"body of {len(body)} bytes ends in the middle of a value") from None
-    if len(offsets) <= _OFFSETS:
+    if len(firsts) + len(lengths) <= _OFFSETS:
         if len(_OUTLINES) >= _REMEMBERED:
             _OUTLINES.clear()
-        outline_of = itemgetter(*offsets)
-        _OUTLINES[len(body), binary_bytes] = outline_of, outline_of(body), spans
+        _OUTLINES[len(body), binary_bytes] = _outline(body, firsts, lengths, spans)
     return spans
 
 
-def _walk(body: bytes | memoryview, binary_bytes: int, offsets: list[int]) -> list[Span]:
-    """Scan a body, and add the offsets of the bytes read to `offsets`; raises IndexError if the body ends too early."""
+def _outline(body: bytes | memoryview, firsts: list[int], lengths: list[int], spans: list[Span]) -> _Outline:
+    """Return the outline of a body, from the offsets that `_walk` found and the spans."""
+    read = itemgetter(0, *firsts, *lengths)  # with 0 twice it is never a single offset, for which it returns no tuple
+    return _Outline(read, bytes(read(body)).translate(_ALIKE), bytes(body[at] for at in lengths), spans)
+
+
+def _walk(body: bytes | memoryview, binary_bytes: int, firsts: list[int], lengths: list[int]) -> list[Span]:
+    """Scan a body, and add the offsets of the bytes read to both lists; raises IndexError if the body ends too early.
+
+    firsts: the first bytes of all values.  lengths: the bytes of length fields.
+    """
     at = 0
     outer: list[int] = []
     left = 1  # values still to come in the innermost container; in `outer` those of the containers around it
@@ -100,7 +129,7 @@ def _walk(body: bytes | memoryview, binary_bytes: int, offsets: list[int]) -> li
     while True:
         while left:
             left -= 1
-            offsets.append(at)
+            firsts.append(at)
             lead = body[at]
             step = steps[lead]
             if step:
@@ -110,7 +139,7 @@ def _walk(body: bytes | memoryview, binary_bytes: int, offsets: list[int]) -> li
             kind, width, size = _LEADS[lead]
             at += 1 + width
             if width:
-                offsets += range(at - width, at)
+                lengths += range(at - width, at)
                 size = int.from_bytes(body[at - width : at], "big")
             if kind == _TEXT:
                 at += size

@@ -417,18 +417,18 @@ def _record(cls: type) -> _Pair:
         if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
     ]
 
-    encoders = [(name, codec[0]) for name, codec in codecs.items()]
-    values = getter(cls)
-    decoders = [(name, codec[1]) for name, codec in codecs.items()]
-    make: Callable[..., Any] = maker(cls)
     left_out = {field.name: _default(field) for field in fields if field.metadata.get("later")}
+    encoders = [(name, codec[0], left_out.get(name, _ALWAYS)) for name, codec in codecs.items()]
+    values = getter(cls)
+    decoders = {name: codec[1] for name, codec in codecs.items()}
+    make: Callable[..., Any] = maker(cls)
 
     def encode(value: Any, path: str) -> Plain:
         if type(value) is not cls:
             raise LocalProtocolError(f"{path}: expected {cls.__name__}, found {type(value).__name__}")
         plain = {}
-        for (name, each_encode), each in zip(encoders, values(value), strict=True):
-            if name not in left_out or each != left_out[name]:
+        for (name, each_encode, default), each in zip(encoders, values(value), strict=True):
+            if default is _ALWAYS or each != default:
                 plain[name] = each_encode(each, path and f"{path}.{name}")
         return plain
 
@@ -439,12 +439,16 @@ def _record(cls: type) -> _Pair:
             if name not in value:
                 raise RemoteProtocolError("schema", f"{path}.{name}: missing")
         if path:
-            known = {name: decode(value[name], f"{path}.{name}") for name, decode in decoders if name in value}
-        else:
-            known = {name: decode(value[name], _NO_PATH) for name, decode in decoders if name in value}
+            known = {name: decode(value[name], f"{path}.{name}") for name, decode in decoders.items() if name in value}
+        else:  # most messages have few of their fields, and which one is looked at first only matters for an error
+            known = {name: decoders[name](each, _NO_PATH) for name, each in value.items() if name in decoders}
         try:
             return make(**known)
         except (TypeError, ValueError) as error:  # from the class's own check in __post_init__
             raise RemoteProtocolError("schema", f"{path}: {error}") from None
 
     return encode, decode
+
+
+_ALWAYS = object()
+"""In place of its default, for a field that is sent with any value."""

@@ -93,6 +93,10 @@ class Encode:
     """The transform that encodes the floats of a payload in the encoding of its kind."""
 
     spec: EncodingSpec
+    _encodings: dict[type[Payload], Encoding] = dataclasses.field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Those of the kinds that have been met."""
 
     def apply(self, payload: Payload) -> Payload:
         """With the kind's `coded` fields encoded.  Raises LocalProtocolError where a number does not fit."""
@@ -104,7 +108,10 @@ class Encode:
         return _changed(payload, lambda value: decode_floats(encoding, value))
 
     def _encoding(self, payload: Payload) -> Encoding:
-        return ENCODINGS[encoding_of(self.spec, type(payload))]
+        kind = type(payload)
+        if kind not in self._encodings:
+            self._encodings[kind] = ENCODINGS[encoding_of(self.spec, kind)]
+        return self._encodings[kind]
 
 
 def _changed(payload: Payload, change: Callable[[Any], Any]) -> Payload:

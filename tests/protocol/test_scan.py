@@ -13,6 +13,7 @@ from properties import examples
 from protocol_mutations import BODIES, BYTE_WISE
 
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol import scan as scanning
 from edge_sdk.protocol.scan import MAX_DEPTH, MAX_ITEMS, MAX_TEXT_BYTES, MAX_TEXTS_BYTES, MAX_VALUES, scan
 
 BINARY = 1000
@@ -77,6 +78,22 @@ def test_what_is_remembered_of_other_bodies_changes_nothing():
         for unlike in UNLIKE:
             scan(unlike, BINARY)
         assert verdict(bytes(other)) == after
+
+
+def test_bodies_that_differ_only_in_numbers_are_scanned_once(monkeypatch):
+    walks: list[int] = []
+    walk = scanning._walk
+    monkeypatch.setattr(scanning, "_walk", lambda body, *rest: (walks.append(len(body)), walk(body, *rest))[1])
+    monkeypatch.setattr(scanning, "_OUTLINES", {})
+    like = [{"round": 1, "closing": False, "w": b"ab"}, {"round": 99, "closing": True, "w": b"cd"}]
+    unlike = [{"round": 1, "closing": False, "v": [1, 2, 3]}, {"round": 200, "closing": False, "w": b"a"}]
+    for body in map(msgpack.packb, like):
+        assert scan(body, BINARY) == []
+    assert len(walks) == 1
+    for body in map(msgpack.packb, unlike):
+        assert len(body) == walks[0]
+        assert scan(body, BINARY) == []
+    assert len(walks) == 3
 
 
 def test_little_is_remembered():
