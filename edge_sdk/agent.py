@@ -483,9 +483,10 @@ class Agent(Participant):
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Process an event of the transport; without callbacks for news, a link that is down is logged."""
-        told = self._callbacks.has("on_link")
-        if isinstance(event, Disconnected) and not (told or event.final or event.taken_over):  # these two are logged
-            self._link_notices.lost(event.reason, now_s)
+        if isinstance(event, Disconnected):
+            known = event.final or event.taken_over  # these two are logged
+            if not known and not self._callbacks.has("on_link"):
+                self._link_notices.lost(event.reason, now_s)
         super().handle(event, now_s)
 
     def on_unanswered(self, line: str) -> None:

@@ -51,8 +51,11 @@ TOTALS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "dev
 
 
 def _scalars(payload: Payload) -> int:
-    values = getter(type(payload))(payload)
-    return sum(array.size for array in values if isinstance(array, np.ndarray) and array.dtype.kind == "f")
+    found = 0
+    for value in getter(type(payload))(payload):
+        if isinstance(value, np.ndarray) and value.dtype.kind == "f":
+            found += value.size
+    return found
 
 
 @lru_cache(maxsize=1024)
@@ -250,7 +253,8 @@ class RunRecord:
         for payload in knowledge.values():
             if isinstance(payload, ByClass):
                 classes.update(payload.classes.tolist())
-        self.holders.update(classes)
+        for each in classes:
+            self.holders[each] += 1
         self.sharers += bool(classes)
 
     def refused_frame(self, sender: str, kind: str, *, count: int = 1, named: bool = True) -> int:
@@ -370,7 +374,8 @@ class RunRecord:
 
     def travelled(self, way: str, knowledge: Mapping[str, Payload], *, times: int = 1) -> None:
         """Count the numbers of an upload (`up`), or of what is sent to so many devices (`down`)."""
-        self.scalars[way] += times * sum(_scalars(payload) for payload in knowledge.values())
+        for payload in knowledge.values():
+            self.scalars[way] += times * _scalars(payload)
 
     def sent(self, device: str, frame_bytes: int, kind: str) -> None:
         """Count a frame to a device; kind: of KINDS."""

@@ -16,6 +16,7 @@ from coordinator.rounds import RoundPhase, RoundState
 from edge_sdk.errors import StoreError
 from edge_sdk.protocol.records import replace
 
+_ENDED = (RoundPhase.DONE, RoundPhase.FAILED, RoundPhase.DRAINED)
 DISK_AGAIN_S = 5.0
 """The pause in seconds before a command that the disk refused is tried again."""
 RECONNECT_GRACE_S = 45.0
@@ -74,8 +75,7 @@ class RoundQueue:
     @property
     def over(self) -> bool:
         """Whether the run is done, failed or drained, and nothing is left to carry out."""
-        ended = self.state.phase in (RoundPhase.DONE, RoundPhase.FAILED, RoundPhase.DRAINED)
-        return ended and not self._commands and not self._events
+        return self.state.phase in _ENDED and not self._commands and not self._events
 
     def next_due_s(self) -> float | None:
         """The time in s at which `tick` can next change something; None: only another event can."""
@@ -122,7 +122,7 @@ class RoundQueue:
         self._work(now_s)
 
     def _work(self, now_s: float) -> None:
-        while not self.held and (self._commands or self._events):
+        while self._again_s is None and (self._commands or self._events):
             if self._commands:
                 self._carry_out_first(now_s)
             else:

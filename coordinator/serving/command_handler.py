@@ -104,9 +104,8 @@ class CommandHandler:
         except RunFailed as error:
             return Broken(str(error))
 
-    def answer(self, answer: SendReceipt) -> None:
-        """Count the verdict, and send the receipt."""
-        device, place, verdict, reason = answer.device, answer.place, answer.verdict, answer.reason
+    def answer(self, device: str, place: ExchangeId, verdict: str, reason: str = "") -> None:
+        """Count the verdict on an upload, and send the receipt."""
         word = "stale" if verdict == "late" else verdict
         self._record.updates[word] += 1
         if verdict == "withheld":
@@ -171,11 +170,11 @@ class CommandHandler:
     def _fold(self, fold: Fold, now_s: float) -> None:
         upload = cast("Arrived", fold.upload).upload
         self._aggregation.add(upload)
-        self.answer(SendReceipt(fold.device, fold.place, "accepted", ""))
+        self.answer(fold.device, fold.place, "accepted")
         self._record.waiting.answered(fold.device, now_s)
 
     def _receipt(self, answer: SendReceipt, _now_s: float) -> None:
-        self.answer(answer)
+        self.answer(answer.device, answer.place, answer.verdict, answer.reason)
 
     def _reduce(self, reduce: Reduce, now_s: float) -> Finished | Broken:
         state = self._state()

@@ -34,7 +34,6 @@ from coordinator.rounds import (
     RoundPhase,
     RoundPolicy,
     RoundState,
-    SendReceipt,
     Withheld,
 )
 from coordinator.rounds.queue import DISK_AGAIN_S, RoundQueue
@@ -409,7 +408,7 @@ class Server:
         else:
             sender = booked_to(event.topic)
             try:
-                self._take(event, now_s)
+                self._take(event, sender, now_s)
             except RemoteProtocolError as error:
                 booked = sender if error.kind == "stranger" else self._intake.sender
                 self._refuse_frame(booked, error.kind, str(error), now_s)
@@ -503,14 +502,15 @@ class Server:
 
     # -- frames in --------------------------------------------------------------------------------------------------
 
-    def _take(self, incoming: Incoming, now_s: float) -> None:
+    def _take(self, incoming: Incoming, sender: str, now_s: float) -> None:
+        """Take in a frame.  sender: for whom its topic says that it is."""
         opened = self._intake.opened(incoming)
         envelope, message = opened.envelope, opened.envelope.message
         if isinstance(message, (Control, Inquiry)):
             self._take_command(message, envelope.stamp, now_s)
             incoming.acknowledge()
             return
-        self._report.saw(booked_to(incoming.topic), now_s)
+        self._report.saw(sender, now_s)
         if isinstance(message, Upload):
             self._take_upload(message, incoming, opened.frame, now_s)
             return
@@ -573,7 +573,7 @@ class Server:
             raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
         self.record.came(upload.device, len(incoming.frame), "knowledge")
         if self.ledger.has(place, upload.device):
-            self._commands.answer(SendReceipt(upload.device, place, "duplicate", ""))
+            self._commands.answer(upload.device, place, "duplicate")
             incoming.acknowledge()
             return
         if upload.withheld:
@@ -586,17 +586,18 @@ class Server:
                 self._demands.check(upload, hello, place, closing=self.rounds.closing)
             except RemoteProtocolError as error:
                 self.record.refused_uploads[upload.device] = place, one_line(str(error))
-                self._commands.answer(SendReceipt(upload.device, place, "refused", one_line(str(error))))
+                self._commands.answer(upload.device, place, "refused", one_line(str(error)))
                 raise
         arrived = Arrived(upload, incoming, frame)
         self._queue.feed(Received(upload.device, place, arrived), now_s=now_s)
-        if not any(each.upload is arrived for each in self.unwritten[-1:]):
+        unwritten = self.unwritten
+        if not unwritten or unwritten[-1].upload is not arrived:
             incoming.acknowledge()
 
     def _take_withheld(self, upload: Upload, place: ExchangeId, now_s: float) -> None:
         """Handle the report of a device that withholds its upload because its training diverged or failed."""
         if upload.knowledge or upload.closing:
-            self._commands.answer(SendReceipt(upload.device, place, "refused", "withheld, and yet something to take"))
+            self._commands.answer(upload.device, place, "refused", "withheld, and yet something to take")
             raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
         self._queue.feed(Withheld(upload.device, place, remarks.why_withheld(upload)), now_s=now_s)
 

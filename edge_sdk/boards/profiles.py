@@ -52,9 +52,6 @@ class Effort(NamedTuple):
     calls: float = 0
     """Calls of a layer; each call costs some time, even for a small layer."""
 
-    def __sub__(self, before: Effort) -> Effort:
-        return Effort(self.flops - before.flops, self.bytes - before.bytes, self.calls - before.calls)
-
 
 NOTHING = Effort()
 

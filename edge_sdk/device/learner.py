@@ -70,6 +70,8 @@ class Learner:
         """The method's, after the last exchange that counts."""
         self.skipped_round: tuple[int, LearningLost] | None = None
         """The round whose exchanges are not computed, and the reason."""
+        self.learns = membership.method.learnt_by(self._bench.capabilities, self._bench.terms)
+        """Whether this device trains under the method, as far as its model can."""
 
     @property
     def samples(self) -> int:
@@ -85,11 +87,6 @@ class Learner:
     def counts_to_disclose(self) -> tuple[int, ...]:
         """What an upload tells of the classes: the counts of now, if they change and the Hello disclosed them."""
         return disclosed_counts(self._bench) if self.supply.changes else ()
-
-    @property
-    def learns(self) -> bool:
-        """Whether this device trains under the method, as far as its model can."""
-        return self.membership.method.learnt_by(self._bench.capabilities, self._bench.terms)
 
     def snapshot(self, round_: int) -> RoundStart:
         """Begin a round: return the present state of model, method and data as its start."""
@@ -160,7 +157,7 @@ class Learner:
                 measured.evaluations[request.model] = Evaluation(request.rounds_done, result)
             elif isinstance(request, Report):
                 measured.instruments.update(request.values)
-            elif job.instruments and isinstance(request, (Fit, FitBoth)):
+            elif isinstance(request, (Fit, FitBoth)) and job.instruments:
                 several = isinstance(request, FitBoth) or len(request.objective) > 1
                 shares = (yield from serve(TermShares(fit=request), job)) if several else {}
                 measured.instruments.update(result.instruments if isinstance(request, Fit) else {})

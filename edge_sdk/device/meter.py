@@ -61,3 +61,19 @@ class Meter:
     def infer(self) -> Effort:
         """The effort of all inference so far."""
         return Effort(self.infer_flops, self.infer_bytes, self.infer_calls)
+
+    def since(self, before: Meter) -> tuple[Effort, Effort, int]:
+        """Return the effort of training and of inference, and the steps, since a copy of this meter was made."""
+        return (
+            Effort(
+                self.train_flops - before.train_flops,
+                self.train_bytes - before.train_bytes,
+                self.train_calls - before.train_calls,
+            ),
+            Effort(
+                self.infer_flops - before.infer_flops,
+                self.infer_bytes - before.infer_bytes,
+                self.infer_calls - before.infer_calls,
+            ),
+            self.steps - before.steps,
+        )

@@ -25,7 +25,7 @@ from edge_sdk.durable import (
     transaction,
 )
 from edge_sdk.methods.job import SECRET_BYTES
-from edge_sdk.protocol.records import record, replace
+from edge_sdk.protocol.records import record
 
 
 class InParts(Protocol):
@@ -135,6 +135,16 @@ class Store(Protocol):
         """Close the file."""
 
 
+@dataclass(slots=True)
+class _InMemory:
+    """An exchange in a MemoryStore."""
+
+    assign: Kept
+    upload: bytes
+    """Empty: its receipt has come, and it is not sent any more."""
+    receipted: bool
+
+
 @dataclass
 class MemoryStore:
     """A store in memory, for simulations; its contents end with the process."""
@@ -145,7 +155,7 @@ class MemoryStore:
     _origin: bytes = b""
     _start: RoundStart | None = None
     _saved_round: int | None = None
-    _done: dict[tuple[int, int], FinishedExchange] = field(default_factory=dict)
+    _done: dict[tuple[int, int], _InMemory] = field(default_factory=dict)
     keep: Callable[[bytes], Kept] = bytes
     """Returns the frame of an Assign in the form in which it is kept."""
     _resting: Callable[[], RoundStart] | None = None
@@ -200,7 +210,9 @@ class MemoryStore:
     def begin_round(self, start: RoundStart) -> None:
         """Keep the start of the round from now on, and no older upload that the coordinator has."""
         self._start, self._resting = start, None
-        self._done = {key: replace(done, upload=b"") if done.receipted else done for key, done in self._done.items()}
+        for done in self._done.values():
+            if done.receipted:
+                done.upload = b""
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
         """Return the upload's frame."""
@@ -209,13 +221,16 @@ class MemoryStore:
 
     def finished(self) -> tuple[FinishedExchange, ...]:
         """Return the exchanges in order."""
-        return tuple(replace(self._done[key], assign=bytes(self._done[key].assign)) for key in sorted(self._done))
+        return tuple(
+            FinishedExchange(*key, bytes(done.assign), done.upload, done.receipted)
+            for key, done in sorted(self._done.items())
+        )
 
     def save(self, done: FinishedExchange, start: RoundStart | None = None) -> None:
         """Add the exchange."""
         if start is not None:
             self.save_start(start)
-        self._done[done.round, done.exchange] = done
+        self._done[done.round, done.exchange] = _InMemory(done.assign, done.upload, done.receipted)
 
     def save_start(self, start: RoundStart) -> None:
         """Replace everything by the start."""
@@ -226,7 +241,7 @@ class MemoryStore:
         """Mark the exchange."""
         done = self._done.get((round_, exchange))
         if done is not None:
-            self._done[round_, exchange] = replace(done, receipted=True)
+            done.receipted = True
 
     def check(self) -> str:
         """Return that nothing is wrong."""

@@ -10,41 +10,39 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet
 from itertools import islice
-from typing import Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+if TYPE_CHECKING:
+    from typing_extensions import Self  # of the tools, not of a base install
 
 K = TypeVar("K")
 V = TypeVar("V")
 
 
-class AppendOnlyMap(Mapping[K, V], Generic[K, V]):
-    """A mapping in the order of insertion."""
+class _AppendOnly(Generic[K, V]):
+    """What sets and maps have in common."""
 
     __slots__ = ("_length", "_shared")
+    _shared: dict[K, tuple[int, V]]
+    """Place and value by key."""
+    _length: int
 
-    def __init__(self, items: Mapping[K, V] | None = None) -> None:
-        self._shared: dict[K, tuple[int, V]] = {key: (at, each) for at, (key, each) in enumerate((items or {}).items())}
-        self._length = len(self._shared)
-
-    def added(self, key: K, value: V) -> AppendOnlyMap[K, V]:
-        """Return the map with one more entry; an existing key keeps its value."""
-        if key in self:
+    def _longer(self, key: K, value: V) -> Self:
+        """Return the object with one more entry; an existing key keeps its value."""
+        shared, length = self._shared, self._length
+        found = shared.get(key)
+        if found is not None and found[0] < length:
             return self
-        longer: AppendOnlyMap[K, V] = object.__new__(AppendOnlyMap)
-        longer._shared, longer._length = self._shared, self._length + 1
-        if len(self._shared) > self._length:  # another version was made longer
-            longer._shared = dict(islice(self._shared.items(), self._length))
-        longer._shared[key] = self._length, value
+        if len(shared) > length:  # another version was made longer
+            shared = dict(islice(shared.items(), length))
+        shared[key] = length, value
+        longer = object.__new__(type(self))
+        longer._shared, longer._length = shared, length + 1
         return longer
 
     def __contains__(self, key: object) -> bool:
         found = self._shared.get(key)  # type: ignore[arg-type]  # any object may be asked for
         return found is not None and found[0] < self._length
-
-    def __getitem__(self, key: K) -> V:
-        at, value = self._shared[key]
-        if at >= self._length:
-            raise KeyError(key)
-        return value
 
     def __iter__(self) -> Iterator[K]:
         return islice(self._shared, self._length)
@@ -53,28 +51,38 @@ class AppendOnlyMap(Mapping[K, V], Generic[K, V]):
         return self._length
 
 
-class AppendOnlySet(AbstractSet[K], Generic[K]):
+class AppendOnlyMap(_AppendOnly[K, V], Mapping[K, V]):
+    """A mapping in the order of insertion."""
+
+    __slots__ = ()
+
+    def __init__(self, items: Mapping[K, V] | None = None) -> None:
+        self._shared = {key: (at, each) for at, (key, each) in enumerate((items or {}).items())}
+        self._length = len(self._shared)
+
+    def added(self, key: K, value: V) -> AppendOnlyMap[K, V]:
+        """Return the map with one more entry; an existing key keeps its value."""
+        return self._longer(key, value)
+
+    def __getitem__(self, key: K) -> V:
+        at, value = self._shared[key]
+        if at >= self._length:
+            raise KeyError(key)
+        return value
+
+
+class AppendOnlySet(_AppendOnly[K, None], AbstractSet[K]):
     """A set; it equals a frozenset of the same items, and has the same hash."""
 
-    __slots__ = ("_map",)
+    __slots__ = ()
 
     def __init__(self, items: Iterable[K] = ()) -> None:
-        self._map: AppendOnlyMap[K, None] = AppendOnlyMap(dict.fromkeys(items))
+        self._shared = {item: (at, None) for at, item in enumerate(dict.fromkeys(items))}
+        self._length = len(self._shared)
 
     def added(self, item: K) -> AppendOnlySet[K]:
         """Return the set with one more item."""
-        longer: AppendOnlySet[K] = object.__new__(AppendOnlySet)
-        longer._map = self._map.added(item, None)
-        return longer
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._map
-
-    def __iter__(self) -> Iterator[K]:
-        return iter(self._map)
-
-    def __len__(self) -> int:
-        return len(self._map)
+        return self._longer(item, None)
 
     def __hash__(self) -> int:
         return self._hash()

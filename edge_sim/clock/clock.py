@@ -53,16 +53,14 @@ class LocalClock:
     @property
     def now_s(self) -> float:
         """The time that the clock shows now."""
-        return self._at(self._clock.now_s)
+        return self._offset_s + self._rate * self._clock.now_s
 
     def true_s(self, local_s: float) -> float:
         """Return the first virtual time at which the clock shows `local_s`; rounding must never make an alarm early."""
-        time_s = (local_s - self._offset_s) / self._rate
+        offset_s, rate = self._offset_s, self._rate
+        time_s = (local_s - offset_s) / rate
         step_s = math.ulp(max(abs(local_s), abs(time_s), 1.0))
-        while self._at(time_s) < local_s:
+        while offset_s + rate * time_s < local_s:
             time_s += step_s
             step_s *= 2
         return time_s
-
-    def _at(self, time_s: float) -> float:
-        return self._offset_s + self._rate * time_s

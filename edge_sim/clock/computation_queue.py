@@ -9,13 +9,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from edge_sdk.agent import Agent
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
-from edge_sdk.protocol.records import replace
 from edge_sim.engines import meter_totals
 from edge_sim.engines.base import LOST, DeviceAnswer, DeviceRequest, Engine
 
@@ -28,17 +27,13 @@ class Computation:
     """The computation of one exchange by one device: a sequence of requests."""
 
     agent: Agent
+    before: Meter
+    """A copy of the device's meter, made at the begin of the computation."""
     done: Callable[[], None]
     """Called when all of it is computed."""
-    begun: int = field(init=False)
     answer: DeviceAnswer = None
     computed: bool = False
     repeated: bool = False
-    _before: Meter = field(init=False)
-    """The device's meter at the begin of the computation."""
-
-    def __post_init__(self) -> None:
-        self.begun, self._before = self.agent.begun, replace(self.agent.meter)
 
     def step(self) -> DeviceRequest | None:
         """Return the next request; None: there is none, as all is computed or the exchange was given up."""
@@ -61,8 +56,7 @@ class Computation:
             )
         self.repeated = True
         self.agent.start_over()
-        meter_totals.restore(self.agent.meter, self._before)  # includes repeated work of earlier exchanges
-        self.begun = self.agent.begun
+        meter_totals.restore(self.agent.meter, self.before)  # includes repeated work of earlier exchanges
 
 
 class ComputationQueue:

@@ -23,11 +23,12 @@ from coordinator.serving.server import Server
 from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter
 from edge_sdk.agent import INSTANCE_BYTES, Agent
-from edge_sdk.boards.profiles import Effort
+from edge_sdk.device.meter import Meter
 from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.codec import CommonKnowledge
+from edge_sdk.protocol.records import replace
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
@@ -220,7 +221,7 @@ class VirtualFleet:
         self.server.close()
 
     def _pass_time(self, between_events: Callable[[], None]) -> None:
-        clock, over = self.clock, self.server.over
+        clock, over = self.clock, self._coordinator.over
         while not (over and self._group.all_over()):
             between_events()
             if clock.next_s > clock.now_s:
@@ -230,7 +231,7 @@ class VirtualFleet:
                 raise RunFailed("the simulated fleet came to a standstill")
             if self.resumption is not None:
                 self.resumption.look(clock.now_s)
-            over = self.server.over
+            over = self._coordinator.over
             if over and self.server.rounds.reason:
                 return
             if self._checkpoints is not None and self._checkpoints.due():
@@ -468,35 +469,35 @@ class VirtualDevice:
         return None if due_s is None else self._own.true_s(due_s)
 
     def _wake(self) -> None:
-        self._queue.settle(self.agent)
+        agent, now_s = self.agent, self._own.now_s
+        self._queue.settle(agent)
         while (event := self._transport.poll(0.0)) is not None:
-            self.agent.handle(event, self._own.now_s)
-        self.agent.tick(self._own.now_s)
-        if self.agent.working and self.agent.begun != self._computed:
+            agent.handle(event, now_s)
+        agent.tick(now_s)
+        if agent.working and agent.begun != self._computed:
             self._compute()
 
     def _compute(self) -> None:
         """Begin the work at once, and finish it at the time at which the board would."""
         self._computed = self.agent.begun
-        agent, place, meter = self.agent, self.clock.place(), self.agent.meter
-        train, infer, steps = meter.train, meter.infer, meter.steps
-        self._queue.add(Computation(agent, lambda: self._computed_all(agent, (train, infer, steps), place)))
+        agent, before, place = self.agent, replace(self.agent.meter), self.clock.place()
+        self._queue.add(Computation(agent, before, lambda: self._computed_all(agent, before, place)))
 
-    def _computed_all(self, agent: Agent, before: tuple[Effort, Effort, int], place: int) -> None:
+    def _computed_all(self, agent: Agent, before: Meter, place: int) -> None:
         """Finish a computation.
 
-        before: work and steps of the meter until then.  place: reserved among that moment's events.
+        before: the meter at its begin.  place: reserved among that moment's events.
         """
         if agent is not self.agent:
             return  # the board lost its power at this very moment
         begun = self._computed = agent.begun
-        trained, inferred = agent.meter.train - before[0], agent.meter.infer - before[1]
+        trained, inferred, steps = agent.meter.since(before)
         exchange = agent.session.exchange_id
         slow_factor = self.faults.slow_factor(exchange) if self.faults is not None else 1.0
         took_s = self.hardware.compute(
             trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=agent.unsaved_bytes
         )
-        self.hardware.stepped(agent.meter.steps - before[2])
+        self.hardware.stepped(steps)
         if self.faults is not None:
             self.faults.computing(exchange, took_s)
         self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun), place)

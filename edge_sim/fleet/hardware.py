@@ -6,7 +6,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 from edge_sdk.boards.profiles import Board, Effort, Link
-from edge_sdk.protocol.records import replace
 
 J_PER_WH = 3600.0
 _TRANSFERS = 64
@@ -40,6 +39,14 @@ class _Books:
     """Energy in the battery when `settled_j` joules had been used."""
 
 
+class _Work(NamedTuple):
+    """What a board has computed so far."""
+
+    flops: int = 0
+    steps: int = 0
+    computed_s: float = 0.0
+
+
 class Hardware:
     """A board and its link.  Times are virtual seconds; `now_s` never goes back.
 
@@ -62,8 +69,8 @@ class Hardware:
         self._off_s = 0.0
         """Time since which the board is off, where it has no power."""
         self._settled_j = 0.0
-        self._before = _Books()
-        """The totals before the last computation."""
+        self._before = _Work()
+        """What was computed before the last computation."""
         self._began_s, self._unfinished = 0.0, False
         """When the last computation began, and whether its result is not stored yet."""
 
@@ -92,11 +99,13 @@ class Hardware:
     ) -> float:
         """Begin a computation, which replaces one that goes on; return the seconds that it and its saving take."""
         self._abandon(now_s)
-        self._before, self._began_s, self._unfinished = replace(self._books), now_s, True
-        self._books.flops += int(train.flops + infer.flops)
+        books = self._books
+        self._before = _Work(books.flops, books.steps, books.computed_s)
+        self._began_s, self._unfinished = now_s, True
+        books.flops += int(train.flops + infer.flops)
         took_s = self.throttled_s(self.board.compute_s(train, infer) * slow_factor, now_s)
         took_s += saved_bytes / self.board.disk_bytes_per_s
-        self._books.computed_s += took_s
+        books.computed_s += took_s
         self._busy_until_s = now_s + took_s
         return took_s
 

@@ -70,8 +70,8 @@ class DeviceWorld:
     def run(self, before_s: float) -> None:
         """Carry out what happens before a time, and accept all frames; stop where a computation must be done first."""
         clock = self.clock
-        while clock.next_s < before_s or self.waiting:
-            if clock.next_s > clock.now_s and self._queue.waits_for(self.device.agent):
+        while (next_s := clock.next_s) < before_s or self.waiting:
+            if next_s > clock.now_s and self._queue.waits_for(self.device.agent):
                 return
             clock.step()
 

@@ -139,8 +139,8 @@ class ShardedFleet:
     def _coordinators_turn(self) -> bool:
         """Carry out what happens here before a device can do anything; return whether the run is over then."""
         clock = self.clock
-        while clock.next_s <= self.shards.next_s and clock.next_s < math.inf:
-            if clock.next_s > clock.now_s:
+        while (next_s := clock.next_s) <= self.shards.next_s and next_s < math.inf:
+            if next_s > clock.now_s:
                 self.server.observer.waited(self.server.record)
             clock.step()
             self._pass_on()
@@ -174,7 +174,8 @@ class ShardedFleet:
         """Give the shards what the coordinator has published."""
         for given in self.hub.taken():
             device = topics.receiver(given.topic)
-            sent = given._replace(frame=self.hub.spliced(given.topic, given.frame))
+            frame = self.hub.spliced(given.topic, given.frame)
+            sent = given if frame is given.frame else given._replace(frame=frame)
             self.shards.send(Sent(EVERYBODY if device is None else self._numbers[device], sent))
 
     def lose_coordinator(self, at_s: float, for_s: float) -> None:

@@ -48,7 +48,7 @@ class Backwards(ExactEngine):
 
 
 def computation(agent: Asking, told: list[Asking]) -> Computation:
-    return Computation(cast("Agent", agent), lambda: told.append(agent))
+    return Computation(cast("Agent", agent), Meter(), lambda: told.append(agent))
 
 
 def test_they_are_told_in_the_order_in_which_they_were_added() -> None:
