@@ -267,11 +267,10 @@ class SqliteStore:
         self._receipted: set[tuple[int, int]] = set()
         try:
             self.boot_epoch = int(self._get("boot_epoch") or b"0") + 1
-            self._put("boot_epoch", str(self.boot_epoch).encode())
-            known = self._get("secret")
-            self.secret = known or secrets.token_bytes(SECRET_BYTES)
-            if known is None:
-                self._put("secret", self.secret)
+            self.secret = self._get("secret") or secrets.token_bytes(SECRET_BYTES)
+            with self._transaction():
+                epoch = str(self.boot_epoch).encode()
+                self._db.executemany(_PUT, [with_digest("boot_epoch", epoch), with_digest("secret", self.secret)])
         except BaseException:
             self._db.close()
             raise
