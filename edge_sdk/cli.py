@@ -86,10 +86,11 @@ def add_writer_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def commands() -> list[Subcommand]:
-    """Return all registered sub-commands, sorted by name."""
+def commands(word: str = "") -> list[Subcommand]:
+    """Return the registered sub-command of that name, or all of them, sorted by name, if there is none."""
     points = importlib.metadata.entry_points(group="edge_sdk.commands")
-    return [point.load() for point in sorted(points, key=lambda point: point.name)]
+    called = [point for point in points if point.name == word] or points
+    return [point.load() for point in sorted(called, key=lambda point: point.name)]
 
 
 class OneLineParser(argparse.ArgumentParser):
@@ -123,8 +124,11 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
     return read
 
 
-def parser() -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
+def parser(word: str = "") -> argparse.ArgumentParser:
+    """Return the parser of the command line.
+
+    word: the sub-command that the line is for: the others are then not declared, which would take longer than all else.
+    """
     top = OneLineParser(
         prog="edge-sdk",
         description="Devices with different models exchange knowledge in place of data and weights.",
@@ -133,7 +137,7 @@ def parser() -> argparse.ArgumentParser:
     top.add_argument("--version", action="version", version=f"edge-sdk {__version__}")
     top.add_argument("-v", "--verbose", action="store_true", help="log what happens on the wire to stderr")
     subs = top.add_subparsers(metavar="COMMAND", required=True)
-    for command in commands():
+    for command in commands(word):
         sub = subs.add_parser(
             command.name,
             help=command.help,
@@ -148,7 +152,8 @@ def parser() -> argparse.ArgumentParser:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     """Read the command line; argparse itself blames the whole program for an option that a command does not have."""
-    args, unknown = parser().parse_known_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    args, unknown = parser(next((word for word in words if not word.startswith("-")), "")).parse_known_args(words)
     if unknown:
         blamed = OneLineParser(prog=f"edge-sdk {args.command.name}")
         blamed.advice = getattr(args, "advice", "")

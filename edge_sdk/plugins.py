@@ -60,11 +60,15 @@ def installed_plugins(groups: Iterable[str] = tuple(LOADERS)) -> tuple[PlugIn, .
     """Return the plug-ins of some groups, after an attempt to load each."""
     found = []
     for group in groups:
+        packages: dict[object, str] = {}
+        """By distribution, or by entry point without one: to read a package's name is to parse all its metadata."""
         for name in registry.names(group):
             for point in registry.points(group)[name]:
-                package = registry.package(point)
-                if package != registry.OWN_PACKAGE:
-                    found.append(PlugIn(group, name, point.value, package, _fault(group, name)))
+                owner = getattr(point, "dist", None) or point
+                if owner not in packages:
+                    packages[owner] = registry.package(point)
+                if packages[owner] != registry.OWN_PACKAGE:
+                    found.append(PlugIn(group, name, point.value, packages[owner], _fault(group, name)))
     return tuple(found)
 
 

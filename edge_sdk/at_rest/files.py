@@ -13,17 +13,30 @@ def replace_durably(path: Path, content: bytes) -> None:
     Raises OSError; then the old content is still there.
     """
     new = path.with_name(f"{path.name}.new")
+    write_synced(new, content)
     try:
-        with new.open("wb") as out:
-            out.write(content)
-            out.flush()
-            os.fsync(out.fileno())
         new.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             new.unlink()
         raise
     sync_folder(path.parent)
+
+
+def write_synced(path: Path, content: bytes) -> None:
+    """Write a file whose content is durable on return, and its name from the next `sync_folder` on at the latest.
+
+    Raises OSError; then there is no such file.
+    """
+    try:
+        with path.open("wb") as out:
+            out.write(content)
+            out.flush()
+            os.fsync(out.fileno())
+    except OSError:
+        with contextlib.suppress(OSError):
+            path.unlink()
+        raise
 
 
 def sync_folder(folder: Path) -> None:

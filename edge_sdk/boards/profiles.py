@@ -225,9 +225,10 @@ def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> 
         model = model_file.read_bytes().decode("utf-8", "replace")
     except OSError:
         model = ""
-    for board in map(load_board, boards()):
-        if board.device_tree_model and board.device_tree_model in model:
-            return board.name
+    for name in boards() if model else ():
+        known = toml.loads(*_text("boards", "board", name)).get("device_tree_model")
+        if known and known in model:
+            return name
     arch = (platform.machine() if machine is None else machine).lower()
     return "x86" if arch in _X86_NAMES else arch or "unknown"
 

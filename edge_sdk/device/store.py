@@ -280,13 +280,14 @@ class SqliteStore:
         self._file = WatchedFile(path, self._opened)
         self._mended = ""
         self._receipted: set[tuple[int, int]] = set()
+        self._unreceipted: tuple[tuple[int, int], bytes] | None = None
+        """Round and exchange of the upload that was saved last, and its frame, until it has its receipt: it is sent."""
         try:
             self.boot_epoch = int(self._get("boot_epoch") or b"0") + 1
-            self._put("boot_epoch", str(self.boot_epoch).encode())
-            known = self._get("secret")
-            self.secret = known or secrets.token_bytes(SECRET_BYTES)
-            if known is None:
-                self._put("secret", self.secret)
+            self.secret = self._get("secret") or secrets.token_bytes(SECRET_BYTES)
+            with self._transaction():
+                epoch = str(self.boot_epoch).encode()
+                self._db.executemany(_PUT, [with_digest("boot_epoch", epoch), with_digest("secret", self.secret)])
         except BaseException:
             self._db.close()
             raise
@@ -305,6 +306,7 @@ class SqliteStore:
             self._db.executemany(_PUT, [with_digest("welcome", welcome), with_digest("origin", origin)])
             self._db.execute("DELETE FROM done")
             self._replace_start(start)
+        self._unreceipted = None
 
     def origin(self) -> bytes:
         """Read the origin."""
@@ -338,7 +340,9 @@ class SqliteStore:
         """Do nothing: the start is written with the first exchange of the round."""
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
-        """Read the upload's frame."""
+        """Return the frame that was saved last, or read an earlier one."""
+        if self._unreceipted is not None and self._unreceipted[0] == (round_, exchange):
+            return self._unreceipted[1]
         row = self._one("SELECT * FROM done WHERE round = ? AND exchange = ?", round_, exchange)
         return row[3] if row else None
 
@@ -352,23 +356,28 @@ class SqliteStore:
     def save(self, done: FinishedExchange, start: RoundStart | None = None) -> None:
         """Write the exchange, the start and pending receipts in one transaction."""
         with self._transaction():
-            self._db.executemany(_RECEIPTED, self._receipted)
-            if start is not None:
+            if start is None:
+                self._db.executemany(_RECEIPTED, self._receipted)
+            else:
                 self._db.execute("DELETE FROM done")
                 self._replace_start(start)
             row = with_digest(done.round, done.exchange, bytes(done.assign), done.upload, int(done.receipted))
             self._db.execute("INSERT OR REPLACE INTO done VALUES (?, ?, ?, ?, ?, ?)", row)
         self._receipted.clear()
+        self._unreceipted = (done.round, done.exchange), done.upload
 
     def save_start(self, start: RoundStart) -> None:
         """Replace everything by the start, in one transaction."""
         with self._transaction():
             self._db.execute("DELETE FROM done")
             self._replace_start(start)
+        self._unreceipted = None
 
     def mark_receipted(self, round_: int, exchange: int) -> None:
         """Note the receipt in memory; it is written with the next exchange, which saves a sync of the disk."""
         self._receipted.add((round_, exchange))
+        if self._unreceipted is not None and self._unreceipted[0] == (round_, exchange):
+            self._unreceipted = None
 
     def check(self) -> str:
         """Write the file again if it was deleted.  Raises StoreError if another file has taken its place."""

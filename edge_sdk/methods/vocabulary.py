@@ -66,7 +66,8 @@ def _place(cls: type) -> str:
 
 
 def _named(method: type[Method[Any]], base: type) -> set[Any]:
-    found = {each for each in _classes_named(cast("type", method)) if issubclass(each, base)} - {base}
+    # by its bases: `issubclass` of an abstract class would ask all its subclasses
+    found = {each for each in _classes_named(cast("type", method)) if base in each.__mro__} - {base}
     return {each for each in found if not inspect.isabstract(each)}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_sdk.at_rest.digests import checked_json, json_with_digest
-from edge_sdk.at_rest.files import replace_durably
+from edge_sdk.at_rest.files import replace_durably, write_synced
 from edge_sdk.data import is_whole
 from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.errors import Damaged, StoreError, UsageError
@@ -137,10 +137,15 @@ class Versions:
 
     def forget(self) -> None:
         """Forget everything."""
-        self._keep(Index(origin=self.index.origin, frozen=self.index.frozen))
+        nothing = Index(origin=self.index.origin, frozen=self.index.frozen)
+        if self.index != nothing or (self.folder is not None and has_served(self.folder)):
+            self._keep(nothing)
 
     def _keep(self, index: Index) -> None:
-        """Write models before the index that names them, and remove models after it; without a folder, write none."""
+        """Write models before the index that names them, and remove models after it; without a folder, write none.
+
+        A model's file has its name from the beginning, for the index comes after it: the folder is synced once.
+        """
         self.index = index
         numbers = {version.number for version in index.versions}
         self._states = {number: state for number, state in self._states.items() if number in numbers}
@@ -149,7 +154,7 @@ class Versions:
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             for number, state in [*self._states.items()]:
-                replace_durably(self._file(number), state)
+                write_synced(self._file(number), state)
                 del self._states[number]  # it can be read from now on
             replace_durably(self.folder / _INDEX, json_with_digest(asdict(index)))
             names = {_INDEX, *(self._file(number).name for number in numbers)}

@@ -220,3 +220,10 @@ def test_a_command_without_memory_ends_with_one_line(
     monkeypatch.setattr(cli.Subcommand, "run", full)
     assert cli.main(["simulate", str(lab)]) == 1
     assert capsys.readouterr().err == "edge-sdk: out of memory; free some, or raise this process's limit\n"
+
+
+def test_a_line_declares_the_command_that_it_names_and_else_all() -> None:
+    names = [each.name for each in cli.commands()]
+    assert len(names) > 1
+    assert [each.name for each in cli.commands("device")] == ["device"]
+    assert [each.name for each in cli.commands("devise")] == names

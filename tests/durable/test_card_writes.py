@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.device.store import FinishedExchange, RoundStart, SqliteStore
+from edge_sdk.serving.versions import Versions
 
 COUNTERS = Path("/proc/self/io")
 ROUNDS = 12
@@ -96,3 +98,35 @@ def test_a_round_syncs_at_most_twenty_times(tmp_path) -> None:
     syncs = [line for line in traced(tmp_path, script) if str(tmp_path) in line and "sync(" in line]
     assert len(syncs) >= ROUNDS * exchanges  # each exchange is durable before it is sent
     assert len(syncs) / ROUNDS <= MOST_SYNCS
+
+
+def test_a_served_model_is_synced_before_the_index_that_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, fsync, replace = [], os.fsync, Path.replace
+
+    def synced(handle: int) -> None:
+        calls.append(f"sync {Path(f'/proc/self/fd/{handle}').resolve().name}")
+        fsync(handle)
+
+    def replaced(path: Path, target: Path) -> Path:
+        calls.append(f"name {target.name}")
+        return replace(path, target)
+
+    versions = Versions(tmp_path / "served", print)
+    versions.forget()  # of nothing
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(Path, "replace", replaced)
+    versions.add(0, b"model")
+    assert calls == ["sync 0.model", "sync index.json.new", "name index.json", "sync served"]
+
+
+def test_a_served_model_that_was_half_written_is_no_model(tmp_path: Path) -> None:
+    folder = tmp_path / "served"
+    versions = Versions(folder, print)
+    versions.add(0, b"whole")
+    (folder / "1.model").write_bytes(b"ha")  # by a power cut
+    versions = Versions(folder, print)
+    assert [each.number for each in versions.index.versions] == [0]
+    versions.add(1, b"other")
+    assert [versions.state(each) for each in Versions(folder, print).index.versions] == [b"whole", b"other"]

@@ -51,8 +51,20 @@ def test_exchanges_add_up_until_a_new_start_replaces_them(store):
     assert store.round_start() == RoundStart(1, b"model 1", b"method 1")
     assert store.saved_round() == 1
     assert store.finished() == (done(1, 0),)
+    assert (store.upload(0, 1), store.upload(1, 0)) == (None, done(1, 0).upload)
     store.save_start(RoundStart(2, b"", b""))
     assert store.finished() == ()
+    assert store.upload(1, 0) is None
+    store.save(done(2, 0))
+    store.enter_run(b"welcome", RoundStart(0, b"", b""))
+    assert store.upload(2, 0) is None
+
+
+def test_an_upload_can_still_be_sent_once_it_has_its_receipt(store):
+    store.save_start(RoundStart(0, b"", b""))
+    store.save(done(0, 0, "known"))
+    store.mark_receipted(0, 0)
+    assert store.upload(0, 0) == done(0, 0, "known").upload
 
 
 def test_a_start_that_is_only_held_leaves_what_may_have_to_be_sent_again(store):

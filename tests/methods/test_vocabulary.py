@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,6 +20,7 @@ from edge_sdk.methods.registry import METHODS, load_method
 from edge_sdk.methods.requests import REQUESTS, Request, serves
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import TERMS, CrossEntropy
+from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import PAYLOADS, Payload
 from edge_sdk.protocol.messages import Welcome
 from edge_sdk.protocol.schema import Vector, wire
@@ -225,3 +227,17 @@ def test_a_broken_plug_in_is_listed_with_its_remedy(register: Register) -> None:
     assert judged.level is Level.FAIL
     assert "acme_parts:lost" in judged.found
     assert "acme_parts" in judged.remedy
+
+
+def test_the_metadata_of_a_package_are_read_once_for_all_its_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = []
+    real = registry.package
+
+    def package(point: importlib.metadata.EntryPoint) -> str:
+        asked.append(real(point))
+        return asked[-1]
+
+    registry.points.cache_clear()
+    monkeypatch.setattr(registry, "package", package)
+    plugins.installed_plugins([METHODS])
+    assert len(registry.names(METHODS)) > len(asked) == len(set(asked))

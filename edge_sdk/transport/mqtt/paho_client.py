@@ -132,6 +132,8 @@ class LeanClient(Client):
 
     def _packet_bytes(self) -> int:
         """Return the length of the packet that was read first, header included; 0: it is not known yet."""
+        if not self._ahead:
+            return 0
         length = 0
         for at, byte in enumerate(self._ahead[1 : 1 + _LENGTH_BYTES]):
             length |= (byte & 0x7F) << 7 * at

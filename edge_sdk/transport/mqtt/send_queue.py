@@ -118,6 +118,8 @@ class SendQueue:
     def next(self) -> QueuedMessage | None:
         """Return the message to send now, if there is one; call `note_sent` after it was sent."""
         with self._lock:
+            if not self._short and not self._turns:
+                return None
             now_s = self._clock()
             if len(self._in_flight) >= MAX_IN_FLIGHT or self._pace.wait_s(now_s) > 0.0:
                 return None

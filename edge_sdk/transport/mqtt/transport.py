@@ -230,14 +230,23 @@ class _Link:
         """Send waiting messages, wait for the socket, and check for overdue chunks; returns whether it is open."""
         if self.ready:
             self._send_waiting()
+        if self._client.want_write():  # now: the socket nearly always takes it, and need not be asked first
+            self._client.loop_write()
+        made_room = self._note_written()
         pause_s = self._send_queue.next_in_s()
-        timeout_s = _WAIT_S if pause_s is None or pause_s == 0.0 else min(pause_s, _WAIT_S)
+        timeout_s = _WAIT_S if pause_s is None or (pause_s == 0.0 and not made_room) else min(pause_s, _WAIT_S)
         connected = self._loop.run_once(self._client, may_read=self._has_room, timeout_s=timeout_s)
-        while self._unwritten and self._unwritten[0].is_published():
-            self._note_acknowledged(self._unwritten.popleft().mid)
+        self._note_written()
         for rejected in self._chunked_link.check_timeouts(time.monotonic()):
             self._inbox.put(rejected)
         return connected
+
+    def _note_written(self) -> bool:
+        """Count the messages with QoS 0 that were written as acknowledged; returns whether there are any."""
+        before = len(self._unwritten)
+        while self._unwritten and self._unwritten[0].is_published():
+            self._note_acknowledged(self._unwritten.popleft().mid)
+        return len(self._unwritten) < before
 
     def _has_room(self) -> bool:
         """Whether the layer above keeps up: else frames wait in the broker."""
