@@ -97,8 +97,9 @@ def _generated(cls: type) -> tuple[Callable[..., Any], Callable[[Any, dict[str, 
     """Return the functions that make and change objects of a class."""
     fields, values = dataclasses.fields(cls), getter(cls)
     given_by_name = [(each.name, each.type, _default(each)) for each in fields]
-    by_name = dataclasses.make_dataclass(cls.__name__, given_by_name, slots=True, kw_only=True)
-    in_order = dataclasses.make_dataclass(cls.__name__, field_names(cls), slots=True)
+    # An object is of these classes only until it is filled, so they have nothing but slots.
+    bare = functools.partial(dataclasses.make_dataclass, slots=True, repr=False, eq=False)
+    by_name, in_order = bare(cls.__name__, given_by_name, kw_only=True), bare(cls.__name__, field_names(cls))
 
     def make(**given: Any) -> Any:
         one = by_name(**given)
