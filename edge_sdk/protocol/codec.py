@@ -244,7 +244,7 @@ class CommonKnowledge:
     """With the federation's transforms undone."""
 
     def decode(self, frame: bytes, limits: Limits) -> Envelope:
-        """Decode an unsigned frame, as `decode` does."""
+        """Decode an unsigned frame, as `decode` does, and raise what it raises."""
         begin = frame.find(_COMMON, HEADER_BYTES, HEADER_BYTES + _FRONT_BYTES) + len(_COMMON)
         end = frame.rfind(_PERSONAL)
         if begin < len(_COMMON) or end - begin < _LEAST_SHARED_BYTES:
@@ -255,6 +255,13 @@ class CommonKnowledge:
                 self.packed, self.decoded = frame[begin:end], envelope.message.common
                 self.checked_for, self.restored = None, {}
             return envelope
+        try:
+            return self._around_known(frame, begin, end, limits)
+        except Exception:  # noqa: BLE001  # msgpack raises errors of seven families on illegal bytes
+            return decode(frame, limits)  # which tells what is wrong with it
+
+    def _around_known(self, frame: bytes, begin: int, end: int, limits: Limits) -> Envelope:
+        """Decode what stands before and after the common knowledge, which is that of the last frame."""
         stamp, _ = open_frame(frame, limits)
         plain = body.unpack_short(b"".join((frame[HEADER_BYTES:begin], _EMPTY_MAP, frame[end:])), _fields)
         return Envelope(replace(cast("Assign", _message(plain)), common=self.decoded), stamp)

@@ -1,6 +1,7 @@
 """Common knowledge that is decoded once gives the messages that decoding each frame gives."""
 
 import dataclasses
+import zlib
 
 import numpy as np
 import pytest
@@ -83,6 +84,26 @@ def test_damage_is_noticed_in_every_frame(at):
     with pytest.raises(RemoteProtocolError):
         known.decode(bytes(damaged), LIMITS)
     known.decode(frames[1], LIMITS)
+
+
+def checked(frame):
+    """Give a frame whose body was changed the checksum that fits."""
+    header, rest = frame[: codec.HEADER_BYTES], frame[codec.HEADER_BYTES :]
+    blank = header[: codec._CRC_AT] + bytes(4) + header[codec._CRC_AT + 4 :]
+    crc = zlib.crc32(rest, zlib.crc32(blank))
+    return blank[: codec._CRC_AT] + crc.to_bytes(4, "little") + blank[codec._CRC_AT + 4 :] + rest
+
+
+def test_a_broken_end_with_its_checksum_is_refused_as_in_every_frame():
+    known = CommonKnowledge()
+    frames = [codec.encode(assign(device, 5000)) for device in ("a", "b")]
+    known.decode(frames[0], LIMITS)
+    at = frames[1].rindex(b"personal") + len(b"personal")
+    broken = checked(frames[1][:at] + b"\xc1" + frames[1][at + 1 :])  # a byte that is no value of msgpack
+    for decode in (codec.decode, known.decode):
+        with pytest.raises(RemoteProtocolError):
+            decode(broken, LIMITS)
+    assert known.decode(checked(frames[1]), LIMITS).message.device == "b"
 
 
 def test_personal_knowledge_that_looks_like_a_field_name_misleads_nobody():
