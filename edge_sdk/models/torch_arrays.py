@@ -66,7 +66,8 @@ class Views:
     """Tensors as arrays, for repeated use: on the CPU the views are reused while the tensors stay in place."""
 
     def __init__(self) -> None:
-        self._places: list[int] = []
+        self._places: list[tuple[int, tuple[int, ...]]] = []
+        """Where each tensor begins, and its strides: a net may turn one in its own memory."""
         self._views: list[NDArray[Any]] = []
 
     def __reduce__(self) -> tuple[type[Views], tuple[()]]:
@@ -96,7 +97,7 @@ class Views:
         """Return views of the tensors; None: not all of them are on the CPU."""
         if not all(tensor.is_cpu for tensor in tensors):
             return None
-        places = [tensor.data_ptr() for tensor in tensors]
+        places = [(tensor.data_ptr(), tensor.stride()) for tensor in tensors]
         if places != self._places:
             self._places, self._views = places, [array_of(tensor) for tensor in tensors]
         return self._views

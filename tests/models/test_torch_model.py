@@ -582,6 +582,17 @@ def test_buffers_that_are_not_finite_are_named() -> None:
             TorchModel(net, classes=3)
 
 
+def test_weights_that_are_turned_in_their_own_memory_are_read_as_they_are() -> None:
+    net = nn.Sequential(nn.Flatten(), nn.Linear(4, 4, bias=False), nn.Linear(4, 3))
+    model = TorchModel(net, 3, input_shape=(1, 2, 2))
+    before = model.weights()
+    net[1].weight.data = net[1].weight.data.t()
+    turned = np.concatenate([before[:16].reshape(4, 4).T.ravel(), before[16:]])
+    np.testing.assert_array_equal(model.weights(), turned)
+    model.set_weights(before)
+    np.testing.assert_array_equal(net[1].weight.detach().numpy(), before[:16].reshape(4, 4))
+
+
 def test_huge_weights_and_masks_with_infinity_are_sound() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(8, 3))
     nn.init.constant_(net[1].weight, 3e38)  # their sum is not finite
