@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -42,7 +43,8 @@ pytestmark = pytest.mark.torch
 
 
 from edge_sim.engines.remote.torch_process_pool import ProcessPool  # noqa: E402
-from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402  # torch is there
+from edge_sim.engines.stack import torch_cohort  # noqa: E402  # torch is there
+from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
 from edge_sim.engines.torch_engines import parameter_rows  # noqa: E402
 from edge_sim.engines.torch_threads import use_one_thread  # noqa: E402
 
@@ -129,6 +131,29 @@ def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: 
         assert one.agent.meter == other.agent.meter
     assert stacked.clock.now_s == alone.clock.now_s
     assert stacked.server.record.bytes_up == alone.server.record.bytes_up
+
+
+@pytest.mark.parametrize("large", [True, False])
+def test_stacks_of_large_nets_are_on_threads_and_have_the_bits_of_one_thread(
+    pictures: Path, large: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    on_threads, stacked = [], torch_cohort._stacked
+
+    def noting(*asked: Any) -> Any:
+        on_threads.append(threading.current_thread() is not threading.main_thread())
+        return stacked(*asked)
+
+    monkeypatch.setattr(torch_cohort, "_LEAST_WEIGHTS", 1 if large else 2**40)
+    monkeypatch.setattr(torch_cohort.DenseStacking, "max_devices", 3)
+    chosen = config(pictures, "fedavg")
+    alone = fleets.Run(chosen, engine=CohortEngine()).finished()
+    monkeypatch.setattr(torch_cohort, "_stacked", noting)
+    engine = CohortEngine(threads=2)
+    divided = fleets.Run(chosen, engine=engine).finished()
+    engine.close()
+    assert set(on_threads) == {large}
+    assert divided.model_bytes == alone.model_bytes
+    assert divided.coordinator_bytes == alone.coordinator_bytes
 
 
 BAD_LINE = Faults(drop=0.05, duplicate=0.2, delay=0.2, delay_s=3.0, disconnect=0.02)

@@ -34,11 +34,15 @@ from edge_sim.engines.stack.torch_stack import PRIVATE, ApplyGradient, Stack, St
 from edge_sim.engines.stack.torch_stacked_terms import StackedBatch, shape_of, stacked_loss
 from edge_sim.engines.torch_threads import short_switch_interval, use_one_thread
 
+_LEAST_WEIGHTS = 2**18
+"""Stacks of smaller nets are quicker on one thread: the others wait for the interpreter between two operators, and what
+one core has computed is read by another."""
+
 _Serve = Callable[[Stacking, Sequence[DeviceRequest]], list[DeviceAnswer]]
 
 
 class CohortEngine(BatchEngine):
-    """Computes stacks and evaluations in this process, each on one thread of a pool, and all other requests one by one.
+    """Computes large stacks and evaluations in this process, each on one thread of a pool, and the rest one by one.
 
     As each of them stays on one thread, results do not depend on the number of threads.
     """
@@ -87,9 +91,10 @@ class CohortEngine(BatchEngine):
         return answers
 
     def _each(self, stacks: Sequence[Sequence[DeviceRequest]]) -> Iterable[list[DeviceAnswer]]:
-        """Compute each stack, and yield the answers in order; with a pool of threads several at a time."""
+        """Compute each stack, and yield the answers in order; with a pool of threads large ones several at a time."""
         together = partial(_stacked, self._stacking)
-        return self._pool.map(together, stacks) if self._pool and len(stacks) > 1 else map(together, stacks)
+        threads = self._pool if len(stacks) > 1 and all(map(_is_large, stacks)) else None
+        return threads.map(together, stacks) if threads else map(together, stacks)
 
     def _alone(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
         """Compute requests that do not stack: on the pool's threads those of torch nets that let others compute."""
@@ -167,6 +172,11 @@ class CohortEngine(BatchEngine):
 
         ordered, most = sorted(members, key=order), self._stacking.max_devices
         return [ordered[at : at + most] for at in range(0, len(ordered), most)]
+
+
+def _is_large(asked: Sequence[DeviceRequest]) -> bool:
+    """Whether a thread of its own makes a stack quicker: its nets have many weights."""
+    return sum(weight.numel() for weight in _models(asked)[0].trained) >= _LEAST_WEIGHTS
 
 
 def _served_alone(asked: DeviceRequest) -> list[DeviceAnswer]:
