@@ -14,10 +14,11 @@ from edge_sim.config.settings import CPU, Config, RunTable
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, unchanged
 from edge_sim.engines.remote import ray_address
 from edge_sim.engines.remote.engine import RemoteEngine
+from edge_sim.engines.shard_rules import check_for_shards
 from edge_sim.fleet.fleet import Fleet
 
 WORTH_S = 10.0
-"""Worker processes take seconds to start: below this many seconds of computing they are not chosen."""
+"""Processes take seconds to start: below this many seconds of computing they are not chosen."""
 CHOICE_FILE = "engine.json"
 """File in a run directory with the choice of `auto`, for resumed runs."""
 
@@ -33,9 +34,9 @@ def open_engine(table: RunTable, fleet: Fleet) -> Engine:
         return ExactEngine()  # what does not load torch must not load it now
     from edge_sim.engines.torch_engines import cohort, workers  # torch only where a device has it
 
-    if table.engine == "cohort" or (table.engine == "shards" and table.stacked):  # a run in shards that is resumed
+    if table.engine == "cohort":
         return cohort(table, fleet)
-    if table.engine == "workers":
+    if table.engine in ("workers", "shards"):  # a run in shards that is resumed
         if os.name != "posix":
             raise UsageError('run.engine: "workers" needs a system that hands files down to processes; use "cohort"')
         return workers(table, fleet)
@@ -87,11 +88,22 @@ def _choice(config: Config, fleet: Fleet) -> tuple[dict[str, Any], str]:
     total_s = sum(each.best_ms * each.devices for each in found) / 1000 * config.federation.rounds
     cores = config.run.workers or os.cpu_count() or 1
     choice: dict[str, Any] = {"engine": "cohort" if stacked else "exact", "stacked": stacked}
-    if cores > 1 and total_s > WORTH_S and config.run.device == CPU:
-        choice = {"engine": "workers", "workers": cores, "stacked": stacked}
+    if cores > 1 and total_s > WORTH_S and config.run.device == CPU and os.name == "posix":
+        choice = {"engine": _of_processes(config, fleet), "workers": cores, "stacked": stacked}
     words = choice["engine"] + (f", {choice['workers']} processes" if "workers" in choice else "")
     told = "; ".join(str(each) for each in found)
     return choice, f"engine: {words}, stacked: {', '.join(stacked) or 'none'} (measured: {told})"
+
+
+def _of_processes(config: Config, fleet: Fleet) -> str:
+    """Return the quickest engine of several processes that can have this run."""
+    if config.run.memory_bytes is not None:
+        return "workers"
+    try:
+        check_for_shards(fleet, config.faults)
+    except UsageError:
+        return "workers"
+    return "shards"
 
 
 def _with(config: Config, choice: Mapping[str, Any]) -> Config:

@@ -33,6 +33,7 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines import choice, garbage_collection
 from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes
+from edge_sim.engines.shard_rules import check_for_shards
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
@@ -41,7 +42,6 @@ from edge_sim.runs.model_insight import model_insight
 from edge_sim.runs.run_inputs import changed_inputs, check_same_inputs, run_inputs
 from edge_sim.runs.simulation_result import NOTHING, simulation_result
 from edge_sim.shards.sharded_fleet import ShardedFleet
-from edge_sim.shards.shards import check_for_shards
 
 log = logging.getLogger(__name__)
 
@@ -290,7 +290,7 @@ def _opened(
     *,
     trace: TraceWriter | None,
 ) -> VirtualRun:
-    """Return the fleet of a run on the engine that its table names; a run in shards resumes in one process."""
+    """Return the fleet of a run on the engine that its table names; a run in shards goes on with workers."""
     ledger, stores, state = kept
     if config.run.engine == "shards" and state is None:
         return ShardedFleet(

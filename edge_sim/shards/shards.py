@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeAlias
 
-from edge_sdk.boards.profiles import load_link
-from edge_sdk.errors import UsageError
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.engines.remote.engine import divided
+from edge_sim.engines.shard_rules import both_ways_s
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.shards.messages import EVERYBODY, Sent, ShardProgress, ShardSetup
 from edge_sim.shards.own_shard import OwnShard
@@ -195,23 +193,6 @@ class Shards:
         self.peak_bytes += sum(each.process.close() for each in self._handles)
 
 
-def check_for_shards(fleet: Fleet, faults: Faults | None) -> None:
-    """Raise UsageError for a run whose devices cannot be apart: something would reach another one at once."""
-    if os.name != "posix":
-        raise UsageError('run.engine: "shards" needs a system that hands files down to processes; use "cohort"')
-    if faults is not None and faults.disconnect:
-        raise UsageError(
-            'run.engine: "shards" cannot draw faults.disconnect, as a frame of one device would cut all others off at '
-            'the moment at which it is sent; use "exact", "cohort" or "workers"'
-        )
-    at_once = [kit.link for kit in (device.kit for device in fleet.devices) if not min(_both_ways_s(kit.link))]
-    if at_once:
-        raise UsageError(
-            f'run.engine: "shards" needs links that take time, and frames on {at_once[0]!r} take none; use "exact", '
-            '"cohort" or "workers"'
-        )
-
-
 def _costs(fleet: Fleet) -> Mapping[int, float]:
     """Return about what a round of each device costs, by number."""
     flops: dict[tuple[object, ...], int] = {}
@@ -225,13 +206,7 @@ def _costs(fleet: Fleet) -> Mapping[int, float]:
     return found
 
 
-def _both_ways_s(link: str) -> tuple[float, float]:
-    """Return the time that an empty frame takes up and down."""
-    found = load_link(link)
-    return found.transfer_s(0, up=True), found.transfer_s(0, up=False)
-
-
 def _least_s(devices: Sequence[Device]) -> tuple[float, float]:
     """Return the time that an empty frame takes up and down on the quickest of these devices' links."""
-    ups, downs = zip(*(_both_ways_s(link) for link in {device.kit.link for device in devices}), strict=True)
+    ups, downs = zip(*(both_ways_s(link) for link in {device.kit.link for device in devices}), strict=True)
     return min(ups), min(downs)

@@ -33,6 +33,7 @@ from edge_sim.config.settings import Config, RunTable
 from edge_sim.data.sources import npz
 from edge_sim.engines import choice
 from edge_sim.engines.base import LOST, DeviceAnswer, DeviceRequest, Engine, ExactEngine
+from edge_sim.engines.model_timing import ModelTiming
 from edge_sim.engines.remote.engine import RemoteEngine
 from edge_sim.fleet import fleet as fleet_module
 from edge_sim.fleet.fleet import build_fleet, rebuilt
@@ -323,6 +324,29 @@ def test_auto_says_and_keeps_what_it_found(pictures: Path, tmp_path: Path) -> No
     (tmp_path / choice.CHOICE_FILE).write_text("no json")
     with pytest.raises(StoreError, match="remove it"):
         resolved(settings.parse(plain, Path("test.toml")), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("differs", "engine"),
+    [
+        ({}, "shards"),
+        ({"faults": {"drop": 0.1}}, "shards"),
+        ({"faults": {"disconnect": 0.1}}, "workers"),
+        ({"run": {"memory_bytes": 10**6}}, "workers"),
+        ({"run": {"workers": 1}}, "cohort"),
+    ],
+)
+def test_auto_takes_the_quickest_engine_of_processes_that_can_have_the_run(
+    pictures: Path, monkeypatch: pytest.MonkeyPatch, differs: dict[str, Any], engine: str
+) -> None:
+    plain = {**tables(pictures, "fedproto"), **differs}
+    plain["run"] = {"standalone": "off", "engine": "auto", "workers": 2, **differs.get("run", {})}
+    monkeypatch.setattr(choice, "WORTH_S", 0.0)
+    slow = ModelTiming(model="mlp", devices=6, alone_ms=2.0, stacked_ms=1.0)
+    monkeypatch.setattr("edge_sim.engines.torch_engines.calibrated", lambda *_: [slow])
+    chosen, why = resolved(settings.parse(plain, Path("test.toml")))
+    assert (chosen.run.engine, chosen.run.stacked) == (engine, ("mlp",))
+    assert why.startswith(f"engine: {engine}")
 
 
 def test_auto_leaves_torch_alone_where_nobody_has_it(pictures: Path) -> None:

@@ -28,6 +28,9 @@ from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
+from edge_sim.engines import choice
+from edge_sim.engines.base import Engine, ExactEngine
+from edge_sim.engines.remote.engine import RemoteEngine
 from edge_sim.runs.runner import run
 from edge_sim.shards.frame_memory import LEAST_BYTES, MOST_BYTES, NOWHERE, FrameReader, FrameWriter, shared_memory
 from edge_sim.shards.messages import Sent, ShardProgress
@@ -274,11 +277,27 @@ def test_in_processes_the_bits_are_the_same(large: Path, monkeypatch: pytest.Mon
 
 
 @pytest.mark.processes
-def test_an_interrupted_run_goes_on_in_one_process(pictures: Path, tmp_path: Path) -> None:
-    tables, whole = tables_in_shards(pictures), run(fleets.tables(pictures))
+@pytest.mark.parametrize("torch", [False, pytest.param(True, marks=pytest.mark.torch)])
+def test_an_interrupted_run_goes_on_with_workers(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, torch: bool
+) -> None:
+    tables, plain = tables_in_shards(pictures), fleets.tables(pictures)
+    if torch:
+        pytest.importorskip("torch")
+        tables["fleet"] = plain["fleet"] = [{"count": 6, "model": "cnn"}]
+    opened, open_engine = [], choice.open_engine
+
+    def noted(*of: Any) -> Engine:
+        opened.append(open_engine(*of))
+        return opened[-1]
+
+    monkeypatch.setattr(choice, "open_engine", noted)
+    whole = run(plain)
+    opened.clear()
     with pytest.raises(KeyboardInterrupt):
         run(tables, out=tmp_path / "run", observer=lambda _: Interrupt())
     found = run(tables, out=tmp_path / "run", resume=True)
+    assert [type(each) for each in opened] == [RemoteEngine if torch else ExactEngine]
     assert found.completed
     assert [entry.accuracy for entry in found.history] == [entry.accuracy for entry in whole.history]
     assert found.updates["accepted"] == whole.updates["accepted"]
