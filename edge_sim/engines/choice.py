@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -88,11 +89,18 @@ def _choice(config: Config, fleet: Fleet) -> tuple[dict[str, Any], str]:
     total_s = sum(each.best_ms * each.devices for each in found) / 1000 * config.federation.rounds
     cores = config.run.workers or os.cpu_count() or 1
     choice: dict[str, Any] = {"engine": "cohort" if stacked else "exact", "stacked": stacked}
-    if cores > 1 and total_s > WORTH_S and config.run.device == CPU and os.name == "posix":
+    if cores > 1 and total_s > WORTH_S and _processes_can(config, fleet):
         choice = {"engine": _of_processes(config, fleet), "workers": cores, "stacked": stacked}
     words = choice["engine"] + (f", {choice['workers']} processes" if "workers" in choice else "")
     told = "; ".join(str(each) for each in found)
     return choice, f"engine: {words}, stacked: {', '.join(stacked) or 'none'} (measured: {told})"
+
+
+def _processes_can(config: Config, fleet: Fleet) -> bool:
+    """Whether other processes can have these devices: not on a GPU, nor with functions that no module's file has."""
+    modules = [sys.modules.get(name.partition(":")[0]) for name in fleet.brought]
+    of_files = all(module is None or module.__spec__ is not None for module in modules)
+    return of_files and config.run.device == CPU and os.name == "posix"
 
 
 def _of_processes(config: Config, fleet: Fleet) -> str:

@@ -8,6 +8,7 @@ from torch import nn
 
 import edge_sim
 from edge_sdk.errors import UsageError
+from edge_sim.engines import choice
 from edge_sim.notebook.function_digest import function_digest
 
 RNG = np.random.default_rng(0)
@@ -51,6 +52,12 @@ def test_functions_that_differ_in_what_they_took_in_are_different_models():
     rows = {"fleet": [{"model": "small"}, {"model": "large"}]}
     named = edge_sim.run({**TABLES, **rows}, models={"small": net_of(8), "large": net_of(16)}, data=DATA)
     assert widths(named) == [8, 16]
+
+
+def test_auto_keeps_functions_in_this_process(monkeypatch):
+    monkeypatch.setattr(choice, "WORTH_S", 0.0)
+    tables = {**TABLES, "run": {**TABLES["run"], "engine": "auto", "workers": 2}}
+    assert edge_sim.run(tables, models=net_of(8), data=DATA).completed
 
 
 def test_objects_whose_contents_nobody_knows_make_different_models_too():
