@@ -59,7 +59,6 @@ class EmbeddedBroker:
         self.kind = _resolve(kind)
         self.port, self.bind = port, bind
         self._process: subprocess.Popen[bytes] | None = None
-        self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     @property
     def url(self) -> str:
@@ -93,18 +92,18 @@ class EmbeddedBroker:
         Raises UsageError if the port is taken, TransportError if the broker does not start.
         """
         self.port = _free_port(self.bind, self.port)
-        self._folder = tempfile.TemporaryDirectory(prefix="edge-sdk-broker-")
-        errors = Path(self._folder.name) / "errors.txt"
         try:
-            with errors.open("wb") as sink:
-                self._process = subprocess.Popen(  # noqa: S603  our own interpreter, or mosquitto from PATH
-                    self._command(Path(self._folder.name)),
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
-                    stderr=sink,
-                    start_new_session=True,  # Ctrl-C goes to this process only, which needs the broker to finish
-                )
-            self._await_connections(self._process, errors)
+            with tempfile.TemporaryDirectory(prefix="edge-sdk-broker-") as folder:  # read at the start, and never again
+                errors = Path(folder) / "errors.txt"
+                with errors.open("wb") as sink:
+                    self._process = subprocess.Popen(  # noqa: S603  our own interpreter, or mosquitto from PATH
+                        self._command(Path(folder)),
+                        stdin=subprocess.PIPE,
+                        stdout=subprocess.DEVNULL,
+                        stderr=sink,
+                        start_new_session=True,  # Ctrl-C goes to this process only, which needs the broker to finish
+                    )
+                self._await_connections(self._process, errors)
         except BaseException:
             self.stop()
             raise
@@ -126,9 +125,6 @@ class EmbeddedBroker:
         process, self._process = self._process, None
         if process is not None:
             _end(process)
-        if self._folder is not None:
-            self._folder.cleanup()
-            self._folder = None
 
     def __enter__(self) -> EmbeddedBroker:  # noqa: PYI034  Self is not in Python 3.10
         return self.start()

@@ -61,7 +61,8 @@ def survey(
 ) -> Anatomy:
     """Inspect a net, and run one zero sample through it if its shape (c, h, w) is known.
 
-    Raises ModelError for an unknown layer, a sample that does not run, or a number of logits other than classes.
+    Raises ModelError for an unknown layer, a sample that does not run or is written into, or a number of logits other
+    than classes.
     """
     last = _last_linear(net, classes)
     if features is not None:
@@ -153,15 +154,25 @@ def _flat(seen: list[Tensor], layer: nn.Module) -> Tensor:
 def _run_zero(
     net: nn.Module, tap: Tap | None, input_shape: tuple[int, int, int], name: str
 ) -> tuple[Tensor, Tensor | None, Cost]:
-    """Return (logits (1, k), features (1, d) if any, cost) of one zero sample."""
+    """Return (logits (1, k), features (1, d) if any, cost) of one zero sample.
+
+    Raises ModelError where it does not run, or is written into.
+    """
     like = next(net.parameters(), torch.zeros(()))
-    zero = torch.zeros((1, *input_shape), device=like.device)
+    with torch.inference_mode(mode=False):  # whose tensors count what is written into them
+        zero = torch.zeros((1, *input_shape), device=like.device)
     try:
         logits, cost = count_cost(net, zero)
-        return logits, tap(zero)[1] if tap else None, cost
+        found = logits, tap(zero)[1] if tap else None, cost
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
         told = " ".join(str(error).split())  # in one line
         raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}") from error
+    if zero._version:  # noqa: SLF001  # torch has no other word for it
+        raise ModelError(
+            f"model {name!r}: the net writes into its input, and so would change the samples in memory: let it begin "
+            "with a copy (x = x.clone()), or leave inplace=True out of what its input reaches first"
+        )
+    return found
 
 
 def count_cost(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:

@@ -582,6 +582,38 @@ def test_buffers_that_are_not_finite_are_named() -> None:
             TorchModel(net, classes=3)
 
 
+@pytest.mark.parametrize("first", [nn.ReLU(inplace=True), nn.Hardtanh(inplace=True)])
+@pytest.mark.parametrize("features", ["2", None])
+def test_a_net_that_writes_into_its_samples_is_refused(first: nn.Module, features: str | None) -> None:
+    net = nn.Sequential(nn.Flatten(), first, nn.Linear(8, 3))
+    with pytest.raises(ModelError, match=r"the net writes into its input.*x\.clone\(\)"):
+        TorchModel(net, 3, input_shape=(1, 2, 4), features=features)
+    deeper = nn.Sequential(nn.Flatten(), nn.Linear(8, 8), first, nn.Linear(8, 3))
+    TorchModel(deeper, 3, input_shape=(1, 2, 4))
+
+
+class _Words(nn.Module):
+    """Means of the vectors of a sample's words."""
+
+    def __init__(self, *, sparse: bool) -> None:
+        super().__init__()
+        self.vectors = nn.Embedding(20, 8, sparse=sparse)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.vectors((x.flatten(1).abs() * 5).long().clamp(0, 19)).mean(1)
+
+
+@pytest.mark.parametrize("optim", OPTIMS.values(), ids=OPTIMS)
+def test_sparse_gradients_train_like_dense_ones(optim: Optim) -> None:
+    states = []
+    for sparse in (False, True):
+        with seeded(3):
+            model = TorchModel(nn.Sequential(_Words(sparse=sparse), nn.Linear(8, CLASSES)), CLASSES, input_shape=SHAPE)
+        model.fit(batches(4), (CrossEntropy(),), optim)
+        states.append(model.weights())
+    np.testing.assert_allclose(states[1], states[0], rtol=1e-5, atol=1e-6)
+
+
 def test_weights_that_are_turned_in_their_own_memory_are_read_as_they_are() -> None:
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 4, bias=False), nn.Linear(4, 3))
     model = TorchModel(net, 3, input_shape=(1, 2, 2))

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from contextlib import ExitStack, closing
+from pathlib import Path
 
 import pytest
 from suite import frames, until
@@ -95,16 +96,21 @@ def test_a_broker_that_does_not_come_up(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.processes
-def test_it_dies_with_its_parent(broker: EmbeddedBroker) -> None:
+def test_it_dies_with_its_parent_and_leaves_no_files(broker: EmbeddedBroker, tmp_path: Path) -> None:
     script = f"from coordinator.broker.embedded import EmbeddedBroker as B; b = B({broker.kind!r}).start(); print(b.port, flush=True); input()"
     with subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", script],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
     ) as parent:
         assert parent.stdout is not None
         port = int(parent.stdout.readline())
         assert listens(port)
         parent.kill()
     assert ends(port)
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.processes

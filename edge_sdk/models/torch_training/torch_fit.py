@@ -70,7 +70,8 @@ class Steps(NamedTuple):
         """Return the gradient of each parameter, as `gradients` does; once: nobody asks the same pass again."""
         wanted = [p for p, trains in zip(self.parameters, self.trained, strict=True) if trains]
         differs = wanted and loss.requires_grad
-        found = iter(torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=not once) if differs else ())
+        slopes = torch.autograd.grad(loss, wanted, allow_unused=True, retain_graph=not once) if differs else ()
+        found = iter([_dense(each) for each in slopes])
         return [next(found, None) if trains else None for trains in self.trained]
 
     def batch(self, step: int) -> tuple[Tensor, Tensor | None]:
@@ -78,6 +79,11 @@ class Steps(NamedTuple):
         index = self.indices[step]
         y = None if self.labels is None else self.labels.index_select(0, index).to(self.device)
         return self.inputs.index_select(0, index).to(self.device), y
+
+
+def _dense(slope: Tensor | None) -> Tensor | None:
+    """Return a gradient as optimisers take it: that of nn.Embedding(sparse=True) has only the rows that were used."""
+    return slope.to_dense() if slope is not None and slope.is_sparse else slope
 
 
 def changes_alone(steps: Steps, losses: Sequence[Loss], labels: Tensor | None, x: Tensor) -> list[Tensor]:
