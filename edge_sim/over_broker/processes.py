@@ -124,18 +124,18 @@ class DeviceProcesses:
         for names, process in self._processes.items():
             code = process.poll()
             if code and names not in self._dead:
-                self._dead[names] = (
-                    f"the process of {', '.join(names)} ended with code {code}: {self._last_words(names)}"
-                )
+                ended = f"with code {code}" if code > 0 else f"by signal {-code}"
+                self._dead[names] = f"the process of {', '.join(names)} ended {ended}: {self._last_words(names)}"
                 self._tell(self._dead[names])
         left = sum(len(names) for names in self._processes) - sum(len(names) for names in self._dead)
         return "; ".join(self._dead.values()) if left < self._quorum else ""
 
     def _last_words(self, names: tuple[str, ...]) -> str:
         """Return the last line of the log, or all lines in which its devices say why they stopped."""
-        lines = (self._logs / f"{names[0]}.log").read_text(encoding="utf-8", errors="replace").splitlines()
+        file = self._logs / f"{names[0]}.log"
+        lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
         stopped = [line for line in lines if line.startswith(tuple(f"{name}: " for name in names))]
-        return "; ".join(dict.fromkeys(stopped or lines[-1:]))
+        return "; ".join(dict.fromkeys(stopped or lines[-1:])) or f"it wrote nothing into {file}"
 
     def wait(self, timeout_s: float) -> None:
         """Wait until all processes have stopped; kill those that do not."""
