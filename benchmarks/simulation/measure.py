@@ -363,7 +363,7 @@ SECTIONS = {
     "cohort": ("One process, dense nets stacked", lambda: ratios("cohort", DENSE)),
     "workers": ("Worker processes", lambda: ratios("workers", OTHER_NETS)),
     "shards": ("Whole devices in two processes, with the bits of `exact`", lambda: ratios("shards", stacked=False)),
-    "shards-stacked": ("Whole devices in two processes, dense nets stacked", lambda: ratios("shards")),
+    "shards-stacked": ("Whole devices in two processes, dense nets stacked", lambda: ratios("shards", DENSE)),
     "computing": ("Computing time of each engine", computing),
     "parts": ("A device's round by part", parts),
     "evaluated": ("Every round evaluated", evaluated),
