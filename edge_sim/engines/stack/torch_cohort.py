@@ -93,8 +93,9 @@ class CohortEngine(BatchEngine):
     def _each(self, stacks: Sequence[Sequence[DeviceRequest]]) -> Iterable[list[DeviceAnswer]]:
         """Compute each stack, and yield the answers in order; with a pool of threads large ones several at a time."""
         together = partial(_stacked, self._stacking)
-        threads = self._pool if len(stacks) > 1 and all(map(_is_large, stacks)) else None
-        return threads.map(together, stacks) if threads else map(together, stacks)
+        if self._pool and len(stacks) > 1 and all(map(_is_large, stacks)):
+            return self._pool.map(together, stacks)
+        return map(together, stacks)
 
     def _alone(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
         """Compute requests that do not stack: on the pool's threads those of torch nets that let others compute."""
