@@ -20,6 +20,7 @@ import numpy as np
 from edge_sdk.agent import Agent
 from edge_sdk.errors import UsageError
 from edge_sdk.loading import load_function
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.knowledge import HyperKnowledge, LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Hello
@@ -109,7 +110,7 @@ class RubbishTransport:
         self.connect, self.poll, self.close = inner.connect, inner.poll, inner.close
         self.accept_up_to, self.screen_with = inner.accept_up_to, inner.screen_with
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
+    def send(self, topic: str, frame: Frame, *, retain: bool = False, answered: bool = False) -> None:
         """Implement Transport: an upload is replaced by as many random bytes."""
         if topic.endswith("/upd"):
             frame = self._rng.bytes(len(frame))

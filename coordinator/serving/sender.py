@@ -15,6 +15,7 @@ from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.body import PackedField
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
@@ -35,9 +36,6 @@ from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 log = logging.getLogger(__name__)
 
 DeviceMessage: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock | LogRequest"
-
-Parts: TypeAlias = "tuple[bytes | memoryview, ...]"
-"""A frame in parts, to be joined."""
 
 _KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub", LogRequest: "log"}
 _COUNTED_AS = {
@@ -80,7 +78,7 @@ class Sender:
         self._asked: dict[str, ExchangeId] = {}
         """The last exchange that each device was asked for."""
         self._sequence = 0
-        self._long: dict[str, tuple[ExchangeId, Sealing | None, Parts]] = {}
+        self._long: dict[str, tuple[ExchangeId, Sealing | None, Frame]] = {}
         """Assigns that travel in chunks, by device: sent again with the same bytes, a transfer continues.  What they
         have in common is in memory once."""
         self._circulars: dict[type, tuple[object, codec.Circular]] = {}
@@ -108,7 +106,7 @@ class Sender:
         """Send a message to a device."""
         if isinstance(message, PublicBlock):
             self._asks(device, BLOCK_EARNS)
-        self._hand(device, type(message), self._parts_to(device, type(message), lambda: message))
+        self._hand(device, type(message), self._frame_to(device, type(message), lambda: message))
 
     def answer(self, answer: ControlAnswer) -> None:
         """Answer an operator.  The frame counts in no device's bytes."""
@@ -159,15 +157,15 @@ class Sender:
                 run=self._run,
             )
 
-        parts = self._parts_to(device, Receipt, receipt, (place, verdict, reason))
-        self._hand(device, Receipt, parts, answered=True)  # else the upload comes again
+        frame = self._frame_to(device, Receipt, receipt, (place, verdict, reason))
+        self._hand(device, Receipt, frame, answered=True)  # else the upload comes again
 
     def repeat(self, device: str, at: ExchangeId) -> bool:
         """Send the Assign of this exchange again if it travels in chunks; returns whether it was sent."""
-        then, sealing, parts = self._long.get(device, (None, None, ()))
+        then, sealing, frame = self._long.get(device, (None, None, b""))
         if then != at or sealing is not self._sealing_to(device):
             return False
-        self._hand(device, Assign, parts)
+        self._hand(device, Assign, frame)
         return True
 
     def assign(  # noqa: PLR0917  # the fields of one message
@@ -202,11 +200,11 @@ class Sender:
             self._asked[device] = at
             self._asks(device, EXCHANGE_EARNS)
         same = None if personal else (at, left_s, after, common)
-        parts = self._parts_to(device, Assign, assign, same, {"common": common})
+        frame = self._frame_to(device, Assign, assign, same, {"common": common})
         self._long.pop(device, None)
-        if parts is not None and sum(map(len, parts)) > CHUNK_BYTES:
-            self._long[device] = at, self._sealing_to(device), parts
-        self._hand(device, Assign, parts, answered=first)
+        if frame is not None and len(frame) > CHUNK_BYTES:
+            self._long[device] = at, self._sealing_to(device), frame
+        self._hand(device, Assign, frame, answered=first)
 
     def packed_common(self, common: Mapping[str, Payload], at: ExchangeId, anybody: str) -> PackedField:
         """Pack the payloads that all Assigns of an exchange have in common; anybody: the id of any device."""
@@ -214,41 +212,40 @@ class Sender:
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
         return codec.pack_field(assign, "common")
 
-    def _hand(self, device: str, kind: type, parts: Parts | None, *, answered: bool = False) -> None:
-        if parts is None:
+    def _hand(self, device: str, kind: type, frame: Frame | None, *, answered: bool = False) -> None:
+        if frame is None:
             log.warning("%s is sent no %s: the lab encrypts, and it has no key for that", device, kind.__name__)
             return
-        frame = b"".join(parts)
         self._sent(device, len(frame), _COUNTED_AS[kind])
         self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame, answered=answered)
 
     def _sealing_to(self, device: str) -> Sealing | None:
         return None if self._sealing is None else self._sealing(device)
 
-    def _parts_to(
+    def _frame_to(
         self,
         device: str,
         kind: type,
         made: Callable[[], DeviceMessage],
         same: object = None,
         packed: Mapping[str, PackedField] = MappingProxyType({}),
-    ) -> Parts | None:
+    ) -> Frame | None:
         """Return the frame of a message to one device, encrypted where the lab encrypts; None: it has no key for that.
 
         same: equal for messages of a kind that differ in the device's id alone, and are packed once; None: it is for
         this device.  A Refusal is plain if the device has no key, and if it says just that.
         """
         if self._signer is None:
-            return self._circulated(device, kind, made, same, packed) if same else (self._frame(made(), packed),)
+            return self._circulated(device, kind, made, same, packed) if same else self._frame(made(), packed)
         message = made()
         if self._sealing is None:
-            return (self._frame(message, packed),)
+            return self._frame(message, packed)
         sealing = self._sealing_to(device)
         if isinstance(message, Refusal) and (sealing is None or message.reason == ENCRYPTION):
-            return (self._frame(message),)
+            return self._frame(message)
         if sealing is None:
             return None
-        return (sealing.sealed(codec.encode(message, packed=packed), self._signer),)
+        return sealing.sealed(codec.encode(message, packed=packed), self._signer)
 
     def _circulated(
         self,
@@ -257,13 +254,13 @@ class Sender:
         made: Callable[[], DeviceMessage],
         same: object,
         packed: Mapping[str, PackedField],
-    ) -> Parts:
+    ) -> Frame:
         before, circular = self._circulars.get(kind, (None, None))
         if circular is None or before != same:
             circular = codec.Circular(made(), packed)
             self._circulars[kind] = same, circular
         self._sequence += 1
-        return circular.parts(device, Stamp(self._epoch(), self._sequence))
+        return circular.frame(device, Stamp(self._epoch(), self._sequence))
 
     def _frame(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> bytes:
         if self._signer is not None:

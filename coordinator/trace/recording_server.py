@@ -13,6 +13,7 @@ from coordinator.trace.ledger_calls import RecordedLedger
 from coordinator.trace.log import CoordinatorStart, Ended, Entry, Flushed, FramesSent, Heard, Ticked, TraceWriter
 from edge_sdk.errors import StoreError
 from edge_sdk.protocol import storage
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.transport.base import Screen, Transport, TransportEvent, Will
 
 
@@ -114,9 +115,9 @@ class _Tap:
         """Connect the transport."""
         self._transport.connect(subscriptions, will)
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
+    def send(self, topic: str, frame: Frame, *, retain: bool = False, answered: bool = False) -> None:
         """Record a frame and send it."""
-        self.record(FramesSent(topic, frame, retain))
+        self.record(FramesSent(topic, bytes(frame), retain))
         self._transport.send(topic, frame, retain=retain, answered=answered)
 
     def accept_up_to(self, frame_bytes: int) -> None:

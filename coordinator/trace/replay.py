@@ -20,6 +20,7 @@ from coordinator.trace.recording_server import state_hash
 from edge_sdk.errors import RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.messages import Message
 from edge_sdk.transport.base import Screen, TransportEvent, Will
 
@@ -170,10 +171,10 @@ class NullTransport:
         del will
         self.subscriptions = tuple(subscriptions)
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
+    def send(self, topic: str, frame: Frame, *, retain: bool = False, answered: bool = False) -> None:
         """Keep the frame."""
         del answered
-        self.sent.append(FramesSent(topic, frame, retain))
+        self.sent.append(FramesSent(topic, bytes(frame), retain))
 
     def accept_up_to(self, frame_bytes: int) -> None:
         """Do nothing: no frames arrive."""

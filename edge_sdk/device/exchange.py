@@ -9,10 +9,11 @@ from typing import Any, TypeAlias
 
 from edge_sdk.device.divergence import check_knowledge
 from edge_sdk.device.learner import NO_EVALUATION, Evaluation, ExchangeMetrics, Learner, ServeRequest, WorkSlices
-from edge_sdk.device.store import FinishedExchange, Kept, RoundStart, Store
+from edge_sdk.device.store import FinishedExchange, RoundStart, Store
 from edge_sdk.device.uplink import Uplink
 from edge_sdk.errors import Diverged, LearningLost, LocalProtocolError, TrainingFailed
 from edge_sdk.policy.energy import TrainingCost
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Upload
@@ -57,7 +58,7 @@ class OngoingExchange:
     store: Store
     assign: Assign
     """The Assign without its knowledge."""
-    frame: Kept
+    frame: Frame
     """The frame of the Assign, as received."""
     start: RoundStart | None
     """The device's state before the round, if this exchange begins the round; it is saved with the exchange."""
@@ -202,7 +203,7 @@ class OngoingExchange:
 
 
 def begin_exchange(
-    learner: Learner, store: Store, assign: Assign, frame: bytes, serve: ServeRequest
+    learner: Learner, store: Store, assign: Assign, frame: Frame, serve: ServeRequest
 ) -> OngoingExchange:
     """Begin the exchange that an Assign opens; nothing is computed yet.
 
@@ -215,8 +216,7 @@ def begin_exchange(
         store.begin_round(start)
     measured = ExchangeMetrics()
     header = replace(assign, common={}, personal={})
-    kept = store.kept(frame)
-    return OngoingExchange(learner, store, header, kept, start, measured, learner.slices(assign, measured, serve))
+    return OngoingExchange(learner, store, header, frame, start, measured, learner.slices(assign, measured, serve))
 
 
 def training_failed(error: Exception) -> TrainingFailed:

@@ -11,6 +11,7 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.identity.sealing import sealed_limits
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Envelope, Limits
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.transport.base import Transport
 
 log = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ class IncomingFrames:
         sealed = self._security is not None and self._security.sealing is not None
         self._transport.accept_up_to((sealed_limits(limits) if sealed else limits).frame_bytes)
 
-    def opened(self, frame: bytes, known: codec.CommonKnowledge | None) -> tuple[Envelope, bytes]:
+    def opened(self, frame: Frame, known: codec.CommonKnowledge | None) -> tuple[Envelope, Frame]:
         """Return the message in a frame, and the frame as it is kept.  Raises RemoteProtocolError.
 
         known: what this device shares with others in its process; None: nothing.
@@ -55,10 +56,12 @@ class IncomingFrames:
                 self.tell_once(error.kind, f"refused a frame that claims to be the coordinator's: {error}")
             raise
 
-    def _opened(self, frame: bytes, known: codec.CommonKnowledge | None) -> tuple[Envelope, bytes]:
+    def _opened(self, frame: Frame, known: codec.CommonKnowledge | None) -> tuple[Envelope, Frame]:
         if self._security is not None:
-            return self._security.opened(frame, self._limits)
-        return codec.decode(frame, self._limits) if known is None else known.decode(frame, self._limits), frame
+            return self._security.opened(bytes(frame), self._limits)
+        if known is not None:
+            return known.decode(frame, self._limits, self._device), frame
+        return codec.decode(bytes(frame), self._limits), frame
 
     def tell_once(self, word: str, line: str) -> bool:
         """Tell the owner, but not twice under one word; returns whether it was told now."""

@@ -46,6 +46,7 @@ from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
     Assign,
@@ -85,7 +86,7 @@ class Participant(ParticipantHooks):
     """Run and epoch of the last status about the end of a run that this device was not part of."""
     common_knowledge: codec.CommonKnowledge | None = None
     """What this device shares with others in its process; a simulator sets it."""
-    _early: tuple[Assign, Stamp, bytes] | None = None
+    _early: tuple[Assign, Stamp, Frame] | None = None
     """The last Assign that came before its Welcome, such as one that the broker kept while this device was away."""
 
     def __init__(
@@ -147,7 +148,7 @@ class Participant(ParticipantHooks):
         """The number of Hellos sent before the first Welcome."""
         self._learner: Learner | None = None
         """None before the first Welcome; each run of the federation has a new one."""
-        self._newest: tuple[Assign, bytes] | None = None
+        self._newest: tuple[Assign, Frame] | None = None
         """The Assign that is being processed, and its frame."""
         self._newest_stamp, self._refused_assigns = Stamp(), RefusedAssigns()
         self._work: OngoingExchange | None = None
@@ -417,12 +418,12 @@ class Participant(ParticipantHooks):
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _receive(self, incoming: Incoming, now_s: float) -> None:
-        envelope, frame = self._incoming.opened(incoming.frame, self.common_knowledge)
+        envelope, frame = self._incoming.opened(incoming.content, self.common_knowledge)
         message = envelope.message
         if message.federation != self.federation or getattr(message, "device", self.device) != self.device:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} for somebody else")
         if isinstance(message, Welcome):
-            self._receive_welcome(message, frame, now_s)
+            self._receive_welcome(message, bytes(frame), now_s)
         elif isinstance(message, (Assign, Receipt)) and not self._is_of_this_run(message, envelope.stamp):
             if isinstance(message, Assign) and message.run == self.session.run:
                 self._tell_of_going_back(message, envelope.stamp)
@@ -506,7 +507,7 @@ class Participant(ParticipantHooks):
             if done and done[-1].round > assign.round and done[-1].upload:
                 self._uplink.send_upload(done[-1].upload)  # from which the coordinator sees that it has lost rounds
 
-    def _receive_assign(self, assign: Assign, stamp: Stamp, frame: bytes, now_s: float) -> None:
+    def _receive_assign(self, assign: Assign, stamp: Stamp, frame: Frame, now_s: float) -> None:
         if self._learner is None or self.session.phase in (session.SessionPhase.JOINING, session.SessionPhase.FETCHING):
             self._early = assign, stamp, frame
             return

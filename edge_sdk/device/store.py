@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from edge_sdk.at_rest.digests import checked_row, with_digest
 from edge_sdk.durable import (
@@ -25,17 +25,8 @@ from edge_sdk.durable import (
     transaction,
 )
 from edge_sdk.methods.job import SECRET_BYTES
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.records import record
-
-
-class InParts(Protocol):
-    """A frame that is kept in parts, and put together by `bytes`."""
-
-    def __len__(self) -> int: ...
-    def __bytes__(self) -> bytes: ...
-
-
-Kept: TypeAlias = bytes | InParts
 
 
 @record
@@ -57,7 +48,7 @@ class FinishedExchange:
 
     round: int
     exchange: int
-    assign: Kept
+    assign: Frame
     """The frame of its Assign."""
     upload: bytes
     """The frame of its upload; the same bytes are sent each time."""
@@ -96,9 +87,6 @@ class Store(Protocol):
 
     def saved_round(self) -> int | None:
         """Return the round of the last start that was saved; None: none was saved yet."""
-
-    def kept(self, frame: bytes) -> Kept:
-        """Return a frame in the form in which it waits to be saved."""
 
     def rest(self, start: Callable[[], RoundStart]) -> None:
         """Take note that a round is over.  start: returns the start of the next one, until that begins.
@@ -139,7 +127,7 @@ class Store(Protocol):
 class _InMemory:
     """An exchange in a MemoryStore."""
 
-    assign: Kept
+    assign: Frame
     upload: bytes
     """Empty: its receipt has come, and it is not sent any more."""
     receipted: bool
@@ -156,14 +144,12 @@ class MemoryStore:
     _start: RoundStart | None = None
     _saved_round: int | None = None
     _done: dict[tuple[int, int], _InMemory] = field(default_factory=dict)
-    keep: Callable[[bytes], Kept] = bytes
-    """Returns the frame of an Assign in the form in which it is kept."""
     _resting: Callable[[], RoundStart] | None = None
     """Returns the start of the next round, while none is going on; None: one is."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Return what a copy holds: the contents, and nothing of the device that fills the store."""
-        return {**vars(self), "_start": self.round_start(), "_resting": None, "keep": bytes}
+        return {**vars(self), "_start": self.round_start(), "_resting": None}
 
     def welcome(self) -> bytes | None:
         """Return the frame of the last Welcome."""
@@ -190,10 +176,6 @@ class MemoryStore:
     def round_start(self) -> RoundStart | None:
         """Return the start of the round that began last, or while none is going on, that of the next one."""
         return self._start if self._resting is None else self._resting()
-
-    def kept(self, frame: bytes) -> Kept:
-        """Return what `keep` makes of the frame."""
-        return self.keep(frame)
 
     def rest(self, start: Callable[[], RoundStart]) -> None:
         """Forget the start of the round that is over."""
@@ -328,10 +310,6 @@ class SqliteStore:
         with as_store_error(self._path):
             row = self._db.execute("SELECT round FROM start").fetchone()
         return int(row[0]) if row else None
-
-    def kept(self, frame: bytes) -> Kept:
-        """Return the frame."""
-        return frame
 
     def rest(self, start: Callable[[], RoundStart]) -> None:
         """Do nothing: the start that was saved last stays, with the exchanges since."""

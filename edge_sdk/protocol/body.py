@@ -6,7 +6,6 @@ packs, and once when it unpacks, and a small board has no memory for that.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeAlias, cast
@@ -47,16 +46,22 @@ def array_bytes(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
 class PackedField:
     """A value that is packed already; `pack` accepts it inside a plain value, and puts its bytes in as they are."""
 
-    parts: tuple[BodyPart, ...]
-    size_bytes: int
+    packed: bytes
     crc: int
-    """The crc32 of all parts in a row."""
+    """The crc32 of these bytes; that of a longer frame follows from it."""
+
+    def __len__(self) -> int:
+        return len(self.packed)
+
+
+def packed_field(packed: bytes) -> PackedField:
+    """Return a value that is packed already, with its checksum."""
+    return PackedField(packed, crc32(packed))
 
 
 def pack_value(plain: Any) -> PackedField:
     """Pack a plain value once, for use in many bodies."""
-    parts = tuple(joined_parts(pack(plain)))
-    return PackedField(parts, sum(map(len, parts)), functools.reduce(lambda crc, part: crc32(part, crc), parts, 0))
+    return packed_field(b"".join(joined_parts(pack(plain))))
 
 
 def packed_text(text: str) -> bytes:
@@ -88,10 +93,7 @@ def pack(plain: Any) -> list[Piece]:
 def joined_parts(pieces: Iterable[Piece]) -> Iterator[BodyPart]:
     """Yield the bytes of all pieces, to be joined."""
     for piece in pieces:
-        if isinstance(piece, PackedField):
-            yield from piece.parts
-        else:
-            yield piece
+        yield piece.packed if isinstance(piece, PackedField) else piece
 
 
 def unpack(body: memoryview, spans: list[Span], pairs: Callable[[list[tuple[Any, Any]]], Any]) -> Any:

@@ -27,6 +27,7 @@ from typing import Any, cast, get_args
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol import body, crc, schema
 from edge_sdk.protocol.body import PackedField, Piece
+from edge_sdk.protocol.frame_parts import Frame, FrameParts
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, Message
 from edge_sdk.protocol.records import record, replace
@@ -44,10 +45,14 @@ _SIGNED = 1
 _TEXT = {str}
 _COMMON, _PERSONAL, _EMPTY_MAP = b"\xa6common", b"\xa8personal", b"\x80"
 """Names of fields, and a map without entries, as msgpack packs them.  No id can hold the first two."""
-_FRONT_BYTES, _LEAST_SHARED_BYTES = 512, 64
+_FRONT_BYTES, _LEAST_COMMON_BYTES = 512, 64
 """How far from the header the common knowledge begins at most, and how long it is at least, to be decoded once."""
+_LEAST_SHARED_BYTES = 1024
+"""How long a field is at least that frames to many devices share; frames with a shorter one are joined at once."""
 _NOBODY = body.pack_value("")
 """Stands for the device's id in a message to many devices."""
+_DEVICE = body.packed_text("device")
+"""The name of the field with the device's id, as msgpack packs it."""
 _FLAGS_AT, _CRC_AT = 5, 12
 
 Sign = Callable[[bytes], bytes]
@@ -132,15 +137,28 @@ class Circular:
         plain = {**schema.to_plain(message), **packed, "device": _NOBODY}
         pieces = body.pack([_TAGS[type(message)], plain])
         at = next(place for place, piece in enumerate(pieces) if piece is _NOBODY)
-        self._before, self._after = b"".join(body.joined_parts(pieces[:at])), pieces[at + 1 :]
-        self._parts_after = tuple(body.joined_parts(self._after))
-        self._bytes_after = sum(map(len, self._parts_after))
+        at_shared = next((place for place, piece in enumerate(pieces) if _is_long(piece)), len(pieces))
+        self._before, self._rest, self._tail = (
+            b"".join(body.joined_parts(some))
+            for some in (pieces[:at], pieces[at + 1 : at_shared], pieces[at_shared + 1 :])
+        )
+        self._shared = pieces[at_shared] if at_shared < len(pieces) else None
 
-    def parts(self, device: str, stamp: Stamp) -> tuple[bytes | memoryview, ...]:
-        """Return the unsigned frame to a device with a legal id, in parts to be joined; long ones are shared."""
-        front = self._before + body.packed_text(device)
-        header = _header(len(front) + self._bytes_after, stamp, 0)
-        return (_with_checksum(header, front, *self._after), front, *self._parts_after)
+    def frame(self, device: str, stamp: Stamp) -> Frame:
+        """Return the unsigned frame to a device with a legal id; if it is long, in parts, of which one is shared."""
+        front = self._before + body.packed_text(device) + self._rest
+        if not isinstance(self._shared, PackedField):
+            return _with_checksum(_header(len(front), stamp, 0), front) + front
+        return _in_parts(front, self._shared, self._tail, stamp)
+
+
+def _is_long(piece: Piece) -> bool:
+    return isinstance(piece, PackedField) and len(piece) >= _LEAST_SHARED_BYTES
+
+
+def _in_parts(front: bytes, shared: PackedField, tail: bytes, stamp: Stamp) -> FrameParts:
+    header = _header(len(front) + len(shared) + len(tail), stamp, 0)
+    return FrameParts(_with_checksum(header, front, shared, tail) + front, shared.packed, tail)
 
 
 def seal_frame(
@@ -193,6 +211,12 @@ def _signature(sign: Sign, *parts: bytes | memoryview) -> bytes:
     return signature
 
 
+def _stamp(head: bytes) -> Stamp:
+    """Return the stamp in what begins with a header."""
+    *_, key_id, boot_epoch, sequence = HEADER.unpack_from(head)
+    return Stamp(boot_epoch, sequence, key_id)
+
+
 def _with_checksum(header: bytes, *pieces: Piece) -> bytes:
     """Return a header with the checksum of it and these pieces of the body in place of zeros."""
     return header[:_CRC_AT] + _checksum(header, *pieces).to_bytes(4, "little") + header[_CRC_AT + 4 :]
@@ -228,12 +252,27 @@ def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None 
         raise RemoteProtocolError("msgpack", f"{len(frame)} bytes do not decode: {type(error).__name__}") from None
 
 
+@record
+class _Circulated:
+    """A message to many devices, as it was decoded for one of them."""
+
+    before: bytes
+    """What stands in the body before the device's id."""
+    rest: bytes
+    """What stands between the id and what is shared."""
+    shared: PackedField
+    tail: bytes
+    limits: Limits
+    message: Message
+
+
 @dataclass(slots=True)
 class CommonKnowledge:
     """The common knowledge of the Assign that was decoded last, for many devices in one process.
 
     It is decoded and checked for the first device, and the same object for all others whose Assign brings the same
-    bytes.
+    bytes.  A frame in parts that differs from the one before in its stamp and the device's id alone is not decoded
+    again: it must be, byte for byte, the frame that its sender would make.
     """
 
     packed: bytes = b""
@@ -242,12 +281,27 @@ class CommonKnowledge:
     """What it was restored and checked for; None: it was not."""
     restored: Mapping[str, Payload] = field(default_factory=dict)
     """With the federation's transforms undone."""
+    circulated: _Circulated | None = None
+    """The message that came in parts last."""
 
-    def decode(self, frame: bytes, limits: Limits) -> Envelope:
-        """Decode an unsigned frame, as `decode` does, and raise what it raises."""
+    def decode(self, frame: Frame, limits: Limits, device: str) -> Envelope:
+        """Decode an unsigned frame to a device, as `decode` does, and raise what it raises."""
+        if isinstance(frame, bytes):
+            return self._decode(frame, limits)
+        known, text = self.circulated, body.packed_text(device)
+        if known is not None and known.limits == limits and _is_to(known, frame, text):
+            return Envelope(replace(known.message, device=device), _stamp(frame.head))
+        envelope = self._decode(bytes(frame), limits)
+        before, key, rest = frame.head[HEADER_BYTES:].partition(_DEVICE + text)
+        if key and key not in rest and not frame.head[_FLAGS_AT]:
+            shared = body.packed_field(frame.middle)
+            self.circulated = _Circulated(before + _DEVICE, rest, shared, frame.tail, limits, envelope.message)
+        return envelope
+
+    def _decode(self, frame: bytes, limits: Limits) -> Envelope:
         begin = frame.find(_COMMON, HEADER_BYTES, HEADER_BYTES + _FRONT_BYTES) + len(_COMMON)
         end = frame.rfind(_PERSONAL)
-        if begin < len(_COMMON) or end - begin < _LEAST_SHARED_BYTES:
+        if begin < len(_COMMON) or end - begin < _LEAST_COMMON_BYTES:
             return decode(frame, limits)
         if end - begin != len(self.packed) or not frame.startswith(self.packed, begin):
             envelope = decode(frame, limits)
@@ -265,6 +319,14 @@ class CommonKnowledge:
         stamp, _ = open_frame(frame, limits)
         plain = body.unpack_short(b"".join((frame[HEADER_BYTES:begin], _EMPTY_MAP, frame[end:])), _fields)
         return Envelope(replace(cast("Assign", _message(plain)), common=self.decoded), stamp)
+
+
+def _is_to(known: _Circulated, frame: FrameParts, packed_device: bytes) -> bool:
+    """Whether a frame is the one that brings a known message to another device."""
+    shared, head, front = known.shared, frame.head, known.before + packed_device + known.rest
+    if len(head) != HEADER_BYTES + len(front) or frame.middle != shared.packed or frame.tail != known.tail:
+        return False
+    return head == _in_parts(front, shared, known.tail, _stamp(head)).head and len(frame) <= known.limits.frame_bytes
 
 
 def _is_one_value(frame: bytes, begin: int, end: int, limits: Limits) -> bool:
@@ -331,9 +393,7 @@ def _checksum(blank_header: bytes, *pieces: Piece) -> int:
     sum_ = crc.crc32(blank_header)
     for piece in pieces:
         sum_ = (
-            crc.crc32_combine(sum_, piece.crc, piece.size_bytes)
-            if isinstance(piece, PackedField)
-            else crc.crc32(piece, sum_)
+            crc.crc32_combine(sum_, piece.crc, len(piece)) if isinstance(piece, PackedField) else crc.crc32(piece, sum_)
         )
     return sum_
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.records import record
 
 
@@ -22,9 +23,15 @@ class Incoming:
     """A frame that arrived."""
 
     topic: str
-    frame: bytes
+    content: Frame
+    """The frame: bytes, or parts where sender and receiver are in one process."""
     acknowledge: Callable[[], None] = _do_nothing
     """Call it when the broker may delete the frame; may be called from any thread."""
+
+    @property
+    def frame(self) -> bytes:
+        """The frame, in one piece."""
+        return bytes(self.content)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +113,7 @@ class Transport(Protocol):
         May be called again after `close`; events of before are gone then.
         """
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
+    def send(self, topic: str, frame: Frame, *, retain: bool = False, answered: bool = False) -> None:
         """Queue a frame for sending; `retain` asks the broker to keep it for later subscribers.
 
         answered: whether the layer above waits for an answer, and sends the frame again if none comes: the broker need

@@ -18,6 +18,7 @@ from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, Hello, Message, Receipt, Upload, Welcome
 from edge_sim.fleet.hardware import Hardware
@@ -81,10 +82,11 @@ class Resumption:
 
     # -- frames -----------------------------------------------------------------------------------------------------
 
-    def heard(self, frame: bytes) -> None:
+    def heard(self, sent: Frame) -> None:
         """Take a frame that is sent again out of the record's counts."""
         if self._listened:
             return
+        frame = bytes(sent)
         message = codec.decode(frame, _ANY_SIZE).message
         device = getattr(message, "device", "")
         again = self._repeats(message, device)
@@ -93,8 +95,9 @@ class Resumption:
         elif again:
             self._take_out("down", device, frame, message.down if isinstance(message, Assign) else {})
 
-    def arrived(self, frame: bytes) -> None:
+    def arrived(self, came: Frame) -> None:
         """Take a frame out that the coordinator has counted just now, in the same round."""
+        frame = bytes(came)
         copies = self._on_its_way.get(frame)
         if copies and copies.popleft():
             self._take_out("up", getattr(codec.decode(frame, _ANY_SIZE).message, "device", ""), frame, {})

@@ -28,6 +28,7 @@ from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.codec import CommonKnowledge
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.records import replace
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
@@ -305,7 +306,7 @@ class VirtualCoordinator:
         self._fleet, self._hub, self._clock, self._observer = fleet, hub, clock, observer
         self._public_server = public_server
         self.powered = True
-        self.on_counted: Callable[[bytes], None] = lambda _frame: None
+        self.on_counted: Callable[[Frame], None] = lambda _frame: None
         """Called with each frame that the server has counted."""
         self._start(ledger, begun_s, unclosed)
 
@@ -360,7 +361,7 @@ class VirtualCoordinator:
         while (event := self._transport.poll(0.0)) is not None:
             self.server.handle(event, now_s)
             if isinstance(event, Incoming):
-                self.on_counted(event.frame)
+                self.on_counted(event.content)
         self.server.flush(now_s)
         self.server.tick(now_s)
 
@@ -432,9 +433,6 @@ class VirtualDevice:
         self.connect()
 
     def _start(self, store: Store | None) -> None:
-        store = store or MemoryStore()
-        if isinstance(store, MemoryStore):
-            store.keep = self._hub.splicers["task"].spliced
         self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self.hardware.transfer_s)
         self.agent: Agent = self._agent_type(
             federation=self._federation,
@@ -444,7 +442,7 @@ class VirtualDevice:
             data=self.device.data,
             public=self.device.public if self._cache is None else None,
             public_cache=self._cache,
-            state=store,
+            state=store or MemoryStore(),
             board=self.device.kit.board_name,
             disclose_classes=True,
             privacy=self.device.kit.budget,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport, Publication
 from edge_sim.clock.clock import VirtualClock
 
@@ -26,7 +27,7 @@ class HalfHub(Hub):
         if isinstance(self.clock, VirtualClock):
             self.clock.at(time_s, restarted, next(self._places))
 
-    def publish(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
+    def publish(self, sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
         """Deliver a frame here, and keep it for the others."""
         given = self.published(sender, topic, frame, retain=retain)
         self._outgoing.append(given)

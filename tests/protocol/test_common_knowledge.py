@@ -9,6 +9,7 @@ import pytest
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import CommonKnowledge, Limits, Stamp
+from edge_sdk.protocol.frame_parts import FrameParts
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign, Receipt
 
@@ -53,7 +54,7 @@ def test_each_device_gets_its_message_and_all_share_the_knowledge(size):
     found = []
     for number, message in enumerate(messages):
         frame = codec.encode(message, Stamp(3, number))
-        found.append(known.decode(frame, LIMITS))
+        found.append(known.decode(frame, LIMITS, "a"))
         same(found[-1], codec.decode(frame, LIMITS))
     assert all(each.message.common is found[0].message.common for each in found)
 
@@ -63,7 +64,7 @@ def test_other_knowledge_is_decoded_anew(size):
     known = CommonKnowledge()
     for seed in (0, 1, 0):
         frame = codec.encode(assign("a", size, seed=seed))
-        same(known.decode(frame, LIMITS), codec.decode(frame, LIMITS))
+        same(known.decode(frame, LIMITS, "a"), codec.decode(frame, LIMITS))
 
 
 def test_other_messages_are_decoded_as_ever():
@@ -71,19 +72,19 @@ def test_other_messages_are_decoded_as_ever():
     receipt = Receipt(federation="f", device="d", round=1, exchange=0, verdict="accepted")
     for message in (assign("a", 50), receipt, Assign(federation="f", device="a", round=1, exchange=0)):
         frame = codec.encode(message)
-        assert type(known.decode(frame, LIMITS).message) is type(message)
+        assert type(known.decode(frame, LIMITS, "a").message) is type(message)
 
 
 @pytest.mark.parametrize("at", [4, 14, 30, 60, 200, -1])
 def test_damage_is_noticed_in_every_frame(at):
     known = CommonKnowledge()
     frames = [codec.encode(assign(device, 5000)) for device in ("a", "b")]
-    known.decode(frames[0], LIMITS)
+    known.decode(frames[0], LIMITS, "a")
     damaged = bytearray(frames[1])
     damaged[at] ^= 1
     with pytest.raises(RemoteProtocolError):
-        known.decode(bytes(damaged), LIMITS)
-    known.decode(frames[1], LIMITS)
+        known.decode(bytes(damaged), LIMITS, "b")
+    known.decode(frames[1], LIMITS, "b")
 
 
 def checked(frame):
@@ -97,13 +98,13 @@ def checked(frame):
 def test_a_broken_end_with_its_checksum_is_refused_as_in_every_frame():
     known = CommonKnowledge()
     frames = [codec.encode(assign(device, 5000)) for device in ("a", "b")]
-    known.decode(frames[0], LIMITS)
+    known.decode(frames[0], LIMITS, "a")
     at = frames[1].rindex(b"personal") + len(b"personal")
     broken = checked(frames[1][:at] + b"\xc1" + frames[1][at + 1 :])  # a byte that is no value of msgpack
-    for decode in (codec.decode, known.decode):
+    for decode in (codec.decode, lambda *given: known.decode(*given, "b")):
         with pytest.raises(RemoteProtocolError):
             decode(broken, LIMITS)
-    assert known.decode(checked(frames[1]), LIMITS).message.device == "b"
+    assert known.decode(checked(frames[1]), LIMITS, "b").message.device == "b"
 
 
 def test_personal_knowledge_that_looks_like_a_field_name_misleads_nobody():
@@ -113,4 +114,63 @@ def test_personal_knowledge_that_looks_like_a_field_name_misleads_nobody():
     values[~np.isfinite(values)] = 0
     for device in ("a", "b", "c"):
         frame = codec.encode(assign(device, 4096, personal=Weights(values=values, layout=bytes(16))))
-        same(known.decode(frame, LIMITS), codec.decode(frame, LIMITS))
+        same(known.decode(frame, LIMITS, "a"), codec.decode(frame, LIMITS))
+
+
+# -- frames in parts ------------------------------------------------------------------------------------------------
+
+CALLED = ("a", "device", "device-" + "7" * 29)
+
+
+def in_parts(size=5000, *, seed=0, federation="f", ids=CALLED, **fields):
+    message = dataclasses.replace(assign("x", size, seed=seed), federation=federation, **fields)
+    circular = codec.Circular(dataclasses.replace(message, common={}), {"common": codec.pack_field(message, "common")})
+    return [circular.frame(device, Stamp(7, number)) for number, device in enumerate(ids)]
+
+
+@pytest.mark.parametrize("federation", ["f", "device"])
+def test_a_frame_in_parts_gives_the_message_of_its_bytes(federation, monkeypatch):
+    known, whole, decode = CommonKnowledge(), [], CommonKnowledge._decode
+    monkeypatch.setattr(CommonKnowledge, "_decode", lambda *given: whole.append(given) or decode(*given))
+    for seed in (0, 1):
+        frames = in_parts(seed=seed, federation=federation)
+        found = [known.decode(frame, LIMITS, device) for frame, device in zip(frames, CALLED, strict=True)]
+        for envelope, frame in zip(found, frames, strict=True):
+            same(envelope, codec.decode(bytes(frame), LIMITS))
+        assert all(each.message.common is found[0].message.common for each in found)
+        assert known.decoded is found[0].message.common
+    assert len(whole) == 2 if federation == "f" else 6  # the last one's name does not tell where the id stands
+
+
+def changed(frame, part, at):
+    """Return the frame with a bit of one part changed."""
+    damaged = bytearray(getattr(frame, part))
+    damaged[at] ^= 1
+    return dataclasses.replace(frame, **{part: bytes(damaged)})
+
+
+@pytest.mark.parametrize(
+    ("part", "at"), [("head", each) for each in (4, 5, 8, 14, 50, 70, -1)] + [("middle", 99), ("tail", -1)]
+)
+def test_damage_is_noticed_in_every_part(part, at):
+    known, frames = CommonKnowledge(), in_parts()
+    known.decode(frames[0], LIMITS, CALLED[0])
+    with pytest.raises(RemoteProtocolError):
+        known.decode(changed(frames[1], part, at), LIMITS, CALLED[1])
+    assert known.decode(frames[1], LIMITS, CALLED[1]).message.device == CALLED[1]
+
+
+def test_a_frame_to_another_device_stays_one_to_another_device():
+    known, frames = CommonKnowledge(), in_parts()
+    known.decode(frames[0], LIMITS, CALLED[0])
+    assert known.decode(frames[1], LIMITS, CALLED[2]).message.device == CALLED[1]
+    cut = FrameParts(frames[2].head[:-3], frames[2].head[-3:] + frames[2].middle, frames[2].tail)
+    assert known.decode(cut, LIMITS, CALLED[2]).message.device == CALLED[2]
+
+
+def test_a_frame_in_parts_obeys_the_limits():
+    known, frames = CommonKnowledge(), in_parts(ids=("a", "b" * 30))
+    limits = Limits(len(frames[0]), 2**23)
+    known.decode(frames[0], limits, "a")
+    with pytest.raises(RemoteProtocolError):
+        known.decode(frames[1], limits, "b" * 30)

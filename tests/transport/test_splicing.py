@@ -7,11 +7,12 @@ import pytest
 
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Circular, Stamp
+from edge_sdk.protocol.frame_parts import FrameParts
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Hub
-from edge_sdk.transport.memory.splicing import LEAST_BYTES, Spliced, Splicer
+from edge_sdk.transport.memory.splicing import LEAST_BYTES, Splicer
 from edge_sim.clock.clock import VirtualClock
 
 SIZE = 3 * LEAST_BYTES
@@ -25,7 +26,7 @@ def assigns(seed, devices=4, size=SIZE):
         dataclasses.replace(one, common={"w": Weights(values=values, layout=bytes(16))}), "common"
     )
     circular = Circular(one, {"common": common})
-    return [b"".join(circular.parts("d" * (each + 1), Stamp(1, each))) for each in range(devices)]
+    return [bytes(circular.frame("d" * (each + 1), Stamp(1, each))) for each in range(devices)]
 
 
 def test_frames_of_one_exchange_share_their_middle():
@@ -33,7 +34,7 @@ def test_frames_of_one_exchange_share_their_middle():
     kept = [splicer.spliced(frame) for frame in frames]
     assert [bytes(each) for each in kept] == frames
     assert [len(each) for each in kept] == [len(frame) for frame in frames]
-    spliced = [each for each in kept if isinstance(each, Spliced)]
+    spliced = [each for each in kept if isinstance(each, FrameParts)]
     assert len(spliced) == len(frames) - 1  # the first one met nothing like it
     assert len({id(each.middle) for each in spliced}) == 1
     assert len(spliced[0].middle) > SIZE - 4096

@@ -20,10 +20,11 @@ from typing import NamedTuple, Protocol
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import HEADER_BYTES
+from edge_sdk.protocol.frame_parts import Frame, FrameParts, beginning
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Screen, TransportEvent, Will
 from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 from edge_sdk.transport.memory.fault_draws import FaultDraws
-from edge_sdk.transport.memory.splicing import LEAST_BYTES, Spliced, Splicer
+from edge_sdk.transport.memory.splicing import LEAST_BYTES, Splicer
 from edge_sdk.transport.memory.subscriptions import SubscriptionTree
 
 
@@ -73,7 +74,7 @@ class Publication(NamedTuple):
     sender: str
     """The sender's client id."""
     topic: str
-    frame: bytes | Spliced
+    frame: Frame
     retain: bool
     up_s: float
     """Seconds on the sender's link."""
@@ -90,12 +91,12 @@ class Hub:
         self._subscriptions: SubscriptionTree[MemoryTransport] = SubscriptionTree()
         self._subscribers: dict[str, tuple[MemoryTransport, ...]] = {}
         """A cache by topic, valid until any subscription changes."""
-        self._retained: dict[str, bytes | Spliced] = {}
+        self._retained: dict[str, Frame] = {}
         self.down = False
         """Whether the broker itself is down."""
         self.splicers: defaultdict[str, Splicer] = defaultdict(Splicer)
         """What long frames share while they are on their way, by the last level of their topic."""
-        self.on_publish: Callable[[bytes], None] = lambda _frame: None
+        self.on_publish: Callable[[Frame], None] = lambda _frame: None
         """Called with each frame that is published."""
         self.fault_counts: Counter[str] = Counter()
         """How often each of the faults has happened."""
@@ -115,12 +116,12 @@ class Hub:
             old.close()
         self._clients[client.client_id] = client
 
-    def publish(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
+    def publish(self, sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
         """Deliver a frame to all subscribers; an empty retained frame deletes the retained one of its topic."""
         self.on_publish(frame)
         self.accept(self.published(sender, topic, frame, retain=retain))
 
-    def published(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> Publication:
+    def published(self, sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> Publication:
         """Return a frame as it leaves its sender now; the time on the sender's link is counted."""
         up_s, now_s = sender.transfer_s(len(frame), up=True), self.now_s
         sender.note_transfer(topic, frame, now_s + up_s)
@@ -240,27 +241,18 @@ class Hub:
         """The time of the clock; without one 0."""
         return self.clock.now_s if self.clock else 0.0
 
-    def _deliver(self, client: MemoryTransport, topic: str, frame: bytes | Spliced, arrival_s: float) -> None:
+    def _deliver(self, client: MemoryTransport, topic: str, frame: Frame, arrival_s: float) -> None:
         if self.clock is None:
             client.push(Incoming(topic, bytes(frame)))
         else:
-            kept = self.spliced(topic, frame)
-            event = _Arrived(topic, kept) if isinstance(kept, Spliced) else Incoming(topic, kept)
+            event = Incoming(topic, self.spliced(topic, frame))
             self.clock.at(arrival_s, lambda: client.arrive(event))
 
-    def spliced(self, topic: str, frame: bytes | Spliced) -> bytes | Spliced:
+    def spliced(self, topic: str, frame: Frame) -> Frame:
         """Return a frame, or if it is long and like the one before of this kind, the frame with a shared middle."""
-        if len(frame) < LEAST_BYTES or isinstance(frame, Spliced):
+        if isinstance(frame, FrameParts) or len(frame) < LEAST_BYTES:
             return frame
         return self.splicers[topic.rpartition("/")[2]].spliced(frame)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Arrived:
-    """A long frame that waits to be polled, and is put together then."""
-
-    topic: str
-    frame: Spliced
 
 
 class MemoryTransport:
@@ -270,7 +262,7 @@ class MemoryTransport:
         """number: how many clients were linked to the hub before."""
         self._hub, self.client_id, self.transfer_s, self.number = hub, client_id, transfer_s, number
         self._subscriptions: tuple[str, ...] = ()
-        self._inbox: deque[TransportEvent | _Arrived] = deque()
+        self._inbox: deque[TransportEvent] = deque()
         self.will: Will | None = None
         self.online = False
         self._connect_called, self._closed = False, False
@@ -302,25 +294,25 @@ class MemoryTransport:
         self.push(Connected())
         self._hub.send_retained(self)
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
+    def send(self, topic: str, frame: Frame, *, retain: bool = False, answered: bool = False) -> None:
         """Publish a frame, or drop it while offline.  Raises LocalProtocolError for what is not bytes."""
         del answered  # there is no broker that could acknowledge it
-        if not isinstance(frame, bytes):
+        if not isinstance(frame, (bytes, FrameParts)):
             raise LocalProtocolError(f"{topic}: a frame is bytes, not {type(frame).__name__}")
         if self.online and not self._transfers_already(topic, frame):
             self._hub.publish(self, topic, frame, retain=retain)
 
-    def note_transfer(self, topic: str, frame: bytes, until_s: float) -> None:
+    def note_transfer(self, topic: str, frame: Frame, until_s: float) -> None:
         """Take note that the link is busy with a frame."""
         if len(frame) > CHUNK_BYTES and until_s > self._hub.now_s:
-            self._transfers[topic] = frame[:HEADER_BYTES], len(frame), until_s
+            self._transfers[topic] = beginning(frame, HEADER_BYTES), len(frame), until_s
 
-    def _transfers_already(self, topic: str, frame: bytes) -> bool:
+    def _transfers_already(self, topic: str, frame: Frame) -> bool:
         """Whether the link is still busy with this very frame."""
         if self._hub.clock is None or len(frame) <= CHUNK_BYTES or topic not in self._transfers:
             return False
         header, length, until_s = self._transfers[topic]
-        return self._hub.now_s < until_s and length == len(frame) and frame.startswith(header)
+        return self._hub.now_s < until_s and length == len(frame) and header == beginning(frame, HEADER_BYTES)
 
     def accept_up_to(self, frame_bytes: int) -> None:
         """Do nothing: frames are never in chunks here, and decoding checks their length."""
@@ -331,7 +323,7 @@ class MemoryTransport:
     def poll(self, timeout_s: float) -> TransportEvent | None:
         """Return the next event, or None if there is none within `timeout_s` seconds of real time."""
         if self._inbox:
-            return self._next()
+            return self._inbox.popleft()
         if timeout_s <= 0:
             return None
         end_s = time.monotonic() + timeout_s
@@ -340,11 +332,7 @@ class MemoryTransport:
             if left_s <= 0:
                 return None
             time.sleep(min(left_s, 0.001))
-        return self._next()
-
-    def _next(self) -> TransportEvent:
-        event = self._inbox.popleft()
-        return Incoming(event.topic, bytes(event.frame)) if isinstance(event, _Arrived) else event
+        return self._inbox.popleft()
 
     def close(self) -> None:
         """Go offline until `connect` is called again, and end the subscriptions."""
@@ -356,12 +344,12 @@ class MemoryTransport:
         """Whether a frame on this topic would reach this client now."""
         return self.online and any(topics.matches(pattern, topic) for pattern in self._subscriptions)
 
-    def arrive(self, event: Incoming | _Arrived) -> None:
+    def arrive(self, event: Incoming) -> None:
         """Deliver a frame after its transfer time; it is lost if this client is offline by now."""
         if self.online:
             self.push(event)
 
-    def push(self, event: TransportEvent | _Arrived) -> None:
+    def push(self, event: TransportEvent) -> None:
         """Queue an event for `poll`."""
         self._inbox.append(event)
         self.on_event()

@@ -6,7 +6,7 @@ A simulation holds thousands of them at once: on their way, and with each device
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from edge_sdk.protocol.frame_parts import FrameParts
 
 LEAST_BYTES = 16 * 1024
 """Shorter frames are kept as they are."""
@@ -14,21 +14,6 @@ _EDGE_BYTES = 1024
 """What is kept of each frame itself, at either end: header, ids and short fields."""
 _PROBES, _PROBE_BYTES = 8, 32
 """How many pieces of two frames are compared before a middle is copied, and how long each is."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Spliced:
-    """A frame in three parts, of which the middle may be shared."""
-
-    head: bytes
-    middle: bytes
-    tail: bytes
-
-    def __len__(self) -> int:
-        return len(self.head) + len(self.middle) + len(self.tail)
-
-    def __bytes__(self) -> bytes:
-        return b"".join((self.head, self.middle, self.tail))
 
 
 class Splicer:
@@ -39,7 +24,7 @@ class Splicer:
         """The last frame that shared nothing; its length may differ from that of the next one by that of an id."""
         self._middle = b""
 
-    def spliced(self, frame: bytes) -> bytes | Spliced:
+    def spliced(self, frame: bytes) -> bytes | FrameParts:
         """Return a frame, or if it is long and like the one before, the frame with a shared middle."""
         if len(frame) < LEAST_BYTES:
             return frame
@@ -51,7 +36,7 @@ class Splicer:
                 return frame
             begin, self._last = _EDGE_BYTES, b""
             self._middle = frame[begin:end]
-        return Spliced(frame[:begin], self._middle, frame[end:])
+        return FrameParts(frame[:begin], self._middle, frame[end:])
 
 
 def _alike(one: bytes, other: bytes) -> bool:

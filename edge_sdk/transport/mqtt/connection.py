@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from edge_sdk.errors import LocalProtocolError
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.transport.base import Screen, TransportEvent, Will
 from edge_sdk.transport.chunks.assembly import Reassembly
 from edge_sdk.transport.mqtt import reasons
@@ -139,7 +140,7 @@ class ReconnectingTransport:
         self._thread = threading.Thread(target=self._run, name=f"mqtt-{self._settings.client_id}", daemon=True)
         self._thread.start()
 
-    def send(self, topic: str, frame: bytes, *, retain: bool = False, answered: bool = False) -> None:
+    def send(self, topic: str, frame: Frame, *, retain: bool = False, answered: bool = False) -> None:
         """Queue a frame for sending; without a connection it is dropped.
 
         It is sent with QoS 0 if it is `answered` and short, and the link calm: on its first connection, or on one that
@@ -150,6 +151,7 @@ class ReconnectingTransport:
         """
         if not topic or "+" in topic or "#" in topic:
             raise LocalProtocolError(f"cannot send to topic {topic!r}: it is empty or has a wildcard")
+        frame = bytes(frame)
         most_bytes = self._send_queue.chunk_bytes if retain else self._max_frame_bytes
         if len(frame) > most_bytes:
             kind = "retained frame" if retain else "frame"

@@ -1,0 +1,33 @@
+"""Frames in parts, one of which many frames may have in common: it is in memory once, and compared by identity."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FrameParts:
+    """A frame in three parts, of which the middle may be shared; `bytes` puts them together."""
+
+    head: bytes
+    """It begins with the whole header of the frame."""
+    middle: bytes
+    tail: bytes = b""
+
+    def __len__(self) -> int:
+        return len(self.head) + len(self.middle) + len(self.tail)
+
+    def __bytes__(self) -> bytes:
+        return b"".join((self.head, self.middle, self.tail))
+
+    def __reduce__(self) -> tuple[type[FrameParts], tuple[bytes, bytes, bytes]]:
+        return FrameParts, (self.head, self.middle, self.tail)
+
+
+Frame: TypeAlias = bytes | FrameParts
+
+
+def beginning(frame: Frame, count: int) -> bytes:
+    """Return the first bytes of a frame, no more than its header has."""
+    return (frame if isinstance(frame, bytes) else frame.head)[:count]
