@@ -23,6 +23,7 @@ from edge_sdk.methods.requests import Request
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.messages import Hello, Message
 from edge_sdk.transport.memory.hub import Faults, MemoryTransport
 from edge_sim.clock.clock import VirtualClock
@@ -186,8 +187,8 @@ class Run(FinishedRun, VirtualFleet):
     def _listen(self, heard: Callable[[Message, int], None]) -> None:
         publish = self.hub.publish
 
-        def listen(sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
-            heard(codec.decode(frame, Limits(2**24, 2**24)).message, len(frame))
+        def listen(sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
+            heard(codec.decode(bytes(frame), Limits(2**24, 2**24)).message, len(frame))
             publish(sender, topic, frame, retain=retain)
 
         self.hub.publish = listen  # type: ignore[method-assign]  # what a tap is

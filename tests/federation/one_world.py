@@ -16,6 +16,7 @@ from coordinator.serving.server import Server
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.registry import load_method
 from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.messages import FederationSpec, Message, TrainSpec
 from edge_sdk.transport.memory.hub import Hub
 
@@ -42,10 +43,10 @@ class World:
         self.frames: list[tuple[str, bytes]] = []
         publish = self.hub.publish
 
-        def listen(sender, topic: str, frame: bytes, *, retain: bool) -> None:
+        def listen(sender, topic: str, frame: Frame, *, retain: bool) -> None:
             with contextlib.suppress(RemoteProtocolError):
-                self.sent.append((topic, codec.decode(frame).message))
-                self.frames.append((topic, frame))
+                self.sent.append((topic, codec.decode(bytes(frame)).message))
+                self.frames.append((topic, bytes(frame)))
             publish(sender, topic, frame, retain=retain)
 
         self.hub.publish = listen  # type: ignore[method-assign]  # what a tap is

@@ -15,6 +15,7 @@ from coordinator.report.summary import summary
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.models.base import FitReport
 from edge_sdk.protocol import topics
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.messages import Bye, Receipt, Upload
 from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleet
@@ -93,9 +94,9 @@ def test_what_was_withheld_survives_a_restart_of_either_side(pictures: Path, met
     runs_away(cut, (1,))
     publish, cuts = cut.hub.publish, []
 
-    def listen(sender: object, topic: str, frame: bytes, *, retain: bool) -> None:
+    def listen(sender: object, topic: str, frame: Frame, *, retain: bool) -> None:
         publish(sender, topic, frame, retain=retain)
-        if topic == topics.up("tiny", HOT, "upd") and not cuts and b"the loss was nan" in frame:
+        if topic == topics.up("tiny", HOT, "upd") and not cuts and b"the loss was nan" in bytes(frame):
             cuts.append(cut.clock.now_s)
             cut.power_cut(HOT, cut.clock.now_s, 0.5)
             cut.power_cut("coordinator", cut.clock.now_s + 1e-4, 0.7)
@@ -114,9 +115,9 @@ def test_another_run_does_not_sit_out_the_round_that_diverged_in_the_last_one(pi
     store = first.devices[2].agent.store
     publish, left = first.hub.publish, []
 
-    def listen(sender: object, topic: str, frame: bytes, *, retain: bool) -> None:
+    def listen(sender: object, topic: str, frame: Frame, *, retain: bool) -> None:
         publish(sender, topic, frame, retain=retain)
-        if topic == topics.up("tiny", HOT, "upd") and not left and b"the loss was nan" in frame:
+        if topic == topics.up("tiny", HOT, "upd") and not left and b"the loss was nan" in bytes(frame):
             left.append(copy.deepcopy(store))
 
     first.hub.publish = listen

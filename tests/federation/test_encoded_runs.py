@@ -18,6 +18,7 @@ from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.protocol import codec, schema, topics
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import Assign, Hello, Upload, Welcome
 from edge_sdk.protocol.quantised import Quantised
@@ -162,9 +163,9 @@ def speak_only_f32(run: fleets.Run, *devices: str) -> None:
     """Take the encodings out of what these devices say of themselves."""
     publish = run.hub.publish
 
-    def older(sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
+    def older(sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
         if sender.client_id in devices and topic.endswith("/hello"):
-            said = codec.decode(frame)
+            said = codec.decode(bytes(frame))
             frame = codec.encode(replace(said.message, encodings=()), said.stamp)
         publish(sender, topic, frame, retain=retain)
 

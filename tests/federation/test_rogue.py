@@ -16,6 +16,7 @@ from coordinator.record import run_record
 from coordinator.report.summary import summary
 from edge_sdk.protocol import codec, schema, topics
 from edge_sdk.protocol.codec import HEADER_BYTES
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.knowledge import ClassRows, PublicLogits
 from edge_sdk.protocol.messages import (
     Assign,
@@ -231,9 +232,9 @@ def test_an_old_upload_again(rogue: Rogue, clean: fleets.Run) -> None:
     heard: list[bytes] = []
     publish = rogue.run.hub.publish
 
-    def listen(sender, topic: str, frame: bytes, *, retain: bool) -> None:
+    def listen(sender, topic: str, frame: Frame, *, retain: bool) -> None:
         if topic == topics.up("tiny", "device-00", "upd"):
-            heard.append(frame)
+            heard.append(bytes(frame))
         publish(sender, topic, frame, retain=retain)
 
     rogue.run.hub.publish = listen

@@ -15,6 +15,7 @@ from coordinator.serving import membership
 from coordinator.serving.devices import versions
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.messages import CoordinatorStatus, Hello, Message, Refusal
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.transport.base import Connected, Incoming
@@ -45,8 +46,8 @@ def with_old_device(run: fleets.Run, change: Callable[[Message], Message] = olde
     """Let one device send what an older version would; returns the tags that are sent to it."""
     publish, sent = run.hub.publish, set()
 
-    def listen(sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
-        envelope = codec.decode(frame, Limits(2**24, 2**24))
+    def listen(sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
+        envelope = codec.decode(bytes(frame), Limits(2**24, 2**24))
         if topics.sender(topic) == OLD:
             frame = codec.encode(change(envelope.message), envelope.stamp)
         elif f"/dn/{OLD}/" in topic:

@@ -20,6 +20,7 @@ from edge_sdk.identity.crypto_keys import new_signing_key
 from edge_sdk.identity.signatures import FrameSigner, Role
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import HEADER_BYTES, SIGNATURE_BYTES, Limits
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.transport.memory.hub import MemoryTransport
 
 Sent = tuple[str, bytes]
@@ -67,9 +68,9 @@ def record(run: fleets.Run) -> list[Sent]:
     sent: list[Sent] = []
     publish = run.hub.publish
 
-    def listen(sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
+    def listen(sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
         if sender.client_id != ROGUE:
-            sent.append((topic, frame))
+            sent.append((topic, bytes(frame)))
         publish(sender, topic, frame, retain=retain)
 
     run.hub.publish = listen  # type: ignore[method-assign]  # as a tap
@@ -167,7 +168,7 @@ class HostileBroker:
         self._devices = run.fleet.federation.roster
         run.hub.publish = self.publish  # type: ignore[method-assign]  # the broker is hostile
 
-    def publish(self, sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
+    def publish(self, sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
         rng, clock = self._rng, self._run.clock
         if clock.now_s > CALM_AFTER_S:
             self._publish(sender, topic, frame, retain=retain)
@@ -182,7 +183,7 @@ class HostileBroker:
             make = rng.choice([*TAMPERED.values()])
             where = elsewhere(old_topic, rng, self._devices) if rng.random() < 0.3 else old_topic
             self._publish(sender, where, make(old, rng), retain=rng.random() < 0.3)
-        self._old.append((topic, frame))
+        self._old.append((topic, bytes(frame)))
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,7 @@ from edge_sdk.identity.sealing import TAG_BYTES, Sealing, padded_bytes
 from edge_sdk.identity.signatures import FrameSigner, Key, Role, key_id, verifier
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import CONTROL_LIMITS, HEADER_BYTES, SIGNATURE_BYTES
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.messages import Bye
 from edge_sdk.transport.memory.hub import MemoryTransport
 
@@ -167,8 +168,8 @@ def tapped(run: fleets.Run) -> list[tuple[str, bytes]]:
     sent: list[tuple[str, bytes]] = []
     publish = run.hub.publish
 
-    def listen(sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
-        sent.append((topic, frame))
+    def listen(sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
+        sent.append((topic, bytes(frame)))
         publish(sender, topic, frame, retain=retain)
 
     run.hub.publish = listen  # type: ignore[method-assign]  # as a tap

@@ -17,6 +17,7 @@ from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.privacy.release import GRID, NOTHING_PROMISED, Guarantee, contributions, means_of, sums_by_class
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.memory.hub import MemoryTransport
 from edge_sim.config import settings
@@ -96,9 +97,9 @@ def test_no_record_is_in_what_a_device_sends(pictures: Path, method: str) -> Non
     frames: list[bytes] = []
     publish = run.hub.publish
 
-    def listen(sender: MemoryTransport, topic: str, frame: bytes, *, retain: bool) -> None:
+    def listen(sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
         if "/up/" in topic:
-            frames.append(frame)
+            frames.append(bytes(frame))
         publish(sender, topic, frame, retain=retain)
 
     run.hub.publish = listen  # type: ignore[method-assign]  # what a tap is

@@ -16,6 +16,7 @@ from seeds import SEEDS, seeded
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.messages import Assign, Bye, Hello, PublicBlock, PublicRequest, Upload, Welcome
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config import settings
@@ -215,8 +216,8 @@ def test_a_set_that_never_comes_whole_is_given_up_and_nobody_waits(tmp_path: Pat
     run = fleets.Run(fleet, caches=tmp_path)
     publish = run.hub.publish
 
-    def spoil(sender: Any, topic: str, frame: bytes, *, retain: bool) -> None:
-        message = codec.decode(frame, codec.Limits(2**24, 2**24)).message
+    def spoil(sender: Any, topic: str, frame: Frame, *, retain: bool) -> None:
+        message = codec.decode(bytes(frame), codec.Limits(2**24, 2**24)).message
         if isinstance(message, PublicBlock) and message.device == "device-02" and message.index == 7:
             frame = codec.encode(dataclasses.replace(message, data=bytes(len(message.data))), Stamp(1, 1))
         publish(sender, topic, frame, retain=retain)

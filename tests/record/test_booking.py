@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.protocol import topics
+from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Message, Receipt, Upload
 from edge_sim.config import settings
 from edge_sim.fleet.fleet import Device
@@ -231,7 +232,7 @@ def test_bytes_of_duplicates_count(pictures: Path) -> None:
     heard: list[bytes] = []
     publish, where = run.hub.publish, topics.up("tiny", "device-00", "upd")
 
-    def again(sender: object, topic: str, frame: bytes, *, retain: bool) -> None:
+    def again(sender: object, topic: str, frame: Frame, *, retain: bool) -> None:
         publish(sender, topic, frame, retain=retain)  # type: ignore[arg-type]  # a transport
         if topic == where and not heard:
             heard.append(frame)
