@@ -56,14 +56,6 @@ def check_logits(spec: ModelSpec, logits: Floats, samples: int) -> None:
         raise ModelError(f"the model gave {np.shape(logits)} for {count}, expected ({samples}, {spec.classes})")
 
 
-def changes_input(name: str) -> ModelError:
-    """The error of a model that writes into the samples that it is given; name: of the model."""
-    return ModelError(
-        f"model {name!r}: the net writes into its input, and so would change the samples in memory: let it begin "
-        "with a copy (x = x.clone()), or leave inplace=True out of what its input reaches first"
-    )
-
-
 def check_weights(spec: ModelSpec, values: Floats) -> None:
     """Raise ModelError unless `values` are all of the model's trainable scalars."""
     if values.shape != (spec.parameters,):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from edge_sdk.errors import ModelError
-from edge_sdk.models.checks import changes_input, check_width
+from edge_sdk.models.checks import check_width
 
 Tap: TypeAlias = Callable[[Tensor], "tuple[Tensor, Tensor]"]
 """Maps a batch to the logits (n, k) and the features (n, d) of its samples, in one forward pass."""
@@ -168,7 +168,10 @@ def _run_zero(
         told = " ".join(str(error).split())  # in one line
         raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}") from error
     if zero._version:  # noqa: SLF001  # torch has no other word for it
-        raise changes_input(name)
+        raise ModelError(
+            f"model {name!r}: the net writes into its input, and so would change the samples in memory: let it begin "
+            "with a copy (x = x.clone()), or leave inplace=True out of what its input reaches first"
+        )
     return found
 
 
