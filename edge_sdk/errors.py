@@ -40,7 +40,7 @@ def meant(word: str, known: Collection[str]) -> str:
     return f"did you mean {close[0]}? " if close else ""
 
 
-def is_out_of_memory(error: Exception) -> bool:
+def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that there is no memory left; torch has no class of its own for that of the processor."""
     if isinstance(error, RuntimeError):
         return any(words in str(error).lower() for words in _NO_MEMORY)

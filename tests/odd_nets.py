@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from torch import Tensor, nn
 
 from edge_sdk.models.torch_model import TorchModel
@@ -33,6 +35,19 @@ class Failing(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if len(x) > 1:  # one sample is a trial
             raise ValueError("my layer\nhas had enough")
+        return x
+
+
+class Exiting(nn.Module):
+    """Ends the process for that many samples or more."""
+
+    def __init__(self, least: int) -> None:
+        super().__init__()
+        self.least = least
+
+    def forward(self, x: Tensor) -> Tensor:
+        if len(x) >= self.least:
+            sys.exit(3)
         return x
 
 
@@ -68,6 +83,18 @@ def branching(classes: int, input_shape: tuple[int, int, int], seed: int) -> Tor
 
 def failing(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
     return _with(Failing(), classes, input_shape, seed)
+
+
+def exiting(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
+    return _with(Exiting(2), classes, input_shape, seed)  # one sample is a trial
+
+
+def exiting_when_tried(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
+    return _with(Exiting(1), classes, input_shape, seed)
+
+
+def exiting_when_begun(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
+    return TorchModel(_with(Exiting(2), classes, input_shape, seed).net.append(Exiting(1)), classes)
 
 
 def narrowing(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:

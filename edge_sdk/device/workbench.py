@@ -227,10 +227,10 @@ class Workbench:
             return self.model.logits(one)
         except EdgeError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ModelError(
                 f"the model cannot take a sample of shape {one.shape[1:]}, which is (c, h, w) after preprocessing: "
-                f"{one_line(str(error))}"
+                f"{one_line(f'{type(error).__name__}: {error}')}"
             ) from error
 
     def serve(self, request: Request, job: Job) -> Generator[None, None, Any]:

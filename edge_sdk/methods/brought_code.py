@@ -33,14 +33,14 @@ def as_model_error(brought: Sequence[str], when: str = "") -> Iterator[None]:
     """Raise what a user's own net raises inside as `model_error` returns it."""
     try:
         yield
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         told = model_error(error, brought, when)
         if told is error:
             raise
         raise told from error
 
 
-def model_error(error: Exception, brought: Sequence[str], when: str = "") -> Exception:
+def model_error(error: Exception | SystemExit, brought: Sequence[str], when: str = "") -> Exception | SystemExit:
     """Return what a user's own net raised as a ModelError of one line; other errors stay as they are.
 
     brought: MODULE:FACTORY of the nets of the user that computed.  when: words for the line.
@@ -74,7 +74,7 @@ def as_method_error(method: str, then: str = IN_SIMULATION) -> Iterator[None]:
         raise RunFailed(f"method {method} ({target}): {_told(error, place)}; mend the method{then}") from error
 
 
-def _told(error: Exception, place: str) -> str:
+def _told(error: BaseException, place: str) -> str:
     log.debug("what it raised:", exc_info=error)
     return f"{one_line(f'{type(error).__name__}: {error}')} ({place})"
 

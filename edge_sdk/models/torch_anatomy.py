@@ -11,8 +11,10 @@ from typing import Any, NamedTuple, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import check_width
+from edge_sdk.models.torch_arrays import to_tensor
 
 Tap: TypeAlias = Callable[[Tensor], "tuple[Tensor, Tensor]"]
 """Maps a batch to the logits (n, k) and the features (n, d) of its samples, in one forward pass."""
@@ -167,12 +169,25 @@ def _run_zero(
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
         told = " ".join(str(error).split())  # in one line
         raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}") from error
-    if zero._version:  # noqa: SLF001  # torch has no other word for it
+    _check_unwritten(zero, name)
+    return found
+
+
+@torch.no_grad()
+def try_sample(net: nn.Module, x: Floats, device: torch.device, name: str) -> None:
+    """Run a copy of the first sample (1, c, h, w) that a net is given.  Raises ModelError where it is written into."""
+    with torch.inference_mode(mode=False):  # whose tensors count what is written into them
+        one = to_tensor(x.copy(), device)
+    net(one)
+    _check_unwritten(one, name)
+
+
+def _check_unwritten(sample: Tensor, name: str) -> None:
+    if sample._version:  # noqa: SLF001  # torch has no other word for it
         raise ModelError(
             f"model {name!r}: the net writes into its input, and so would change the samples in memory: let it begin "
             "with a copy (x = x.clone()), or leave inplace=True out of what its input reaches first"
         )
-    return found
 
 
 def count_cost(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:

@@ -38,7 +38,7 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from edge_sdk.models.cosine_head import check_head
-from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey
+from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey, try_sample
 from edge_sdk.models.torch_arrays import Views, array_of, lie_in, norm_of, shared
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
@@ -96,7 +96,8 @@ class TorchModel:
 
         With `input_shape` (c, h, w) one zero sample is run, which checks the number of logits and measures features
         and cost; without it, wrong logits show at the first batch, and the last nn.Linear is taken to make the logits.
-        Raises ModelError where the net does not fit, and for weights that are not finite.
+        Raises ModelError where the net does not fit, and for weights that are not finite.  A net that writes into its
+        input is refused here, or else at the first samples.
         """
         name = name or type(net).__name__.lower()
         check_head(head)
@@ -107,7 +108,7 @@ class TorchModel:
         self._device = torch.device(device)
         self._net = net.to(self._device).eval()
         self._anatomy = survey(net, classes, features=features, input_shape=input_shape, name=name)
-        self._input_shape = input_shape
+        self._input_shape, self._tried = input_shape, input_shape is not None
         self.trained = [p for p in net.parameters() if p.requires_grad]
         """Its trainable parameters, in order of registration."""
         self.decayed = decayed_parameters(net)
@@ -159,7 +160,7 @@ class TorchModel:
 
     def logits(self, x: Floats) -> Floats:
         """Return logits before softmax: (n, c, h, w) -> (n, k).  Raises ModelError for outputs of another shape."""
-        check_samples(self.spec.name, x, self._input_shape)
+        self._check_samples(x)
         self._switch(train=False)
         (out,) = infer_all(partial(self._answers, "logits", lambda batch: (self._net(batch),)), x, self._device)
         check_width(self.spec.name, out.shape, len(x), self.spec.classes)
@@ -174,7 +175,7 @@ class TorchModel:
         tap = self._anatomy.tap
         if tap is None:
             raise lacks(self.spec, "features")
-        check_samples(self.spec.name, x, self._input_shape)
+        self._check_samples(x)
         self._switch(train=False)
         (found,) = infer_all(partial(self._answers, "features", lambda batch: (tap(batch)[1],)), x, self._device)
         return found
@@ -187,7 +188,7 @@ class TorchModel:
         tap = self._anatomy.tap
         if tap is None:
             raise lacks(self.spec, "features")
-        check_samples(self.spec.name, x, self._input_shape)
+        self._check_samples(x)
         self._switch(train=False)
         logits, features = infer_all(partial(self._answers, "outputs", tap), x, self._device)
         check_width(self.spec.name, logits.shape, len(x), self.spec.classes)
@@ -213,7 +214,7 @@ class TorchModel:
         where the net answers with another shape than (b, k).
         """
         check_fit(self.spec, batches, objective)
-        check_samples(self.spec.name, batches.inputs, self._input_shape)
+        self._check_samples(batches.inputs)
         steps = self._steps(batches, objective, self._optimiser_for(optim), self._trained(part))
         fit = self._traceable(steps, objective, stochastic=batches.stochastic)
         losses = None if fit is None else TRACES.fitted(fit, self._checked)
@@ -231,7 +232,7 @@ class TorchModel:
         if any(term.on == "own" for term in objective):
             return None
         check_fit(self.spec, batches, objective)
-        check_samples(self.spec.name, batches.inputs, self._input_shape)
+        self._check_samples(batches.inputs)
         optimiser = self.optimiser_after(PLAIN_STEP)
         steps = self._steps(batches, objective, optimiser, self._trained(part))
         losses = [self._forms.loss((term,), batches) for term in objective]
@@ -405,6 +406,13 @@ class TorchModel:
         if self.flat is not None and not lie_in(self.flat, self.trained):  # a net may give them other memory
             self.flat = None
         return self.trained if self.flat is None else [self.flat]
+
+    def _check_samples(self, x: Floats) -> None:
+        """Raise ModelError for samples of another shape, and for a net that writes into the first ones it is given."""
+        check_samples(self.spec.name, x, self._input_shape)
+        if not self._tried and len(x):
+            try_sample(self._net, x[:1], self._device, self.spec.name)
+            self._tried = True
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
         """Apply a function in inference mode; the result shares no memory with x or the net."""

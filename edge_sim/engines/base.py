@@ -120,9 +120,12 @@ def serve_alone(asked: DeviceRequest, known: KnownLogits | None = None) -> Devic
     """Compute one request with the device's own workbench; known: what other requests of this batch computed."""
     try:
         return _served(asked, known)
-    except Exception as error:  # noqa: BLE001  # raised again where the device asked
+    except (Exception, SystemExit) as error:  # raised again where the device asked
         begun = min(asked.job.round + 1, asked.job.spec.rounds)  # the closing exchange belongs to the last round
-        return brought_code.model_error(error, asked.brought, f" in round {begun}")
+        told = brought_code.model_error(error, asked.brought, f" in round {begun}")
+        if isinstance(told, SystemExit):  # no net's
+            raise
+        return told
 
 
 def _served(asked: DeviceRequest, known: KnownLogits | None) -> DeviceAnswer:

@@ -207,7 +207,7 @@ def _own(
         raise UsageError(str(error)) from error
     except EdgeError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         told = one_line(f"{type(error).__name__}: {error}")
         raise UsageError(f"model {name}: it failed when called with ({classes}, {shape}, {seed}): {told}") from error
     spec = getattr(model, "spec", None)

@@ -51,7 +51,8 @@ def claimed(folder: Path) -> Iterator[None]:
         lock = file_lock(folder / LOCK)
     except InUse:
         raise UsageError(
-            f"{folder}: another run is writing into it; wait until that one is over, or give --out another folder"
+            f"{folder}: a run still goes on in it, and nothing was changed; wait until that one is over, or give --out "
+            "another folder"
         ) from None
     with closing(lock):
         yield
@@ -74,10 +75,13 @@ def check_new(folder: Path) -> None:
 def is_over(folder: Path, config: Config) -> bool:
     """Whether the run in a folder has ended, so that there is nothing to resume.
 
-    Raises UsageError where the folder holds no run, or a run with other settings.
+    Raises UsageError where the folder holds no run, one with other settings, or one that goes on without a checkpoint.
     """
     over = holds_finished_run(folder)
     if not (over or _holds_checkpoint(folder)):
+        if (folder / LOCK).exists():
+            with claimed(folder):  # raises for a run that goes on
+                pass
         raise UsageError(f"{folder}: holds nothing to resume; start without --resume")
     if (folder / KEPT).exists():  # interrupted runs of older versions have no such file
         same_world.check_same_world(folder / KEPT, config)

@@ -241,6 +241,31 @@ def test_nets_that_pass_a_weight_twice_do_not_stack_as_products() -> None:
     assert not stacks(one, relu, other)
 
 
+def test_weights_in_one_memory_of_which_some_lie_turned_are_trained_as_alone(pictures: Path) -> None:
+    plain = fleets.tables(pictures, "fedmd", devices=4, feature_dim=D)
+    plain["fleet"] = [{"count": 4, "model": "mlp"}]
+    chosen = settings.parse(plain, Path("test.toml"))
+
+    def request(rng: np.random.Generator, _bench: Any, job: Job) -> Fit:
+        source = type(job.private_batches(1))(rng.integers(0, job.samples, (STEPS, B)))
+        return Fit(source=source, objective=(terms.CrossEntropy(),), optim=OPTIM)
+
+    found = []
+    for engine in (ExactEngine(), CohortEngine()):
+        run = fleets.Run(chosen)
+        models = [device.agent.bench.model for device in run.devices]
+        memory = torch.zeros(len(models), models[0].spec.parameters)
+        for number, (model, row) in enumerate(zip(models, memory, strict=True)):
+            pieces = row.split([weight.numel() for weight in model.trained])
+            for weight, piece in zip(model.trained, pieces, strict=True):
+                turned = number % 2 and weight.dim() == 2
+                there = piece.view(weight.shape[::-1]).t() if turned else piece.view(weight.shape)
+                weight.data = there.copy_(weight.detach())
+        engine.serve(asked(run, request))
+        found.append([model.weights() for model in models])
+    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+
+
 def test_an_activation_may_stand_twice() -> None:
     """A net that has one object for two layers is stacked with both."""
     relu = torch.nn.ReLU()

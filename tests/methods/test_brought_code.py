@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
@@ -30,6 +32,16 @@ def test_errors_with_words_of_their_own_stay_as_they_are() -> None:
         raise NoSamples("none")
     with pytest.raises(MemoryError), as_model_error(HERE):
         raise MemoryError
+
+
+def test_an_interrupt_stays_one() -> None:
+    with pytest.raises(KeyboardInterrupt), as_model_error(HERE):
+        raise KeyboardInterrupt
+
+
+def test_an_exit_that_no_net_asked_for_stays_one() -> None:
+    with pytest.raises(SystemExit, match=r"^3$"), as_model_error(("odd_nets:exiting",)):
+        sys.exit(3)
 
 
 def test_no_net_of_the_users_is_blamed_where_there_is_none() -> None:

@@ -26,7 +26,8 @@ from model_suite import (
     samples,
 )
 
-from edge_sdk.data import Preprocess
+from edge_sdk.data import LocalData, Preprocess, Samples
+from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
@@ -590,6 +591,26 @@ def test_a_net_that_writes_into_its_samples_is_refused(first: nn.Module, feature
         TorchModel(net, 3, input_shape=(1, 2, 4), features=features)
     deeper = nn.Sequential(nn.Flatten(), nn.Linear(8, 8), first, nn.Linear(8, 3))
     TorchModel(deeper, 3, input_shape=(1, 2, 4))
+
+
+@pytest.mark.parametrize("pass_", ["logits", "features", "outputs", "fit", "step_norms"])
+def test_without_an_input_shape_it_is_refused_at_the_first_samples(pass_: str) -> None:
+    model = TorchModel(nn.Sequential(nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(8, CLASSES)), CLASSES)
+    x = np.full((5, 1, 2, 4), -1, np.float32)
+    given = Batches(inputs=x, labels=np.zeros(5, np.int64), indices=np.arange(5)[None])
+    arguments = {"fit": (given, (CrossEntropy(),), Optim()), "step_norms": (given, (CrossEntropy(),))}
+    for _ in range(2):
+        with pytest.raises(ModelError, match=r"the net writes into its input.*x\.clone\(\)"):
+            getattr(model, pass_)(*arguments.get(pass_, (x,)))
+    assert (x == -1).all()
+
+
+def test_without_an_input_shape_a_device_is_refused_before_it_joins() -> None:
+    model = TorchModel(nn.Sequential(nn.Flatten(), nn.ReLU(inplace=True), nn.Linear(8, CLASSES)), CLASSES)
+    data = LocalData(train=Samples(np.full((5, 1, 2, 4), -1, np.float32), np.zeros(5, np.int64)))
+    with pytest.raises(ModelError, match="the net writes into its input"):
+        Workbench(model, data)
+    assert (data.train.x == -1).all()
 
 
 class _Words(nn.Module):

@@ -49,12 +49,16 @@ def test_a_process_without_memory_ends_the_run_with_one_line(
 
 SAID = {
     "failing": r"ValueError: my layer has had enough \(odd_nets\.py:\d+\)",
+    "exiting": r"SystemExit: 3 \(odd_nets\.py:\d+\)",
     "narrowing": r"RuntimeError: .* cannot be multiplied \(8x3 and 6x4\) \(linear\.py:\d+\)",
 }
 """What is said of nets that cannot compute."""
 
 
-@pytest.mark.parametrize(("net", "engine"), [*(("failing", each) for each in ENGINES), ("narrowing", "exact")])
+@pytest.mark.parametrize(
+    ("net", "engine"),
+    [*((net, each) for net in ("failing", "exiting") for each in ENGINES), ("narrowing", "exact")],
+)
 def test_a_net_that_raises_ends_the_run_with_one_line_that_names_it(
     pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], net: str, engine: str
 ) -> None:
@@ -67,6 +71,22 @@ def test_a_net_that_raises_ends_the_run_with_one_line_that_names_it(
         said.splitlines()[-1],
     )
     assert "Traceback" not in said
+
+
+@pytest.mark.parametrize(
+    ("net", "code", "said"),
+    [
+        ("exiting_when_tried", 2, r"model odd_nets:exiting_when_tried: it failed when called with .*"),
+        ("exiting_when_begun", 1, r"the model cannot take a sample of shape \(1, 4, 4\), which is .*"),
+    ],
+)
+def test_a_net_that_ends_the_process_when_it_is_tried_ends_the_run_with_one_line(  # noqa: PLR0917
+    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], net: str, code: int, said: str
+) -> None:
+    file = tmp_path / "federation.toml"
+    file.write_text(to_toml(tables(pictures, net, "exact")))
+    assert cli.main(["simulate", str(file), "--out", str(tmp_path / "run")]) == code
+    assert re.fullmatch(rf"edge-sdk: {said}: SystemExit: 3", capsys.readouterr().err.splitlines()[-1])
 
 
 def test_a_net_that_raises_where_the_fleet_is_measured_is_named(pictures: Path) -> None:

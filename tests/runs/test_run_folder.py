@@ -180,6 +180,8 @@ def test_a_finished_run_of_a_comparison_is_left_as_it_is(file: Path, tmp_path: P
 
 # -- one run at a time ------------------------------------------------------------------------------------------------
 
+STILL = "a run still goes on in it, and nothing was changed; wait until that one is over, or give --out another folder"
+
 
 def test_a_second_run_is_refused_before_it_touches_anything(
     file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -195,16 +197,30 @@ def test_a_second_run_is_refused_before_it_touches_anything(
         for more in (["--resume"], []):
             assert cli.main(["simulate", str(file), "--out", str(out), *more]) == 2
             said = capsys.readouterr().err
-            assert said.startswith(f"edge-sdk: {out}: another run ")
-            assert said.count("\n") == 1
+            assert said == f"edge-sdk: {out}: {STILL}\n"
         assert cli.main(["compare", str(file), "--methods", "fedmd", "--out", str(out)]) == 2
         assert contents(out) == before
         other.kill()  # and the lock goes with it
     assert run(file, out=out, resume=True).completed
 
 
+def test_a_run_that_goes_on_is_told_before_its_first_checkpoint_too(
+    file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    with run_folder.claimed(out):
+        before = contents(out)
+        assert cli.main(["simulate", str(file), "--out", str(out), "--resume"]) == 2
+        assert capsys.readouterr().err == f"edge-sdk: {out}: {STILL}\n"
+        with pytest.raises(UsageError, match=STILL):
+            run(file, out=out, resume=True)
+        assert contents(out) == before
+    with pytest.raises(UsageError, match="holds nothing to resume"):
+        run(file, out=out, resume=True)
+
+
 def test_the_same_process_is_kept_out_too(tmp_path: Path) -> None:
-    with run_folder.claimed(tmp_path), pytest.raises(UsageError, match="another run"), run_folder.claimed(tmp_path):
+    with run_folder.claimed(tmp_path), pytest.raises(UsageError, match=STILL), run_folder.claimed(tmp_path):
         pass
     with run_folder.claimed(tmp_path):
         pass

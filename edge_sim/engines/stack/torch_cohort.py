@@ -159,7 +159,8 @@ class CohortEngine(BatchEngine):
         if model not in self._kinds:
             chosen = self._names is None or model.spec.name in self._names
             key = self._stacking.key(bench) if chosen else ""
-            self._kinds[model] = f"{model.spec.preprocess} {key}" if key else ""
+            strides = [weight.stride() for weight in model.trained]  # a stack has those of its first net
+            self._kinds[model] = f"{model.spec.preprocess} {strides} {key}" if key else ""
         return self._kinds[model]
 
     def _chunks(self, members: Sequence[int], asked: Sequence[DeviceRequest]) -> list[list[int]]:
