@@ -288,7 +288,12 @@ class TorchModel:
     @property
     def may_be_traced(self) -> bool:
         """Whether fits and passes may be traced now: on a CPU, without hooks, and where nobody switched it off."""
-        return self._device.type == "cpu" and when() != "off" and not self._architecture.has_hooks
+        return self._device.type == "cpu" and when() != "off" and not self.has_hooks
+
+    @property
+    def has_hooks(self) -> bool:
+        """Whether a layer has hooks now; neither a trace nor a stack of dense layers calls them."""
+        return self._architecture.has_hooks
 
     @property
     def untraced(self) -> frozenset[str]:

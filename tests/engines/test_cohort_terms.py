@@ -266,6 +266,27 @@ def test_weights_in_one_memory_of_which_some_lie_turned_are_trained_as_alone(pic
     np.testing.assert_allclose(found[1], found[0], atol=1e-5)
 
 
+@pytest.mark.parametrize("stacking", [DenseStacking, VmapStacking])
+def test_nets_with_hooks_train_as_alone(pictures: Path, stacking: type[DenseStacking | VmapStacking]) -> None:
+    plain = fleets.tables(pictures, "fedmd", devices=3, feature_dim=D)
+    plain["fleet"] = [{"count": 3, "model": "mlp"}]
+    chosen = settings.parse(plain, Path("test.toml"))
+
+    def request(rng: np.random.Generator, _bench: Any, job: Job) -> Fit:
+        source = type(job.private_batches(1))(rng.integers(0, job.samples, (STEPS, B)))
+        return Fit(source=source, objective=(terms.CrossEntropy(),), optim=OPTIM)
+
+    found = []
+    for engine in (ExactEngine(), CohortEngine(stacking=stacking())):
+        run = fleets.Run(chosen)
+        models = [device.agent.bench.model for device in run.devices]
+        for model in models:
+            model.net[1].register_forward_hook(lambda _layer, _args, out: 2 * out)
+        engine.serve(asked(run, request))
+        found.append([model.weights() for model in models])
+    np.testing.assert_array_equal(found[1], found[0])
+
+
 def test_an_activation_may_stand_twice() -> None:
     """A net that has one object for two layers is stacked with both."""
     relu = torch.nn.ReLU()
