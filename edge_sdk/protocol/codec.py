@@ -137,7 +137,7 @@ class Circular:
         plain = {**schema.to_plain(message), **packed, "device": _NOBODY}
         pieces = body.pack([_TAGS[type(message)], plain])
         at = next(place for place, piece in enumerate(pieces) if piece is _NOBODY)
-        at_shared = next((place for place, piece in enumerate(pieces) if _is_long(piece)), len(pieces))
+        at_shared = next((place for place in range(at + 1, len(pieces)) if _is_long(pieces[place])), len(pieces))
         self._before, self._rest, self._tail = (
             b"".join(body.joined_parts(some))
             for some in (pieces[:at], pieces[at + 1 : at_shared], pieces[at_shared + 1 :])

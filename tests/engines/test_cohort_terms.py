@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +18,7 @@ from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Public
 from edge_sdk.objectives import Optim
 from edge_sdk.protocol import registry
 from edge_sim.config import settings
-from edge_sim.engines.base import DeviceRequest, ExactEngine
+from edge_sim.engines.base import BatchEngine, DeviceRequest, ExactEngine
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -241,19 +241,26 @@ def test_nets_that_pass_a_weight_twice_do_not_stack_as_products() -> None:
     assert not stacks(one, relu, other)
 
 
-def test_weights_in_one_memory_of_which_some_lie_turned_are_trained_as_alone(pictures: Path) -> None:
-    plain = fleets.tables(pictures, "fedmd", devices=4, feature_dim=D)
-    plain["fleet"] = [{"count": 4, "model": "mlp"}]
-    chosen = settings.parse(plain, Path("test.toml"))
+def trained_by(
+    engine: BatchEngine, pictures: Path, count: int, change: Callable[[Sequence[TorchModel]], None]
+) -> list[np.ndarray]:
+    """The weights of some devices' models after a fit; change: is called with the models before."""
+    plain = fleets.tables(pictures, "fedmd", devices=count, feature_dim=D)
+    plain["fleet"] = [{"count": count, "model": "mlp"}]
+    run = fleets.Run(settings.parse(plain, Path("test.toml")))
 
     def request(rng: np.random.Generator, _bench: Any, job: Job) -> Fit:
         source = type(job.private_batches(1))(rng.integers(0, job.samples, (STEPS, B)))
         return Fit(source=source, objective=(terms.CrossEntropy(),), optim=OPTIM)
 
-    found = []
-    for engine in (ExactEngine(), CohortEngine()):
-        run = fleets.Run(chosen)
-        models = [device.agent.bench.model for device in run.devices]
+    models = [device.agent.bench.model for device in run.devices]
+    change(models)
+    engine.serve(asked(run, request))
+    return [model.weights() for model in models]
+
+
+def test_weights_in_one_memory_of_which_some_lie_turned_are_trained_as_alone(pictures: Path) -> None:
+    def turn(models: Sequence[TorchModel]) -> None:
         memory = torch.zeros(len(models), models[0].spec.parameters)
         for number, (model, row) in enumerate(zip(models, memory, strict=True)):
             pieces = row.split([weight.numel() for weight in model.trained])
@@ -261,30 +268,20 @@ def test_weights_in_one_memory_of_which_some_lie_turned_are_trained_as_alone(pic
                 turned = number % 2 and weight.dim() == 2
                 there = piece.view(weight.shape[::-1]).t() if turned else piece.view(weight.shape)
                 weight.data = there.copy_(weight.detach())
-        engine.serve(asked(run, request))
-        found.append([model.weights() for model in models])
-    np.testing.assert_allclose(found[1], found[0], atol=1e-5)
+
+    alone, stacked = (trained_by(engine, pictures, 4, turn) for engine in (ExactEngine(), CohortEngine()))
+    np.testing.assert_allclose(stacked, alone, atol=1e-5)
 
 
 @pytest.mark.parametrize("stacking", [DenseStacking, VmapStacking])
 def test_nets_with_hooks_train_as_alone(pictures: Path, stacking: type[DenseStacking | VmapStacking]) -> None:
-    plain = fleets.tables(pictures, "fedmd", devices=3, feature_dim=D)
-    plain["fleet"] = [{"count": 3, "model": "mlp"}]
-    chosen = settings.parse(plain, Path("test.toml"))
-
-    def request(rng: np.random.Generator, _bench: Any, job: Job) -> Fit:
-        source = type(job.private_batches(1))(rng.integers(0, job.samples, (STEPS, B)))
-        return Fit(source=source, objective=(terms.CrossEntropy(),), optim=OPTIM)
-
-    found = []
-    for engine in (ExactEngine(), CohortEngine(stacking=stacking())):
-        run = fleets.Run(chosen)
-        models = [device.agent.bench.model for device in run.devices]
+    def hook(models: Sequence[TorchModel]) -> None:
         for model in models:
             model.net[1].register_forward_hook(lambda _layer, _args, out: 2 * out)
-        engine.serve(asked(run, request))
-        found.append([model.weights() for model in models])
-    np.testing.assert_array_equal(found[1], found[0])
+
+    engines = ExactEngine(), CohortEngine(stacking=stacking())
+    alone, stacked = (trained_by(engine, pictures, 3, hook) for engine in engines)
+    np.testing.assert_array_equal(stacked, alone)
 
 
 def test_an_activation_may_stand_twice() -> None:
