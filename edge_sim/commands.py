@@ -26,9 +26,19 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
         help="run directory (default: runs/NAME, or runs/NAME-2 and so on where that holds a run)",
     )
     parser.add_argument(
+        "--processes", metavar="N|auto", help="processes that hold the devices: shorthand for --set run.processes=N"
+    )
+    parser.add_argument(
+        "--stack",
+        nargs="?",
+        const="true",
+        choices=("true", "false", "auto"),
+        help="compute devices with equal nets as one stack: shorthand for --set run.stack=true",
+    )
+    parser.add_argument(
         "--engine",
         choices=("exact", "cohort", "workers", "shards", "ray", "auto"),
-        help="what devices compute on in memory: shorthand for --set run.engine=ENGINE",
+        help="an older form of --processes and --stack",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
     parser.add_argument(

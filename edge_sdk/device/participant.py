@@ -582,15 +582,6 @@ class Participant(ParticipantHooks):
             raise
         self.begun += 1
 
-    def start_over(self) -> None:
-        """Compute the present exchange again from its beginning, because its results so far are lost."""
-        work = self._work
-        if work is not None:
-            frame = bytes(work.frame)
-            self._newest = work.learner.membership.stored_assign(frame), frame
-            self._start_work()
-            self._newest = None
-
     # -- the public set ---------------------------------------------------------------------------------------------
 
     def _fetch_due_s(self) -> float | None:

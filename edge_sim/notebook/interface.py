@@ -15,7 +15,7 @@ from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Model
 from edge_sim.config import settings as config_settings
-from edge_sim.config.settings import Config
+from edge_sim.config.settings import AUTO, Config
 from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
 from edge_sim.notebook.given import GivenData, GivenModels, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
@@ -29,8 +29,6 @@ from edge_sim.studies.sweep import sweep
 ConfigSource: TypeAlias = Config | Mapping[str, Any] | str | Path
 """A TOML file, its tables, or a parsed Config."""
 DATA = "data.npz"
-ONLY_HERE = ("workers", "shards", "ray")
-"""Engines that compute in other processes, which do not know functions of this one."""
 
 
 def run_federation(
@@ -155,8 +153,8 @@ def _ready(
     if data is not None:
         tables["data"] = {**tables.get("data", {}), "source": "npz", "path": DATA}
     parsed = config_settings.parse(tables, file)
-    if models is not None and parsed.run.engine in ONLY_HERE:
-        raise UsageError(f'run.engine = "{parsed.run.engine}": functions are known in this process alone')
+    if models is not None and not parsed.run.one_process and parsed.run.processes != AUTO:
+        raise UsageError(f"run.processes = {parsed.run.processes}: functions are known in this process alone")
     with tempfile.TemporaryDirectory() as temporary:
         default = Path("runs") / f"{parsed.federation.name}{study}" if study else Path(temporary)
         folder = default if out is None else Path(out)

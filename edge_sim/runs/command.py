@@ -28,7 +28,7 @@ from edge_sdk import toml
 from edge_sdk.errors import MissingExtra
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.engines.choice import resolve_engine
+from edge_sim.engines.choice import resolve_run
 from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.runs import no_memory, run_folder
 from edge_sim.runs.run_folder import check_new
@@ -37,8 +37,9 @@ from edge_sim.runs.runner import run_in
 
 def command(args: argparse.Namespace) -> int:
     """Run the federation in its folder, or resume the run that the folder holds."""
-    if args.engine:
-        args.overrides.append(f"run.engine={args.engine}")
+    for key in ("engine", "processes", "stack"):
+        if getattr(args, key) is not None:
+            args.overrides.append(f"run.{key}={getattr(args, key)}")
     config = settings.load_config(args.file, args.overrides)
     chosen_method(config)  # a mistake in it is told before a folder is made
     toml.check_writer()
@@ -76,8 +77,8 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
         if args.broker == "memory":
             with no_memory.as_run_failed(out):
                 fleet = build_fleet(config)
-                config, why = resolve_engine(config, fleet, out)
-            sys.stderr.writelines(f"{line}\n" for line in (why, fleet.dataset.remark) if line)
+                config, why = resolve_run(config, fleet, out)
+            sys.stderr.writelines(f"{line}\n" for line in (*config.remarks, why, fleet.dataset.remark) if line)
         sys.stderr.write(f"{_start(config)}\n")
         result = run_in(
             out,

@@ -6,7 +6,6 @@ import os
 import socket
 
 from edge_sdk.errors import UsageError
-from edge_sim.config.settings import RunTable
 
 LOCAL = "local"
 """Stands for a Ray of the run's own, on this machine."""
@@ -14,13 +13,13 @@ REACH_S = 5.0
 """Longest time that an address may take to answer; Ray itself tries for minutes."""
 
 
-def find_ray_address(table: RunTable) -> str:
-    """Return the table's address, else the environment's, else LOCAL.  Raises UsageError where nobody listens there.
+def find_ray_address(cluster: str) -> str:
+    """Return the address that run.cluster stands for.  Raises UsageError where nobody listens there.
 
     Call it before `import ray`: a Ray that stays on this machine is bound to its loopback by a variable that is read
     then, for else its ports were open to the network.  A process that has had one can have no other Ray.
     """
-    address = table.ray_address or os.environ.get("RAY_ADDRESS") or LOCAL
+    address = os.environ.get("RAY_ADDRESS", cluster) if cluster == "auto" else cluster
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # otherwise Ray sends usage statistics
     if address == LOCAL:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # whatever the system: no cluster, loopback
@@ -39,6 +38,6 @@ def _reach(address: str) -> None:
         socket.create_connection((host, int(port)), timeout=REACH_S).close()
     except (OSError, OverflowError) as error:
         raise UsageError(
-            f"run.ray_address: nothing answers at {address} ({error}); start Ray there (ray start --head), or leave "
-            "the address out"
+            f"run.cluster: nothing answers at {address} ({error}); start Ray there (ray start --head), or "
+            f'write "{LOCAL}" for a Ray of the run\'s own'
         ) from None

@@ -22,13 +22,13 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec, Scalar
 from edge_sdk.reductions import Contribution
-from edge_sim.engines.remote.messages import to_pickle
+from edge_sim.shards.ray_shard import to_pickle
 
 TOGETHER = 16
 """Uploads in one partial aggregate: enough to be worth a task, and a limit to what waits for one."""
 
 FOLD_CPUS = 0.1
-"""CPUs that a task reserves: the actors of ray_actor_pool.py leave them, and are idle while uploads are added up."""
+"""CPUs that a task reserves: the actors of ray_shard.py leave them, and are idle while uploads are added up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
