@@ -49,8 +49,24 @@ def test_more_than_the_budget_is_refused_before_anything_is_drawn() -> None:
 
 def test_a_budget_is_not_raised_afterwards(tmp_path: Path) -> None:
     BudgetLedger(tmp_path / "privacy.db", BUDGET).close()
+    for other in (Guarantee(8.0, 1e-5), Guarantee(4.0, 1e-6), Guarantee(4.0, 1e-4)):
+        with pytest.raises(UsageError, match="budget"):
+            BudgetLedger(tmp_path / "privacy.db", other)
+
+
+def test_what_another_federation_spends_while_the_sums_are_made_counts(tmp_path: Path) -> None:
+    """Making them takes long, and the file is open to other federations meanwhile."""
+    path = tmp_path / "privacy.db"
+    ledger = BudgetLedger(path, BUDGET)
+
+    def make() -> np.ndarray:
+        BudgetLedger(path, BUDGET).released(b"other", BUDGET, lambda: np.zeros((1, 2)))
+        return np.zeros((1, 2))
+
     with pytest.raises(UsageError, match="budget"):
-        BudgetLedger(tmp_path / "privacy.db", Guarantee(8.0, 1e-5))
+        ledger.released(b"own", ONE, make)
+    assert ledger.before(b"own") is None
+    assert ledger.spent_epsilon == pytest.approx(BUDGET.epsilon)
 
 
 WRITER = """

@@ -354,6 +354,28 @@ def judge_and_settle(deployment: Deployment, rounds_done: int) -> None:
     deployment.settle()
 
 
+def test_small_drops_do_not_add_up_to_a_large_one() -> None:
+    """Each model is compared with the best one served, not with the last, which may be a little worse each time."""
+    count = 50
+    x, labels = (
+        np.eye(count, dtype=np.float32).reshape(count, 5, 10),
+        np.arange(count) % 2,
+    )  # one feature for each sample
+    part = edge_sdk.Samples(x, labels)
+    model = edge_sdk.NumpyModel(2, (1, 5, 10), seed=0)
+    news = list[str]()
+    deployment = Deployment(Workbench(model, edge_sdk.LocalData(train=part, validation=part)), None, 0.02, news.append)
+    deployment.begin(fresh=True)
+    for rounds_done, wrong in enumerate((0, 6, 12), 1):  # 6 of 50 lost is within chance, 12 is not
+        slopes = np.where(labels == 1, 1.0, -1.0) * np.where(np.arange(count) < wrong, -1.0, 1.0)
+        model.set_head_rows(np.arange(2), np.stack([np.zeros(count + 1), [*slopes, 0.0]]).astype(np.float32))
+        judge_and_settle(deployment, rounds_done)
+    (line,) = news
+    assert line.startswith("predict() keeps the model that it has, and not that after round 3")
+    assert "76.0%" in line
+    assert "100.0%" in line
+
+
 def test_without_held_out_samples_it_is_said_once_and_all_is_served() -> None:
     hub = Hub()
     agent, news = device(hub, data=edge_sdk.LocalData(train=TRAIN)), list[str]()
