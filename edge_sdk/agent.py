@@ -65,7 +65,21 @@ AT_EXIT_S = 2.0
 """How long the end of the program waits in seconds for an agent that is running."""
 
 
-class Agent(Participant):
+API = (
+    *("predict", "export", "rollback", "on_round", "on_update", "on_link", "on_refusal", "on_error", "callback_errors"),
+    *("start", "stop", "leave", "pause", "resume", "run", "running", "over", "missed_the_end"),
+)
+"""What an app uses of an Agent; the other public names are for the framework, which drives simulated devices too."""
+
+
+class _ListsApi(type):
+    """Lets help() and dir() list the API of a class."""
+
+    def __dir__(cls) -> list[str]:
+        return ["__init__", *API]
+
+
+class Agent(Participant, metaclass=_ListsApi):
     """Takes part in one federation for an app: trains the app's model on its data, and exchanges knowledge.
 
     federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport; None: that of the identity.  tls:
@@ -221,6 +235,9 @@ class Agent(Participant):
             log.warning("%s: %s", self.device, found.fault)
             self._early_news.append(found.fault)
         return found
+
+    def __dir__(self) -> list[str]:
+        return [*API, "error"]
 
     # -- for the app ------------------------------------------------------------------------------------------------
 
