@@ -513,9 +513,9 @@ BUGS = (
     PlantedBug(
         "the mark of the guard drifts down with each served model",
         "edge_sdk/serving/deployment.py",
-        "            if self._mark is None or (found.right is not None and found.right.mean() >= self._mark.mean()):\n"
-        "                self._mark = found.right\n",
-        "            self._mark = found.right\n",
+        "                if name not in self._marks or right.mean() >= self._marks[name].mean():\n"
+        "                    self._marks[name] = right\n",
+        "                self._marks[name] = right\n",
         "tests/served/test_deployment.py::test_small_drops_do_not_add_up_to_a_large_one",
     ),
 )
