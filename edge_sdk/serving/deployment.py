@@ -133,9 +133,14 @@ class Deployment:
             if not fresh:
                 self._versions.joined_with({})  # it has learned already: too late to measure
         if self._max_drop is not None and not self._held_out and not self._begun:
+            few, helped = (
+                f"fewer than {LEAST_SAMPLES} held-out samples",
+                "nobody can say whether taking part has helped",
+            )
             self._notify(
-                f"fewer than {LEAST_SAMPLES} held-out samples: every new model is served, and nobody can say whether "
-                "taking part has helped; give LocalData a validation part; a SampleStore gathers one"
+                f"{few} so far: until the SampleStore has gathered more, every new model is served, and {helped}"
+                if self._bench.capacity
+                else f"{few}: every new model is served, and {helped}; give LocalData a validation part"
             )
         self._begun, self._joins = True, fresh
         self._tell_of_classes()

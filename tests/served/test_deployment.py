@@ -482,6 +482,7 @@ def test_a_device_that_was_empty_when_it_joined_is_measured_from_its_first_sampl
     coordinator.start()
     agent.start()
     wait(lambda: any("no labelled samples" in line for line in news))
+    assert any("so far: until the SampleStore has gathered more" in line for line in news)
     fill(8)
     coordinator.join(30)
     agent.stop()
