@@ -32,7 +32,6 @@ from edge_sdk.device.store import Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.identity.folder import ABOUT, Identity, open_identity
 from edge_sdk.identity.signatures import Role
-from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.base import Model, serving_copy
 from edge_sdk.models.checks import check_logits
 from edge_sdk.models.exporting import export
@@ -65,7 +64,21 @@ AT_EXIT_S = 2.0
 """How long the end of the program waits in seconds for an agent that is running."""
 
 
-class Agent(Participant):
+API = (
+    *("predict", "export", "rollback", "on_round", "on_update", "on_link", "on_refusal", "on_error", "callback_errors"),
+    *("start", "stop", "leave", "pause", "resume", "run", "running", "over", "missed_the_end"),
+)
+"""What an app uses of an Agent; the other public names are for the framework, which drives simulated devices too."""
+
+
+class _ListsApi(type):
+    """Lets help() and dir() list the API of a class."""
+
+    def __dir__(cls) -> list[str]:
+        return ["__init__", *API]
+
+
+class Agent(Participant, metaclass=_ListsApi):
     """Takes part in one federation for an app: trains the app's model on its data, and exchanges knowledge.
 
     federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport; None: that of the identity.  tls:
@@ -88,8 +101,8 @@ class Agent(Participant):
     methods that average them.  proxy: a second model, for methods that train one beside the device's own; its weights
     are shared, and those of the own model then never are.
 
-    max_drop: a new model is not served if its accuracy on the device's own held-out samples is lower by more than this
-    fraction, and by more than chance explains; None: every new model is served.
+    max_drop: a new model is not served if its accuracy on the device's own held-out samples, or on `test`, is lower by
+    more than this fraction, and by more than chance explains; None: every new model is served.
     on_new_model: what becomes of the folder `state` if the app brings another model than the one that it began with:
     "better": the better of both on held-out samples goes on; "adopt": the app's; "keep": what was learnt; "error":
     raise UsageError.  What was learnt under another extractor or architecture cannot be kept.
@@ -216,11 +229,23 @@ class Agent(Participant):
     def _deployed(self, folder: Path | None, max_drop: float | None) -> Deployment:
         """The copy of the model that `predict` uses."""
         origin, alone = ModelOrigin.from_bytes(self.model_origin), self.store.saved_round() is None
-        found = Deployment(self.bench, folder, max_drop, self._warn, origin=origin, alone=alone, clock=self._clock)
+        found = Deployment(
+            self.bench,
+            folder,
+            max_drop,
+            self._warn,
+            notify_classes=self._warn_of_classes,
+            origin=origin,
+            alone=alone,
+            clock=self._clock,
+        )
         if found.fault:  # told once the app can have asked to be told
             log.warning("%s: %s", self.device, found.fault)
             self._early_news.append(found.fault)
         return found
+
+    def __dir__(self) -> list[str]:
+        return [*API, "error"]
 
     # -- for the app ------------------------------------------------------------------------------------------------
 
@@ -445,6 +470,10 @@ class Agent(Participant):
         log.warning("%s: %s", self.device, line)
         self.on_news(line)
 
+    def _warn_of_classes(self, line: str) -> None:
+        log.warning("%s: %s", self.device, line)
+        self.on_class_news(line)
+
     def _end(self) -> None:
         with self._life:
             self._active = False
@@ -498,10 +527,7 @@ class Agent(Participant):
     def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:
         """Measure the model before it joins, and judge the one that a round leaves."""
         self._deployment.drop()
-        if self._deployment.measures_joining:
-            job = work.learner.job(work.assign)
-            found = (yield from self.bench.serve(Evaluate(0), job)) if self._deployment.can_measure else {}
-            self._deployment.joined_with(found)
+        yield from self._deployment.measure_joining()
         result = yield from slices
         work.joining = self._deployment.joining
         if self.completes_personal(work.assign) and work.learner.learns:

@@ -70,6 +70,7 @@ class SampleStore:
     and its log take on the disk.
 
     split: the shares of train, validation and test.  A hash of its values assigns each sample to one of them for ever.
+    test: labelled samples of all classes that the federation provides, beside the store's own; they are not stored.
     seed: of that hash and of the draw.  shape, dtype: those of one sample, uint8 or float32; None: the first sample's.
 
     unsaved: the most changes that a power cut can lose.  save_every_s: changes that come at longer intervals are saved
@@ -88,6 +89,7 @@ class SampleStore:
         max_unlabelled: int = 1000,
         max_bytes: int = 256 * _MIB,
         split: tuple[float, float, float] = (0.8, 0.1, 0.1),
+        test: Samples | None = None,
         seed: int = 0,
         shape: tuple[int, ...] | None = None,
         dtype: str | None = None,
@@ -98,6 +100,9 @@ class SampleStore:
     ) -> None:
         split = checked_split(split)
         _check_numbers(classes, max_samples, max_unlabelled, max_bytes, unsaved)
+        if not isinstance(test, Samples | None):
+            raise UsageError(f"test: found {type(test).__name__}: give edge_sdk.Samples(x, y) of numpy arrays")
+        self._test = test
         self.path, self.classes = _checked_path(path), int(classes)
         self._split, self._seed, self._unsaved, self._save_every_s = split, seed, unsaved, save_every_s
         self._max_samples, self._max_unlabelled, self._max_bytes = max_samples, max_unlabelled, max_bytes
@@ -489,10 +494,9 @@ class SampleStore:
                 else:
                     damaged.append(row)
                 labels[row.part].append(label)
-        train, validation, test = (Samples(x[part], np.array(labels[part], np.int64)) for part in range(3))
-        data = LocalData(
-            train=train, validation=validation if len(validation) else None, local_test=test if len(test) else None
-        )
+        train, *held_out = (Samples(x[part], np.array(labels[part], np.int64)) for part in range(3))
+        validation, local_test = (part if len(part) else None for part in held_out)
+        data = LocalData(train=train, test=self._test, validation=validation, local_test=local_test)
         return data, damaged
 
     def _snapshot_id(self, number: int) -> bytes:

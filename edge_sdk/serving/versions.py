@@ -88,12 +88,14 @@ class Versions:
             self.index = replace(self.index if same else Index(), origin=mine)
         self.index = replace(self.index, frozen=frozen)
 
-    def add(self, rounds_done: int, state: bytes) -> None:
-        """Keep a model as the served one, and forget the oldest beyond KEPT."""
+    def add(self, rounds_done: int, state: bytes, *, keeps_own: bool = False) -> None:
+        """Keep a model as the served one, and forget the oldest beyond KEPT.  keeps_own: but not the app's own."""
         number = self.index.versions[-1].number + 1 if self.index.versions else 0
         version = Version(number, rounds_done, hashlib.sha256(state).hexdigest())
         self._states[number] = state
-        self._keep(replace(self.index, versions=(*self.index.versions, version)[-KEPT:]))
+        *before, last = (*self.index.versions, version)[-KEPT:]
+        own = [each for each in self.index.versions[:1] if keeps_own and not each.rounds_done and each not in before]
+        self._keep(replace(self.index, versions=(*own, *before, last)))
 
     def back(self, steps: int) -> Version:
         """Return the version that was served `steps` before this one.  Raises UsageError if it is not kept."""

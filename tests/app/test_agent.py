@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import pydoc
+import re
 import threading
 import time
 from pathlib import Path
@@ -18,6 +20,14 @@ from edge_sdk.device.link_notices import AGAIN_S
 from edge_sdk.errors import ModelError, Refused, RunFailed, UsageError
 from edge_sdk.transport.base import Disconnected
 from edge_sdk.transport.memory.hub import Hub
+
+
+def test_help_and_completion_list_what_an_app_uses() -> None:
+    text = pydoc.render_doc(edge_sdk.Agent, renderer=pydoc.plaintext)
+    listed = set(re.findall(r"^ \|  ([a-z_]+)", text, re.MULTILINE))
+    assert {"predict", "start", "stop", "rollback", "on_round", "running", "over"} <= listed
+    assert not listed & {"tick", "fail_work", "work_slice", "handle", "examine", "on_exchange", "bench"}
+    assert {*dir(agent_of(Hub(), "left"))} == {*dir(edge_sdk.Agent), "error"} - {"__init__"}
 
 
 def test_two_apps_take_part_and_hear_of_it(serve) -> None:

@@ -114,6 +114,18 @@ def test_what_is_of_another_run_moves_no_device(world: World) -> None:
     assert agent.refused_frames == {"replayed": 3}
 
 
+def test_what_is_of_another_federation_moves_no_device(world: World) -> None:
+    """It came on the device's own topic, and is right in all else."""
+    agent = world.device()
+    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    own = world.server.ledger
+    later = Assign(federation="other", device="attic", round=1, exchange=0, run=own.run)
+    world.publish(topics.down("app", "attic", "task"), codec.encode(later, codec.Stamp(own.epoch, 99)))
+    world.turn(computing=False)
+    assert agent.session.exchange_id == (0, 0)
+    assert agent.refused_frames == {"topic": 1}
+
+
 def test_a_device_without_its_closing_exchange_reports_no_success(tmp_path: Path) -> None:
     world = World(tmp_path, devices=2, quorum=1)
     slow, quick = world.device("attic"), world.device("cellar")
