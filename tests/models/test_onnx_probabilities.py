@@ -211,6 +211,29 @@ def test_one_column_for_two_classes() -> None:
         OnnxModel(one_number(half, squared), 2)
 
 
+def test_a_label_beside_one_column() -> None:
+    """As skl2onnx writes RidgeClassifier for two classes: of both scores, the output has the second."""
+    rows = np.random.default_rng(0).normal(size=(2, WIDTH)) * [[1], [0]]
+    node = ml_node(
+        "LinearClassifier",
+        ["x"],
+        ["label", "both"],
+        coefficients=np.stack([-rows[0], rows[0]]).ravel().tolist(),
+        intercepts=[0.0, 0.0],
+        classlabels_ints=[5, 6],
+        post_transform="NONE",
+    )
+    second = ml_node("ArrayFeatureExtractor", ["both", "one"], ["score"])
+    constants = [numpy_helper.from_array(np.array([1]), "one")]
+    file, x = ml_file([node, second], [label_port(), float_port("score", None, 1)], constants), samples()
+    model = OnnxModel(file, 2)
+    np.testing.assert_allclose(np.diff(model.logits(x)), told(file, x)["score"], atol=1e-5)
+    train(model)
+    after = told(model.onnx_bytes(x), x)
+    np.testing.assert_allclose(after["score"], np.diff(model.logits(x)), atol=1e-4)
+    assert after["label"].tolist() == (5 + model.logits(x).argmax(axis=1)).tolist()
+
+
 def test_a_bare_layer_of_one_column() -> None:
     """As nets that were trained with BCEWithLogitsLoss are exported."""
     file, x = classifier(("n", WIDTH), classes=1), samples()
@@ -220,6 +243,22 @@ def test_a_bare_layer_of_one_column() -> None:
     np.testing.assert_allclose(told(model.onnx_bytes(x), x)["logits"], np.diff(model.logits(x)), atol=1e-4)
     with pytest.raises(ModelError, match="classes=2"):
         OnnxModel(file)
+
+
+def test_a_probability_for_each_class_alone() -> None:
+    """LOGISTIC over several classes, not normalised: what comes before its Sigmoid are the logits."""
+    file, x = linear_classifier("LOGISTIC", normalised=False), samples()
+    model = OnnxModel(file)
+    assert (model.split.how, model.split.cut) == ("layer", "Sigmoid")
+    np.testing.assert_allclose(1 / (1 + np.exp(-model.logits(x))), told(file, x)["probabilities"], atol=1e-5)
+    for head in ("linear", "cosine"):
+        model = OnnxModel(file, head=head)  # type: ignore[arg-type]  # both are heads
+        train(model)
+        after = told(model.onnx_bytes(x), x)
+        np.testing.assert_allclose(after["probabilities"], 1 / (1 + np.exp(-model.logits(x))), atol=1e-4)
+        assert after["label"].tolist() == model.logits(x).argmax(axis=1).tolist()
+    with pytest.raises(ModelError, match="do not sum to 1"):
+        OnnxTeacher(file, CLASSES)
 
 
 def test_scores_that_contradict_the_label_are_refused() -> None:

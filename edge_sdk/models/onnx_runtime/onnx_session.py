@@ -133,7 +133,8 @@ def open_session(graph: Graph, content: bytes) -> Any:
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's errors have no common base
-        opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opsets.items())
+        listed = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opsets.items())
+        opsets = " ".join(listed.split())
         raise ModelError(
             f"{graph.name}: ONNX Runtime {onnxruntime.__version__} does not load it (opsets {opsets}): {_reason(error)}"
         ) from error

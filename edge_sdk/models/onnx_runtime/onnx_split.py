@@ -170,7 +170,7 @@ def sure_ending(graph: Graph, endings: Sequence[Ending], classes: int | None, op
     Raises ModelError where several could be meant.
     """
     found = [each if not each.guessed or _holds(graph, each, opens) else _bare(graph, each) for each in endings]
-    if len(found) > 1 and not any(each.layer or each.cut for each in found):
+    if len(found) > 1:
         scores = [(each, *scores_of(graph, each, opens)) for each in found]
         fitting = [each for each, session, _ in scores if session.width == classes and not each.bounded]
         found = [each for each, _, gives in scores if gives != "logits"] or fitting or found
@@ -185,6 +185,8 @@ def sure_ending(graph: Graph, endings: Sequence[Ending], classes: int | None, op
 def scores_of(graph: Graph, ending: Ending, opens: Opens) -> tuple[OnnxSession, Gives]:
     """Return the file up to its scores, and what they are: by the structure, or by those of made-up samples."""
     session = opens(graph.up_to([ending.scores]))
+    if ending.then == "Sigmoid":
+        raise ModelError(f"{graph.name}: its probabilities do not sum to 1: take it as OnnxModel with as many classes")
     if ending.then:
         return session, "probabilities"
     if not (ending.cut or ending.bounded) and session.width > 1:
@@ -229,7 +231,9 @@ def _holds(graph: Graph, ending: Ending, opens: Opens) -> bool:
     if expected.shape[1] != ending.layer.rows.shape[1] - 1:
         return False
     expected = expected @ ending.layer.rows[:, :-1].T + ending.layer.rows[:, -1]
-    if ending.cut:
+    if ending.cut == "Sigmoid":
+        expected = 1 / (1 + np.exp(-expected))
+    elif ending.cut:
         expected = np.exp(expected - expected.max(axis=1, keepdims=True))
         expected /= expected.sum(axis=1, keepdims=True)
     found = opens(graph.up_to([_bare(graph, ending).scores])).trial()
