@@ -50,14 +50,14 @@ class Ending:
     scores: str
     """The tensor of one number for each class that a new last layer would give."""
     cut: str = ""
-    """The operator between logits and the output; "": none."""
+    """The operator between logits and the output, or ""."""
     then: str = ""
-    """The operator that turns logits into `scores`; "": they are logits, unless the probe finds otherwise."""
+    """The operator that turns logits into `scores`, or "" if they are logits, as far as the structure shows."""
     layer: OutputLayer | None = None
     bounded: bool = False
     """Whether an activation gives the output, so that it cannot be logits."""
     guessed: bool = False
-    """Whether the operators only look like a Softmax over the layer: to be compared with what the file gives."""
+    """Whether the layer must still be compared with what the file gives: other operators could look the same."""
 
 
 def ending_of(graph: Graph, output: str, tensor: str) -> Ending:

@@ -25,15 +25,15 @@ class HeadPlace:
     scores: str
     """The tensor that it replaces."""
     then: str = ""
-    """The operator that follows it, Softmax, LogSoftmax or Sigmoid; "": none."""
+    """The operator that follows it, Softmax, LogSoftmax or Sigmoid, or ""."""
     least: float | None = None
-    """Whether it works on the logarithm of the features, which are at least this first; None: on themselves."""
+    """The layer takes the logarithm of the features, raised to at least this; or the features themselves if None."""
     dtype: np.dtype[Any] = FLOAT
     """The type of `scores`."""
 
 
 def as_floats_in(graph: Graph, tensor: str, least: float | None) -> Graph:
-    """Return the part up to a tensor as f4, or up to the logarithm of it, where it is at least `least` first."""
+    """Return the part up to a tensor as f4, or up to its logarithm if `least` is given, raised to that first."""
     own = _unused(graph)
     nodes, constants, name = _floats(tensor, least, own)
     body = replace(graph, nodes=(*graph.nodes, *nodes), constants={**graph.constants, **constants})

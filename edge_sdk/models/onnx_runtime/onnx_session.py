@@ -19,7 +19,7 @@ except ImportError as error:
 
 _ONLY_FATAL = 4
 _LONGEST_REASON = 300
-_TRIALS = 8
+_TRIALS = 4
 
 
 class OnnxSession:

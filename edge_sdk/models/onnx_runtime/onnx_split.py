@@ -51,7 +51,7 @@ class Split:
     others: tuple[str, ...] = ()
     """The file's other outputs."""
     labels: tuple[int | str, ...] = ()
-    """What the file calls its classes; (): it does not tell, or they are 0, 1, 2 ..."""
+    """The names of the classes in the file, or () if it has none or they are 0, 1, 2 ..."""
 
     @property
     def features(self) -> str:
@@ -127,9 +127,16 @@ def split_file(
         endings = (at_layer or endings)[:1]
     ending = sure_ending(graph, endings, classes, opens)
 
-    def split(place: HeadPlace, how: How, rows: Floats | None = None, *, single: bool = False) -> Split:
+    def split(
+        place: HeadPlace,
+        how: How,
+        rows: Floats | None = None,
+        *,
+        single: bool = False,
+        session: OnnxSession | None = None,
+    ) -> Split:
         cast = how == "layer" and ending.layer is not None and ending.layer.operators[0].operator == CLASSIFIER
-        session = opens(_body(graph, place, cast=cast))
+        session = session or opens(_body(graph, place, cast=cast))
         labels = () if rows is None else class_labels(graph, len(rows))
         return Split(
             source=source,
@@ -160,8 +167,10 @@ def split_file(
             return split(HeadPlace(layer.features, layer.features), "new")
     if features is not None:
         return split(HeadPlace(features, features), "new")
-    place, start, single = _outputs_as_features(graph, ending, classes, opens)
-    return split(place, "new" if start is None else "outputs", start, single=single)
+    session, gives = scores_of(graph, ending, opens)
+    place, start, single = _outputs_as_features(graph, ending, classes, session, gives)
+    how: How = "new" if start is None else "outputs"
+    return split(place, how, start, single=single, session=None if place.least else session)
 
 
 def sure_ending(graph: Graph, endings: Sequence[Ending], classes: int | None, opens: Opens) -> Ending:
@@ -241,15 +250,13 @@ def _holds(graph: Graph, ending: Ending, opens: Opens) -> bool:
 
 
 def _outputs_as_features(
-    graph: Graph, ending: Ending, classes: int | None, opens: Opens
+    graph: Graph, ending: Ending, classes: int | None, session: OnnxSession, gives: Gives
 ) -> tuple[HeadPlace, Floats | None, bool]:
     """Return where a head on the file's own scores comes, the rows (k, d + 1) that keep them, and whether it is single.
 
-    No rows: they are features.
+    Rows are None where the scores are features for a new head.
     """
-    name = graph.name
-    session, gives = scores_of(graph, ending, opens)
-    width = session.width
+    name, width = graph.name, session.width
     if classes is None and gives != "logits":
         classes = width
     if classes is None:
