@@ -22,6 +22,7 @@ from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Envelope, Stamp
+from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
 
 
@@ -113,7 +114,8 @@ class MembershipHandler:
         device = hello.device
         barred = device in self._orders.drained and device not in self._draining()
         refusal = taken_out(device, hello.federation) if barred else None
-        return refusal or version_refusal(hello) or self._registry.refusal(hello)
+        with legible():
+            return refusal or version_refusal(hello) or self._registry.refusal(hello)
 
     def _displace(self, device: str) -> None:
         """Forget a device on probation, whose place another one takes.  Raises StoreError."""

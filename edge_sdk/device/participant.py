@@ -45,6 +45,7 @@ from edge_sdk.errors import (
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.leaves import one_line
@@ -516,7 +517,8 @@ class Participant(ParticipantHooks):
             self._uplink.announce("ready", self.declined)  # the coordinator does not know, or asks all the same
         place, reason = ExchangeId(assign.round, assign.exchange), None
         try:
-            assign = self._learner.membership.undo_transforms(assign, self.common_knowledge)
+            with legible():
+                assign = self._learner.membership.undo_transforms(assign, self.common_knowledge)
         except RemoteProtocolError as error:
             if place >= self.session.exchange_id and is_in_place(self._learner.membership, assign):
                 reason = self._refused_assigns.reason(assign, stamp, error)
@@ -698,7 +700,10 @@ class Participant(ParticipantHooks):
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""
         has_proxy = self.bench.proxy is not None
-        joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights, has_proxy=has_proxy)
+        with legible():
+            joined = membership.join(
+                welcome, self.bench.shared, shares_weights=self.shares_weights, has_proxy=has_proxy
+            )
         self._incoming.accept_up_to(joined.limits)
         self._learner = learner = Learner(joined, self.data, secret=self._secret)
         self._supply.require(joined.public)
