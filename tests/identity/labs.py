@@ -134,10 +134,14 @@ def serving(folder: Path, *command: str) -> Iterator[Path]:
         process.kill()
 
 
-def parent_of_the_broker(lab: Path) -> int:
-    """The process id of `edge-sdk lab serve`."""
-    broker = int((lab / "mosquitto.pid").read_text())
-    return int(Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[1])
+def parent(pid: int) -> int:
+    """The process id of the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def desk_of(lab: Path) -> int:
+    """The process id of `edge-sdk lab serve`, whose child keeps the broker running."""
+    return parent(parent(int((lab / "mosquitto.pid").read_text())))
 
 
 def until(condition: object, what: Sequence[object] = ()) -> None:
