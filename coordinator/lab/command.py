@@ -18,6 +18,7 @@ from coordinator.lab import broker_settings, keeper, owner
 from coordinator.lab.broker_settings import DESK
 from coordinator.lab.desk import SUBSCRIPTION, EnrolmentDesk
 from coordinator.lab.keeper import Keeper, tell_owner
+from coordinator.lab.retained import clear_retained
 from edge_sdk.errors import StoreError, TransportError, UsageError
 from edge_sdk.identity.folder import AUTHORITY, CERTIFICATE, TLS_KEY
 from edge_sdk.identity.registry import check_lab
@@ -75,13 +76,16 @@ def _devices_in(path: Path) -> list[str]:
 
 
 def lab_revoke_command(args: argparse.Namespace) -> int:
-    """Revoke devices."""
+    """Revoke devices, and clear what the broker keeps of them."""
     for device in args.devices:
         tell_owner(owner.revoke_device(args.lab, device))
     if not broker_settings.reload_broker(args.lab):
-        tell_owner(
-            "the broker is not running here: where it runs, let it read its settings again (kill -HUP its process)"
-        )
+        fault = "the broker is not running here: where it runs, let it read its settings again (kill -HUP its process)"
+        tell_owner(fault)
+        return 0
+    cleared = clear_retained(args.lab, args.devices)
+    if cleared:
+        tell_owner(f"the broker kept {cleared} messages of theirs, and has cleared them")
     return 0
 
 
@@ -109,7 +113,7 @@ def serve_command(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     desk, url = EnrolmentDesk(args.lab), owner.broker_of(args.lab)
     files = TlsFiles(args.lab / AUTHORITY, args.lab / DESK / CERTIFICATE, args.lab / DESK / TLS_KEY, OF_LAB)
-    transport = MqttTransport(_local(url), DESK, tls=files, clean=True, seed=secrets.randbits(32))
+    transport = MqttTransport(owner.local_broker(args.lab), DESK, tls=files, clean=True, seed=secrets.randbits(32))
     broker = None
     try:
         broker = None if args.no_broker else Keeper(args.lab)
@@ -122,11 +126,6 @@ def serve_command(args: argparse.Namespace) -> int:
         if broker is not None:
             broker.end()
     return 0
-
-
-def _local(url: str) -> str:
-    """Return the URL of the broker as this machine reaches it, by a name that its certificate has."""
-    return f"mqtts://localhost:{url.rpartition(':')[2]}"
 
 
 def _serve(desk: EnrolmentDesk, transport: MqttTransport, broker: Keeper | None, url: str) -> NoReturn:

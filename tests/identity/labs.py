@@ -49,6 +49,7 @@ def made(folder: Path, port: int = 8883, *, encrypts: bool = False) -> Path:
     """A lab at localhost."""
     lab = folder / "lab"
     owner.make_lab(lab, ["localhost"], port, "127.0.0.1", encrypts=encrypts)
+    owner.serve_federation(lab, "f")
     return lab
 
 
