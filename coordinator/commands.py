@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
 from edge_sdk.cli import (
@@ -159,6 +160,7 @@ LAB = Subcommand(
     example="edge-sdk lab init lab --host lab.local\n  edge-sdk lab serve lab\n  edge-sdk lab claim device-01",
     arguments=_lab_arguments,
     function="coordinator.lab.command:command",
+    log_level=logging.WARNING,
 )
 
 

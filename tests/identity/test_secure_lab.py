@@ -13,10 +13,14 @@ from pathlib import Path
 import fleets
 import labs
 import pytest
+import strangers
 from deployment import PATIENCE_S, Deployment
 
 from coordinator.lab import broker_settings, owner
 from coordinator.lab.keeper import is_kept
+from edge_sdk.identity.claims import CLAIMS_ROOT, read_claim
+from edge_sdk.tools import enroll
+from edge_sdk.transport.base import Connected
 
 pytestmark = [pytest.mark.broker, pytest.mark.processes, pytest.mark.timeout(600)]  # a dozen processes
 
@@ -150,3 +154,20 @@ def test_a_broker_that_dies_comes_back_and_boards_enrol_again(tmp_path: Path) ->
         assert "device-01" in labs.edge_sdk(tmp_path, "enroll", "--claim", str(again), "--identity", "again")
         assert broker_settings.running_broker(lab) not in (None, broker)
         assert "mosquitto was ended by signal 11; it is started again in 0.2 s" in log.read_text()
+
+
+def test_a_message_that_cannot_be_read_leaves_the_desk_and_the_broker_and_is_one_line(tmp_path: Path) -> None:
+    lab = labs.made(tmp_path, labs.free_port())
+    with labs.serving(tmp_path, "lab", "serve", "lab") as log:
+        (path,) = owner.issue_claims(lab, ["device-01"])
+        claim, broker = read_claim(path), broker_settings.running_broker(lab)
+        with enroll._connected(claim, tmp_path, path) as transport:
+            labs.until(lambda: isinstance(transport.poll(0.1), Connected))
+            for message in strangers.kept("text").values():
+                transport.send(f"{CLAIMS_ROOT}/{claim.user}", message)
+            labs.until(lambda: "(the 10th)" in log.read_text())
+        assert "device-01" in labs.edge_sdk(tmp_path, "enroll", "--claim", str(path))
+        assert broker_settings.running_broker(lab) == broker
+        told = [line for line in log.read_text().splitlines() if "desk: refused a message" in line]
+        assert len(told) == 2
+        assert "Traceback" not in log.read_text()
