@@ -26,6 +26,7 @@ from coordinator.config import (
     to_toml,
 )
 from coordinator.lab.broker_settings import one_connection_each
+from coordinator.lab.owner import serve_federation
 from coordinator.ledger import CONTENTS, Ledger, bound_spec
 from coordinator.page.feed import Feed
 from coordinator.page.live import PageObserver
@@ -122,6 +123,8 @@ def run_coordinator(
         tell_finished(folder, as_json=as_json)
         return 0
     _refuse_second(reach, spec.federation)
+    if lab is not None:
+        serve_federation(lab, spec.federation)
     transport = _transport(reach, spec.federation, cloud_safe=cloud_safe)
     with (
         reach.serving_alone(spec.federation),

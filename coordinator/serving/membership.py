@@ -22,7 +22,11 @@ from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Envelope, Stamp
+from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
+
+NOBODYS = b"\0"
+"""An instance that no device has: where a Hello names none, its Refusal is for no device that has one."""
 
 
 class MembershipHandler:
@@ -102,6 +106,12 @@ class MembershipHandler:
             self._registry.greeted(device, stamp)
             self._registry.identities.contested_by(hello, stamp)
             return self._admit(hello, frame, now_s, observer, came_bytes=came_bytes, instead_of=displaced)
+        if refusal is not None and not self._signed and device in self._registry.hellos and not self._barred(device):
+            # perhaps somebody else says it: the device that takes part is fit, and asks again if it is meant
+            instance = NOBODYS if self._registry.hellos[device].instance else None
+            self._sender.refuse(device, refusal, hello.instance or instance)
+            self._say(f"{refusal.message}; another Hello of it was not refused, and it takes part", now_s, observer)
+            return None
         if self._is_intruder(hello, stamp, observer):
             return None
         self._registry.greeted(device, stamp)
@@ -111,9 +121,13 @@ class MembershipHandler:
 
     def _refusal(self, hello: Hello) -> RefusalReason | None:
         device = hello.device
-        barred = device in self._orders.drained and device not in self._draining()
-        refusal = taken_out(device, hello.federation) if barred else None
-        return refusal or version_refusal(hello) or self._registry.refusal(hello)
+        refusal = taken_out(device, hello.federation) if self._barred(device) else None
+        with legible():
+            return refusal or version_refusal(hello) or self._registry.refusal(hello)
+
+    def _barred(self, device: str) -> bool:
+        """Whether an operator has taken a device out, and it has finished its round."""
+        return device in self._orders.drained and device not in self._draining()
 
     def _displace(self, device: str) -> None:
         """Forget a device on probation, whose place another one takes.  Raises StoreError."""

@@ -22,6 +22,7 @@ from edge_sdk.device.app_model import ModelOrigin, OnNewModel, choose_model, ori
 from edge_sdk.device.assign_stamps import AssignStamps
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.data_supply import DataSupply
+from edge_sdk.device.doubted_refusal import DoubtedRefusal
 from edge_sdk.device.exchange import OngoingExchange, begin_exchange, training_failed
 from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
 from edge_sdk.device.hooks import ParticipantHooks
@@ -45,6 +46,7 @@ from edge_sdk.errors import (
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.leaves import one_line
@@ -150,7 +152,11 @@ class Participant(ParticipantHooks):
         """None before the first Welcome; each run of the federation has a new one."""
         self._newest: tuple[Assign, Frame] | None = None
         """The Assign that is being processed, and its frame."""
-        self._newest_stamp, self._refused_assigns = Stamp(), RefusedAssigns()
+        self._newest_stamp, self._refused_assigns, self._doubt = (
+            Stamp(),
+            RefusedAssigns(),
+            DoubtedRefusal(self._ask_again),
+        )
         self._work: OngoingExchange | None = None
         self.begun = 0
         """The number of exchanges that this object has begun."""
@@ -177,6 +183,7 @@ class Participant(ParticipantHooks):
         self.session = session.SessionState()
         self.refusal, self._learner, self._work, self._newest, self._early = None, None, None, None, None
         self._save_again_s, self._fetch_again_s, self._unanswered_hellos = None, None, 0
+        self._doubt.welcomed()
         self._supply.stop()
         self._restore(None)
 
@@ -255,7 +262,7 @@ class Participant(ParticipantHooks):
     def next_due_s(self) -> float | None:
         """Return the time in seconds at which `tick` can next have something to do; None: it has nothing to do."""
         earliest_s = session.session_due_s(self.session)
-        for due_s in (self._fetch_due_s(), self._save_again_s):
+        for due_s in (self._fetch_due_s(), self._save_again_s, self._doubt.due_s):
             if due_s is not None and (earliest_s is None or due_s < earliest_s):
                 earliest_s = due_s
         return earliest_s
@@ -346,6 +353,7 @@ class Participant(ParticipantHooks):
         due_s = self._fetch_due_s()
         if due_s is not None and now_s >= due_s:
             self._advance_fetching(now_s)
+        self._obey(self._doubt.settled(now_s))
 
     def work_slice(self, reply: Any = None) -> bool:
         """Compute until the next pause between batches; returns whether the exchange is computed.
@@ -435,7 +443,7 @@ class Participant(ParticipantHooks):
                 log.warning("%s: upload %s refused: %s", self.device, (message.round, message.exchange), message.reason)
             self._feed(session.Receipted(ExchangeId(message.round, message.exchange), now_s))
         elif isinstance(message, Refusal):
-            self._receive_refusal(message)
+            self._receive_refusal(message, now_s)
         elif isinstance(message, PublicBlock):
             try:
                 self._supply.receive(message, now_s)
@@ -448,8 +456,11 @@ class Participant(ParticipantHooks):
         else:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for devices")
 
-    def _receive_refusal(self, refusal: Refusal) -> None:
-        """End the session, unless the Refusal is an answer to another start or to another device with this id."""
+    def _receive_refusal(self, refusal: Refusal, now_s: float) -> None:
+        """End the session, unless the Refusal is an answer to another start or to another device with this id.
+
+        Without signatures anybody can have said Hello in this device's name.  So one that takes part asks again.
+        """
         if self._security is not None and (refusal.instance is None or refusal.instance != self.instance):
             # of an earlier start of this device, or an answer to a frame that was not its own, or was not read
             joining = self.session.phase is session.SessionPhase.JOINING
@@ -458,9 +469,21 @@ class Participant(ParticipantHooks):
             return
         if refusal.instance not in (None, self.instance):
             line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"
-            log.warning("%s: %s", self.device, line)
-            self.on_news(line)
+            if self._incoming.tell_once(IDENTITY, line):
+                log.warning("%s: %s", self.device, line)
+        elif self._security is None and self.session.phase in session.TAKING_PART:
+            self._doubt.came(refusal, now_s)
+        else:
+            self._obey(refusal)
+
+    def _ask_again(self) -> None:
+        if self.session.linked:
+            self._carry_out(session.SayHello())
+
+    def _obey(self, refusal: Refusal | None) -> None:
+        if refusal is None:
             return
+        self._doubt.welcomed()
         vain = self._shares_in_vain and "share_weights" in refusal.remedy
         known = f" (it is set, but {self.bench.model.spec.name} has no weights that can be shared)" if vain else ""
         self._end_refused(Refused(refusal.reason, refusal.message, refusal.remedy + known))
@@ -468,6 +491,8 @@ class Participant(ParticipantHooks):
     def _receive_status(self, status: CoordinatorStatus, now_s: float) -> None:
         """Process the coordinator's announcement that it is there, or that the run is over."""
         over = status.state in ("finished", "failed")
+        if over:
+            self._obey(self._doubt.settled(now_s, over=True))
         reason = status.reason if status.state == "failed" else ""
         if status.state != "lost":
             run, greet = status.run or b"", status.greet
@@ -516,7 +541,8 @@ class Participant(ParticipantHooks):
             self._uplink.announce("ready", self.declined)  # the coordinator does not know, or asks all the same
         place, reason = ExchangeId(assign.round, assign.exchange), None
         try:
-            assign = self._learner.membership.undo_transforms(assign, self.common_knowledge)
+            with legible():
+                assign = self._learner.membership.undo_transforms(assign, self.common_knowledge)
         except RemoteProtocolError as error:
             if place >= self.session.exchange_id and is_in_place(self._learner.membership, assign):
                 reason = self._refused_assigns.reason(assign, stamp, error)
@@ -642,6 +668,7 @@ class Participant(ParticipantHooks):
 
     def _receive_welcome(self, welcome: Welcome, frame: bytes, now_s: float) -> None:
         public_before, run_before = self.bench.public, self._run
+        self._doubt.welcomed()
         if self._learner is None:
             self._enter_run(welcome, frame)
         elif self._learner.membership.welcome.run != welcome.run:  # with the model as trained so far
@@ -689,7 +716,10 @@ class Participant(ParticipantHooks):
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""
         has_proxy = self.bench.proxy is not None
-        joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights, has_proxy=has_proxy)
+        with legible():
+            joined = membership.join(
+                welcome, self.bench.shared, shares_weights=self.shares_weights, has_proxy=has_proxy
+            )
         self._incoming.accept_up_to(joined.limits)
         self._learner = learner = Learner(joined, self.data, secret=self._secret)
         self._supply.require(joined.public)

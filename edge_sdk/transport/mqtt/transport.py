@@ -24,7 +24,8 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.topics import is_coordinator_status, matches
+from edge_sdk.protocol.entry_guard import EntryGuard
+from edge_sdk.protocol.topics import LONGEST, is_coordinator_status, matches
 from edge_sdk.transport.base import Connected, Incoming, SendRefused, TransportEvent
 from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, is_packet
 from edge_sdk.transport.mqtt import reasons
@@ -138,6 +139,7 @@ class _Link:
         self._ready_since_s = 0.0
         self._refused_topics: set[str] = set()
         self._tls = tls_context(settings.tls, settings.address)
+        self._guard = EntryGuard(f"broker {settings.address}")
         self._client = self._build(version_5=version_5)
         self._loop = SocketLoop()
 
@@ -184,7 +186,7 @@ class _Link:
             self._settings.client_id,
             clean_session=None if version_5 else self._settings.clean_start,
             protocol=MQTTProtocolVersion.MQTTv5 if version_5 else MQTTProtocolVersion.MQTTv311,
-            take_message=_with_errors_logged(self._take_message),
+            take_message=self._take_message,
         )
         client.max_inflight_messages_set(MAX_IN_FLIGHT)
         client.connect_timeout = CONNECT_TIMEOUT_S
@@ -347,6 +349,10 @@ class _Link:
         A broker stops after a few messages that are not acknowledged.  A status that it has kept in the session since
         an earlier connection says nothing of now: the newest one is retained, and follows from the subscription.
         """
+        with self._guard.message(message.topic[:LONGEST]):
+            self._pass_on(message)
+
+    def _pass_on(self, message: ReceivedMessage) -> None:
         topic, payload, packet_id, quality, retained = message
         now_s, packet = time.monotonic(), is_packet(payload)
         event: TransportEvent | None = None
