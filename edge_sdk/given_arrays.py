@@ -108,7 +108,7 @@ def _coloured(picture: NDArray[Any]) -> NDArray[Any]:
 
 
 def channels_last(
-    x: NDArray[Any], layout: str | None, where: str, *, ambiguous: PictureLayout = CHANNELS_LAST
+    x: NDArray[Any], layout: PictureLayout | None, where: str, *, ambiguous: PictureLayout = CHANNELS_LAST
 ) -> tuple[NDArray[Any], str]:
     """Return samples with their channels last, a view, and a line that says what was taken; empty: as it was declared.
 

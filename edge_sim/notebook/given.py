@@ -136,7 +136,7 @@ def _is_pair(part: Any) -> bool:
 
 def _read(part: Any, layout: PictureLayout | None) -> tuple[Any, Any]:
     """The inputs, with channels last, and the labels of a torch data set, or of a pair of arrays beside one."""
-    found = Samples(*part, layout) if _is_pair(part) else samples_from_torch(part, layout=layout)
+    found = Samples(part[0], part[1], layout) if _is_pair(part) else samples_from_torch(part, layout=layout)
     return found.x, found.y
 
 
