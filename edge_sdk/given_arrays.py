@@ -41,7 +41,7 @@ def given_array(values: Any, where: str) -> NDArray[Any]:
         return values
     if is_pillow_picture(values):
         return picture_bytes(values, None, where)
-    if isinstance(values, Sequence) and len(values) and is_pillow_picture(values[0]):
+    if isinstance(values, list | tuple) and values and all(map(is_pillow_picture, values)):
         names = [f"{where}, sample {number}" for number in range(len(values))]
         pictures = [picture_bytes(value, None, name) for value, name in zip(values, names, strict=True)]
         return stacked_pictures(pictures, names, remedy="resize them first")

@@ -138,7 +138,7 @@ def split_samples(samples: Samples, split: tuple[float, float, float] = (0.8, 0.
 
 def _stacked_samples(given: Sequence[Any]) -> tuple[NDArray[Any], PictureLayout]:
     """Return the samples of a dataset as one array, and the layout that such have where their sizes do not tell."""
-    if all(is_pillow_picture(sample) for sample in given):
+    if all(map(is_pillow_picture, given)):
         return given_array(given, "the dataset"), CHANNELS_LAST
     arrays = [given_array(sample, f"sample {i} of the dataset") for i, sample in enumerate(given)]
     for i, array in enumerate(arrays):
