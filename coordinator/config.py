@@ -6,11 +6,12 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from coordinator.rounds import RoundPolicy
 from edge_sdk import toml
 from edge_sdk.errors import UsageError, meant
+from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.params import has_start
 from edge_sdk.methods.registry import load_method, method_names
@@ -118,6 +119,8 @@ class PublicTable:
     """The path of the npz file, relative to the TOML file."""
     serve: bool = True
     """Whether devices that lack the set may fetch it from the coordinator."""
+    layout: Annotated[str, Text(4, "NCHW|NHWC")] | None = None
+    """Order of the axes of its pictures: NCHW, channels first, or NHWC; default: the one that their sizes tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -418,7 +421,10 @@ def _method(name: str, file: Path) -> type[Method[Any]]:
 
 def public_set(settings: Settings) -> PublicSet | None:
     """The public set of a deployment; None: there is none.  Raises UsageError."""
-    return None if settings.public is None else PublicSet.load(settings.file.parent / settings.public.path)
+    if settings.public is None:
+        return None
+    layout = cast("PictureLayout | None", settings.public.layout)  # its pattern allows no other
+    return PublicSet.load(settings.file.parent / settings.public.path, layout)
 
 
 def public_to_serve(settings: Settings) -> PublicSet | None:

@@ -30,6 +30,7 @@ from edge_sdk.device.recent_lines import RecentLines, round_lines
 from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
+from edge_sdk.given_arrays import PictureLayout, channels_last, given_array
 from edge_sdk.identity.folder import ABOUT, Identity, open_identity
 from edge_sdk.identity.signatures import Role
 from edge_sdk.models.base import Model, serving_copy
@@ -249,21 +250,23 @@ class Agent(Participant, metaclass=_ListsApi):
 
     # -- for the app ------------------------------------------------------------------------------------------------
 
-    def predict(self, raw: Raw) -> Floats:
-        """Return the class probabilities, f4 (n, k), of raw samples (n, ...).
+    def predict(self, raw: Raw, layout: PictureLayout | None = None) -> Floats:
+        """Return the class probabilities, f4 (n, k), of raw samples (n, ...): an array, a tensor, a frame of pandas.
+
+        layout: "NCHW" or "NHWC", the order of the axes of pictures; None: the one in which they are as the own data.
 
         May be called from any thread, also while the model is training, for which it never waits: it uses a copy of
         the model, which is replaced after each round.  Raises UsageError for samples that the model cannot take, or
         with NaN or Inf, and ModelError for a model that does not give a number for each of its classes.
         """
-        samples = _numbers(raw)
+        known = self.bench.data.train.x
+        samples = _numbers(raw, layout, known.shape[1:] if len(known) else None)
         try:
             spec = self.bench.model.spec
             logits = self._deployment.served().logits(spec.preprocess(samples))
             check_logits(spec, logits, len(samples))
             return softmax(logits)
         except Exception as error:
-            known = self.bench.data.train.x
             if samples.shape[1:] == known.shape[1:]:
                 raise
             own = f"; those of the device's own data are (n, {', '.join(map(str, known.shape[1:]))})"
@@ -604,17 +607,19 @@ def _ended_by(error: BaseException) -> EdgeError:
     return found
 
 
-def _numbers(raw: object) -> Raw:
-    """Return samples as one array.  Raises UsageError for rows of several lengths, NaN, Inf, and no numbers."""
-    try:
-        found: Raw = np.asarray(raw)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"predict: expected an array of numbers: {one_line(str(error))}") from error
-    if found.dtype.kind not in "biuf":
+def _numbers(raw: object, layout: PictureLayout | None, own: tuple[int, ...] | None) -> Raw:
+    """Return samples as one array, with channels last; own: the shape of one of the device's own, None: there is none.
+
+    Raises UsageError for rows of several lengths, NaN, Inf, and no numbers.
+    """
+    found: Raw = given_array(raw, "predict")
+    if found.dtype.kind not in "biuf" or not found.ndim:
         raise UsageError(f"predict: expected an array of numbers (n, ...), found {found.dtype} {found.shape}")
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise UsageError("predict: the samples hold NaN or Inf; clean them first")
-    return found
+    if layout is None and found.shape[1:] == own:
+        return found
+    return channels_last(found, layout, "predict")[0]
 
 
 def _held_alone(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str, object]:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
+from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, StoreError, Unsupported
 from edge_sdk.models.base import Batches, ModelSpec
 from edge_sdk.objectives import Objective, Shapes
@@ -88,6 +89,19 @@ def check_samples(name: str, x: Floats, input_shape: tuple[int, int, int] | None
             f"model {name!r} takes samples of shape {input_shape}, found {x.shape[1:]}: "
             "set its preprocess so that the raw samples become that"
         )
+
+
+def check_whole_inputs(name: str, why: str, preprocess: Preprocess | None) -> None:
+    """Raise ModelError where preprocess makes fractions of the whole numbers that a model takes, as of tokens' ids.
+
+    why: what takes them.
+    """
+    if preprocess is None or preprocess.keeps_whole_numbers:
+        return
+    raise ModelError(
+        f"model {name!r}: {why} takes whole numbers, and preprocess makes fractions of them: leave its size, scale, "
+        'mean and std out; in a simulation write data.scale = 1, and normalise = "none"'
+    )
 
 
 def check_width(name: str, shape: tuple[int, ...], rows: int, classes: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -43,6 +43,8 @@ class Cost(NamedTuple):
 
 
 UNMEASURED = Cost()
+_NO_IDS = "scalar types: Long, Int"
+"""How torch says that an nn.Embedding was given floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,9 +170,34 @@ def _run_zero(
         found = logits, tap(zero)[1] if tap else None, cost
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
         told = " ".join(str(error).split())  # in one line
-        raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}") from error
+        remedy = "; samples reach a net as float32: let it begin with x = x.long()" if _NO_IDS in told else ""
+        raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}{remedy}") from error
     _check_unwritten(zero, name)
     return found
+
+
+@torch.inference_mode()
+def looks_up(net: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether an nn.Embedding takes the values of samples (c, h, w) as they are: they are ids, as of tokens.
+
+    A sample of zeros and one of ones are run: a table of positions is given the same numbers for both.
+    """
+    tables = [layer for layer in net.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+    found = set(range(len(tables)))
+    for value in (0, 1) if tables else ():
+        seen: set[int] = set()
+
+        def look(at: int, args: tuple[Any, ...], value: int = value, seen: set[int] = seen) -> None:
+            if args and isinstance(args[0], Tensor) and args[0].numel() and bool((args[0] == value).all()):
+                seen.add(at)
+
+        with ExitStack() as hooks:
+            for at, table in enumerate(tables):
+                hooks.enter_context(table.register_forward_pre_hook(lambda _layer, args, at=at: look(at, args)))
+            with suppress(RuntimeError, ValueError, TypeError, IndexError):  # a table of one row, or no .long()
+                net(torch.full((1, *shape), float(value), device=next(net.parameters()).device))
+        found &= seen
+    return bool(found)
 
 
 @torch.no_grad()

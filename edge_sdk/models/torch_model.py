@@ -21,6 +21,7 @@ from edge_sdk.models.checks import (
     check_samples,
     check_state,
     check_weights,
+    check_whole_inputs,
     check_width,
     lacks,
     require,
@@ -38,7 +39,15 @@ from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
 from edge_sdk.models.cosine_head import check_head
-from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey, try_sample
+from edge_sdk.models.torch_anatomy import (
+    Anatomy,
+    Tap,
+    decayed_parameters,
+    draws_random_numbers,
+    looks_up,
+    survey,
+    try_sample,
+)
 from edge_sdk.models.torch_arrays import Views, array_of, lie_in, norm_of, shared
 from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
@@ -96,7 +105,8 @@ class TorchModel:
 
         With `input_shape` (c, h, w) one zero sample is run, which checks the number of logits and measures features
         and cost; without it, wrong logits show at the first batch, and the last nn.Linear is taken to make the logits.
-        Raises ModelError where the net does not fit, and for weights that are not finite.  A net that writes into its
+        Raises ModelError where the net does not fit, for weights that are not finite, and where preprocess makes
+        fractions of the ids that an nn.Embedding takes.  A net that writes into its
         input is refused here, or else at the first samples.
         """
         name = name or type(net).__name__.lower()
@@ -142,6 +152,8 @@ class TorchModel:
             calls_per_pass=self._anatomy.cost.calls,
             note="; ".join(filter(None, (note, cosine_remark(net, self._anatomy.head, input_shape)))),
         )
+        if input_shape is not None:
+            self._check_ids(input_shape)
 
     @property
     def net(self) -> nn.Module:
@@ -416,8 +428,14 @@ class TorchModel:
         """Raise ModelError for samples of another shape, and for a net that writes into the first ones it is given."""
         check_samples(self.spec.name, x, self._input_shape)
         if not self._tried and len(x):
+            self._check_ids(x.shape[1:])
             try_sample(self._net, x[:1], self._device, self.spec.name)
             self._tried = True
+
+    def _check_ids(self, shape: tuple[int, ...]) -> None:
+        """Raise ModelError where samples (c, h, w) are ids, and preprocess makes fractions of them."""
+        if not self.spec.preprocess.keeps_whole_numbers and looks_up(self._net, shape):
+            check_whole_inputs(self.spec.name, "its Embedding", self.spec.preprocess)
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
         """Apply a function in inference mode; the result shares no memory with x or the net."""

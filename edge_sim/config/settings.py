@@ -82,6 +82,9 @@ class DataTable:
     image_size: tuple[Side, ...] | None = None
     """Height and width to which pictures of a folder or of the Hub are resized when they are read, needed where sizes
     differ; of leaf the shape of its flat samples."""
+    layout: Annotated[str, Text(4, "NCHW|NHWC")] | None = None
+    """Order of the axes of pictures (npz, leaf, numbers of hugging-face): NCHW, channels first, or NHWC; default: the
+    one that their sizes tell."""
     train_samples: SampleCount | None = None
     """Number of training samples to keep, each class in proportion; default: all."""
     test_samples: SampleCount | None = None

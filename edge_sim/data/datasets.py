@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Ints
 from edge_sdk.data import Augment, Samples
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config.settings import DataTable
 from edge_sim.data.draw import draw_equally, draw_evenly
@@ -48,11 +49,14 @@ class Dataset:
     sha256: str
     seed: int
     """The seed of all draws made here."""
+    taken: str = ""
+    """A line on how the source's samples were taken; empty: there is nothing to say."""
 
     @property
     def remark(self) -> str:
-        """Return a warning where inputs are far from unit scale and are not normalised; empty: none."""
-        return "" if self.scaling.mean else far_from_unit_scale(self.private.x, self.scale)
+        """Return how samples were taken, and a warning of inputs far from unit scale; empty if both are as usual."""
+        far = "" if self.scaling.mean else far_from_unit_scale(self.private.x, self.scale)
+        return "; ".join(filter(None, (self.taken, far)))
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
@@ -78,8 +82,8 @@ def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None 
     tested = balanced[
         _some(whole.test.y[balanced], table.test_samples, np.random.default_rng([seed, 7]), "test_samples")
     ]
-    x, y = whole.train.x[kept], whole.train.y[kept]
-    test = Samples(whole.test.x[tested], whole.test.y[tested])
+    train, test = whole.train.at(kept), whole.test.at(tested)
+    x, y = train.x, train.y
     if not table.public < len(y):
         raise UsageError(
             f"data.public: expected fewer than the {len(y)} training samples, found {table.public}; "
@@ -93,11 +97,11 @@ def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None 
     scale = whole.scale if table.scale is None else table.scale
     return Dataset(
         name=whole.name,
-        private=Samples(x[rest], y[rest]),
+        private=train.at(rest),
         rows=kept[rest],
         source_samples=len(whole.train),
         users=whole.users[kept][rest] if whole.users is not None else None,
-        public=PublicSet(x[chosen]) if table.public else None,
+        public=PublicSet(x[chosen], CHANNELS_LAST) if table.public else None,
         public_labels=y[chosen] if table.public else None,
         test=test,
         classes=classes or found,
@@ -106,6 +110,7 @@ def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None 
         augment=augment,
         sha256=_sha256(x, y, test.x, test.y),
         seed=seed,
+        taken=whole.remark,
     )
 
 
@@ -115,17 +120,18 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
         return digits.read_digits(table.test_fraction, seed)
     if table.source == "drawn-digits":
         return drawn_digits.read_drawn_digits(table.test_fraction, seed)
+    layout = cast("PictureLayout | None", table.layout)  # its pattern allows no other
     if table.source == "npz":
-        return npz.read_npz(folder / (table.path or ""))
+        return npz.read_npz(folder / (table.path or ""), layout)
     if table.source == "folder":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
         return pictures.read_folder(folder / (table.path or ""), size, table.test_fraction, seed)
     if table.source == "leaf":
         shape = (table.image_size[0], table.image_size[1]) if table.image_size else None
-        return leaf.read_leaf(folder / (table.path or ""), shape)
+        return leaf.read_leaf(folder / (table.path or ""), shape, layout)
     if table.source == "hugging-face":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
-        columns = hub.Columns(table.label_column, table.user_column)
+        columns = hub.Columns(table.label_column, table.user_column, layout)
         return hub.read_hub(table.dataset or "", table.subset, columns, size, hold_out=(table.test_fraction, seed))
     from edge_sim.data.sources import torch_sources
 

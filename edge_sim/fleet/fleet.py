@@ -20,6 +20,7 @@ from edge_sdk.arrays import Ints
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.data import Augment, LocalData, Preprocess, Samples
 from edge_sdk.errors import EdgeError, UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST
 from edge_sdk.loading import error_text
 from edge_sdk.methods.registry import METHODS, method_of
 from edge_sdk.models.base import Model
@@ -162,9 +163,9 @@ def read_device(folder: Path) -> Device:
     augment = Augment(**plain["augment"]) if plain["augment"] else None
     with np.load(folder / "data.npz", allow_pickle=False) as arrays:
         parts = [part for part in PARTS if f"x_{part}" in arrays.files]
-        held = {part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in parts}
+        held = {part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"], CHANNELS_LAST) for part in parts}
         data = LocalData(train=held.pop("train"), augment=augment, **held)
-        public = PublicSet(arrays["public"]) if "public" in arrays.files else None
+        public = PublicSet(arrays["public"], CHANNELS_LAST) if "public" in arrays.files else None
     return Device(kit=kit, data=data, public=public)
 
 
@@ -306,9 +307,9 @@ def sample_division(config: Config, dataset: Dataset) -> list[Ints]:
 
 def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> LocalData:
     """Return the samples of one device, divided as data.split says."""
-    own = Samples(dataset.private.x[part], dataset.private.y[part])
+    own = dataset.private.at(part)
     cuts = cut(own.y, config.data.split, np.random.default_rng([dataset.seed, 5, number]))
-    train, validation, local_test = (Samples(own.x[each], own.y[each]) for each in cuts)
+    train, validation, local_test = (own.at(each) for each in cuts)
     return LocalData(
         train=train,
         test=dataset.test,

@@ -2,7 +2,7 @@
 
 A model is a function FACTORY(classes, input_shape, seed) that returns a torch.nn.Module or a Model; input_shape is
 (channels, height, width).  Data are arrays (x_train, y_train, x_test, y_test), a mapping of these names, or a pair of
-torch data sets.
+torch data sets; tensors, lists, and frames of pandas are as good as arrays.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ import numpy as np
 
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.places import make_folder
-from edge_sdk.data import Preprocess
+from edge_sdk.data import Preprocess, Samples
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, given_array
 from edge_sdk.samples.readers import samples_from_torch
-from edge_sim.data.sources.npz import NEEDED, USERS
+from edge_sim.data.sources.npz import NEEDED, USERS, of_arrays
 from edge_sim.models.model_types import HeadKind, InputShape
 from edge_sim.notebook.function_digest import function_digest
 
@@ -96,17 +97,18 @@ def _give(name: str, make: Callable[..., Any]) -> None:
     setattr(sys.modules.setdefault(HOME, ModuleType(HOME)), name, factory)
 
 
-def write_data(data: GivenData, path: Path) -> None:
-    """Write data as the npz file that settings name.
+def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> PictureLayout | None:
+    """Write data as the npz file that settings name, and return the layout of its pictures; None: the sizes tell it.
 
-    Raises UsageError where they are none of the known kinds, and where the file holds other data: those of runs that
-    are kept beside it.
+    layout: that of the given ones, or None.  Raises UsageError where they are none of the known kinds, and where the
+    file holds other data: those of runs that are kept beside it.
     """
     if not isinstance(data, (Mapping, Sequence)):
         raise UsageError(f"data: expected {_EXPECTED}; found {type(data).__name__}")
     if not isinstance(data, Mapping) and len(data) == 2:
-        (x_train, y_train), (x_test, y_test) = (_samples(part) for part in data)
-        data = (x_train, y_train, x_test, y_test)
+        if not all(_is_pair(part) for part in data):
+            data, layout = [_read(part, layout) for part in data], CHANNELS_LAST
+        data = [values for part in data for values in part]
     if not isinstance(data, Mapping):
         if len(data) != len(NEEDED):
             raise UsageError(f"data: expected {_EXPECTED}")
@@ -115,25 +117,28 @@ def write_data(data: GivenData, path: Path) -> None:
     missing = [name for name in NEEDED if name not in data]
     if strange or missing:
         raise UsageError(f"data: expected {', '.join(NEEDED)} and perhaps {USERS}; {(strange or missing)[0]} is not so")
+    arrays = {name: given_array(values, f"data: {name}") for name, values in data.items()}
+    of_arrays(arrays, "data", path.stem, layout)  # raises here, where the arrays have the names that they were given by
     make_folder(path.parent, f"out = {path.parent}")
-    arrays: dict[str, Any] = {name: _array(array) for name, array in data.items()}
     file = io.BytesIO()
-    np.savez(file, **arrays)  # equal arrays give equal bytes
+    written: dict[str, Any] = {name: _narrowed(array) for name, array in arrays.items()}
+    np.savez(file, **written)  # equal arrays give equal bytes
     if not path.exists():
         replace_durably(path, file.getvalue())
     elif path.read_bytes() != file.getvalue():
         raise UsageError(f"data: {path} holds other data, of earlier runs; give out another folder")
+    return layout
 
 
-def _samples(part: Any) -> tuple[Any, Any]:
-    """The inputs and labels of a torch data set, or of a pair of arrays."""
-    if isinstance(part, (tuple, list)) and len(part) == 2:
-        return part[0], part[1]
-    found = samples_from_torch(part)
+def _is_pair(part: Any) -> bool:
+    return isinstance(part, (tuple, list)) and len(part) == 2
+
+
+def _read(part: Any, layout: PictureLayout | None) -> tuple[Any, Any]:
+    """The inputs, with channels last, and the labels of a torch data set, or of a pair of arrays beside one."""
+    found = Samples(part[0], part[1], layout) if _is_pair(part) else samples_from_torch(part, layout=layout)
     return found.x, found.y
 
 
-def _array(values: Any) -> np.ndarray[Any, Any]:
-    """An array of a tensor, a picture, or nested lists."""
-    found = np.asarray(values.numpy() if hasattr(values, "numpy") else values)
-    return found.astype(np.float32) if found.dtype.kind == "f" else found
+def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.astype(np.float32) if array.dtype.kind == "f" else array

@@ -6,13 +6,14 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from coordinator.config import load_toml, to_toml
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.report.run_files import write_run
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.models.base import Model
 from edge_sim.config import settings as config_settings
 from edge_sim.config.settings import AUTO, Config
@@ -159,8 +160,9 @@ def _ready(
         default = Path("runs") / f"{parsed.federation.name}{study}" if study else Path(temporary)
         folder = default if out is None else Path(out)
         if data is not None:
-            write_data(data, folder / DATA)
-            tables["data"] = {**tables["data"], "path": str((folder / DATA).resolve())}
+            layout = write_data(data, folder / DATA, cast("PictureLayout | None", parsed.data.layout))
+            path = {"path": str((folder / DATA).resolve())}
+            tables["data"] = {**tables["data"], **path, **({"layout": layout} if layout else {})}
             parsed = config_settings.parse(tables, file)
         yield parsed, folder
 

@@ -11,14 +11,14 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess
-from edge_sdk.errors import ModelError, UsageError
+from edge_sdk.errors import UsageError
 from edge_sdk.models.base import unpack_arrays
-from edge_sdk.models.checks import check_width
+from edge_sdk.models.checks import check_whole_inputs, check_width
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.frozen_body import FrozenBodyModel
 from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
-from edge_sdk.models.onnx_runtime.onnx_inputs import Adapter, Inputs, Layout
+from edge_sdk.models.onnx_runtime.onnx_inputs import Adapter, Layout
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession
 from edge_sdk.models.onnx_runtime.onnx_split import is_single, scores_of, split_file, sure_ending
 from edge_sdk.models.predict_only import PredictOnly
@@ -75,7 +75,8 @@ class OnnxModel(FrozenBodyModel):
             adapter=adapter,
         )
         session = split.session
-        check_preprocess(session.inputs, preprocess, name)
+        if session.inputs.whole:
+            check_whole_inputs(name, "the file", preprocess)
         self.split = split
         """Where the file is split."""
         count = classes or split.classes or 0
@@ -144,7 +145,8 @@ class OnnxTeacher(PredictOnly):
         opens = partial(OnnxSession, name=name, input_shape=input_shape, layout=layout, adapter=adapter)
         ending = sure_ending(graph, chosen_endings(graph, output, classes), classes, opens)
         session, gives = scores_of(graph, ending, opens)
-        check_preprocess(session.inputs, preprocess, name)
+        if session.inputs.whole:
+            check_whole_inputs(name, "the file", preprocess)
         single = is_single(name, ending, session, classes)
         check_width(name, (1, 2 if single else session.width), 1, classes)
 
@@ -161,14 +163,6 @@ class OnnxTeacher(PredictOnly):
             runtime="onnx",
             flops_per_sample=flops_per_sample or _flops(graph),
             note=note or graph.description or "predict-only: teaches, does not learn",
-        )
-
-
-def check_preprocess(inputs: Inputs, preprocess: Preprocess | None, name: str) -> None:
-    """Raise ModelError for a file that takes whole numbers, where preprocess makes fractions of them."""
-    if inputs.whole and preprocess is not None and (preprocess.scale, preprocess.std) != (1.0, 1.0):
-        raise ModelError(
-            f"{name}: the file takes whole numbers, and preprocess makes fractions of them: leave its scale and std out"
         )
 
 

@@ -21,3 +21,5 @@ class SourceData:
     """Factor that brings raw values to about [0, 1]."""
     users: NDArray[Any] | None = None
     """User who recorded each training sample, (n,); None: the source does not tell."""
+    remark: str = ""
+    """A line on how the samples were taken; empty: there is nothing to say."""

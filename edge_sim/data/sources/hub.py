@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Ints
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import MissingExtra, UsageError
-from edge_sdk.samples.pictures import picture_bytes, stacked
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, picture_bytes, stacked_pictures
 from edge_sim.data.draw import hold_out as held_out
 from edge_sim.data.sources.base import SourceData
 from edge_sim.data.sources.folder import REMEDY
@@ -25,10 +25,12 @@ TEST_SPLITS = ("test", "validation", "valid")
 
 
 class Columns(NamedTuple):
-    """The columns that the user named; None: they are found."""
+    """What the user said of the columns; None: it is found."""
 
     label: str | None = None
     user: str | None = None
+    layout: PictureLayout | None = None
+    """The order of the axes of samples of numbers."""
 
 
 def read_hub(
@@ -47,6 +49,7 @@ def read_hub(
     label, samples = _find_columns(parts["train"], columns, where)
     used = [parts["train"], *([parts[test_name]] if test_name else [])]
     x = _samples([value for part in used for value in part[samples]], size, f"{where}: {samples}")
+    x, remark = channels_last(x, CHANNELS_LAST if x.dtype == np.uint8 else columns.layout, f"{name}: {samples}")
     y = _labels([value for part in used for value in part[label]], f"{where}: {label}")
     count = len(parts["train"])
     train, test = np.arange(count), np.arange(count, len(y))
@@ -56,10 +59,11 @@ def read_hub(
     users = np.array([str(each) for each in parts["train"][columns.user]]) if columns.user else None
     return SourceData(
         name=name,
-        train=Samples(x[train], y[train]),
-        test=Samples(x[test], y[test]),
+        train=Samples(x[train], y[train], CHANNELS_LAST),
+        test=Samples(x[test], y[test], CHANNELS_LAST),
         scale=1 / 255 if x.dtype == np.uint8 else 1.0,
         users=users[train] if users is not None else None,
+        remark=remark,
     )
 
 
@@ -129,7 +133,7 @@ def _samples(values: Sequence[Any], size: tuple[int, int] | None, where: str) ->
     if hasattr(values[0], "convert"):  # a picture of Pillow
         names = [f"{where}, sample {number}" for number in range(len(values))]
         pictures = [picture_bytes(value, size, name) for value, name in zip(values, names, strict=True)]
-        return stacked(pictures, names, remedy=REMEDY)
+        return stacked_pictures(pictures, names, remedy=REMEDY)
     try:
         found = np.array(values, np.float32)
     except (ValueError, TypeError):
