@@ -122,7 +122,7 @@ class Ledger:
             for device, number in self._rows("SELECT id, number FROM devices"):
                 self._number(device, int(number))
             self.epoch = int(self._get("epoch") or b"0") + 1
-            self._write(lambda: self._put("epoch", str(self.epoch).encode()))
+            self._write(lambda: self._put(epoch=str(self.epoch).encode()))
         except BaseException:
             self._db.close()
             raise
@@ -180,7 +180,7 @@ class Ledger:
         if known is None:
             salt = b"" if self._path is None else os.urandom(16)  # a simulation repeats bit for bit
             run = hashlib.sha256(salt + spec).digest()[:16]
-            self._write(lambda: (self._put("spec", spec), self._put("run", run)))
+            self._write(lambda: self._put(spec=spec, run=run))
             return True
         return known == spec
 
@@ -222,7 +222,7 @@ class Ledger:
 
     def keep_orders(self, orders: dict[str, Any]) -> None:
         """Store the orders of operators, durably."""
-        self._write(lambda: self._put("orders", json.dumps(orders).encode()))
+        self._write(lambda: self._put(orders=json.dumps(orders).encode()))
 
     def enrolled(self) -> dict[str, tuple[int, bytes]]:
         """Number and last Hello frame by device."""
@@ -390,8 +390,9 @@ class Ledger:
         with as_store_error(self._path):
             return self._db.execute(query, values).fetchall()
 
-    def _put(self, name: str, value: bytes) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", with_digest(name, value))
+    def _put(self, **values: bytes) -> None:
+        rows = [with_digest(name, value) for name, value in values.items()]
+        self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", rows)
 
 
 def bound_spec(path: Path) -> bytes | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -283,7 +283,7 @@ class SqliteStore:
     def enter_run(self, welcome: bytes, start: RoundStart, origin: bytes = b"") -> None:
         """Write all in one transaction."""
         rows = [with_digest("welcome", welcome), with_digest("origin", origin)]
-        self._write(lambda: (self._db.executemany(_PUT, rows), self._begin(start)))
+        self._write(lambda: self._begin(start, rows))
         self._unreceipted = None
 
     def origin(self) -> bytes:
@@ -293,7 +293,7 @@ class SqliteStore:
     def adopt(self, start: RoundStart, origin: bytes) -> None:
         """Write both in one transaction."""
         row = with_digest("origin", origin)
-        self._write(lambda: (self._db.execute(_PUT, row), self._replace_start(start)))
+        self._write(lambda: self._replace_start(start, [row]))
 
     def round_start(self) -> RoundStart | None:
         """Return the start that was saved last."""
@@ -383,14 +383,15 @@ class SqliteStore:
             db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         return db
 
-    def _begin(self, start: RoundStart) -> None:
+    def _begin(self, start: RoundStart, rows: Sequence[tuple[object, ...]] = ()) -> None:
         self._db.execute("DELETE FROM done")
-        self._replace_start(start)
+        self._replace_start(start, rows)
 
-    def _replace_start(self, start: RoundStart) -> None:
+    def _replace_start(self, start: RoundStart, rows: Sequence[tuple[object, ...]] = ()) -> None:
+        """Replace the start, and what `rows` name in the table of single values."""
         self._db.execute("DELETE FROM start")
         self._db.execute("INSERT INTO start VALUES (?, ?, ?, ?)", with_digest(start.round, start.model, start.method))
-        self._db.execute(_PUT, with_digest("data", start.data))
+        self._db.executemany(_PUT, [*rows, with_digest("data", start.data)])
 
     def _one(self, query: str, *values: int | str) -> tuple[Any, ...] | None:
         """Return the only row, without its digest."""
