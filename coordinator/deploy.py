@@ -125,7 +125,7 @@ def run_coordinator(
     _refuse_second(reach, spec.federation)
     if lab is not None:
         serve_federation(lab, spec.federation)
-    transport = _transport(reach, spec.federation, cloud_safe=cloud_safe)
+    transport = _transport(reach, spec.federation, folder, cloud_safe=cloud_safe)
     with (
         reach.serving_alone(spec.federation),
         run_writers(
@@ -234,7 +234,7 @@ def _refuse_second(reach: Reach, federation: str) -> None:
         )
 
 
-def _transport(reach: Reach, federation: str, *, cloud_safe: bool) -> MqttTransport:
+def _transport(reach: Reach, federation: str, folder: Path, *, cloud_safe: bool) -> MqttTransport:
     return MqttTransport(
         reach.broker,
         f"coordinator-{federation}",
@@ -243,6 +243,7 @@ def _transport(reach: Reach, federation: str, *, cloud_safe: bool) -> MqttTransp
         manual_ack=True,
         seed=random.SystemRandom().getrandbits(32),
         pace=pacing.cloud_safe() if cloud_safe else None,
+        chunk_file=folder / "broker.chunks",
     )
 
 

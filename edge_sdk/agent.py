@@ -195,7 +195,9 @@ class Agent(Participant, metaclass=_ListsApi):
         self._process = os.getpid()
         self.error: Exception | None = None
         """What ended the background thread; None: it is running, or ended without an error."""
-        transport = _transport(*_reached_by(own, broker, tls), f"{federation}-{device}", cloud_safe=cloud_safe)
+        transport = _transport(
+            *_reached_by(own, broker, tls), f"{federation}-{device}", cloud_safe=cloud_safe, chunk_file=places.chunks
+        )
         early = list[str]()
         self._open_store = places.opener(quarantine=quarantine, tell=early.append)
         self._closes_store = places.folder is not None
@@ -632,7 +634,9 @@ def _held_alone(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str
     return found if isinstance(data, LocalData) else {**found, "data": data}
 
 
-def _transport(broker: str | Transport, tls: TlsFiles | None, client_id: str, *, cloud_safe: bool) -> Transport:
+def _transport(
+    broker: str | Transport, tls: TlsFiles | None, client_id: str, *, cloud_safe: bool, chunk_file: Path | None
+) -> Transport:
     if not isinstance(broker, str):
         if tls is not None or cloud_safe:
             raise UsageError(
@@ -643,4 +647,4 @@ def _transport(broker: str | Transport, tls: TlsFiles | None, client_id: str, *,
 
     pace = pacing.cloud_safe() if cloud_safe else None
     seed = random.SystemRandom().getrandbits(32)
-    return MqttTransport(broker, client_id, tls=tls or NO_FILES, seed=seed, pace=pace)
+    return MqttTransport(broker, client_id, tls=tls or NO_FILES, seed=seed, pace=pace, chunk_file=chunk_file)

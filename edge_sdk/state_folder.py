@@ -56,6 +56,11 @@ class StatePlaces:
         """The folder of the models that are served; None: they are kept in memory."""
         return None if self.folder is None else self.folder / f"{self._federation}.served"
 
+    @property
+    def chunks(self) -> Path | None:
+        """The file that keeps how long a message a broker takes that states no limit; None: there is no folder."""
+        return None if self.folder is None else self.folder / f"{self._federation}.chunks"
+
     def public(self, cache: str | Path | None) -> Path | None:
         """Return the folder for fetched public sets: the given one, or one in the state; None: a temporary one."""
         if cache is not None:

@@ -288,6 +288,8 @@ class Participant(ParticipantHooks):
             self._feed(session.LinkUp(now_s))
         elif isinstance(event, Disconnected):
             self._disconnected(event)
+        elif isinstance(event, SendRefused) and event.too_long:
+            self._tell_too_long(event.reason)
         elif isinstance(event, SendRefused):
             self.on_news(
                 f"the broker does not take what this device sends on {event.topic}: {event.reason}; "
@@ -315,6 +317,11 @@ class Participant(ParticipantHooks):
             self._end_refused(Refused(IDENTITY, event.reason, OWN_IDENTITY))
         elif event.final:
             self._end_refused(Refused("transport", event.reason, "start again when that is repaired"))
+
+    def _tell_too_long(self, line: str) -> None:
+        """Tell owner and coordinator that the broker takes no upload; the next connection tries again."""
+        self._incoming.tell_once("too-long", f"broker {line}; until then this device's uploads do not arrive")
+        self._uplink.announce("ready", Objection("broker-limit", f"broker {line}"))
 
     def _tell(self, line: str) -> None:
         """Give the owner a line; a subclass, or an app, may have replaced `on_news`."""

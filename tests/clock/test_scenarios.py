@@ -334,3 +334,9 @@ def test_a_real_broker_imitates_no_trouble_and_that_is_said(
             == 0
         )
         assert ("for the memory broker: left out" in capsys.readouterr().err) is told
+
+
+def test_what_a_device_computed_is_forgotten_with_its_round(pictures: Path) -> None:
+    whole = simulated(pictures, {"count": 4}, rounds=6)
+    kept = [{round_ for round_, _ in device.faults._attempts} for device in whole.devices if device.faults is not None]
+    assert kept == 4 * [{5, 6}]

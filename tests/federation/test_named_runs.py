@@ -15,6 +15,7 @@ from coordinator.rounds import RoundPhase
 from edge_sdk.device.assign_stamps import AssignStamps
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import RunFailed, UsageError
+from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload, Welcome
@@ -169,6 +170,21 @@ def test_a_broker_that_takes_nothing_from_a_device_is_told_to_the_app(world: Wor
     agent.on_link(news.append)
     agent.handle(SendRefused("fl/v1/app/up/3/attic/hello", "Not authorized"), world.now_s)
     assert any("Not authorized" in line and "fl/v1/app/up/3/attic/hello" in line for line in news)
+
+
+def test_uploads_that_are_too_long_for_the_broker_are_told_to_the_app_once_and_to_the_coordinator(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = world.device()
+    news: list[str] = []
+    told: list[tuple[str, Objection | None]] = []
+    agent.on_link(news.append)
+    monkeypatch.setattr(agent._uplink, "announce", lambda *status: told.append(status))
+    for _ in range(2):
+        agent.handle(SendRefused("fl/v1/app/up/3/attic/upd", "lab:1883: raise its limit", too_long=True), world.now_s)
+    assert [line for line in news if "raise its limit; until then" in line] == news
+    assert len(news) == 1
+    assert told == [("ready", Objection("broker-limit", "broker lab:1883: raise its limit"))] * 2
 
 
 def test_a_coordinator_that_stopped_before_anybody_joined_leaves_nothing_to_resume(tmp_path: Path) -> None:

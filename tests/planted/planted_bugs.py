@@ -215,6 +215,14 @@ BUGS = (
         "R1",
     ),
     PlantedBug(
+        "the ledger's log grows with the rounds",
+        "edge_sdk/durable.py",
+        "    log_bytes = min(max(2 * (pages - free) * page_bytes, LEAST_LOG_BYTES), most_bytes)\n",
+        "    log_bytes = most_bytes\n",
+        "tests/durable/test_growth.py::test_the_log_of_a_ledger_follows_what_it_holds",
+        "R16",
+    ),
+    PlantedBug(
         "a broker that comes back is no reason to send an upload again",
         "edge_sdk/device/session.py",
         "        return state, (SayHello(), SendUpload(state.exchange_id))\n",
