@@ -7,7 +7,8 @@ Data-Free Hyper-Knowledge Distillation", ICLR 2023 (arXiv:2301.08968), Algorithm
     share     w, and of each class with enough samples the mean feature and the mean of softmax(G(R(x)) / T)
     reduce    w as in FedAvg; H^j and Q^j, the means over the holders of j, by their samples of it    equation 9
 
-H^j, Q^j are constants on the device.  There is none in the first round, which is plain training.  With noise the sums
+H^j, Q^j are constants on the device.  There is none in the first round, which is plain training; nor in the second
+where nets began differently (`start = "first"`): features of such nets have no common mean.  With noise the sums
 over every class are shared instead, of shortened features; without weights each device keeps its own model.
 Hyper-knowledge is made anew in each round: a class that nobody shares is gone, unless `carry_rounds` keeps it for a
 while.  What the noise promises is calculated in fedhkd_privacy.py.
@@ -103,7 +104,8 @@ class Params:
     weighting: Weighting = "samples"
     """The mean of weights over devices: by their `samples` or `uniform`."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
+    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start, and hyper-knowledge is left out;
+    `equal`: all start alike."""
 
     def __post_init__(self) -> None:
         for key in ("noise_features", "noise_soft", "noise_counts"):
@@ -267,8 +269,10 @@ class FedHKD(Averaging[Params]):
         return {"weights": state.weights, "hyper": state.hyper}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
-        """Compute the mean weights and the mean hyper-knowledge."""
+        """Compute the mean weights and the mean hyper-knowledge, which nets that began differently do not have."""
         weights = self.mean(uploads.weights, state.weights) if self.params.share_weights else None
+        if self.params.share_weights and self.of_unrelated_nets(state.weights):
+            return State(weights, rounds=state.rounds)
         if self.params.noise_features:
             now = mean_of_sums(uploads.rest, spec, self.params.noise_counts, self.params.min_count)
         else:

@@ -40,7 +40,7 @@ from torch.nn.parameter import is_lazy
 from edge_sdk.models.cosine_head import check_head
 from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey, try_sample
 from edge_sdk.models.torch_arrays import Views, array_of, lie_in, norm_of, shared
-from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
+from edge_sdk.models.torch_cosine import TorchCosineHead, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
 from edge_sdk.models.torch_forms import Forms, Host, Loss
 from edge_sdk.models.torch_seed import seeded
@@ -92,7 +92,7 @@ class TorchModel:
         """`net` is taken over: moved to `device` and trained in place.
 
         With head = "cosine" its last nn.Linear becomes a CosineHead, which compares directions (FedNH needs one), and
-        features are those of length 1 that it is given; a nn.ReLU right in front of it is taken out.
+        features are those of length 1 that it is given.
 
         With `input_shape` (c, h, w) one zero sample is run, which checks the number of logits and measures features
         and cost; without it, wrong logits show at the first batch, and the last nn.Linear is taken to make the logits.
@@ -140,7 +140,7 @@ class TorchModel:
             flops_per_sample=self._anatomy.cost.flops,
             activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
             calls_per_pass=self._anatomy.cost.calls,
-            note="; ".join(filter(None, (note, cosine_remark(net, self._anatomy.head, input_shape)))),
+            note=note,
         )
 
     @property
