@@ -108,7 +108,7 @@ class Averaging(Method[P]):
 
     def of_unrelated_nets(self, before: Weights | None) -> bool:
         """Whether a round's uploads come from nets that began differently; all go on from one of them."""
-        return before is None and self.params.start == "first"
+        return self.shares_weights and before is None and self.params.start == "first"
 
     def mean(self, sums: WeightedSum, before: Weights | None) -> Weights:
         """Return w^{t+1}: the weighted mean, or a common start if there was no w^t."""
