@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from functools import cache
 from typing import Any, Literal, TypeAlias
@@ -82,6 +83,18 @@ def make_lazy_layers(net: nn.Module, input_shape: tuple[int, int, int] | None, n
         net.eval()(torch.zeros((1, *input_shape)))
 
 
+@torch.no_grad()
+def trains_on_one(net: nn.Module, input_shape: tuple[int, int, int]) -> bool:
+    """Whether a copy of a net takes one sample (c, h, w) in training: BatchNorm wants two numbers in each channel."""
+    like = next(net.parameters(), torch.zeros(()))
+    with torch.random.fork_rng(devices=[]):
+        try:
+            copy.deepcopy(net).train()(torch.zeros((1, *input_shape), device=like.device))
+        except ValueError:
+            return False
+    return True
+
+
 def probe(input_shape: tuple[int, int, int]) -> Tensor:
     """Return samples to look at a net's outputs with: (n, c, h, w), from 0 to 1, so that as token ids they are 0."""
     return torch.rand((_PROBE, *input_shape), generator=torch.Generator().manual_seed(0))
@@ -110,7 +123,8 @@ def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, n
     if kind != "logits":
         said = "; ".join(filter(None, (said, f"logits: {'the logarithms of its ' if kind == outputs else ''}{kind}")))
     if where is not None or kind == "probabilities":
-        net.__class__ = _giving_logits(type(net), where, of_probabilities=kind == "probabilities")
+        own: Any = type(net)
+        net.__class__ = _giving_logits(own, where, of_probabilities=kind == "probabilities")
         _TAKEN[type(net)] = said
     return said
 
@@ -150,7 +164,7 @@ def _found(given: Any, rows: int, classes: int, name: str) -> tuple[str | int | 
     return fit[0], _at(given, fit[0])
 
 
-def _at(given: Any, where: str | int) -> Any:
+def _at(given: Any, where: Any) -> Any:
     return given[where] if isinstance(given, (Mapping, tuple, list)) else getattr(given, str(where), None)
 
 

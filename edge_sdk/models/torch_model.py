@@ -42,7 +42,7 @@ from edge_sdk.models.torch_arrays import Views, array_of, lie_in, norm_of, share
 from edge_sdk.models.torch_cosine import TorchCosineHead, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
 from edge_sdk.models.torch_forms import Forms, Host, Loss
-from edge_sdk.models.torch_intake import Outputs, let_give_logits, make_lazy_layers, probe, unwrapped
+from edge_sdk.models.torch_intake import Outputs, let_give_logits, make_lazy_layers, probe, trains_on_one, unwrapped
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.models.torch_served import CHUNK, ServedNet, infer, infer_all
 from edge_sdk.models.torch_training.torch_fit import Steps, changes_alone
@@ -136,6 +136,7 @@ class TorchModel:
         self._forms = Forms(Host(net, self._anatomy, self._device, input_shape))
         self._frozen = [p for p in net.parameters() if not p.requires_grad]
         self._architecture, self._checked = Architecture(net, features, input_shape), Checked()
+        batch_norm = any(getattr(layer, "running_mean", None) is not None for layer in net.modules())
         self.spec = ModelSpec(
             name=name,
             runtime="torch",
@@ -148,7 +149,8 @@ class TorchModel:
             parameters=sum(p.numel() for p in self.trained),
             shapes=tuple(tuple(p.shape) for p in self.trained),
             layout=_layout(net) if self.trained else b"",
-            batch_norm=any(getattr(layer, "running_mean", None) is not None for layer in net.modules()),
+            batch_norm=batch_norm,
+            least_batch=2 if batch_norm and input_shape and not trains_on_one(net, input_shape) else 1,
             flops_per_sample=self._anatomy.cost.flops,
             activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
             calls_per_pass=self._anatomy.cost.calls,

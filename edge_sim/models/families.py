@@ -209,7 +209,7 @@ def _own(
         return factory(classes, shape, seed, **taken)
 
     try:
-        model = make(shape) if "torch" not in sys.modules else None
+        model: Any = make(shape) if "torch" not in sys.modules else None
         if "torch" in sys.modules and not hasattr(model, "spec"):  # else no net of torch came out
             from edge_sim.models.torch_given import made_with_torch  # torch is loaded already
 

@@ -244,9 +244,35 @@ class Named(nn.Sequential):
     def forward(self, x):
         return {"logits": super().forward(x)}
 
+def normed(classes, input_shape, seed):
+    return nn.Sequential(nn.Flatten(), nn.Linear(16, 8), nn.BatchNorm1d(8), nn.Linear(8, classes))
+
 def named(classes, input_shape, seed):
     return Named(*plain(classes, input_shape, seed))
 """
+
+
+@pytest.fixture
+def given_nets(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "given_nets.py").write_text(SOURCE, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "given_nets", raising=False)
+
+
+def test_batch_norm_that_wants_two_numbers_is_told_before_joining() -> None:
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES))
+    places = nn.Sequential(nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(64, CLASSES))
+    assert [wrap(net).spec.least_batch for net in (flat, places, plain())] == [2, 1, 1]
+
+
+@pytest.mark.usefixtures("given_nets")
+def test_mini_batches_of_one_sample_are_refused_to_batch_norm(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedavg", devices=2)
+    tables["fleet"] = [{"count": 2, "model": "given_nets:normed"}]
+    tables["train"] |= {"batch_size": 1}
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
+    for device in run.devices:
+        assert "BatchNorm, which cannot train on mini-batches of 1; use GroupNorm" in str(device.agent.refusal)
 
 
 def weights_of(pictures: Path, family: str, engine: Any) -> list[np.ndarray]:
@@ -257,12 +283,8 @@ def weights_of(pictures: Path, family: str, engine: Any) -> list[np.ndarray]:
 
 
 @pytest.mark.parametrize("family", ["parallel", "named"])
-def test_nets_of_a_factory_train_as_the_plain_ones_alone_and_in_stacks(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, family: str
-) -> None:
-    (tmp_path / "given_nets.py").write_text(SOURCE, encoding="utf-8")
-    monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.delitem(sys.modules, "given_nets", raising=False)
+@pytest.mark.usefixtures("given_nets")
+def test_nets_of_a_factory_train_as_the_plain_ones_alone_and_in_stacks(pictures: Path, family: str) -> None:
     expected = weights_of(pictures, "plain", ExactEngine())
     np.testing.assert_array_equal(weights_of(pictures, family, ExactEngine()), expected)
     for stacking in (DenseStacking, VmapStacking):
