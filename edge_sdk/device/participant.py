@@ -690,7 +690,7 @@ class Participant(ParticipantHooks):
             )
             return
         lacks_public_set = self._supply.missing is not None
-        refusal = self._beyond_budget() or self._supply.check_size(welcome.public_bytes)
+        refusal = self._beyond_budget() or self._supply.check_size(welcome.public_bytes) or self._too_small_batches()
         if refusal is not None:
             self._leave_refused(refusal)
             return
@@ -719,6 +719,20 @@ class Participant(ParticipantHooks):
             return None
         method = self._learner.membership.method
         return self.bench.budget.refusal(method.name, method.guarantee if method.releases else None)
+
+    def _too_small_batches(self) -> Refused | None:
+        """Return why this device leaves a federation in whose mini-batches its model cannot train; a store may fill."""
+        model, samples = self.bench.model.spec, self.bench.capacity or len(self.bench.samples)
+        if self._learner is None or not samples:
+            return None
+        size = min(samples, self._learner.membership.spec.train.batch_size)
+        if size >= model.least_batch or not self._learner.membership.method.learnt_by(model.capabilities, model.terms):
+            return None
+        return Refused(
+            "batch",
+            f"model {model.name!r} has BatchNorm, which cannot train on mini-batches of {size}",
+            "use GroupNorm, or give this device more samples and the federation a larger train.batch_size",
+        )
 
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -165,13 +165,9 @@ def _run_zero(
     like = next(net.parameters(), torch.zeros(()))
     with torch.inference_mode(mode=False):  # whose tensors count what is written into them
         zero = torch.zeros((1, *input_shape), device=like.device)
-    try:
+    with passing(name, input_shape):
         logits, cost = count_cost(net, zero)
         found = logits, tap(zero)[1] if tap else None, cost
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
-        told = " ".join(str(error).split())  # in one line
-        remedy = "; samples reach a net as float32: let it begin with x = x.long()" if _NO_IDS in told else ""
-        raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}{remedy}") from error
     _check_unwritten(zero, name)
     return found
 
@@ -198,6 +194,17 @@ def looks_up(net: nn.Module, shape: tuple[int, ...]) -> bool:
                 net(torch.full((1, *shape), float(value), device=next(net.parameters()).device))
         found &= seen
     return bool(found)
+
+
+@contextmanager
+def passing(name: str, input_shape: tuple[int, ...]) -> Iterator[None]:
+    """Raise ModelError, in one line, where a forward pass inside does not run for samples of this shape."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
+        told = " ".join(str(error).split())  # in one line
+        remedy = "; samples reach a net as float32: let it begin with x = x.long()" if _NO_IDS in told else ""
+        raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}{remedy}") from error
 
 
 @torch.no_grad()

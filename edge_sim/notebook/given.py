@@ -84,15 +84,14 @@ def _give(name: str, make: Callable[..., Any]) -> None:
     """Let a name in our module stand for a function."""
 
     def factory(  # noqa: PLR0917  # build_model passes them by name
-        classes: int, input_shape: InputShape, seed: int, preprocess: Preprocess, head: HeadKind, device: str
+        classes: int,
+        input_shape: InputShape,
+        seed: int,
+        preprocess: Preprocess,  # noqa: ARG001  # to be given the shape that it makes
+        head: HeadKind,  # noqa: ARG001  # for the function makes what it makes
+        device: str,  # noqa: ARG001  # likewise
     ) -> Any:
-        if "torch" not in sys.modules:  # then no net of torch can come out
-            return make(classes, input_shape, seed)
-        from edge_sim.notebook.torch_given import made_with_torch  # torch is loaded already
-
-        return made_with_torch(
-            make, classes, input_shape, seed, preprocess=preprocess, head=head, device=device, name=name
-        )
+        return make(classes, input_shape, seed)
 
     setattr(sys.modules.setdefault(HOME, ModuleType(HOME)), name, factory)
 
