@@ -18,6 +18,7 @@ import msgpack
 
 from coordinator.rounds.state import RoundPolicy
 from coordinator.trace.entries import MARKER, ChecksumChain, TraceEntries
+from edge_sdk.at_rest.private import write_private
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol import storage
@@ -127,7 +128,7 @@ class TraceWriter:
         self._chain, whole_bytes = (found.chain, found.whole_bytes) if found else (ChecksumChain(), 0)
         with as_store_error(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = path.open("r+b" if found else "wb")
+            self._file: BinaryIO = path.open("r+b") if found else write_private(path)
             self._file.truncate(whole_bytes)
             self._file.seek(whole_bytes)
         if found is None:

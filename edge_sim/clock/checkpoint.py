@@ -11,6 +11,7 @@ from typing import Any
 from coordinator.ledger import Ledger
 from edge_sdk.at_rest.digests import checked_json, json_with_digest
 from edge_sdk.at_rest.files import replace_durably, sync_folder
+from edge_sdk.at_rest.private import make_private_folder
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
 from edge_sdk.errors import Damaged, StoreError, UsageError
 
@@ -47,7 +48,7 @@ class Checkpoints:
         fresh, old = self._folder.with_name("checkpoint.new"), self._folder.with_name("checkpoint.old")
         shutil.rmtree(fresh, ignore_errors=True)
         try:
-            fresh.mkdir(parents=True)
+            make_private_folder(fresh)
             ledger.copy_to(fresh / "ledger.db")
             replace_durably(fresh / _STATE, json_with_digest(state))
             copy_stores(fresh)
