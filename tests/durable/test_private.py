@@ -115,7 +115,7 @@ def test_a_folder_that_is_open_is_told_in_one_line_that_mends_it(tmp_path):
     assert str(state) in line
     remedy = line.rpartition(": ")[2]
     assert remedy == f"chmod -R go= {shlex.quote(str(state))}"
-    subprocess.run(remedy, shell=True, check=True)  # noqa: S602  # as a user would paste it
+    subprocess.run(remedy, shell=True, check=True)  # as a user would paste it
     assert exposed(state) == ""
 
 
