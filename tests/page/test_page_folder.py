@@ -137,6 +137,7 @@ def test_wrong_tokens_are_counted_by_the_address_that_connects(folder, monkeypat
             with pytest.raises(urllib.error.HTTPError) as found:
                 urllib.request.urlopen(urllib.request.Request(f"{url}state", headers=headers), timeout=30)
             answers.append(found.value.code)
+            found.value.close()
     assert (answers.index(429) + 1 if 429 in answers else 0) == refused_at
 
 
