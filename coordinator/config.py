@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 from coordinator.rounds import RoundPolicy
 from edge_sdk import toml
+from edge_sdk.at_rest.foreign import read_foreign
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.params import has_start
@@ -161,7 +162,7 @@ class Federation:
 def load_toml(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
     """The tables of a file, with `section.key=VALUE` overrides.  Raises UsageError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_foreign(path).decode("utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except IsADirectoryError:
