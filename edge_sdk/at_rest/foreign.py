@@ -13,7 +13,7 @@ import types
 import typing
 import zipfile
 import zlib
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from io import BufferedReader
 from pathlib import Path
 from typing import Any, Literal, Union, cast
@@ -91,7 +91,7 @@ def _misfit(hint: Any, value: Any, path: str, deep: int) -> str:
         hints = _hints(cast("Hashable", hint)).items() if whole else ()
         parts = ((each, getattr(value, name), f"{path}.{name}") for name, each in hints)
     else:
-        whole = _simple(hint, value)
+        whole = callable(value) if kind is Callable else _simple(hint, value)
     if not whole or not deep:
         return path
     return next(filter(None, (_misfit(each_hint, each, at, deep - 1) for each_hint, each, at in parts)), "")
