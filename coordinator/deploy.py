@@ -370,7 +370,7 @@ def lost_rounds(folder: Path, done: int) -> str:
     done: the rounds that the ledger knows.  The file is written at a round's end, so one round more shows nothing.
     """
     try:
-        told = read_running(folder).get("round", 0)
+        told = read_running(folder, whole=False).get("round", 0)
     except UsageError:  # it is only read by people, and the next round replaces it
         return ""
     if not isinstance(told, int) or told <= done + 1:

@@ -191,12 +191,12 @@ def is_running(folder: Path) -> bool:
     return progress.exists() and progress.stat().st_mtime_ns > summary.stat().st_mtime_ns
 
 
-def read_running(folder: Path) -> dict[str, Any]:
+def read_running(folder: Path, *, whole: bool = True) -> dict[str, Any]:
     """The contents of progress.json, or the same from the ledger, with the `source`: progress, ledger or locked.
 
     From the ledger there is no `elapsed_s`.
 
-    Raises UsageError where neither can be read.
+    whole: whether a value that is missing is a fault.  Raises UsageError where neither can be read.
     """
     path = folder / NAME
     if not path.exists():
@@ -206,7 +206,7 @@ def read_running(folder: Path) -> dict[str, Any]:
     if not isinstance(found, dict) or found.get("version") != PROGRESS_VERSION:
         raise UsageError(f"{path}: is of another version; use the edge-sdk that runs it")
     with text_files.reading(path, "the next round replaces it"):
-        check_fields({**{name: found[name] for name in _FIELDS if name not in _SOMETIMES}, **found}, _FIELDS)
+        check_fields({**{name: found[name] for name in _FIELDS if whole and name not in _SOMETIMES}, **found}, _FIELDS)
     return {"updated_s": path.stat().st_mtime, **found, "source": "progress"}
 
 
