@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar, cast
 
 from coordinator.rounds import RoundPolicy
 from edge_sdk import toml
+from edge_sdk.at_rest.foreign import read_foreign
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.methods.base import Method
@@ -164,7 +165,7 @@ class Federation:
 def load_toml(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
     """The tables of a file, with `section.key=VALUE` overrides.  Raises UsageError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_foreign(path).decode("utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except IsADirectoryError:

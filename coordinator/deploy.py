@@ -50,6 +50,7 @@ from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
+from coordinator.trace.log import NAME as TRACE
 from coordinator.trace.log import trace_writer
 from coordinator.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
 from edge_sdk import toml
@@ -363,7 +364,8 @@ def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[
         refuse_emptied(path, CONTENTS)
         return _opened(path, folder)
 
-    return opened_or_anew(found, path, quarantine=quarantine, tell=tell)
+    private = (path.parent, folder / TRACE)
+    return opened_or_anew(found, path, quarantine=quarantine, tell=tell, private=private)
 
 
 def lost_rounds(folder: Path, done: int) -> str:
@@ -372,7 +374,7 @@ def lost_rounds(folder: Path, done: int) -> str:
     done: the rounds that the ledger knows.  The file is written at a round's end, so one round more shows nothing.
     """
     try:
-        told = read_running(folder).get("round", 0)
+        told = read_running(folder, whole=False).get("round", 0)
     except UsageError:  # it is only read by people, and the next round replaces it
         return ""
     if not isinstance(told, int) or told <= done + 1:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_sdk.at_rest.digests import checked_row, with_digest
+from edge_sdk.at_rest.private import create_private
 from edge_sdk.durable import (
     Contents,
     FileForm,
@@ -348,6 +349,7 @@ class Ledger:
         self.commit(())  # write the closed exchanges that wait for the next commit
         with as_store_error(path):
             path.unlink(missing_ok=True)
+            create_private(path)
             with closing(sqlite3.connect(path)) as target:
                 self._db.backup(target)
                 found = self._frames.items()

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from edge_sdk.at_rest.digests import damaged_table, declared, digest_rows, row_digest
 from edge_sdk.at_rest.files import replace_durably
+from edge_sdk.at_rest.private import create_private, make_private_folder
 from edge_sdk.at_rest.write_ahead_log import cut_uncommitted, has_lost_commits
 from edge_sdk.errors import Damaged, InUse, StoreError
 
@@ -77,11 +78,13 @@ def open_database(
     """
     with as_store_error(path, contents):
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
         log = _log_of(path)
         size = path.stat().st_size if path is not None and path.is_file() else 0
         if (log and not size) or 0 < size < _LEAST_BYTES:  # SQLite would take it for a new file, and delete the log
             raise Damaged(path, f"it has {size} bytes")
+        if path is not None:
+            create_private(path)
         connection = sqlite3.connect(
             path or ":memory:",
             isolation_level=None,

@@ -49,7 +49,12 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     add_page_option(parser)
     add_writer_options(parser)
+    _add_plots_option(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as JSON instead of the table")
+
+
+def _add_plots_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-plots", action="store_true", help="draw no pictures; edge-sdk plot draws them later")
 
 
 def _compare_arguments(parser: argparse.ArgumentParser) -> None:
@@ -62,6 +67,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
         help="the accuracy that tables show: mean (of the devices' own models), worst, amp, fm, wlp, local_accuracy, "
         "pm_v, pm_l, gm, global_amp and so on; see docs/reference/reports.md",
     )
+    _add_plots_option(parser)
     parser.add_argument("--json", action="store_true", help="print compare.json instead of the table")
     lab = parser.add_argument_group("on the boards of a lab (docs/how-to/run-a-lab.md)")
     lab.add_argument("--on-devices", action="store_true", help="run on connected boards, not in a simulation")
@@ -160,6 +166,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         help="end runs whose validation accuracy is below the median of the settings that were tried before (Optuna)",
     )
     _add_grid_options(parser, needs_methods=False, name="sweep")
+    _add_plots_option(parser)
     parser.add_argument("--json", action="store_true", help="print sweep.json instead of the tables")
 
 

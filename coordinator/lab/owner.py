@@ -86,7 +86,7 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
             "folder if the lab was never finished"
         )
     certificates = crypto_certificates()
-    make_folder(lab, str(lab))
+    make_folder(lab, str(lab), private=True)
     authority, authority_key = certificates.new_authority(f"edge-sdk lab {hosts[0]}")
     key_files.write_whole(lab / AUTHORITY, authority)
     key_files.write_whole(lab / AUTHORITY_KEY, authority_key, key_files.PRIVATE)
@@ -221,7 +221,7 @@ def issue_claims(lab: Path, devices: Sequence[str], folder: Path | None = None) 
     own = open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR)
     certificates, issuer = crypto_certificates(), authority_of(lab)
     authority = key_files.read_part(lab / AUTHORITY).decode()
-    make_folder(folder, f"--out {folder}")  # before a claim is on record
+    make_folder(folder, f"--out {folder}", private=True)  # before a claim is on record
 
     def add(registry: Registry) -> tuple[Registry, list[Claim]]:
         claims, made = registry.claims, list[Claim]()

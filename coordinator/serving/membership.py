@@ -14,7 +14,6 @@ from coordinator.serving.devices.admission import RefusalReason, taken_out, wait
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.devices.seats import Seats
 from coordinator.serving.devices.versions import version_refusal, version_remark
-from coordinator.serving.intake.line_budget import LineBudget
 from coordinator.serving.intake.signatures import counts_again, newer
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
@@ -24,6 +23,7 @@ from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Envelope, Stamp
 from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
+from edge_sdk.terminal import LineBudget
 
 NOBODYS = b"\0"
 """An instance that no device has: where a Hello names none, its Refusal is for no device that has one."""
@@ -56,6 +56,7 @@ class MembershipHandler:
         """
         self._signed = signed
         self._seats, self._forgot, self._strangers = seats, forgot, LineBudget()
+        self._disk_faults = LineBudget(first=1)
         self._orders, self._draining = orders, draining
         self._registry, self._ledger, self._record = registry, ledger, record
         self._sender, self._public_server, self._warnings = sender, public_server, warnings
@@ -262,7 +263,8 @@ class MembershipHandler:
             for block in self._public_server.blocks(request, now_s):
                 self._sender.send(request.device, block)
         except StoreError as error:
-            observer.noted(str(error))  # the device will ask again
+            if line := self._disk_faults.line(str(error), now_s):
+                observer.noted(line)  # the device will ask again
 
     def _consent(
         self, status: DeviceStatus, stamp: Stamp, now_s: float, observer: RunObserver

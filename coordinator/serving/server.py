@@ -47,7 +47,6 @@ from coordinator.serving.intake import checks
 from coordinator.serving.intake.checks import UploadChecks
 from coordinator.serving.intake.frame_intake import Intake, booked_to
 from coordinator.serving.intake.frame_screen import FrameScreen
-from coordinator.serving.intake.line_budget import LineBudget
 from coordinator.serving.intake.shares import DeviceShares
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.membership import MembershipHandler
@@ -70,6 +69,7 @@ from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, LogLines, Upload
 from edge_sdk.reductions import Combining
 from edge_sdk.reductions.influence import PAPER, RobustTable
+from edge_sdk.terminal import LineBudget
 from edge_sdk.transport.base import (
     Connected,
     Disconnected,
@@ -175,7 +175,7 @@ class Server:
         self._commands = self._new_commands(aggregation, chain, work)
         self._queue = RoundQueue(standing, self._commands.carry_out, self._note)
         self._membership = self._new_membership(policy)
-        self._strangers = LineBudget()
+        self._strangers, self._disk_faults = LineBudget(), LineBudget(first=1)
         self._report = self._new_report()
         self._desk = self._new_desk()
         self._refused: list[Persist] = []
@@ -417,7 +417,8 @@ class Server:
                     self._answer_unopened(sender, error, now_s)
                 event.acknowledge()
             except StoreError as error:
-                self.observer.noted(str(error))
+                if told := self._disk_faults.line(str(error), now_s):
+                    self.observer.noted(told)
                 event.acknowledge()
 
     def _note_link_lost(self, event: Disconnected, now_s: float) -> str:

@@ -61,6 +61,7 @@ from edge_sdk.protocol.messages import (
     Welcome,
 )
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES, PublicFetch
+from edge_sdk.terminal import LineBudget
 from edge_sdk.transport.base import (
     Connected,
     Disconnected,
@@ -170,8 +171,8 @@ class Participant(ParticipantHooks):
         """When to begin again to fetch the public set after the disk has failed."""
         self._now_s, self._check_again_s = 0.0, -math.inf
         """The time of the last call from outside, and when to check next that the state is still on the disk."""
-        self._backoff, self._early_news = Backoff(), list[str]()
-        """How long nothing is computed after failures; and lines for the owner from before there were callbacks."""
+        self._backoff, self._early_news, self._disk_faults = Backoff(), list[str](), LineBudget(first=1)
+        """Pause after failed training; lines from before there were callbacks; the limit on lines about a full disk."""
         self._origin = origin_of(self.bench).to_bytes() if on_new_model is not None else b""
         """Identifies the model that the state began with."""
         self._restore(on_new_model)
@@ -328,8 +329,9 @@ class Participant(ParticipantHooks):
         self.on_news(line)
 
     def _note_disk_fault(self, error: StoreError) -> None:
-        log.warning("%s: %s", self.device, error)
-        self.on_news(f"{error}; nothing is learnt until it can be saved")
+        if line := self._disk_faults.line(f"{error}; nothing is learnt until it can be saved", self._now_s):
+            log.warning("%s: %s", self.device, line)
+            self.on_news(line)
 
     def check_store(self, now_s: float) -> None:
         """Notice from time to time that the state was deleted, also while nothing is saved."""
@@ -422,7 +424,9 @@ class Participant(ParticipantHooks):
             work.save()
         except StoreError as error:
             self._save_again_s = now_s + DISK_AGAIN_S
-            self.on_news(f"{error}; round {work.assign.round} is kept, next try in {DISK_AGAIN_S:g} s")
+            line = f"{error}; round {work.assign.round} is kept, next try in {DISK_AGAIN_S:g} s"
+            if told := self._disk_faults.line(line, now_s):
+                self.on_news(told)
             return
         self._work = None
         if work.withheld is None and self.is_last(work.assign.exchange):

@@ -10,6 +10,7 @@ from typing import Any
 
 from edge_sdk.at_rest.digests import checked_json, json_with_digest
 from edge_sdk.at_rest.files import replace_durably, write_synced
+from edge_sdk.at_rest.private import make_private_folder
 from edge_sdk.data import is_whole
 from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.errors import Damaged, StoreError, UsageError
@@ -154,7 +155,8 @@ class Versions:
         if self.folder is None:
             return
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.folder.parent)
+            make_private_folder(self.folder)
             for number, state in [*self._states.items()]:
                 write_synced(self._file(number), state)
                 del self._states[number]  # it can be read from now on

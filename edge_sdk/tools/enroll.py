@@ -52,7 +52,7 @@ def command(args: argparse.Namespace) -> int:
     folder = args.identity or Path(claim.device)
     if (folder / ABOUT).exists():
         raise UsageError(f"{folder} is an identity already; name another folder with --identity, or remove this one")
-    make_folder(folder, f"--identity {folder}")
+    make_folder(folder, f"--identity {folder}", private=True)
     key, tls_key = _own_keys(folder)
     sealing = _own_sealing_key(folder) if claim.sealing else b""
     request = EnrolmentRequest(key.public, crypto_certificates().new_request(tls_key, claim.device), sealing)

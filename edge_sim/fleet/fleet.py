@@ -17,6 +17,7 @@ from coordinator.config import Federation
 from coordinator.config import federation as read_federation
 from coordinator.serving.equipment import Equipment
 from edge_sdk.arrays import Ints
+from edge_sdk.at_rest.private import make_private_folder, write_private
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.data import Augment, LocalData, Preprocess, Samples
 from edge_sdk.errors import EdgeError, UsageError
@@ -140,7 +141,7 @@ class Device:
 
     def write(self, folder: Path) -> None:
         """Write everything that a device process needs into a folder."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         arrays: dict[str, Any] = {}
         for part in PARTS:
             samples: Samples | None = getattr(self.data, part)
@@ -148,7 +149,8 @@ class Device:
                 arrays |= {f"x_{part}": samples.x, f"y_{part}": samples.y}
         if self.public is not None:
             arrays |= {"public": self.public.samples}
-        np.savez(folder / "data.npz", **arrays)
+        with write_private(folder / "data.npz") as file:
+            np.savez(file, **arrays)
         plain = {"kit": asdict(self.kit), "augment": self.data.augment and asdict(self.data.augment)}
         (folder / "kit.json").write_text(json.dumps(plain), encoding="utf-8")
 

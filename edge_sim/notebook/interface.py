@@ -12,6 +12,7 @@ from coordinator.config import load_toml, to_toml
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.report.run_files import write_run
 from edge_sdk.at_rest.files import replace_durably
+from edge_sdk.at_rest.private import make_private_folder
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.models.base import Model
@@ -177,6 +178,6 @@ def _tables(config: ConfigSource) -> tuple[dict[str, Any], Path]:
 
 def _write_models(trained: Mapping[str, Model], folder: Path) -> None:
     """Write each model's state, as its `load_state` reads it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     for device, model in trained.items():
         replace_durably(folder / f"{device}.state", model.state_bytes())

@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 
 from coordinator.config import chosen_method, to_toml
@@ -15,6 +16,7 @@ from coordinator.page.serving import page_feed
 from coordinator.page.values import finished_state
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.result import Result
+from coordinator.record.units import human_seconds
 from coordinator.report.finished_run import tell_finished
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
@@ -100,20 +102,27 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
         sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
     else:
         show_table(run_table(result), sys.stdout)
-        sys.stdout.write(f"\nsummary: {out / 'summary.json'}\n{_drawn(result, out / 'plots')}\n")
+        sys.stdout.write(
+            f"\nsummary: {out / 'summary.json'}\n{_drawn(result, out / 'plots', wanted=not args.no_plots)}\n"
+        )
     if not result.completed:
         sys.stderr.write(f"edge-sdk: the run failed: {result.reason}\n")
     return 0 if result.completed else 1
 
 
-def _drawn(result: Result, folder: Path) -> str:
+def _drawn(result: Result, folder: Path, *, wanted: bool) -> str:
     """Draw the pictures, and say where they are, or why there are none."""
+    if not wanted:
+        return f"no pictures (--no-plots); draw them with: edge-sdk plot {shlex.quote(str(folder.parent))}"
+    begun_s = time.monotonic()
     try:
-        return f"pictures: {len(draw_run(result, folder))} in {folder}"
+        count = len(draw_run(result, folder))
     except MissingExtra as missing:
         return f"no pictures: {missing}"
     except MemoryError:  # the result is written all the same
         return f"no pictures: out of memory; draw them with: edge-sdk plot {shlex.quote(str(folder.parent))}"
+    took = human_seconds(time.monotonic() - begun_s)
+    return f"pictures: {count} in {folder}, drawn in {took} after the run (--no-plots leaves them out)"
 
 
 def _start(config: Config) -> str:
