@@ -183,9 +183,10 @@ def serve_federation(lab: Path, federation: str) -> None:
 
     def admit(registry: Registry) -> tuple[Registry, bool]:
         before = registry.federations or []
-        if federation in before:
+        newest = [*(name for name in before if name != federation), federation][-MOST_FEDERATIONS:]
+        if newest == before:
             return registry, False
-        after = dataclasses.replace(registry, federations=[*before, federation][-MOST_FEDERATIONS:])
+        after = dataclasses.replace(registry, federations=newest)
         broker_settings.write_access(lab, after)
         return after, True
 

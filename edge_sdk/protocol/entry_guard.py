@@ -33,6 +33,8 @@ class EntryGuard:
                 yield
         except RemoteProtocolError as error:
             self.refuse(error.kind, f"refused a message on {source}: {error}")
+            # An error of ours looks like one that a stranger's bytes cause; a developer needs its traceback.
+            log.debug("%s: what made it unreadable", self._entry, exc_info=error.__cause__)
 
     def refuse(self, word: str, line: str) -> None:
         """Count a refused message under its word."""

@@ -498,7 +498,8 @@ def test_a_disk_that_is_full_at_the_join_only_delays_it(serve, caplog: pytest.Lo
         wait_for(lambda: not agent.running)
     assert agent.error is None
     assert server.rounds.phase is RoundPhase.DONE
-    assert sum("disk is full" in line for line in news) == Full.refusals
+    assert Full.refusals > 1
+    assert sum("disk is full" in line for line in news) == 1  # a line a minute says how often since
     assert agent.predict(samples_of().x).shape == (SAMPLES, CLASSES)
 
 

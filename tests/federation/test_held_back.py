@@ -59,7 +59,7 @@ def test_in_the_midst_of_a_commit_it_loses_nothing(
                 signal.raise_signal(signal.SIGINT)
             yield
 
-    monkeypatch.setattr("coordinator.ledger.transaction", interrupted)
+    monkeypatch.setattr("edge_sdk.durable.transaction", interrupted)
     with pytest.raises(KeyboardInterrupt):
         run(tables, out=tmp_path / "run")
     again = run(tables, out=tmp_path / "run", resume=True)

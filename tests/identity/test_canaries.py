@@ -14,6 +14,7 @@ import pytest
 from deployment import Deployment
 
 from coordinator.lab.broker_settings import ACCESS, CONF
+from coordinator.lab.owner import serve_federation
 from edge_sdk.identity.folder import OPERATOR_FOLDER
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.messages import Assign, Hello, Message, Upload
@@ -61,6 +62,7 @@ def heard(lab: Path, port: int) -> Iterator[list[tuple[str, bytes]]]:
 
 def open_to_its_owner(lab: Path, folder: Path) -> None:
     """Let the operator hear everything, and the broker keep and log all that it can."""
+    serve_federation(lab, "tiny")  # now, so that the coordinator does not write the rules again
     with (lab / ACCESS).open("a") as rules:
         rules.write(f"user {OPERATOR_FOLDER}\ntopic read #\n")
     settings = (lab / CONF).read_text().replace("persistence false", "persistence true")

@@ -113,7 +113,8 @@ def test_a_broker_that_hangs_up_is_found_out_in_seconds_and_once_for_all_starts(
         sender, since_s = opened(broker.url, "a", chunk_file=kept), time.monotonic()
         sender.send(UP, FRAME)
         hung_up = 0
-        while not sender._send_queue._idle() or sender._send_queue.chunk_bytes > MIN_CHUNK_BYTES:
+        event: object = None
+        while event or not sender._send_queue._idle() or sender._send_queue.chunk_bytes > MIN_CHUNK_BYTES:
             event = sender.poll(0.05)
             hung_up += isinstance(event, Disconnected)
             if isinstance(event, Connected):
