@@ -11,6 +11,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
+from edge_sdk.class_names import class_ids, listed
 from edge_sdk.errors import UsageError
 
 Raw = NDArray[Any]
@@ -146,12 +147,20 @@ def _resize(x: Floats, size: tuple[int, int]) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Raw samples with labels.  Raises UsageError if shapes or types do not fit."""
+    """Raw samples with labels.  Raises UsageError if shapes or types do not fit, and for a name that is no class.
+
+    Labels may be given as the names of classes, or as a pandas categorical: they become ids.
+    """
 
     x: Raw  # (n, ...)
     y: Ints  # (n,)
+    class_names: tuple[str, ...] = ()
+    """The names of the federation's classes in its order; default: the names in `y`, sorted, or none."""
 
     def __post_init__(self) -> None:
+        y, names = class_ids(self.y, self.class_names)
+        object.__setattr__(self, "y", y)
+        object.__setattr__(self, "class_names", names)
         for name, array in (("x", self.x), ("y", self.y)):
             if not isinstance(array, np.ndarray):
                 raise UsageError(f"{name}: found {type(array).__name__}: samples and labels are numpy arrays")
@@ -219,7 +228,7 @@ def augment_draws(seed: int, number: int, round_: int, step: int) -> np.random.G
 class LocalData:
     """The data of one device.  None of it ever leaves the device.
 
-    Raises UsageError for parts that are no Samples.
+    Raises UsageError for parts that are no Samples, and where two of them name their classes in different ways.
     """
 
     train: Samples
@@ -238,6 +247,10 @@ class LocalData:
         for name, part in self._parts().items():
             if not isinstance(part, Samples) and (part is not None or name == "train"):
                 raise UsageError(f"{name}: found {type(part).__name__}: give edge_sdk.Samples(x, y) of numpy arrays")
+        named = {part.class_names for part in self._parts().values() if part is not None and part.class_names}
+        if len(named) > 1:
+            both = " and ".join(f"({listed(names)})" for names in sorted(named))
+            raise UsageError(f"the parts have the classes {both}: give all of them one class_names=[...]")
         if not isinstance(self.augment, Augment | None):
             raise UsageError(f"augment: found {type(self.augment).__name__}: give edge_sdk.Augment(...), or None")
         misfit = self.augment.misfit(self.train.x.shape[1:]) if self.augment else ""
@@ -254,7 +267,7 @@ class LocalData:
             if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):
                 raise UsageError(
                     f"{name}: labels from {int(y.min())} to {int(y.max())}: the model and the federation have classes "
-                    f"0..{classes - 1}"
+                    f"0..{classes - 1}" + (": subtract 1 from labels that count from 1" if y.max() == classes else "")
                 )
         counts = np.bincount(self.train.y.astype(np.intp), minlength=classes)  # a 32-bit numpy takes no int64 here
         return tuple(int(n) for n in counts)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from edge_sdk.class_names import class_ids
 from edge_sdk.data import LocalData, Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
@@ -20,7 +21,7 @@ ARRAYS = (".npy",)
 
 
 def samples_from_npz(path: str | Path, *, x: str = "x", y: str = "y") -> Samples:
-    """Read samples (n, d), (n, h, w) or (n, h, w, c), uint8 or floats, and labels (n,) from an npz file.
+    """Read samples (n, d), (n, h, w) or (n, h, w, c), uint8 or floats, and labels (n,), ids or names, from an npz file.
 
     x, y: the names of the two arrays.  Raises UsageError with the file, the array, and what was found in it.
     """
@@ -72,7 +73,7 @@ def samples_from_folder(
         raise UsageError(f"{top}: holds pictures and .npy files; give one kind")
     remedy = "give one size to all with size=(height, width)"
     x = _stacked(paths) if kinds == {True} else read_pictures(paths, size, remedy=remedy)
-    return _checked(str(top), x, np.array([label for _, label in files], np.int64))
+    return _checked(str(top), x, np.array([label for _, label in files], np.int64), names=names)
 
 
 def samples_from_torch(dataset: Any) -> Samples:
@@ -98,7 +99,9 @@ def samples_from_torch(dataset: Any) -> Samples:
             raise UsageError(f"sample {i} of the dataset: shape {x[i].shape}, but sample 0 has {x[0].shape}")
     if not x:
         raise UsageError("the dataset is empty")
-    return _checked("the dataset", np.stack(x), np.stack(y))
+    names = getattr(dataset, "classes", ())  # as torchvision's have them
+    named = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
+    return _checked("the dataset", np.stack(x), np.stack(y), names=names if named else ())
 
 
 def split_samples(samples: Samples, split: tuple[float, float, float] = (0.8, 0.1, 0.1), seed: int = 0) -> LocalData:
@@ -109,7 +112,9 @@ def split_samples(samples: Samples, split: tuple[float, float, float] = (0.8, 0.
     """
     shares = checked_split(split)
     parts = np.array([part_of(seed, sample_id(np.ascontiguousarray(each).tobytes()), shares) for each in samples.x])
-    train, validation, test = (Samples(samples.x[parts == part], samples.y[parts == part]) for part in range(3))
+    train, validation, test = (
+        Samples(samples.x[parts == part], samples.y[parts == part], samples.class_names) for part in range(3)
+    )
     return LocalData(
         train=train, validation=validation if len(validation) else None, local_test=test if len(test) else None
     )
@@ -137,12 +142,13 @@ def _stacked(files: Sequence[Path]) -> NDArray[Any]:
     return np.stack(arrays)
 
 
-def _checked(where: str, x: ArrayLike, y: ArrayLike, *, labels_at: str = "") -> Samples:
+def _checked(where: str, x: ArrayLike, y: ArrayLike, *, labels_at: str = "", names: Sequence[str] = ()) -> Samples:
     """Return samples as uint8 or f4 with whole-numbered labels.  Raises UsageError that says where they do not fit.
 
-    labels_at: where the labels are from, if that is another place.
+    labels_at: where the labels are from, if that is another place.  names: of the classes, where they are known.
     """
-    raw, labels = np.asarray(x), np.asarray(y)
+    found, known = class_ids(y, names, where=labels_at or where)
+    raw, labels = np.asarray(x), np.asarray(found)
     if raw.ndim not in (2, 3, 4) or not raw.size:
         raise UsageError(f"{where}: expected (n, d), (n, h, w) or (n, h, w, c), none of them 0, found {raw.shape}")
     if raw.dtype != np.uint8 and raw.dtype.kind != "f":
@@ -156,4 +162,4 @@ def _checked(where: str, x: ArrayLike, y: ArrayLike, *, labels_at: str = "") -> 
     wild = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
     if len(wild):
         raise UsageError(f"{where}: NaN or Inf in {len(wild)} samples, the first of them {wild[0]}")
-    return Samples(values, labels.astype(np.int64))
+    return Samples(values, labels.astype(np.int64), known)

@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.class_names import checked_names
 from edge_sdk.data import LocalData, Samples, is_whole
 from edge_sdk.durable import is_emptied
 from edge_sdk.errors import StoreError, UsageError
@@ -64,10 +65,10 @@ class SampleCounts:
 class SampleStore:
     """A device's samples on its disk, added one by one; an Agent takes it in place of LocalData.
 
-    path: the file; None: in memory.  classes: how many classes the federation has.  max_samples: the most labelled
-    samples that are held; if there are more, each class keeps an equal share, drawn uniformly from all that came.
-    max_unlabelled: the most samples that wait for their label; the oldest give way.  max_bytes: the most that the file
-    and its log take on the disk.
+    path: the file; None: in memory.  classes: how many classes the federation has, or their names in its
+    order, which `observe` and `label` then take, too.  max_samples: the most labelled samples that are held; if there
+    are more, each class keeps an equal share, drawn uniformly from all that came.  max_unlabelled: the most samples
+    that wait for their label; the oldest give way.  max_bytes: the most that the file and its log take on the disk.
 
     split: the shares of train, validation and test.  A hash of its values assigns each sample to one of them for ever.
     seed: of that hash and of the draw.  shape, dtype: those of one sample, uint8 or float32; None: the first sample's.
@@ -83,7 +84,7 @@ class SampleStore:
         self,
         path: str | Path | None,
         *,
-        classes: int,
+        classes: int | Sequence[str],
         max_samples: int = 5000,
         max_unlabelled: int = 1000,
         max_bytes: int = 256 * _MIB,
@@ -97,6 +98,10 @@ class SampleStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         split = checked_split(split)
+        self.class_names: tuple[str, ...] = ()
+        if isinstance(classes, Sequence):
+            self.class_names = checked_names(classes, where="classes")
+            classes = len(self.class_names)
         _check_numbers(classes, max_samples, max_unlabelled, max_bytes, unsaved)
         self.path, self.classes = _checked_path(path), int(classes)
         self._split, self._seed, self._unsaved, self._save_every_s = split, seed, unsaved, save_every_s
@@ -139,7 +144,7 @@ class SampleStore:
 
     # -- for the app ------------------------------------------------------------------------------------------------
 
-    def observe(self, x: ArrayLike, y: int | np.integer[Any] | None = None) -> str:
+    def observe(self, x: ArrayLike, y: int | np.integer[Any] | str | None = None) -> str:
         """Add a sample, (d,), (h, w) or (h, w, c), with its label or without; returns its id.
 
         A sample that was observed before is the same sample: it has the same id, and the newest label.  Raises
@@ -147,7 +152,7 @@ class SampleStore:
         A disk that refuses does not raise: what came waits in memory, and `flush` tells.
         """
         raw = checked_sample(x)
-        label = None if y is None else class_id(y, self.classes)
+        label = None if y is None else class_id(y, self.classes, self.class_names)
         values = raw.tobytes()
         name = sample_id(values)
         self._check_process()
@@ -163,12 +168,12 @@ class SampleStore:
             self._note_change(changed=name in self._rows if is_new else changed)
         return name
 
-    def label(self, sample: str, y: int | np.integer[Any]) -> bool:
+    def label(self, sample: str, y: int | np.integer[Any] | str) -> bool:
         """Give a sample its label, or another one; returns False if the sample is not held (any more).
 
         Raises UsageError for a class that there is not.
         """
-        label = class_id(y, self.classes)
+        label = class_id(y, self.classes, self.class_names)
         self._check_process()
         with self._lock:
             self._check_open()
@@ -456,6 +461,7 @@ class SampleStore:
         form = self._form
         settings = {
             "classes": self.classes,
+            "class_names": self.class_names,
             "split": self._split,
             "seed": self._seed,
             "store": self._identity,
@@ -489,7 +495,9 @@ class SampleStore:
                 else:
                     damaged.append(row)
                 labels[row.part].append(label)
-        train, validation, test = (Samples(x[part], np.array(labels[part], np.int64)) for part in range(3))
+        train, validation, test = (
+            Samples(x[part], np.array(labels[part], np.int64), self.class_names) for part in range(3)
+        )
         data = LocalData(
             train=train, validation=validation if len(validation) else None, local_test=test if len(test) else None
         )
@@ -501,8 +509,10 @@ class SampleStore:
     # -- settings ---------------------------------------------------------------------------------------------------
 
     def _check_same(self, known: dict[str, Any]) -> None:
-        for name, given in (("classes", self.classes), ("split", list(self._split)), ("seed", self._seed)):
-            if name in known and known[name] != given:
+        self.class_names = self.class_names or tuple(known.get("class_names", ()))
+        asked = {"classes": self.classes, "class_names": list(self.class_names), "split": list(self._split)}
+        for name, given in (asked | {"seed": self._seed}).items():
+            if known.get(name) not in (None, [], given):
                 raise UsageError(
                     f"{self.path}: made with {name} = {known[name]}, now {given}: a sample keeps its class and its "
                     "part for ever; give the same again, or another file"

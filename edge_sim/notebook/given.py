@@ -18,10 +18,11 @@ import numpy as np
 
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.places import make_folder
-from edge_sdk.data import Preprocess
+from edge_sdk.class_names import class_ids
+from edge_sdk.data import Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.samples.readers import samples_from_torch
-from edge_sim.data.sources.npz import NEEDED, USERS
+from edge_sim.data.sources.npz import NAMES, NEEDED, USERS
 from edge_sim.models.model_types import HeadKind, InputShape
 from edge_sim.notebook.function_digest import function_digest
 
@@ -29,6 +30,7 @@ HOME = "edge_sim_given_models"
 """The module under whose name functions stand that no file has."""
 GivenModels: TypeAlias = "Callable[..., Any] | Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]"
 """One function for all devices, several that take turns, or functions by the name that [[fleet]] rows give."""
+LABELS = ("y_train", "y_test")
 GivenData: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
 _EXPECTED = f"{', '.join(NEEDED)}, or a training and a test data set"
 
@@ -104,17 +106,24 @@ def write_data(data: GivenData, path: Path) -> None:
     """
     if not isinstance(data, (Mapping, Sequence)):
         raise UsageError(f"data: expected {_EXPECTED}; found {type(data).__name__}")
+    names: Any = ()
     if not isinstance(data, Mapping) and len(data) == 2:
-        (x_train, y_train), (x_test, y_test) = (_samples(part) for part in data)
+        (x_train, y_train, names), (x_test, y_test, others) = (_samples(part) for part in data)
+        if names != others:  # each part has its own ids: the words tell which classes are the same
+            y_train, y_test = _words(y_train, names), _words(y_test, others)
+            names = ()
         data = (x_train, y_train, x_test, y_test)
     if not isinstance(data, Mapping):
         if len(data) != len(NEEDED):
             raise UsageError(f"data: expected {_EXPECTED}")
         data = dict(zip(NEEDED, data, strict=True))
-    strange = sorted(set(data) - {*NEEDED, USERS})
+    data = _with_names(data, names)
+    strange = sorted(set(data) - {*NEEDED, USERS, NAMES})
     missing = [name for name in NEEDED if name not in data]
     if strange or missing:
-        raise UsageError(f"data: expected {', '.join(NEEDED)} and perhaps {USERS}; {(strange or missing)[0]} is not so")
+        raise UsageError(
+            f"data: expected {', '.join(NEEDED)} and perhaps {USERS} and {NAMES}; {(strange or missing)[0]} is not so"
+        )
     make_folder(path.parent, f"out = {path.parent}")
     arrays: dict[str, Any] = {name: _array(array) for name, array in data.items()}
     file = io.BytesIO()
@@ -125,12 +134,28 @@ def write_data(data: GivenData, path: Path) -> None:
         raise UsageError(f"data: {path} holds other data, of earlier runs; give out another folder")
 
 
-def _samples(part: Any) -> tuple[Any, Any]:
-    """The inputs and labels of a torch data set, or of a pair of arrays."""
+def _samples(part: Any) -> tuple[Any, Any, tuple[str, ...]]:
+    """The inputs, the labels and the class names of Samples, of a torch data set, or of a pair of arrays."""
     if isinstance(part, (tuple, list)) and len(part) == 2:
-        return part[0], part[1]
-    found = samples_from_torch(part)
-    return found.x, found.y
+        return part[0], *class_ids(part[1])
+    found = part if isinstance(part, Samples) else samples_from_torch(part)
+    return found.x, found.y, found.class_names
+
+
+def _with_names(data: Mapping[str, Any], names: Any) -> dict[str, Any]:
+    """Return the data with labels as an npz file holds them: ids and the names of all classes, or the names alone."""
+    found = {**data}
+    names = tuple(map(str, found.get(NAMES, names)))
+    each = {key: class_ids(found[key], names, where=f"data: {key}") for key in LABELS if key in found}
+    known = {given for _, given in each.values()}
+    for key, (y, given) in each.items():
+        found[key] = y if len(known) == 1 else _words(y, given)
+    return found | ({NAMES: np.array(next(iter(known)))} if len(known) == 1 and any(known) else {})
+
+
+def _words(y: Any, names: tuple[str, ...]) -> Any:
+    """Return the names of ids; ids without names as they are."""
+    return np.array(names)[y] if names else y
 
 
 def _array(values: Any) -> np.ndarray[Any, Any]:

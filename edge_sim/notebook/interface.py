@@ -19,7 +19,7 @@ from edge_sim.config.settings import Config
 from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
 from edge_sim.notebook.given import GivenData, GivenModels, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
-from edge_sim.runs.runner import ObserverFor, VirtualRun, run
+from edge_sim.runs.runner import ObserverFor, VirtualRun, check_taken_part, run
 from edge_sim.studies.axes import axes_of
 from edge_sim.studies.compare import compare
 from edge_sim.studies.planned_runs import with_setting
@@ -61,7 +61,7 @@ def run_federation(
     `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).  resume: go
     on with the run in `out`.  options: quarantine and trace, as of `edge-sdk simulate`.
 
-    Raises UsageError, RunFailed, StoreError.
+    Raises UsageError, RunFailed (also where no device could take part: it names the refusals), StoreError.
     """
     if keep_models and out is None:
         raise UsageError("keep_models: needs out, the folder to keep them in")
@@ -82,6 +82,7 @@ def run_federation(
             write_run(result, to_toml(parsed.tables), folder)
             if keep_models:
                 _write_models(trained, folder / "models")
+        check_taken_part(result)
     return outcome_of(result, folder if out is not None else None, trained)
 
 

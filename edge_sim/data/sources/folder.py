@@ -40,7 +40,11 @@ def read_folder(folder: Path, size: tuple[int, int] | None, test_fraction: float
     if not len(test):
         raise UsageError(f"{folder}: too few pictures of each class to hold {test_fraction:g} of them out as the test")
     return SourceData(
-        name=folder.name, train=Samples(x[train], y[train]), test=Samples(x[test], y[test]), scale=1 / 255
+        name=folder.name,
+        train=Samples(x[train], y[train]),
+        test=Samples(x[test], y[test]),
+        scale=1 / 255,
+        class_names=tuple(classes),
     )
 
 

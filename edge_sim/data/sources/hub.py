@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Ints
+from edge_sdk.class_names import class_ids
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.samples.pictures import picture_bytes, stacked
@@ -47,7 +48,9 @@ def read_hub(
     label, samples = _find_columns(parts["train"], columns, where)
     used = [parts["train"], *([parts[test_name]] if test_name else [])]
     x = _samples([value for part in used for value in part[samples]], size, f"{where}: {samples}")
-    y = _labels([value for part in used for value in part[label]], f"{where}: {label}")
+    names = getattr(parts["train"].features[label], "names", None) or ()  # of a ClassLabel
+    y, names = class_ids([value for part in used for value in part[label]], names, where=f"{where}: {label}")
+    y = _labels(y, f"{where}: {label}")
     count = len(parts["train"])
     train, test = np.arange(count), np.arange(count, len(y))
     if test_name is None:
@@ -59,6 +62,7 @@ def read_hub(
         train=Samples(x[train], y[train]),
         test=Samples(x[test], y[test]),
         scale=1 / 255 if x.dtype == np.uint8 else 1.0,
+        class_names=names,
         users=users[train] if users is not None else None,
     )
 

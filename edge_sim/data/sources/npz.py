@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Ints
+from edge_sdk.class_names import checked_names, class_ids
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
@@ -17,6 +18,7 @@ from edge_sim.data.sources.base import SourceData
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
 USERS = "user_train"
+NAMES = "class_names"
 MOST_CLASSES = 65535
 """Largest number of classes that a federation's spec can carry."""
 
@@ -26,10 +28,11 @@ Arrays = Mapping[str, NDArray[Any]]
 def read_npz(path: Path) -> SourceData:
     """Read the data set in an npz file.
 
-    x: uint8 or float, (n, h, w), (n, h, w, c) or (n, d); y: whole numbers from 0, (n,); user_train: whole numbers or
-    texts, (n,).  Raises UsageError naming the file, the array, and what was found.
+    x: uint8 or float, (n, h, w), (n, h, w, c) or (n, d); y: whole numbers from 0, or names of classes, (n,);
+    user_train: whole numbers or texts, (n,); class_names: the names of all classes in their order, (k,).  Raises
+    UsageError naming the file, the array, and what was found.
     """
-    arrays = _arrays(path)
+    arrays, names = _with_ids(_arrays(path), path)
     for part in ("train", "test"):
         _check_samples(f"{path}: x_{part}", arrays[f"x_{part}"], arrays["x_train"])
         _check_labels(f"{path}: y_{part}", arrays[f"y_{part}"], len(arrays[f"x_{part}"]))
@@ -43,7 +46,18 @@ def read_npz(path: Path) -> SourceData:
             f"{path}: {USERS}: expected a whole number or a text for each of {len(train)} samples, found {_what(users)}"
         )
     scale = 1 / 255 if train.x.dtype == np.uint8 else 1.0
-    return SourceData(name=path.stem, train=train, test=test, scale=scale, users=users)
+    return SourceData(name=path.stem, train=train, test=test, scale=scale, class_names=names, users=users)
+
+
+def _with_ids(arrays: Arrays, path: Path) -> tuple[Arrays, tuple[str, ...]]:
+    """Return the arrays with class ids where labels are names, and the names: those of both parts, sorted."""
+    labels = [arrays["y_train"], arrays["y_test"]]
+    words = {str(name) for y in labels if y.dtype.kind == "U" for name in y.flat}
+    if words and any(y.dtype.kind != "U" for y in labels) and NAMES not in arrays:
+        raise UsageError(f"{path}: y_train and y_test: one part has names, the other numbers; give both alike")
+    names = checked_names([*arrays[NAMES].flat] if NAMES in arrays else sorted(words), where=f"{path}: {NAMES}")
+    found = {key: class_ids(arrays[key], names, where=f"{path}: {key}")[0] for key in ("y_train", "y_test")}
+    return {**arrays, **found}, names
 
 
 def _arrays(path: Path) -> Arrays:
@@ -57,7 +71,7 @@ def _arrays(path: Path) -> Arrays:
             if missing:
                 found = ", ".join(archive) or "none"
                 raise UsageError(f"{path}: lacks the array {missing[0]}; expected {', '.join(NEEDED)}, found {found}")
-            return {name: _array(path, archive, name) for name in (*NEEDED, USERS) if name in archive}
+            return {name: _array(path, archive, name) for name in (*NEEDED, USERS, NAMES) if name in archive}
     except FileNotFoundError:
         raise UsageError(f"data.path: {path}: no such file") from None
     except UNREADABLE as error:
