@@ -59,7 +59,8 @@ class FederationTable:
     quorum: Annotated[int, Integer(1, 10**6)] | None = None
     """The fewest uploads that an exchange may close with; default: all devices, or all participants."""
     participants: Annotated[int, Integer(1, 10**6)] | None = None
-    """How many answers a round waits for, from devices drawn for it; default: it invites all devices."""
+    """How many answers a round waits for, from devices drawn for it, or which share of `devices`, as 0.3; default: it
+    invites all devices."""
     over_selection: bool = False
     """Whether to invite more devices than `participants`, by the measured share of answers; the first ones count."""
     classes: Annotated[int, Integer(2, 65535)] | None = None
@@ -246,7 +247,7 @@ def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
             raise UsageError(f"{file}: unknown section [{name}]; {near}known are {', '.join(sorted(known))}")
     if "federation" not in tables:
         raise UsageError(f"{file}: the section [federation] is missing")
-    federation = read_section(FederationTable, tables["federation"], "federation", file)
+    federation = read_section(FederationTable, _with_count(tables["federation"]), "federation", file)
     federation.check(f"{file}: federation")
     method = tables.get("method", {})
     if not isinstance(method, dict):
@@ -260,6 +261,16 @@ def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
         public=read_section(PublicTable, tables["public"], "public", file) if "public" in tables else None,
         robust=read_section(RobustTable, tables.get("robust", {}), "robust", file),
     )
+
+
+def _with_count(table: Any) -> Any:
+    """Return the table [federation] with a number of participants where it gives a share of the devices."""
+    share, devices = (
+        (table.get(key) for key in ("participants", "devices")) if isinstance(table, dict) else (None, None)
+    )
+    if isinstance(share, float) and isinstance(devices, int) and 0 < share <= 1:
+        return {**table, "participants": max(1, round(share * devices))}
+    return table
 
 
 def read_section(cls: type[T], table: Any, section: str, file: Path) -> T:

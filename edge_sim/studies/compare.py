@@ -44,7 +44,7 @@ def compare(
     names = check_methods(methods)
     check_kind(out, "comparison")
     check_metric(config, names, metric)
-    config = with_one_public_set(config, names)
+    config = with_one_public_set(config, names, say)
     planned = plan(config, names, check_seeds(seeds))
     run_missing(planned, out, observer, run_one=run_one, on_boards=on_boards, jobs=jobs, say=say)
     comparison = Comparison(lines=lines(planned, out), baseline=names[0], metric=metric)

@@ -123,12 +123,16 @@ def plan(
     ]
 
 
-def with_one_public_set(config: Config, methods: Sequence[str]) -> Config:
-    """Return the config with the public set that one of the methods needs by default, so that all leave it out."""
+def with_one_public_set(config: Config, methods: Sequence[str], say: Callable[[str], None]) -> Config:
+    """Return the config with the public set that one of the methods needs by default, so that all leave it out.
+
+    say: is told how many samples it takes.
+    """
     for method in methods if config.data.public is None else ():
         trial = trial_config(config, method, config.federation.seed)
-        if trial.takes_public and (public := dataset_of(trial).public) is not None:
-            return replace(config, data=replace(config.data, public=len(public.samples)))
+        if trial.takes_public and (dataset := dataset_of(trial)).public is not None:
+            say(f"for {method}, and so for all methods: {dataset.public_taken}")
+            return replace(config, data=replace(config.data, public=len(dataset.public.samples)))
     return config
 
 

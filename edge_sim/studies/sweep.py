@@ -113,7 +113,7 @@ def sweep(
     check_kind(out, "sweep")
     check_axes_methods(axes, names)
     check_equal_trials(axes, names, search.trials if search else None)
-    config = with_one_public_set(config, names)
+    config = with_one_public_set(config, names, say)
     around = conditions(axes)
     grid = plan(
         config,

@@ -321,6 +321,7 @@ def test_a_device_whose_class_names_are_others_is_refused_in_one_line(own, of_fe
     if not why:
         world.until(completed(server))
         assert not any("class" in line for line in news)
+        assert world.agents[0].class_names == NAMES
         return
     world.until(lambda: world.agents[0].refusal is not None, turns=20)
     assert world.agents[0].refusal.message == why
