@@ -93,7 +93,6 @@ alpha = 0.5
 min_samples = 6
 {rows}[run]
 standalone = false
-engine = "exact"
 {FAULTS if faults else ""}""",
         encoding="utf-8",
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 from pathlib import Path
 
 from edge_sdk.cli import (
@@ -133,8 +134,11 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     init.set_defaults(action="init")
     serve = actions.add_parser("serve", help="run the lab's broker, and the desk that enrols boards, until Ctrl-C")
     serve.add_argument("lab", type=Path, metavar="DIR")
-    serve.add_argument("--no-broker", action="store_true", help="the desk alone: mosquitto runs as a service")
+    serve.add_argument("--no-broker", action="store_true", help="the desk alone: the broker runs as a service")
     serve.set_defaults(action="serve")
+    broker = actions.add_parser("broker", help="run the broker alone, and start it again whenever it ends")
+    broker.add_argument("lab", type=Path, metavar="DIR")
+    broker.set_defaults(action="broker")
     claim = actions.add_parser("claim", help="write a claim file for each device, with which it enrols once")
     claim.add_argument("devices", nargs="*", metavar="DEVICE")
     claim.add_argument("--csv", type=Path, metavar="FILE", help="device names in the first column")
@@ -156,6 +160,7 @@ LAB = Subcommand(
     example="edge-sdk lab init lab --host lab.local\n  edge-sdk lab serve lab\n  edge-sdk lab claim device-01",
     arguments=_lab_arguments,
     function="coordinator.lab.command:command",
+    log_level=logging.WARNING,
 )
 
 

@@ -6,12 +6,14 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TypeVar, cast
 
 from coordinator.rounds import RoundPolicy
 from edge_sdk import toml
+from edge_sdk.at_rest.foreign import read_foreign
 from edge_sdk.class_names import checked_names
 from edge_sdk.errors import UsageError, meant
+from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.params import has_start
 from edge_sdk.methods.registry import load_method, method_names
@@ -143,6 +145,8 @@ class PublicTable:
     """The path of the npz file, relative to the TOML file."""
     serve: bool = True
     """Whether devices that lack the set may fetch it from the coordinator."""
+    layout: Annotated[str, Text(4, "NCHW|NHWC")] | None = None
+    """Order of the axes of its pictures: NCHW, channels first, or NHWC; default: the one that their sizes tell."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,7 +190,7 @@ class Federation:
 def load_toml(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
     """The tables of a file, with `section.key=VALUE` overrides.  Raises UsageError."""
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_foreign(path).decode("utf-8")
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file") from None
     except IsADirectoryError:
@@ -461,7 +465,10 @@ def _method(name: str, file: Path) -> type[Method[Any]]:
 
 def public_set(settings: Settings) -> PublicSet | None:
     """The public set of a deployment; None: there is none.  Raises UsageError."""
-    return None if settings.public is None else PublicSet.load(settings.file.parent / settings.public.path)
+    if settings.public is None:
+        return None
+    layout = cast("PictureLayout | None", settings.public.layout)  # its pattern allows no other
+    return PublicSet.load(settings.file.parent / settings.public.path, layout)
 
 
 def public_to_serve(settings: Settings) -> PublicSet | None:

@@ -26,6 +26,7 @@ from coordinator.config import (
     to_toml,
 )
 from coordinator.lab.broker_settings import one_connection_each
+from coordinator.lab.owner import serve_federation
 from coordinator.ledger import CONTENTS, Ledger, bound_spec
 from coordinator.page.feed import Feed
 from coordinator.page.live import PageObserver
@@ -49,6 +50,7 @@ from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
+from coordinator.trace.log import NAME as TRACE
 from coordinator.trace.log import trace_writer
 from coordinator.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
 from edge_sdk import toml
@@ -122,7 +124,9 @@ def run_coordinator(
         tell_finished(folder, as_json=as_json)
         return 0
     _refuse_second(reach, spec.federation)
-    transport = _transport(reach, spec.federation, cloud_safe=cloud_safe)
+    if lab is not None:
+        serve_federation(lab, spec.federation)
+    transport = _transport(reach, spec.federation, folder, cloud_safe=cloud_safe)
     with (
         reach.serving_alone(spec.federation),
         run_writers(
@@ -231,7 +235,7 @@ def _refuse_second(reach: Reach, federation: str) -> None:
         )
 
 
-def _transport(reach: Reach, federation: str, *, cloud_safe: bool) -> MqttTransport:
+def _transport(reach: Reach, federation: str, folder: Path, *, cloud_safe: bool) -> MqttTransport:
     return MqttTransport(
         reach.broker,
         f"coordinator-{federation}",
@@ -240,6 +244,7 @@ def _transport(reach: Reach, federation: str, *, cloud_safe: bool) -> MqttTransp
         manual_ack=True,
         seed=random.SystemRandom().getrandbits(32),
         pace=pacing.cloud_safe() if cloud_safe else None,
+        chunk_file=folder / "broker.chunks",
     )
 
 
@@ -359,7 +364,8 @@ def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[
         refuse_emptied(path, CONTENTS)
         return _opened(path, folder)
 
-    return opened_or_anew(found, path, quarantine=quarantine, tell=tell)
+    private = (path.parent, folder / TRACE)
+    return opened_or_anew(found, path, quarantine=quarantine, tell=tell, private=private)
 
 
 def lost_rounds(folder: Path, done: int) -> str:
@@ -368,7 +374,7 @@ def lost_rounds(folder: Path, done: int) -> str:
     done: the rounds that the ledger knows.  The file is written at a round's end, so one round more shows nothing.
     """
     try:
-        told = read_running(folder).get("round", 0)
+        told = read_running(folder, whole=False).get("round", 0)
     except UsageError:  # it is only read by people, and the next round replaces it
         return ""
     if not isinstance(told, int) or told <= done + 1:

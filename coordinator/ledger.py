@@ -11,24 +11,26 @@ import json
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from edge_sdk.at_rest.digests import checked_row, with_digest
+from edge_sdk.at_rest.private import create_private
 from edge_sdk.durable import (
     Contents,
     FileForm,
     WatchedFile,
     as_store_error,
+    bound_log,
     check_application_id,
     check_whole,
     file_form,
     leave_to_parent,
     open_database,
-    transaction,
+    write,
 )
 from edge_sdk.errors import Damaged, RemoteProtocolError, StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -60,9 +62,7 @@ _FORM = FileForm(8192, shrinks=True)
 """The form of a new file.  Uploads of 40 kB fill pages of this size: in groups of ten 1.1 bytes are written for each
 byte taken in, alone 2.0.  With pages of 16 kB it is 1.2 and 2.8, with 4 kB 1.1 and 1.6, but a fifth more time."""
 _LOG_BYTES = 128 * 1024 * 1024
-"""At this length the log is copied into the file in the midst of a round: a restart reads all of it into memory."""
-_COPY_BYTES = 16 * 1024 * 1024
-"""Once a round ends with this much in the log, it is copied.  What the round has deleted is not."""
+"""The log is not longer than this for long: a restart reads all of it into memory."""
 
 
 @record
@@ -105,8 +105,6 @@ class Ledger:
         self._path = path
         kept = contents or path
         self._form = (file_form(kept) if kept is not None else None) or _FORM
-        self._logged_bytes = 0
-        """About how much was written since the log was copied."""
         self._db = self._opened()
         self._file = None if path is None else WatchedFile(path, self._opened)
         self._closing: dict[ExchangeId, str] = {}
@@ -125,8 +123,7 @@ class Ledger:
             for device, number in self._rows("SELECT id, number FROM devices"):
                 self._number(device, int(number))
             self.epoch = int(self._get("epoch") or b"0") + 1
-            with self._transaction():
-                self._put("epoch", str(self.epoch).encode())
+            self._write(lambda: self._put(epoch=str(self.epoch).encode()))
         except BaseException:
             self._db.close()
             raise
@@ -137,7 +134,6 @@ class Ledger:
             return found
         try:
             with as_store_error(self._path):
-                found.execute(f"PRAGMA wal_autocheckpoint={_LOG_BYTES // self._form.page_bytes}")
                 found.execute("PRAGMA secure_delete=FAST")  # Debian builds SQLite to write zeros over what is deleted
         except StoreError:
             found.close()
@@ -145,9 +141,8 @@ class Ledger:
         leave_to_parent(self, found)
         return found
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Write to a file that is still there.
+    def _write(self, statements: Callable[[], object]) -> None:
+        """Run statements in one transaction, in a file that is still there.
 
         One that was deleted is written again first, and StoreError tells of that: what is refused once is tried again.
         """
@@ -155,8 +150,13 @@ class Ledger:
             before, self._db = self._db, self._file.mended(self._db)
             if self._db is not before:
                 raise StoreError(f"{self._path}: was deleted while the coordinator runs, and is written again")
-        with transaction(self._db, self._path):
-            yield
+
+        def all_of_it() -> None:
+            statements()
+            if self._path is not None:
+                bound_log(self._db, self._form.page_bytes, _LOG_BYTES)
+
+        write(self._db, self._path, all_of_it)
 
     def _fill(self, contents: Path) -> None:
         with (
@@ -180,9 +180,8 @@ class Ledger:
         known = self._get("spec")
         if known is None:
             salt = b"" if self._path is None else os.urandom(16)  # a simulation repeats bit for bit
-            with self._transaction():
-                self._put("spec", spec)
-                self._put("run", hashlib.sha256(salt + spec).digest()[:16])
+            run = hashlib.sha256(salt + spec).digest()[:16]
+            self._write(lambda: self._put(spec=spec, run=run))
             return True
         return known == spec
 
@@ -202,9 +201,8 @@ class Ledger:
         if number is None or number in self._taken:
             number = self._next
         number = self._numbers.get(device, number)
-        with self._transaction():
-            row = with_digest(device, number, hello)
-            self._db.execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?, ?)", row)
+        row = with_digest(device, number, hello)
+        self._write(lambda: self._db.execute("INSERT OR REPLACE INTO devices VALUES (?, ?, ?, ?)", row))
         self._number(device, number)
         return number
 
@@ -215,8 +213,7 @@ class Ledger:
 
     def forget(self, device: str) -> None:
         """Delete a device: its number is free, and it is unknown.  Its uploads and its slot must be gone already."""
-        with self._transaction():
-            self._db.execute("DELETE FROM devices WHERE id = ?", (device,))
+        self._write(lambda: self._db.execute("DELETE FROM devices WHERE id = ?", (device,)))
         self._taken.discard(self._numbers.pop(device, -1))
 
     def orders(self) -> dict[str, Any]:
@@ -226,8 +223,7 @@ class Ledger:
 
     def keep_orders(self, orders: dict[str, Any]) -> None:
         """Store the orders of operators, durably."""
-        with self._transaction():
-            self._put("orders", json.dumps(orders).encode())
+        self._write(lambda: self._put(orders=json.dumps(orders).encode()))
 
     def enrolled(self) -> dict[str, tuple[int, bytes]]:
         """Number and last Hello frame by device."""
@@ -244,10 +240,12 @@ class Ledger:
         if on_disk or self._closing:
             closed = [with_digest(place.round, place.exchange, by) for place, by in self._closing.items()]
             uploads = [with_digest(row.place.round, row.place.exchange, row.device, row.frame) for row in on_disk]
-            with self._transaction():
+
+            def statements() -> None:
                 self._db.executemany("INSERT OR REPLACE INTO closed VALUES (?, ?, ?, ?)", closed)
                 self._db.executemany(_INSERT_UPLOAD, uploads)
-            self._logged_bytes += sum(len(row.frame) for row in on_disk)
+
+            self._write(statements)
         if self._path is None:
             for row in fresh:
                 self._frames.setdefault((row.place, row.device), row.frame)
@@ -314,28 +312,22 @@ class Ledger:
         checkpoint does not grow with the number of rounds.
         """
         slots, noted = slots or Slots(), [with_digest(at, json.dumps(entry)) for at, entry in (history or {}).items()]
-        with self._transaction():
+        row = with_digest(round_, state, json.dumps(record))
+
+        def statements() -> None:
             self._fill_slots(round_ - 1, slots.filled)
             self._db.execute("DELETE FROM slots WHERE round < ?", (slots.oldest,))
             self._db.executemany("DELETE FROM slots WHERE device = ?", [(device,) for device in slots.dropped])
             self._db.execute("DELETE FROM checkpoint")
-            row = with_digest(round_, state, json.dumps(record))
             self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?, ?)", row)
             self._db.executemany("INSERT OR REPLACE INTO history VALUES (?, ?, ?)", noted)
             self._db.execute("DELETE FROM uploads WHERE round < ?", (round_,))
             self._db.execute("DELETE FROM closed WHERE round < ?", (round_,))
-        self._logged_bytes += len(state)
-        if self._logged_bytes >= _COPY_BYTES:
-            self._copy_log()
+
+        self._write(statements)
         self._closing = {place: by for place, by in self._closing.items() if place.round >= round_}
         self._known = {(place, device) for place, device in self._known if place.round >= round_}
         self._frames = {key: frame for key, frame in self._frames.items() if key[0].round >= round_}
-
-    def _copy_log(self) -> None:
-        """Copy the log into the file.  A disk that refuses changes nothing: the log holds everything."""
-        self._logged_bytes = 0
-        with suppress(sqlite3.Error):
-            self._db.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     def _fill_slots(self, round_: int, devices: Sequence[str]) -> None:
         if self._path is not None:
@@ -357,6 +349,7 @@ class Ledger:
         self.commit(())  # write the closed exchanges that wait for the next commit
         with as_store_error(path):
             path.unlink(missing_ok=True)
+            create_private(path)
             with closing(sqlite3.connect(path)) as target:
                 self._db.backup(target)
                 found = self._frames.items()
@@ -399,8 +392,9 @@ class Ledger:
         with as_store_error(self._path):
             return self._db.execute(query, values).fetchall()
 
-    def _put(self, name: str, value: bytes) -> None:
-        self._db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", with_digest(name, value))
+    def _put(self, **values: bytes) -> None:
+        rows = [with_digest(name, value) for name, value in values.items()]
+        self._db.executemany("INSERT OR REPLACE INTO meta VALUES (?, ?, ?)", rows)
 
 
 def bound_spec(path: Path) -> bytes | None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edge_sdk.app import App
     from edge_sdk.data import Augment, LocalData, Preprocess, Samples
     from edge_sdk.device.exchange import RoundReport
-    from edge_sdk.errors import EdgeError, Refused
+    from edge_sdk.errors import Damaged, EdgeError, Refused, StoreError, UsageError
     from edge_sdk.models import (
         Model,
         ModelSpec,
@@ -37,6 +37,7 @@ _HOME = {
     "Agent": "edge_sdk.agent",
     "App": "edge_sdk.app",
     "Augment": "edge_sdk.data",
+    "Damaged": "edge_sdk.errors",
     "EdgeError": "edge_sdk.errors",
     "LocalData": "edge_sdk.data",
     "Model": "edge_sdk.models",
@@ -54,8 +55,10 @@ _HOME = {
     "SampleStore": "edge_sdk.samples.store",
     "Samples": "edge_sdk.data",
     "SklearnModel": "edge_sdk.models",
+    "StoreError": "edge_sdk.errors",
     "TlsFiles": "edge_sdk.transport.mqtt.tls",
     "TorchModel": "edge_sdk.models",
+    "UsageError": "edge_sdk.errors",
     "split_samples": "edge_sdk.samples.readers",
     "samples_from_folder": "edge_sdk.samples.readers",
     "samples_from_npz": "edge_sdk.samples.readers",
@@ -66,6 +69,7 @@ __all__ = [
     "Agent",
     "App",
     "Augment",
+    "Damaged",
     "EdgeError",
     "LocalData",
     "Model",
@@ -83,8 +87,10 @@ __all__ = [
     "SampleStore",
     "Samples",
     "SklearnModel",
+    "StoreError",
     "TlsFiles",
     "TorchModel",
+    "UsageError",
     "__version__",
     "samples_from_folder",
     "samples_from_npz",
@@ -97,4 +103,5 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-__getattr__ = loaded_when_used(__name__, _HOME)
+if not TYPE_CHECKING:  # a type checker would accept any name
+    __getattr__ = loaded_when_used(__name__, _HOME)

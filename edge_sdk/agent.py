@@ -30,9 +30,9 @@ from edge_sdk.device.recent_lines import RecentLines, round_lines
 from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import Store
 from edge_sdk.errors import EdgeError, Refused, UsageError
+from edge_sdk.given_arrays import PictureLayout, channels_last, given_array
 from edge_sdk.identity.folder import ABOUT, Identity, open_identity
 from edge_sdk.identity.signatures import Role
-from edge_sdk.methods.requests import Evaluate
 from edge_sdk.models.base import Model, serving_copy
 from edge_sdk.models.checks import check_logits
 from edge_sdk.models.exporting import export
@@ -65,7 +65,21 @@ AT_EXIT_S = 2.0
 """How long the end of the program waits in seconds for an agent that is running."""
 
 
-class Agent(Participant):
+API = (
+    *("predict", "export", "rollback", "on_round", "on_update", "on_link", "on_refusal", "on_error", "callback_errors"),
+    *("start", "stop", "leave", "pause", "resume", "run", "running", "over", "missed_the_end"),
+)
+"""What an app uses of an Agent; the other public names are for the framework, which drives simulated devices too."""
+
+
+class _ListsApi(type):
+    """Lets help() and dir() list the API of a class."""
+
+    def __dir__(cls) -> list[str]:
+        return ["__init__", *API]
+
+
+class Agent(Participant, metaclass=_ListsApi):
     """Takes part in one federation for an app: trains the app's model on its data, and exchanges knowledge.
 
     federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport; None: that of the identity.  tls:
@@ -88,8 +102,8 @@ class Agent(Participant):
     methods that average them.  proxy: a second model, for methods that train one beside the device's own; its weights
     are shared, and those of the own model then never are.
 
-    max_drop: a new model is not served if its accuracy on the device's own held-out samples is lower by more than this
-    fraction, and by more than chance explains; None: every new model is served.
+    max_drop: a new model is not served if its accuracy on the device's own held-out samples, or on `test`, is lower by
+    more than this fraction, and by more than chance explains; None: every new model is served.
     on_new_model: what becomes of the folder `state` if the app brings another model than the one that it began with:
     "better": the better of both on held-out samples goes on; "adopt": the app's; "keep": what was learnt; "error":
     raise UsageError.  What was learnt under another extractor or architecture cannot be kept.
@@ -181,7 +195,9 @@ class Agent(Participant):
         self._process = os.getpid()
         self.error: Exception | None = None
         """What ended the background thread; None: it is running, or ended without an error."""
-        transport = _transport(*_reached_by(own, broker, tls), f"{federation}-{device}", cloud_safe=cloud_safe)
+        transport = _transport(
+            *_reached_by(own, broker, tls), f"{federation}-{device}", cloud_safe=cloud_safe, chunk_file=places.chunks
+        )
         early = list[str]()
         self._open_store = places.opener(quarantine=quarantine, tell=early.append)
         self._closes_store = places.folder is not None
@@ -216,29 +232,43 @@ class Agent(Participant):
     def _deployed(self, folder: Path | None, max_drop: float | None) -> Deployment:
         """The copy of the model that `predict` uses."""
         origin, alone = ModelOrigin.from_bytes(self.model_origin), self.store.saved_round() is None
-        found = Deployment(self.bench, folder, max_drop, self._warn, origin=origin, alone=alone, clock=self._clock)
+        found = Deployment(
+            self.bench,
+            folder,
+            max_drop,
+            self._warn,
+            notify_classes=self._warn_of_classes,
+            origin=origin,
+            alone=alone,
+            clock=self._clock,
+        )
         if found.fault:  # told once the app can have asked to be told
             log.warning("%s: %s", self.device, found.fault)
             self._early_news.append(found.fault)
         return found
 
+    def __dir__(self) -> list[str]:
+        return [*API, "error"]
+
     # -- for the app ------------------------------------------------------------------------------------------------
 
-    def predict(self, raw: Raw) -> Floats:
-        """Return the class probabilities, f4 (n, k), of raw samples (n, ...).
+    def predict(self, raw: Raw, layout: PictureLayout | None = None) -> Floats:
+        """Return the class probabilities, f4 (n, k), of raw samples (n, ...): an array, a tensor, a frame of pandas.
+
+        layout: "NCHW" or "NHWC", the order of the axes of pictures; None: the one in which they are as the own data.
 
         May be called from any thread, also while the model is training, for which it never waits: it uses a copy of
         the model, which is replaced after each round.  Raises UsageError for samples that the model cannot take, or
         with NaN or Inf, and ModelError for a model that does not give a number for each of its classes.
         """
-        samples = _numbers(raw)
+        known = self.bench.data.train.x
+        samples = _numbers(raw, layout, known.shape[1:] if len(known) else None)
         try:
             spec = self.bench.model.spec
             logits = self._deployment.served().logits(spec.preprocess(samples))
             check_logits(spec, logits, len(samples))
             return softmax(logits)
         except Exception as error:
-            known = self.bench.data.train.x
             if samples.shape[1:] == known.shape[1:]:
                 raise
             own = f"; those of the device's own data are (n, {', '.join(map(str, known.shape[1:]))})"
@@ -451,6 +481,10 @@ class Agent(Participant):
         log.warning("%s: %s", self.device, line)
         self.on_news(line)
 
+    def _warn_of_classes(self, line: str) -> None:
+        log.warning("%s: %s", self.device, line)
+        self.on_class_news(line)
+
     def _end(self) -> None:
         with self._life:
             self._active = False
@@ -504,10 +538,7 @@ class Agent(Participant):
     def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:
         """Measure the model before it joins, and judge the one that a round leaves."""
         self._deployment.drop()
-        if self._deployment.measures_joining:
-            job = work.learner.job(work.assign)
-            found = (yield from self.bench.serve(Evaluate(0), job)) if self._deployment.can_measure else {}
-            self._deployment.joined_with(found)
+        yield from self._deployment.measure_joining()
         result = yield from slices
         work.joining = self._deployment.joining
         if self.completes_personal(work.assign) and work.learner.learns:
@@ -584,17 +615,19 @@ def _ended_by(error: BaseException) -> EdgeError:
     return found
 
 
-def _numbers(raw: object) -> Raw:
-    """Return samples as one array.  Raises UsageError for rows of several lengths, NaN, Inf, and no numbers."""
-    try:
-        found: Raw = np.asarray(raw)
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise UsageError(f"predict: expected an array of numbers: {one_line(str(error))}") from error
-    if found.dtype.kind not in "biuf":
+def _numbers(raw: object, layout: PictureLayout | None, own: tuple[int, ...] | None) -> Raw:
+    """Return samples as one array, with channels last; own: the shape of one of the device's own, None: there is none.
+
+    Raises UsageError for rows of several lengths, NaN, Inf, and no numbers.
+    """
+    found: Raw = given_array(raw, "predict")
+    if found.dtype.kind not in "biuf" or not found.ndim:
         raise UsageError(f"predict: expected an array of numbers (n, ...), found {found.dtype} {found.shape}")
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise UsageError("predict: the samples hold NaN or Inf; clean them first")
-    return found
+    if layout is None and found.shape[1:] == own:
+        return found
+    return channels_last(found, layout, "predict")[0]
 
 
 def _held_alone(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str, object]:
@@ -607,7 +640,9 @@ def _held_alone(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str
     return found if isinstance(data, LocalData) else {**found, "data": data}
 
 
-def _transport(broker: str | Transport, tls: TlsFiles | None, client_id: str, *, cloud_safe: bool) -> Transport:
+def _transport(
+    broker: str | Transport, tls: TlsFiles | None, client_id: str, *, cloud_safe: bool, chunk_file: Path | None
+) -> Transport:
     if not isinstance(broker, str):
         if tls is not None or cloud_safe:
             raise UsageError(
@@ -618,4 +653,4 @@ def _transport(broker: str | Transport, tls: TlsFiles | None, client_id: str, *,
 
     pace = pacing.cloud_safe() if cloud_safe else None
     seed = random.SystemRandom().getrandbits(32)
-    return MqttTransport(broker, client_id, tls=tls or NO_FILES, seed=seed, pace=pace)
+    return MqttTransport(broker, client_id, tls=tls or NO_FILES, seed=seed, pace=pace, chunk_file=chunk_file)

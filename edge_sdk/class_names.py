@@ -13,17 +13,20 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Ints
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import given_array, labels_of
 
 MOST_SHOWN = 10
 """The most names, or numbers, that a message lists."""
 
 
-def class_ids(y: Any, names: Sequence[str] = (), *, where: str = "y") -> tuple[Any, tuple[str, ...]]:
-    """Return labels as ids, with the names of the classes; labels that are numbers are returned as they are.
+def class_ids(
+    y: Any, names: Sequence[str] = (), *, where: str = "y", expected: str = ""
+) -> tuple[NDArray[Any], tuple[str, ...]]:
+    """Return labels as ids (n,), with the names of the classes.
 
-    y: anything that numpy takes, or a pandas categorical, (n,).  names: all classes in order; without them they are the
-    categories, or the names that occur, sorted.  Raises UsageError for a name that is not among `names`, and for a
-    label that is missing.
+    y: what `labels_of` takes; names of classes, (n,) or (n, 1); or a pandas categorical.  names: all classes in order;
+    without them they are the categories, or the names that occur, sorted.  expected: begins what is said of other
+    labels.  Raises UsageError for a name that is not among `names`, and for a label that is missing.
     """
     given = checked_names(names)
     categorical = getattr(y, "cat", y)  # a pandas Series has its codes and categories there
@@ -31,19 +34,19 @@ def class_ids(y: Any, names: Sequence[str] = (), *, where: str = "y") -> tuple[A
         codes, categories = np.asarray(categorical.codes), [*categorical.categories]
         if (codes < 0).any():
             raise UsageError(f"{where}: sample {int((codes < 0).argmax())} has no label; leave it out")
-        if not all(isinstance(each, str) for each in categories):
-            return np.asarray(categories)[codes], given
-        given, y = given or checked_names(categories), np.asarray(categories, str)[codes]
-    words = np.asarray(y)
-    if words.dtype.kind not in "USO" or not words.size or not all(isinstance(each, str) for each in words.flat):
-        return y, given
-    known = given or tuple(str(each) for each in np.unique(words.astype(str)))
-    places = {name: place for place, name in enumerate(known)}
-    unknown = sorted({str(each) for each in words.flat} - {*places})
-    if unknown:
+        y = np.asarray(categories)[codes]
+        if all(isinstance(each, str) for each in categories):
+            given = given or checked_names(categories)
+    words = given_array(y, where)
+    if words.dtype.kind not in "UOT" or not words.size or not all(isinstance(each, str) for each in words.flat):
+        return labels_of(words, where, expected), given
+    found, places = np.unique(words.astype(str), return_inverse=True)
+    own = tuple(str(each) for each in found)
+    known = given or checked_names(own, where=where)
+    if unknown := [name for name in own if name not in known]:
         raise UsageError(f"{where}: class {unknown[0]!r}: no such class; there are {listed(known)}")
-    ids: Ints = np.array([places[str(each)] for each in words.flat], np.int64).reshape(words.shape)
-    return ids, known
+    ids: Ints = np.array([known.index(name) for name in own], np.int64)[places.reshape(words.shape)]
+    return labels_of(ids, where, expected), known
 
 
 def checked_names(names: Sequence[str], *, where: str = "class_names") -> tuple[str, ...]:
@@ -51,7 +54,8 @@ def checked_names(names: Sequence[str], *, where: str = "class_names") -> tuple[
     if isinstance(names, str) or not all(isinstance(each, str) and each for each in names):
         raise UsageError(f'{where}: expected one text for each class, such as ["cat", "dog"]')
     found = tuple(str(each) for each in names)
-    if twice := next((name for place, name in enumerate(found) if name in found[:place]), ""):
+    if len({*found}) < len(found):
+        twice = next(name for place, name in enumerate(found) if name in found[:place])
         raise UsageError(f"{where}: {twice!r} stands there twice; name each class once")
     return found
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import logging
 import math
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,9 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.class_names import class_ids, listed
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array
+
+log = logging.getLogger(__name__)
 
 Raw = NDArray[Any]
 """Samples as they were recorded, u1 or f4, with shape (n, h, w), (n, h, w, c) or flat (n, d)."""
@@ -54,6 +58,12 @@ class Preprocess:
             raise UsageError(
                 f"preprocess size {self.size!r}: expected (height, width), whole numbers of at least 1, as (28, 28)"
             )
+
+    @property
+    def keeps_whole_numbers(self) -> bool:
+        """Whether whole numbers stay whole, as the ids of tokens must."""
+        shifts = np.append(self.mean, self.scale)
+        return self.size is None and bool((np.ravel(self.std) == 1).all() and (shifts % 1 == 0).all())
 
     def __call__(self, raw: Raw) -> Floats:
         """Preprocess samples (n, h, w), (n, h, w, c) or (n, d) to f4 (n, c, h, w); flat ones become (n, 1, 1, d).
@@ -147,34 +157,40 @@ def _resize(x: Floats, size: tuple[int, int]) -> Floats:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Samples:
-    """Raw samples with labels.  Raises UsageError if shapes or types do not fit, and for a name that is no class.
+    """Raw samples with labels.
 
-    Labels may be given as the names of classes, or as a pandas categorical: they become ids.
+    x: numbers (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w).  y: classes (n,) or (n, 1), or one-hot rows (n, k).
+    Both may be arrays, tensors, pandas frames or columns, or lists; classes that are given by their names, or as a
+    pandas categorical, become ids.  layout: "NCHW" or "NHWC", the order of the axes of x; None: the one that its sizes
+    tell, which is logged unless it is NHWC.  Values are not scaled: that is for the model's `Preprocess`.  Raises
+    UsageError if shapes or types do not fit, and for a name that is no class.
     """
 
-    x: Raw  # (n, ...)
+    x: Raw  # (n, ...), channels last
     y: Ints  # (n,)
     class_names: tuple[str, ...] = ()
     """The names of the federation's classes in its order; default: the names in `y`, sorted, or none."""
+    layout: InitVar[PictureLayout | None] = None
 
-    def __post_init__(self) -> None:
-        y, names = class_ids(self.y, self.class_names)
+    def __post_init__(self, layout: PictureLayout | None) -> None:
+        x, (y, names) = given_array(self.x, "x"), class_ids(self.y, self.class_names)
+        if x.dtype.kind not in "biuf" or not x.ndim:
+            raise UsageError(f"x: found {x.dtype} {x.shape}: samples are numbers, with shape (n, ...)")
+        if len(x) != len(y):
+            raise UsageError(f"{len(x)} samples but {len(y)} labels")
+        x, line = channels_last(x, layout, "x")
+        if line:
+            log.warning("%s", line)
+        object.__setattr__(self, "x", x)
         object.__setattr__(self, "y", y)
         object.__setattr__(self, "class_names", names)
-        for name, array in (("x", self.x), ("y", self.y)):
-            if not isinstance(array, np.ndarray):
-                raise UsageError(f"{name}: found {type(array).__name__}: samples and labels are numpy arrays")
-        if self.x.dtype.kind not in "biuf" or not self.x.ndim:
-            raise UsageError(f"x: found {self.x.dtype} {self.x.shape}: samples are numbers, with shape (n, ...)")
-        if self.y.ndim != 1 or (self.y.size and self.y.dtype.kind not in "iu"):
-            raise UsageError(
-                f"y: found {self.y.dtype} {self.y.shape}: labels are whole numbers, one for each sample (n,)"
-            )
-        if len(self.x) != len(self.y):
-            raise UsageError(f"{len(self.x)} samples but {len(self.y)} labels")
 
     def __len__(self) -> int:
         return len(self.y)
+
+    def at(self, rows: NDArray[Any]) -> Samples:
+        """Return some of the samples: rows are indices (m,), or True for each sample that is wanted (n,)."""
+        return Samples(self.x[rows], self.y[rows], self.class_names, CHANNELS_LAST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

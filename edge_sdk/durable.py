@@ -7,14 +7,15 @@ import os
 import sqlite3
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from edge_sdk.at_rest.digests import damaged_table, declared, digest_rows, row_digest
 from edge_sdk.at_rest.files import replace_durably
-from edge_sdk.at_rest.write_ahead_log import has_lost_commits
+from edge_sdk.at_rest.private import create_private, make_private_folder
+from edge_sdk.at_rest.write_ahead_log import cut_uncommitted, has_lost_commits
 from edge_sdk.errors import Damaged, InUse, StoreError
 
 APPLICATION_ID = 0x4544474B
@@ -24,6 +25,9 @@ APPLICATION_ID = 0x4544474B
 _FILE_HEADER_BYTES = 100
 _LEAST_BYTES = 512
 """The smallest page of SQLite."""
+LEAST_LOG_BYTES = 1024 * 1024
+"""A write-ahead log may be as long as this however little its file holds, and is cut to this once it was copied."""
+_FULL = "database or disk is full"
 SCHEMA_VERSION = 1
 """The SQLite user version of a file whose rows have digests; 0: it was made before there were any."""
 
@@ -74,11 +78,13 @@ def open_database(
     """
     with as_store_error(path, contents):
         if path is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            make_private_folder(path.parent)
         log = _log_of(path)
         size = path.stat().st_size if path is not None and path.is_file() else 0
         if (log and not size) or 0 < size < _LEAST_BYTES:  # SQLite would take it for a new file, and delete the log
             raise Damaged(path, f"it has {size} bytes")
+        if path is not None:
+            create_private(path)
         connection = sqlite3.connect(
             path or ":memory:",
             isolation_level=None,
@@ -94,6 +100,7 @@ def open_database(
                 connection.execute("PRAGMA auto_vacuum=FULL")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
+            connection.execute(f"PRAGMA journal_size_limit={LEAST_LOG_BYTES}")
             connection.create_function("digest", -1, row_digest, deterministic=True)
             if path is not None and log:
                 _check_log(connection, path, log)
@@ -128,9 +135,37 @@ def _log_of(path: Path | None) -> bytes:
 
 
 def _check_log(connection: sqlite3.Connection, path: Path, log: bytes) -> None:
-    (_, frames, _) = connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+    """Copy the log that a killed process has left, and empty it.  Raises Damaged if it holds commits that are lost."""
+    (_, frames, _) = _copied(connection, path, "PASSIVE")
     if has_lost_commits(path, log, max(0, frames)):
         raise Damaged(path, "its log holds commits that do not read")
+    connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+
+
+def _copied(connection: sqlite3.Connection, path: Path, how: str) -> tuple[int, int, int]:
+    """Copy the log into the file; returns what SQLite says of it.
+
+    On a full disk, the frames of the transaction that found it full give their room to the file first.
+    """
+    copy = f"PRAGMA wal_checkpoint({how})"
+    try:
+        found: tuple[int, int, int] = connection.execute(copy).fetchone()
+    except sqlite3.OperationalError as error:
+        if str(error) != _FULL:
+            raise
+        cut_uncommitted(path.with_name(f"{path.name}-wal"))
+        found = connection.execute(copy).fetchone()
+    return found
+
+
+def bound_log(connection: sqlite3.Connection, page_bytes: int, most_bytes: int) -> None:
+    """Let the log grow to twice what the file holds, from 1 MiB to `most_bytes`; at the end of a transaction.
+
+    So disk use follows the content, and a byte is written at most half as often again as without the copy.
+    """
+    ((pages,), (free,)) = (connection.execute(f"PRAGMA {what}").fetchone() for what in ("page_count", "freelist_count"))
+    log_bytes = min(max(2 * (pages - free) * page_bytes, LEAST_LOG_BYTES), most_bytes)
+    connection.execute(f"PRAGMA wal_autocheckpoint={log_bytes // page_bytes}")
 
 
 def check_whole(connection: sqlite3.Connection, schema: str, path: Path | None) -> None:
@@ -307,3 +342,20 @@ def transaction(connection: sqlite3.Connection, path: Path | None) -> Iterator[N
             if connection.in_transaction:  # a full disk makes SQLite roll back by itself
                 connection.execute("ROLLBACK")
             raise
+
+
+def write(connection: sqlite3.Connection, path: Path | None, statements: Callable[[], object]) -> None:
+    """Run statements in one transaction.  On a full disk, the log is copied and emptied, and they run once more.
+
+    Raises StoreError.
+    """
+    try:
+        with transaction(connection, path):
+            statements()
+    except StoreError as error:
+        if path is None or str(error.__cause__) != _FULL:
+            raise
+        with suppress(sqlite3.Error, OSError):
+            _copied(connection, path, "TRUNCATE")
+        with transaction(connection, path):
+            statements()

@@ -17,6 +17,8 @@ from edge_sdk.privacy.release import Guarantee
 from edge_sdk.serving.versions import has_served
 
 T = TypeVar("T")
+PUBLIC = "public"
+"""The name of the folder of fetched public sets in a state folder."""
 
 
 def lasting(place: T) -> T | Path:
@@ -56,11 +58,16 @@ class StatePlaces:
         """The folder of the models that are served; None: they are kept in memory."""
         return None if self.folder is None else self.folder / f"{self._federation}.served"
 
+    @property
+    def chunks(self) -> Path | None:
+        """The file that keeps how long a message a broker takes that states no limit; None: there is no folder."""
+        return None if self.folder is None else self.folder / f"{self._federation}.chunks"
+
     def public(self, cache: str | Path | None) -> Path | None:
         """Return the folder for fetched public sets: the given one, or one in the state; None: a temporary one."""
         if cache is not None:
             return lasting(Path(cache))
-        return None if self.folder is None else self.folder / "public"
+        return None if self.folder is None else self.folder / PUBLIC
 
     @property
     def keeps_public(self) -> bool:
@@ -75,12 +82,18 @@ class StatePlaces:
         """
         if self.folder is not None:
             path = self.folder / f"{self._federation}.db"
-            return lambda: opened_or_anew(lambda: self._file(path, tell), path, quarantine=quarantine, tell=tell)
+            private = [each for each in self._contents() if each.name != PUBLIC]  # what is fetched is for everybody
+            return lambda: opened_or_anew(
+                lambda: self._file(path, tell), path, quarantine=quarantine, tell=tell, private=private
+            )
         if self._forgets_budget:
             tell("the privacy ledger is in memory, as state= is a Store: what was spent is forgotten with this process")
         store = MemoryStore() if self._store is None else self._store
         check_owner(store, self._device, "state")
         return lambda: store
+
+    def _contents(self) -> list[Path]:
+        return sorted(self.folder.iterdir()) if self.folder is not None and self.folder.is_dir() else []
 
     def _file(self, path: Path, tell: Callable[[str], None]) -> Store:
         """Open a file that holds the state of this device, or none yet.  Raises Damaged if it is not as written."""

@@ -49,3 +49,28 @@ def indented(line: str, room: int | None = None) -> str:
     if room is None:
         return f"{GAP}{line}"
     return textwrap.fill(line, room, initial_indent=GAP, subsequent_indent=2 * GAP, break_on_hyphens=False)
+
+
+FIRST_LINES = 10
+"""Lines that may come at once, so that a handful of devices that were set up wrongly are each named."""
+EVERY_S = 60.0
+"""Seconds after which one more line may come."""
+
+
+class LineBudget:
+    """Limits lines about what may happen again and again: writes the first, then one a minute with a count."""
+
+    def __init__(self, first: int = FIRST_LINES) -> None:
+        """first: the number of lines that may come at once."""
+        self._most, self._left, self._since_s, self._omitted = first, float(first), 0.0, 0
+
+    def line(self, text: str, now_s: float) -> str | None:
+        """Return the line to write now, or None."""
+        self._left = min(self._most, self._left + max(0.0, now_s - self._since_s) / EVERY_S)
+        self._since_s = now_s
+        if self._left < 1.0:
+            self._omitted += 1
+            return None
+        self._left -= 1.0
+        omitted, self._omitted = self._omitted, 0
+        return f"{text} (and {omitted} more such lines since the last one)" if omitted else text

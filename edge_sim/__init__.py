@@ -27,4 +27,5 @@ _HOMES = {
     "run": "edge_sim.notebook.interface:run_federation",
     "sweep": "edge_sim.notebook.interface:sweep_settings",
 }
-__getattr__ = loaded_when_used(__name__, _HOMES)
+if not TYPE_CHECKING:  # a type checker would accept any name
+    __getattr__ = loaded_when_used(__name__, _HOMES)

@@ -26,9 +26,19 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
         help="run directory (default: runs/NAME, or runs/NAME-2 and so on where that holds a run)",
     )
     parser.add_argument(
+        "--processes", metavar="N|auto", help="processes that hold the devices: shorthand for --set run.processes=N"
+    )
+    parser.add_argument(
+        "--stack",
+        nargs="?",
+        const="true",
+        choices=("true", "false", "auto"),
+        help="compute devices with equal nets as one stack: shorthand for --set run.stack=true",
+    )
+    parser.add_argument(
         "--engine",
         choices=("exact", "cohort", "workers", "shards", "ray", "auto"),
-        help="what devices compute on in memory: shorthand for --set run.engine=ENGINE",
+        help="an older form of --processes and --stack",
     )
     parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
     parser.add_argument(
@@ -39,7 +49,12 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     add_page_option(parser)
     add_writer_options(parser)
+    _add_plots_option(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as JSON instead of the table")
+
+
+def _add_plots_option(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--no-plots", action="store_true", help="draw no pictures; edge-sdk plot draws them later")
 
 
 def _compare_arguments(parser: argparse.ArgumentParser) -> None:
@@ -52,6 +67,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
         help="the accuracy that tables show: mean (of the devices' own models), worst, amp, fm, wlp, local_accuracy, "
         "pm_v, pm_l, gm, global_amp and so on; see docs/reference/reports.md",
     )
+    _add_plots_option(parser)
     parser.add_argument("--json", action="store_true", help="print compare.json instead of the table")
     lab = parser.add_argument_group("on the boards of a lab (docs/how-to/run-a-lab.md)")
     lab.add_argument("--on-devices", action="store_true", help="run on connected boards, not in a simulation")
@@ -150,6 +166,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         help="end runs whose validation accuracy is below the median of the settings that were tried before (Optuna)",
     )
     _add_grid_options(parser, needs_methods=False, name="sweep")
+    _add_plots_option(parser)
     parser.add_argument("--json", action="store_true", help="print sweep.json instead of the tables")
 
 

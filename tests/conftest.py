@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, settings
 from properties import SHARE
 
 from edge_sdk import objectives
+from edge_sdk.methods.vocabulary import check_registered
 from edge_sdk.protocol import registry
 
 # Property tests try the same few examples in each run, so that a failure is one's own, and more and other ones with
@@ -84,7 +85,14 @@ def figures(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def register(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, Mapping[str, str]], None]]:
     """A function (group, {name: "MODULE:OBJECT"}) that stands for a package with these entry points, beside our own."""
     real, extra = importlib.metadata.entry_points, list[importlib.metadata.EntryPoint]()
-    caches = (registry.points, registry.load_entry, objectives.terms, objectives.form_of)
+    caches = (
+        registry.points,
+        registry.is_own,
+        registry.load_entry,
+        check_registered,
+        objectives.terms,
+        objectives.form_of,
+    )
 
     def forget() -> None:
         for each in caches:

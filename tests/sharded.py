@@ -12,7 +12,7 @@ import fleets
 from coordinator.ledger import Ledger
 from edge_sdk.errors import EdgeError
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.config.settings import Config
+from edge_sim.config.settings import Config, RunTable
 from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.shards.messages import ShardSetup
 from edge_sim.shards.shard import Shard
@@ -48,6 +48,16 @@ class ShardHere:
         return 0
 
 
+class ShardsHere:
+    """A Carrier of such shards."""
+
+    def start(self, setup: ShardSetup) -> ShardHere:
+        return ShardHere(setup)
+
+    def close(self) -> None:
+        pass
+
+
 class ShardedRun(fleets.FinishedRun, ShardedFleet):
     """A run in shards of this process."""
 
@@ -55,9 +65,8 @@ class ShardedRun(fleets.FinishedRun, ShardedFleet):
         self, fleet: Fleet | Config, *, count: int = 2, faults: Faults | None = None, seed: int = 0, **more: Any
     ) -> None:
         self.fleet = build_fleet(fleet) if isinstance(fleet, Config) else fleet
-        super().__init__(
-            self.fleet, count, ledger=Ledger(None), faults=faults, faults_seed=seed, **{"start": ShardHere, **more}
-        )
+        given = {"carrier": ShardsHere(), "run": RunTable(), **more}
+        super().__init__(self.fleet, count, ledger=Ledger(None), faults=faults, faults_seed=seed, **given)
 
     def finished(self) -> ShardedRun:
         """Run to the end."""

@@ -6,8 +6,8 @@ from benchmarks.papers.kinds import Claim, Line, Setting, Table, devices
 
 SPREAD = "within the spread of the seeds"
 NOT_CLIP = (
-    "it learns faster and stops lower: ahead in round 12 (`early`), behind in round 40 with an even partition, too "
-    "(`even`), so that skew is not the cause; the clip changes nothing"
+    "it learns faster and stops level: ahead in round 12 (`early`), in round 40 within some points, also with an even "
+    "partition (`even`), so that skew is not the cause; the clip changes nothing"
 )
 NOT_ADAM = (
     "the optimiser, mostly: with Adam, which the paper uses, both are closer, and higher in personal (lines with -adam)"

@@ -78,6 +78,9 @@ more than up, are larger by that where *device s* is near 5 or more. *Device s*:
 takes part in a round, by the profile of a Raspberry Pi 4. *Rounds*: how many of them; methods that exchange after each
 step have more.
 
+Rows of `fednh` in FedNH's own tables (nets `fednh-cnn` and `cnn`) were run before 2026-11-26: then the cosine head took
+the last ReLU out of the net. Those of the vibration signal were run with it.
+
 Any row again: the command at its table, with data as [benchmarks/papers](../../benchmarks/papers/README.md) says.
 Accuracies repeat bit for bit on processors with the same instruction set; others add in another order, which moves some
 by some tenths of a point. From all of it: [which method for which fleet](choose-a-method.md).

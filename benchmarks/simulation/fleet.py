@@ -68,7 +68,7 @@ def thousand() -> Found:
     _edge(
         "simulate",
         str(_written("thousand.toml", THOUSAND.format(mnist=_mnist()))),
-        *("--out", str(RUNS / "thousand"), "--engine", "cohort"),
+        *("--out", str(RUNS / "thousand"), "--stack"),
     )
     told = _summary(RUNS / "thousand")
     rows: Table = [
@@ -91,14 +91,16 @@ def thousand() -> Found:
 
 
 def repeated() -> Found:
-    """Run the same file on several engines and again, and compare hashes of the results."""
-    rows: Table = [["engine", "accuracies and bytes of all devices", "the coordinator's state"]]
+    """Run the same file in several ways and again, and compare hashes of the results."""
+    rows: Table = [["run", "accuracies and bytes of all devices", "the coordinator's state"]]
     toml = _written("repeated.toml", REPEATED)
-    for at, engine in enumerate(("exact", "exact", "workers", "ray")):
-        out = RUNS / f"repeated-{at}-{engine}"
-        _edge("simulate", str(toml), "--out", str(out), "--engine", engine, "--trace")
+    ways = {"one process": (), "again": (), "two processes": ("--processes", "2")}
+    ways["on Ray"] = ("--processes", "2", "--set", "run.cluster=local")
+    for at, (way, options) in enumerate(ways.items()):
+        out = RUNS / f"repeated-{at}"
+        _edge("simulate", str(toml), "--out", str(out), *options, "--trace")
         replayed = json.loads(_edge("replay", str(out / "trace.edgt"), "--json"))
-        rows.append([engine, _hash(_summary(out)), replayed["state_sha256"][:16]])
+        rows.append([way, _hash(_summary(out)), replayed["state_sha256"][:16]])
     how = (
         "Thirty mixed boards with drop-out, power cuts and lost frames under FedSSA, ten rounds (SHA-256, the first 16 "
         "digits)."
@@ -266,7 +268,7 @@ SECTIONS = {
     "testbed": ("FedAL's test bed", testbed),
     "hundred": ("A hundred mixed boards", hundred),
     "thousand": ("A thousand devices", thousand),
-    "repeated": ("Again, and on other engines", repeated),
+    "repeated": ("Again, and in other ways", repeated),
 }
 
 

@@ -34,8 +34,8 @@ from benchmarks.common.figures import Found, Page, Table
 from benchmarks.simulation.progress import progress
 from edge_sdk.models.torch_device import device_name
 
-IN_PROCESSES = ("workers", "shards")
-"""Engines of several processes, of which this one's computing time says little."""
+IN_PROCESSES = ("shards",)
+"""Runs in several processes, of which this one's computing time says little."""
 REPEATS = int(os.environ.get("EDGE_REPEATS", "3"))
 CASES = os.environ.get("EDGE_CASES", "")
 MNIST = os.environ.get("EDGE_MNIST", "")
@@ -56,7 +56,6 @@ GOALS = {
 }
 """Goals: the largest ratio to the bare loop's time, by case: method, fleet, devices."""
 DENSE = {case: goal for case, goal in GOALS.items() if case[1] == "mlp"}
-OTHER_NETS = {case: goal for case, goal in GOALS.items() if case not in DENSE}
 ALONE = {("fedproto", "mlp", count): 0.9 for count in (20, 100)}
 """Goals of one process with the bits of autograd."""
 
@@ -67,7 +66,7 @@ EVALUATED = (
     ("fedproto", "mlp", "exact", 20),
     ("fedavg", "mlp", "cohort", 20),
     ("fedavg", "mlp", "cohort", 100),
-    ("fedproto", "cnn", "workers", 20),
+    ("fedproto", "cnn", "shards", 20),
 )
 """The cases of the section `evaluated`: method, fleet, engine, devices."""
 EVALUATED_GOAL = 1.3
@@ -204,8 +203,8 @@ def evaluated() -> Found:
 
 
 def _both_ms(found: Timing) -> float:
-    """Computing time a device and round, of this process and two workers that compute as much as the slower one."""
-    return found.cpu_ms_per_device_round + 2 * found.child_cpu_ms_per_device_round
+    """Computing time a device and round, of this process and the one beside it."""
+    return found.cpu_ms_per_device_round + found.child_cpu_ms_per_device_round
 
 
 HOW_EVALUATED = (
@@ -247,7 +246,7 @@ def computing() -> Found:
     return Found(rows, [HOW_COMPUTING, load()])
 
 
-ENGINES = ("exact", "shards", "workers", "cohort")
+ENGINES = ("exact", "shards", "cohort")
 COMPUTED = tuple(
     (method, fleet, devices)
     for method, fleet in (("fedproto", "mlp"), ("fedavg", "mlp"), ("fedavg", "cnn"))
@@ -256,10 +255,9 @@ COMPUTED = tuple(
 """The cases of the section `computing`: method, fleet, devices."""
 HOW_COMPUTING = (
     "Milliseconds of computing time per device and round, rounds as above: of the process with the coordinator, and of "
-    "the other one that computed most: the slower of two workers, or the one shard beside the coordinator's own. The "
-    "coordinator waits while workers compute, and computes its own shard while the other does; so a round on two free "
-    "cores takes about the sum of both, or in shards the larger. With EDGE_STACKED=off no engine stacks; else dense "
-    "nets are stacked, but in `exact`."
+    "the shard beside the coordinator's own. The coordinator computes its own shard while the other does; so a round "
+    "on two free cores takes about the larger of both. With EDGE_STACKED=off nothing is stacked; else dense nets are "
+    "stacked, but in `exact`."
 )
 
 
@@ -361,7 +359,6 @@ def gpu() -> Found:
 SECTIONS = {
     "exact": ("One process, the bits of autograd", lambda: ratios("exact", ALONE, stacked=False)),
     "cohort": ("One process, dense nets stacked", lambda: ratios("cohort", DENSE)),
-    "workers": ("Worker processes", lambda: ratios("workers", OTHER_NETS)),
     "shards": ("Whole devices in two processes, with the bits of `exact`", lambda: ratios("shards", stacked=False)),
     "shards-stacked": ("Whole devices in two processes, dense nets stacked", lambda: ratios("shards", DENSE)),
     "computing": ("Computing time of each engine", computing),

@@ -19,7 +19,7 @@ from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
 from edge_sim.runs.runner import run
 
-CHILDREN = {"workers": 2, "auto": 2, "shards": 1}
+CHILDREN = {"auto": 1, "shards": 1}
 """The processes beside the coordinator's, on two cores, by engine."""
 
 

@@ -14,7 +14,12 @@ from typing import Any, NamedTuple
 from benchmarks.common.figures import RESULTS, Found, Table
 
 BEFORE, NOW = RESULTS / "simulation-before.json", RESULTS / "simulation.json"
-ENGINES = {"cohort": "cohort", "workers": "workers", "shards": "shards", "shards-stacked": "shards, stacked"}
+ENGINES = {
+    "cohort": "cohort",
+    "workers": "workers, since removed",
+    "shards": "shards",
+    "shards-stacked": "shards, stacked",
+}
 """The sections that count, and what they measured."""
 Case = tuple[str, str, int]
 

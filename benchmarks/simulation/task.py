@@ -12,7 +12,7 @@ import resource
 import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -26,6 +26,14 @@ RATE = 0.05
 BATCH = 32
 EVERY = int(os.environ.get("EDGE_EVERY", str(10**6)))
 """Rounds between two evaluations; by default there is none in the timed rounds."""
+RUNS: Mapping[str, Mapping[str, Any]] = {
+    "exact": {},
+    "cohort": {"stack": True},
+    "shards": {"processes": 2, "stack": True},
+    "auto": {"processes": "auto", "stack": "auto"},
+    "ray": {"processes": 2, "cluster": "local", "stack": True},
+}
+"""The keys of [run], by the name that the page has for them."""
 DEVICE = os.environ.get("EDGE_DEVICE", "cpu")
 """The torch device of the nets: cpu or cuda:N."""
 
@@ -73,7 +81,7 @@ def tables(method: str, fleet: str, devices: int, *, npz: str = "", engine: str 
         "data": data,
         "partition": partition,
         "fleet": [{"count": devices, "model": "cycle:" + ",".join(families)}],
-        "run": {"standalone": False, "engine": engine or "exact", **_where(FLEETS[fleet])},
+        "run": {"standalone": False, **RUNS[engine or "exact"], **_where(FLEETS[fleet])},
     }
 
 

@@ -36,8 +36,8 @@ from coordinator.report.run_files import read_run
 from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from coordinator.report.tables import Table, show_table
-from coordinator.report.text_files import reading_fault
-from edge_sdk.errors import MissingExtra, UsageError
+from coordinator.report.text_files import read_text, reading
+from edge_sdk.errors import MissingExtra
 
 NAME = "report.html"
 SETTINGS = "federation.toml"
@@ -150,7 +150,5 @@ def _write(found: Found, path: Path, *, silent: bool) -> None:
 def _settings(folder: Path) -> str:
     """The resolved TOML of a run; empty where its folder has none.  Raises UsageError where it does not read."""
     path = folder / SETTINGS
-    try:
-        return path.read_text(encoding="utf-8") if path.exists() else ""
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"{path}: does not read ({reading_fault(error)}); put back a copy, or remove it") from None
+    with reading(path, "put back a copy, or remove it"):
+        return read_text(path) if path.exists() else ""

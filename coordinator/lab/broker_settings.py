@@ -19,6 +19,8 @@ from edge_sdk.protocol import topics
 
 DESK = "desk"
 """The user name of the program that enrols boards."""
+SWEEPER = "lab.sweeper"
+"""The user name of what clears retained messages; no device's name has a dot."""
 STAFF = (COORDINATOR_FOLDER, OPERATOR_FOLDER, DESK)
 """The user names that no device may have."""
 CONF, ACCESS, PID = "mosquitto.conf", "mosquitto.acl", "mosquitto.pid"
@@ -75,6 +77,8 @@ def one_connection_each(lab: Path) -> bool:
 def write_access(lab: Path, registry: Registry) -> None:
     """Write who may use which topics.
 
+    A device publishes on its own canonical topics, in the federations that the lab serves, and on no others: else the
+    broker would keep a retained message on each topic that it invents.
     A rule of a user comes before the patterns: so a claim opens nothing but its own topic.  A revoked device that is
     connected publishes nothing more; it can still hear that it is revoked, and cannot connect again.
     """
@@ -83,13 +87,19 @@ def write_access(lab: Path, registry: Registry) -> None:
         if role != "device":
             lines += [f"user {role}", f"topic {permission} {pattern}"]
     lines += [f"user {DESK}", f"topic read {CLAIMS_ROOT}/+", f"topic write {CLAIMS_ROOT}/+/card"]
+    lines += [f"user {SWEEPER}", f"topic readwrite {topics.ROOT}/+/up/#", f"topic readwrite {topics.ROOT}/+/st/+"]
     for user in sorted(registry.claims):
         lines += [f"user {user}", f"topic deny {topics.ROOT}/#"]
     for device in sorted(registry.revoked_devices):
         lines += [f"user {device}", f"topic deny {topics.ROOT}/+/up/#", f"topic deny {topics.ROOT}/+/st/#"]
-    lines += [
-        f"pattern {permission} {pattern}" for role, permission, pattern in topics.ACCESS_RULES if role == "device"
-    ]
+    served = registry.federations
+    for device in registry.admitted_devices if served else ():
+        lines.append(f"user {device}")
+        lines += [f"topic write {topic}" for name in served or () for topic in topics.device_topics(name, device)]
+    for role, permission, pattern in topics.ACCESS_RULES:
+        if role == "device":
+            granted = permission if served is None else permission.replace("write", "")
+            lines += [f"pattern {granted} {pattern}"] if granted else []
     lines += [f"pattern write {CLAIMS_ROOT}/%u", f"pattern read {CLAIMS_ROOT}/%u/card"]
     key_files.write_whole(lab / ACCESS, "\n".join(lines).encode() + b"\n")
 

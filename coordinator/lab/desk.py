@@ -7,7 +7,6 @@ same answer, and of two boards with one claim the first wins.
 from __future__ import annotations
 
 import dataclasses
-import logging
 from pathlib import Path
 
 from coordinator.lab import broker_settings, owner
@@ -22,8 +21,7 @@ from edge_sdk.identity.claims import (
 from edge_sdk.identity.folder import COORDINATOR_FOLDER, crypto_sealing, open_identity
 from edge_sdk.identity.registry import EnrolledDevice, Registry, change_registry, read_registry
 from edge_sdk.identity.signatures import Role
-
-log = logging.getLogger(__name__)
+from edge_sdk.protocol.entry_guard import EntryGuard
 
 SUBSCRIPTION = f"{CLAIMS_ROOT}/+"
 _CLOSED = {
@@ -41,7 +39,9 @@ class EnrolmentDesk:
     def __init__(self, lab: Path) -> None:
         """Raises UsageError if the folder is no lab."""
         read_registry(lab)
-        self._lab = lab
+        self._lab, self._guard = lab, EntryGuard("desk")
+        self.refused = self._guard.refused
+        """Messages that got no answer, by word."""
         self._issuer = owner.authority_of(lab)
         self._encrypts = bool(open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR).about.sealing)
 
@@ -51,12 +51,10 @@ class EnrolmentDesk:
         Raises StoreError if the disk fails.
         """
         user = topic.removeprefix(f"{CLAIMS_ROOT}/")
-        try:
+        with self._guard.message(topic):
             answer, line = change_registry(self._lab, lambda registry: self._enrol(registry, user, message))
-        except RemoteProtocolError as error:
-            log.warning("refused a message on %s: %s", topic, error)
-            return None
-        return f"{CLAIMS_ROOT}/{user}/card", answer, line
+            return f"{CLAIMS_ROOT}/{user}/card", answer, line
+        return None
 
     def _enrol(self, registry: Registry, user: str, message: bytes) -> tuple[Registry, tuple[bytes, str]]:
         """Return the registry after a request, the answer, and a line for the owner.
@@ -67,10 +65,19 @@ class EnrolmentDesk:
         if claim is None:
             return registry, (pack_enrolment_fault("the lab knows no such claim"), f"an unknown claim {user[:64]!r}")
         device = claim.device
+        closed = (
+            registry,
+            (
+                pack_enrolment_fault(_CLOSED.get(claim.state, "").format(device=device)),
+                f"{device}: a claim that is {claim.state} was shown again",
+            ),
+        )
+        if claim.state in ("replaced", "revoked"):
+            return closed  # whatever the message says
         try:
             request = unpack_enrolment_request(claim.secret, message)
         except RemoteProtocolError as error:
-            if error.kind != "signature":
+            if error.kind != "signature" or claim.state != "open":
                 raise
             return registry, (pack_enrolment_fault(_DIFFERS), f"{device}: a claim with a wrong secret was shown")
         public = request.public.hex()
@@ -81,8 +88,7 @@ class EnrolmentDesk:
                 f"{device} asked again",
             )
         if claim.state != "open":
-            fault = _CLOSED[claim.state].format(device=device)
-            return registry, (pack_enrolment_fault(fault), f"{device}: a claim that is {claim.state} was shown again")
+            return closed
         fault = self._sealing_fault(request)
         if fault:
             return registry, (pack_enrolment_fault(fault), f"{device}: {fault}")

@@ -52,6 +52,8 @@ _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+$){_LABEL}")
 """A name of a host; one whose last part is a number would be taken for an address."""
 _MOST_HOST = 253
+MOST_FEDERATIONS = 8
+"""The most federations in which a lab's devices may publish: what the broker may come to keep grows with them."""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1")
 
 
@@ -84,7 +86,7 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
             "folder if the lab was never finished"
         )
     certificates = crypto_certificates()
-    make_folder(lab, str(lab))
+    make_folder(lab, str(lab), private=True)
     authority, authority_key = certificates.new_authority(f"edge-sdk lab {hosts[0]}")
     key_files.write_whole(lab / AUTHORITY, authority)
     key_files.write_whole(lab / AUTHORITY_KEY, authority_key, key_files.PRIVATE)
@@ -115,7 +117,7 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
     key_files.write_whole(lab / DESK / CERTIFICATE, issuer.issue_for_key(DESK, desk_key))
     broker_settings.write_settings(lab, port, bind)
     operator = open_identity(lab / OPERATOR_FOLDER, Role.OPERATOR)
-    registry = Registry(operators={OPERATOR_FOLDER: operator.key.public.hex()})
+    registry = Registry(operators={OPERATOR_FOLDER: operator.key.public.hex()}, federations=[])
     write_broker_files(lab, registry)
     write_registry(lab, registry)
 
@@ -171,6 +173,26 @@ def authority_of(lab: Path) -> Issuer:
     return issuer
 
 
+def local_broker(lab: Path) -> str:
+    """Return the URL of the broker as this machine reaches it, by a name that its certificate has."""
+    return f"mqtts://localhost:{broker_of(lab).rpartition(':')[2]}"
+
+
+def serve_federation(lab: Path, federation: str) -> None:
+    """Let devices publish in a federation from now on; of those that the lab has served, the newest ones are kept."""
+
+    def admit(registry: Registry) -> tuple[Registry, bool]:
+        before = registry.federations or []
+        if federation in before:
+            return registry, False
+        after = dataclasses.replace(registry, federations=[*before, federation][-MOST_FEDERATIONS:])
+        broker_settings.write_access(lab, after)
+        return after, True
+
+    if change_registry(lab, admit):
+        broker_settings.reload_broker(lab)
+
+
 def broker_of(lab: Path) -> str:
     """Return the URL of the lab's broker.  Raises UsageError if the folder is no lab."""
     return open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR).broker
@@ -199,7 +221,7 @@ def issue_claims(lab: Path, devices: Sequence[str], folder: Path | None = None) 
     own = open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR)
     certificates, issuer = crypto_certificates(), authority_of(lab)
     authority = key_files.read_part(lab / AUTHORITY).decode()
-    make_folder(folder, f"--out {folder}")  # before a claim is on record
+    make_folder(folder, f"--out {folder}", private=True)  # before a claim is on record
 
     def add(registry: Registry) -> tuple[Registry, list[Claim]]:
         claims, made = registry.claims, list[Claim]()

@@ -11,6 +11,8 @@ from enum import IntEnum
 
 TOKEN_VARIABLE = "EDGE_SDK_PAGE_TOKEN"  # noqa: S105  # the name of the variable
 """The environment variable with the token; without it one is drawn."""
+PROXIES_VARIABLE = "EDGE_SDK_PAGE_PROXIES"
+"""The environment variable with the addresses of proxies, separated by commas, whose X-Forwarded-For counts."""
 LEAST_TOKEN = 16
 """The fewest characters of a token that a user sets."""
 WRONG = 10

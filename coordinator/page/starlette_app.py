@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import mimetypes
 import re
 from collections.abc import AsyncIterator, Callable
@@ -20,6 +19,9 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from coordinator.address import ListenAddress
 from coordinator.page.feed import EVERY_S, Feed
 from coordinator.page.guard import TOKEN_VARIABLE, WINDOW_S, Guard, PageVerdict
+from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol.entry_guard import EntryGuard, legible
+from edge_sdk.protocol.foreign_json import foreign_json
 from edge_sdk.protocol.topics import is_id
 
 STATIC = Path(__file__).parent / "static"
@@ -101,7 +103,7 @@ async def _commanded(request: Request, feed: Feed) -> Response:
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
         return PlainTextResponse("A command is JSON.\n", 415)  # which a form of another site cannot send
     try:
-        found = json.loads((await request.body())[:MOST_COMMAND_BYTES])
+        found = foreign_json(await _short_body(request))
         operation, device = found["operation"], found.get("device")
     except (ValueError, TypeError, KeyError, AttributeError):
         operation, device = "", None
@@ -119,6 +121,16 @@ async def _commanded(request: Request, feed: Feed) -> Response:
         )
     done, text = answer.result()
     return PlainTextResponse(f"{text}\n", 200 if done else 409)
+
+
+async def _short_body(request: Request) -> bytes:
+    """Return what a command says.  Raises ValueError for more than any command has, without keeping it."""
+    found = b""
+    async for piece in request.stream():
+        found += piece
+        if len(found) > MOST_COMMAND_BYTES:
+            raise ValueError(f"more than {MOST_COMMAND_BYTES} bytes")
+    return found
 
 
 async def changes(feed: Feed, stopping: Callable[[], bool]) -> AsyncIterator[str]:
@@ -150,10 +162,14 @@ def static_file(request: Request) -> Response:
 
 
 class _Door:
-    """Middleware: refuses foreign host names and requests without the token, and adds HEADERS to every answer."""
+    """Middleware: refuses foreign host names and requests without the token, and adds HEADERS to every answer.
+
+    A request that cannot be read is refused, counted and logged, and ends nothing.
+    """
 
     def __init__(self, app: ASGIApp, address: ListenAddress, guard: Guard | None) -> None:
         self._app, self._address, self._guard = app, address, guard
+        self._entry = EntryGuard("page")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request, or pass it on."""
@@ -161,13 +177,23 @@ class _Door:
             await self._app(scope, receive, send)
             return
 
+        begun = False
+
         async def with_headers(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 message["headers"] = [*message["headers"], *((k.encode(), v.encode()) for k, v in HEADERS.items())]
             await send(message)
 
-        refusal = self._refusal(HTTPConnection(scope))
-        await (refusal or self._app)(scope, receive, with_headers)
+        with self._entry.message("a request"):
+            try:
+                with legible():
+                    await (self._refusal(HTTPConnection(scope)) or self._app)(scope, receive, with_headers)
+            except RemoteProtocolError:
+                if not begun:
+                    await PlainTextResponse("This request cannot be read.\n", 400)(scope, receive, with_headers)
+                raise
 
     def _refusal(self, request: HTTPConnection) -> Response | None:
         if self._guard is None:

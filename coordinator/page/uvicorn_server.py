@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import socket
 import threading
 
@@ -10,7 +11,7 @@ import uvicorn
 
 from coordinator.address import ListenAddress
 from coordinator.page.feed import Feed
-from coordinator.page.guard import Guard
+from coordinator.page.guard import PROXIES_VARIABLE, Guard
 from coordinator.page.starlette_app import page_app
 
 STOP_S = 5.0
@@ -24,6 +25,7 @@ class PageThread:
         self._socket = listening
         self._stopping = False
         logging.getLogger("uvicorn").setLevel(logging.CRITICAL)
+        proxies = os.environ.get(PROXIES_VARIABLE, "")
         app = page_app(feed, address, guard, lambda: self._stopping or self._server.should_exit)
         self._server = uvicorn.Server(
             uvicorn.Config(
@@ -35,6 +37,8 @@ class PageThread:
                 log_config=None,
                 access_log=False,
                 server_header=False,
+                proxy_headers=bool(proxies),  # anybody may send these headers, with a new address in each request
+                forwarded_allow_ips=proxies,
                 date_header=False,
                 limit_concurrency=256,
                 timeout_graceful_shutdown=2,

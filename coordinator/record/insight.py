@@ -40,6 +40,35 @@ class Insight:
             raise ValueError(f"no {name}")
         return found
 
+    def check(self) -> None:
+        """Raise ValueError unless the arrays have numbers of these shapes, and those that belong together are there."""
+        sizes: dict[str, int] = {}
+        for name, shape in _SHAPES.items():
+            array = getattr(self, name)
+            if array is None:
+                continue
+            kinds = "iu" if name.endswith(("classes", "devices")) else "f"
+            fits = array.dtype.kind in kinds and array.ndim == len(shape) and array.size > 0
+            fits = fits and bool(np.isfinite(array).all()) and bool((np.abs(array) < _LARGEST).all())
+            if not fits or any(sizes.setdefault(of, size) != size for of, size in zip(shape, array.shape, strict=True)):
+                raise ValueError(f"{name} does not fit")
+        if sizes.get("2", 2) != 2 or any(0 < sum(getattr(self, n) is None for n in each) < len(each) for each in _SETS):
+            raise ValueError("a part of the arrays does not fit")
+
+
+_SHAPES = {
+    "predictions": "kk",
+    "prototype_classes": "m",
+    "prototypes": "md",
+    "points": "n2",
+    "point_classes": "n",
+    "point_devices": "n",
+    "explained": "2",
+}
+_SETS = (("prototype_classes", "prototypes"), ("points", "point_classes", "point_devices", "explained"))
+"""Arrays that are drawn together."""
+_LARGEST = 1e15
+
 
 def principal_components(features: Floats) -> tuple[Floats, Floats]:
     """PCA: features (n, d) on their first two components, (n, 2), and the share of the variance of each, (2,).

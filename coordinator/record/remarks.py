@@ -68,7 +68,7 @@ def cautions(method: Method[Any]) -> tuple[str, ...]:
     if method.caching:
         found.append("W8: no room for a slot for every device")
     if "cosine-head" in method.needs:
-        found.append("W10: features that are never negative; frozen extractors that are not all the same")
+        found.append("W10: frozen extractors that are not all the same")
     if method.same_width:
         found.append("W12: refused with another feature width")
     if method.shares_weights:

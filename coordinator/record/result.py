@@ -98,12 +98,21 @@ class DeviceResult:
 
         They are those of `test` where the device has one, else of its own test part, else of its validation part.
         """
-        now = {**self.metrics, "accuracy": self.accuracy}
-        for name in JOINING:
-            before, after = self.joining.get(name), now.get(name)
-            if before is not None and after is not None:
+        for name, after in self._measured_now:
+            before = self.joining.get(name)
+            if before is not None:
                 return before, after
         return None
+
+    @property
+    def accuracy_now(self) -> float | None:
+        """Accuracy of its own model now, on the first of the same parts that it has; None: not measured."""
+        return next((after for _, after in self._measured_now), None)
+
+    @property
+    def _measured_now(self) -> list[tuple[str, float]]:
+        now = {**self.metrics, "accuracy": self.accuracy}
+        return [(name, after) for name in JOINING if (after := now.get(name)) is not None]
 
     @property
     def classes(self) -> tuple[int, ...]:

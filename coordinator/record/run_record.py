@@ -419,7 +419,7 @@ class RunRecord:
 
     def _totals(self, now_s: float, work: FleetWork) -> _Totals:
         return _Totals(
-            wall_s=now_s - (now_s if self.started_s is None else self.started_s),
+            wall_s=self._closed.wall_s if self.started_s is None else now_s - self.started_s,
             bytes_up=self.bytes_up.total(),
             bytes_down=self.bytes_down.total(),
             scalars_up=self.scalars["up"],
@@ -469,6 +469,15 @@ class RunRecord:
         """The last round that any device measured, and its accuracies by device; (0, {}) if there is none."""
         newest = max(self.accuracy, default=0)
         return newest, self.accuracy.get(newest, {})
+
+    def newest_of_each(self) -> dict[str, float]:
+        """The newest accuracy of each device that was ever measured."""
+        found: dict[str, float] = {}
+        for number in sorted(self.accuracy, reverse=True):
+            found = {**self.accuracy[number], **found}
+            if len(found) >= len(self.bytes_down):
+                break
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain values for JSON, without what it notes of each round (`new_history`)."""

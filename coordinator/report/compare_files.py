@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from coordinator.report.compare import ACCURACIES, FIGURES, Comparison, MethodRu
 from coordinator.report.paper_table import paper_table
 from coordinator.report.run_files import read_run
 from coordinator.report.tables import latex_text
+from edge_sdk.at_rest.foreign import check_fields
 from edge_sdk.errors import StoreError, UsageError
 
 COMPARISON_VERSION = 1
@@ -156,7 +157,7 @@ def read_comparison(folder: Path) -> Comparison:
     """Read a comparison and its runs back from its folder.  Raises UsageError where one of the files does not read."""
     path = folder / COMPARISON
     with _readable(path, "compare"):
-        return _comparison_in(json.loads(path.read_text(encoding="utf-8")), folder, path)
+        return _comparison_in(text_files.read_json(path), folder, path)
 
 
 class SweptSetting(NamedTuple):
@@ -182,7 +183,7 @@ def read_sweep(folder: Path) -> tuple[dict[str, Any], tuple[SweptCondition, ...]
     """Read sweep.json and all runs of a sweep back from its folder.  Raises UsageError where one does not read."""
     path = folder / SWEEP
     with _readable(path, "sweep"):
-        whole = json.loads(path.read_text(encoding="utf-8"))
+        whole = text_files.read_json(path)
         _check_version(whole["version"], path, "sweep")
         return whole, tuple(
             SweptCondition(
@@ -202,14 +203,9 @@ def read_sweep(folder: Path) -> tuple[dict[str, Any], tuple[SweptCondition, ...]
         )
 
 
-@contextmanager
-def _readable(path: Path, command: str) -> Iterator[None]:
+def _readable(path: Path, command: str) -> AbstractContextManager[None]:
     """Turn what a file that does not read raises into a UsageError; command: what writes it."""
-    try:
-        yield
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        again = f"put back a copy, or run edge-sdk {command} again"
-        raise UsageError(f"{path}: does not read ({text_files.reading_fault(error)}); {again}") from None
+    return text_files.reading(path, f"put back a copy, or run edge-sdk {command} again")
 
 
 def _comparison_in(whole: Mapping[str, Any], folder: Path, path: Path) -> Comparison:
@@ -225,6 +221,9 @@ def _comparison_in(whole: Mapping[str, Any], folder: Path, path: Path) -> Compar
 
 def _runs_in(method: str, runs: Iterable[Mapping[str, Any]], folder: Path) -> MethodRuns:
     places = [(run["seed"], run["folder"]) for run in runs]
+    check_fields({"method": method, "runs": places}, {"method": str, "runs": tuple[tuple[int | str, ...], ...]})
+    if not places:
+        raise ValueError(f"the list of runs of {method!r} does not fit")
     return MethodRuns(method, tuple(Trial(seed, read_run(folder / name), name) for seed, name in places))
 
 

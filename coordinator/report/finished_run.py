@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 from coordinator.report.run_files import read_run
+from coordinator.report.text_files import read_text
 
 
 def holds_finished_run(folder: Path) -> bool:
@@ -17,4 +18,4 @@ def tell_finished(folder: Path, *, as_json: bool) -> None:
     """Say in one line that the run in a folder is finished.  as_json: print its summary, too."""
     sys.stderr.write(f"{folder}: the run is finished, there is nothing to go on with\n")
     if as_json:
-        sys.stdout.write((folder / "summary.json").read_text(encoding="utf-8"))
+        sys.stdout.write(read_text(folder / "summary.json"))

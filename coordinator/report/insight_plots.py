@@ -188,7 +188,7 @@ def feature_points(one: MethodInsight) -> Iterator[FeaturePoint]:
 def in_groups(data: str, classes: Ints, own_names: Sequence[str] = ()) -> tuple[list[int], list[str]]:
     """The order in which rows of these classes (m,) are drawn, as indices, and the names of the classes."""
     names, order = CLASS_GROUPS.get(data, ((), ()))
-    if not names:
+    if not names or not {*map(int, classes)} <= {*order}:
         return list(range(len(classes))), [name_of(int(label), own_names) for label in classes]
     places = sorted(range(len(classes)), key=lambda place: order.index(int(classes[place])))
     return places, [names[int(classes[place])] for place in places]

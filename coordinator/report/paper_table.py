@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -70,6 +71,8 @@ class PaperColumn:
     cell: Callable[[MethodRuns], PaperCell]
     better: int = 0
     """1: the highest value is the best one, -1: the lowest; 0: none is marked."""
+    name: str = ""
+    """The accuracy that it shows, or empty for others."""
 
 
 def paper_table(
@@ -82,13 +85,20 @@ def paper_table(
     """
     found = [_column(comparison, name.strip()) for name in columns]
     cells = [[column.cell(line) for column in found] for line in comparison.lines]
-    best = [_best(column, [row[place] for row in cells]) for place, column in enumerate(found)]
+    best = [_best(comparison, column, [row[place] for row in cells]) for place, column in enumerate(found)]
     write = _latex if latex else _plain
     quoted = escaped if latex else printable
     seeds = len(comparison.seeds)
+    differences = any(cell.signed and cell.spread is not None for row in cells for cell in row)
+    deviations = any(_parts(cell)[1] for row in cells for cell in row)
+    intervals = any(_parts(cell)[2] for row in cells for cell in row)
     said = caption or f"{comparison.example.federation}, {seeds} seed{'' if seeds == 1 else 's'}"
     base = paper_name(comparison.baseline)
-    note = f"mean and standard deviation over seeds, differences to {base} with 95 % intervals"
+    notes = ["mean and standard deviation over seeds"] if deviations else ["mean over seeds"] * (seeds > 1)
+    notes += [f"differences to {base}{' with 95 % intervals' if intervals else ''}"] * differences
+    if marked and any(best) and latex:
+        notes.append("bold: the best, and what its seeds do not tell from it" if seeds > 1 else "bold: the best of one")
+    note = f" ({', '.join(notes)})" if notes else ""
     return Table(
         columns=(Column("Method"), *(Column(quoted(column.heading), right=True) for column in found)),
         rows=tuple(
@@ -98,7 +108,7 @@ def paper_table(
             )
             for number, (line, row) in enumerate(zip(comparison.lines, cells, strict=True))
         ),
-        caption=quoted(f"{said} ({note})."),
+        caption=quoted(f"{said}{note}."),
         notes=tuple(map(quoted, run_notes(comparison, paper_name))),
     )
 
@@ -114,7 +124,7 @@ def _column(comparison: Comparison, name: str) -> PaperColumn:
         fairness = name.endswith("fm")
         scale = 1000.0 if fairness else 100.0
         heading = HEADINGS.get(name, _words(name))
-        return PaperColumn(heading, lambda line: PaperCell(line.accuracy(name), scale), -1 if fairness else 1)
+        return PaperColumn(heading, lambda line: PaperCell(line.accuracy(name), scale), -1 if fairness else 1, name)
     figure = "mean" if name == "difference" else name.removesuffix("_difference")
     if name.endswith("difference") and figure in ACCURACIES:
         heading = HEADINGS.get(name, f"{HEADINGS.get(figure, _words(figure))}, difference")
@@ -145,13 +155,25 @@ def _words(name: str) -> str:
     return name.replace("_", " ").capitalize()
 
 
-def _best(column: PaperColumn, cells: Sequence[PaperCell]) -> set[int]:
-    """The rows with the best value of a column, as it is written; none where there is nothing to compare."""
+def _best(comparison: Comparison, column: PaperColumn, cells: Sequence[PaperCell]) -> set[int]:
+    """The rows with the best value of a column, as it is written, and those that the seeds do not tell from it.
+
+    Those are the methods whose difference to the best, paired by seed, has a 95 % interval with 0 in it.  None where
+    there is nothing to compare, or where nothing is told apart.
+    """
     shown = {row: round(cell.scale * cell.spread.mean, 2) for row, cell in enumerate(cells) if cell.spread is not None}
     if not column.better or len(shown) < 2:
         return set()
     top = max(column.better * value for value in shown.values())
-    return {row for row, value in shown.items() if column.better * value == top}
+    found = {row for row, value in shown.items() if column.better * value == top}
+    if column.name:
+        first = comparison.lines[min(found)].method
+        to_best = dataclasses.replace(comparison, baseline=first)
+        for row in shown.keys() - found:
+            spread = to_best.difference(comparison.lines[row], column.name)
+            if spread is not None and spread.interval is not None and spread.interval[0] <= 0 <= spread.interval[1]:
+                found.add(row)
+    return found if len(found) < len(shown) else set()
 
 
 def _parts(cell: PaperCell) -> tuple[str, str, tuple[str, str] | None]:

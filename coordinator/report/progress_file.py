@@ -22,6 +22,7 @@ from coordinator.record.result import RoundResult, spread
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_bytes, human_seconds, percent, printable
 from coordinator.report import text_files
+from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.protocol.messages import FederationSpec
@@ -168,6 +169,20 @@ class ProgressFile(RunObserver):
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
+_FIELDS: Mapping[str, Any] = {
+    **dict.fromkeys(("federation", "method", "part"), str),
+    **dict.fromkeys(("seed", "round", "rounds", "devices", "expected", "resumed_at"), int),
+    **dict.fromkeys(("elapsed_s", "updated_s"), float),
+    **dict.fromkeys(("accuracy", "bytes", "updates"), Mapping[str, float]),
+    "refused_devices": tuple[Mapping[str, str], ...],
+    "refused_frames": Mapping[str, Mapping[str, int]],
+    "per_device": tuple[Mapping[str, str | float], ...],
+}
+"""The types of its values."""
+_SOMETIMES = ("part", "resumed_at", "elapsed_s", "updated_s", "refused_frames")
+"""Values that not every file has."""
+
+
 def is_running(folder: Path) -> bool:
     """Whether this run directory holds a run that is not over, or goes on again after its summary was written."""
     progress, summary = folder / NAME, folder / "summary.json"
@@ -176,28 +191,29 @@ def is_running(folder: Path) -> bool:
     return progress.exists() and progress.stat().st_mtime_ns > summary.stat().st_mtime_ns
 
 
-def read_running(folder: Path) -> dict[str, Any]:
+def read_running(folder: Path, *, whole: bool = True) -> dict[str, Any]:
     """The contents of progress.json, or the same from the ledger, with the `source`: progress, ledger or locked.
 
     From the ledger there is no `elapsed_s`.
 
-    Raises UsageError where neither can be read.
+    whole: whether a value that is missing is a fault.  Raises UsageError where neither can be read.
     """
     path = folder / NAME
     if not path.exists():
         return _from_ledger(folder / LEDGER)
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        fault = text_files.reading_fault(error)
-        raise UsageError(f"{path}: does not read ({fault}); the next round replaces it") from None
+    with text_files.reading(path, "the next round replaces it"):
+        found = text_files.read_json(path)
     if not isinstance(found, dict) or found.get("version") != PROGRESS_VERSION:
         raise UsageError(f"{path}: is of another version; use the edge-sdk that runs it")
-    return {**found, "source": "progress"}
+    with text_files.reading(path, "the next round replaces it"):
+        check_fields({**{name: found[name] for name in _FIELDS if whole and name not in _SOMETIMES}, **found}, _FIELDS)
+    return {"updated_s": path.stat().st_mtime, **found, "source": "progress"}
 
 
 def _from_ledger(path: Path) -> dict[str, Any]:
     """The progress at the ledger's last checkpoint.  A running coordinator keeps its ledger locked."""
+    with text_files.reading(path, "put back a copy"):
+        open_foreign(path).close()  # SQLite would wait for a pipe
     try:
         with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=_LOCKED_S)) as ledger:
             spec = ledger.execute("SELECT value FROM meta WHERE name = 'spec'").fetchone()
@@ -232,7 +248,7 @@ def _checkpoint_progress(
         if checkpoint is not None:
             noted = {number: json.loads(entry) for number, entry in history.items()}
             done, record = checkpoint[0], RunRecord.from_json(json.loads(checkpoint[1]), noted)
-    except (RemoteProtocolError, KeyError, TypeError, ValueError) as error:
+    except (RemoteProtocolError, *UNREADABLE) as error:
         raise UsageError(
             f"{path}: is of another version ({type(error).__name__}); use the edge-sdk that runs it"
         ) from None

@@ -33,12 +33,15 @@ from coordinator.record.result import METERED, DeviceResult, Missed, Result, Rou
 from coordinator.report import text_files
 from coordinator.report.progress_file import LEDGER
 from coordinator.report.summary import SUMMARY_VERSION, summary
-from coordinator.report.text_files import by_reason, csv_text
+from coordinator.report.text_files import as_text, by_reason, csv_text
+from edge_sdk.at_rest.foreign import LARGEST, LARGEST_INTEGER, check_fields, open_foreign
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.methods.requests import MeasuredModel
 
 T = TypeVar("T")
 INSIGHT = "insight.npz"
+_MOST_INSIGHT_BYTES = 2**28
+"""The most that its arrays may take in memory."""
 OWN_TASK_COLUMNS = ("amp", "fm", "wlp", "sd", *(f"q{round(100 * share)}" for share in SHARES))
 """Columns of measures over the devices' own tasks."""
 PERSONAL = ("pm_v", "pm_l")
@@ -157,10 +160,9 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
     instruments = _read_instruments(folder)
     columns = [name for name in ROUND_COLUMNS if name not in LATER_COLUMNS]
     rounds = _read_table(folder / "rounds.csv", columns, lambda row: _round_from(row, curves, instruments))
-    try:
+    with text_files.reading(folder / "summary.json", _remedy(folder / "summary.json")):
         found = _result(whole, [entry for entry, _ in rounds], _by_round(measured, "standalone_accuracy"))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise _unreadable(folder / "summary.json", error) from None
+        _check_values(found)
     _check_complete(folder, found, [count for _, count in rounds])
     return replace(found, missed=_read_missed(folder), insight=read_insight(folder))
 
@@ -178,12 +180,18 @@ def read_insight(folder: Path) -> Insight | None:
     path = folder / INSIGHT
     if not path.exists():
         return None
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
+    with (
+        text_files.reading(path, "put back a copy, or remove it, then a picture is missing"),
+        open_foreign(path) as file,
+    ):
+        with zipfile.ZipFile(file) as archive:
+            if sum(member.file_size for member in archive.infolist()) > _MOST_INSIGHT_BYTES:
+                raise ValueError("an array of this size does not fit")
+        with np.load(file, allow_pickle=False) as arrays:
             known = {each.name for each in fields(Insight)}
-            return Insight(**{name: arrays[name] for name in arrays.files if name in known})
-    except (OSError, ValueError, zipfile.BadZipFile, EOFError):
-        raise UsageError(f"{path}: does not read; put back a copy, or remove it, then a picture is missing") from None
+            found = Insight(**{name: arrays[name] for name in arrays.files if name in known})
+        found.check()
+        return found
 
 
 def _round_rows(result: Result) -> Iterable[dict[str, object]]:
@@ -253,8 +261,8 @@ def _read_instruments(folder: Path) -> dict[int, dict[str, dict[str, float]]]:
     path = folder / "instruments.csv"
 
     def add(row: Mapping[str, str]) -> None:
-        by_name = found.setdefault(int(row["round"]), {})
-        by_name.setdefault(row["instrument"], {})[row["device"]] = float(row["value"])
+        by_name = found.setdefault(_whole_number(row["round"]), {})
+        by_name.setdefault(row["instrument"], {})[row["device"]] = _number(row["value"])
 
     if path.exists():
         _read_table(path, INSTRUMENT_COLUMNS, add)
@@ -266,7 +274,7 @@ def _read_missed(folder: Path) -> tuple[Missed, ...]:
     path = folder / "missed.csv"
 
     def entry(row: Mapping[str, str]) -> Missed:
-        return Missed(int(row["round"]), int(row["exchange"]), row["device"], row["reason"])
+        return Missed(_whole_number(row["round"]), _whole_number(row["exchange"]), row["device"], row["reason"])
 
     return tuple(_read_table(path, Missed._fields, entry)) if path.exists() else ()
 
@@ -288,20 +296,16 @@ def _accuracy_rows(result: Result) -> Iterable[dict[str, object]]:
 
 def _read_text(path: Path) -> str:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = text_files.read_text(path)
     except (FileNotFoundError, NotADirectoryError):
         raise UsageError(
             f"{path.parent}: not a run directory, it has no {path.name}; give the folder of --out"
         ) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise _unreadable(path, error) from None
+        raise UsageError(f"{path}: does not read ({text_files.reading_fault(error)}); {_remedy(path)}") from None
     if not text:
         raise UsageError(f"{path}: is empty; {_remedy(path)}")
     return text
-
-
-def _unreadable(path: Path, error: Exception) -> UsageError:
-    return UsageError(f"{path}: does not read ({text_files.reading_fault(error)}); {_remedy(path)}")
 
 
 def _remedy(path: Path) -> str:
@@ -313,10 +317,8 @@ def _remedy(path: Path) -> str:
 
 
 def _read_summary(path: Path) -> dict[str, Any]:
-    try:
+    with text_files.reading(path, _remedy(path)):
         whole = json.loads(_read_text(path))
-    except ValueError as error:
-        raise _unreadable(path, error) from None
     version = whole.get("version") if isinstance(whole, dict) else None
     if version != SUMMARY_VERSION:
         raise UsageError(
@@ -334,7 +336,7 @@ def _read_table(path: Path, columns: Sequence[str], read: Callable[[Mapping[str,
         if not missing:
             found = [read(_whole(row)) for row in reader]
         cut = not text.endswith("\n")
-    except (ValueError, csv.Error):
+    except (ValueError, LookupError, csv.Error):
         missing, cut = [], True
     if missing:
         more = f" and {len(missing) - 3} more" if len(missing) > 3 else ""
@@ -348,7 +350,7 @@ def _whole(row: dict[str, str]) -> dict[str, str]:
     """A row with a cell in each column.  Raises ValueError for others, to which csv adds None."""
     if None in row or None in row.values():
         raise ValueError("more or fewer cells than columns")
-    return row
+    return {name: cell[1:] if cell[:1] == "'" and as_text(cell[1:]) == cell else cell for name, cell in row.items()}
 
 
 def _check_complete(folder: Path, found: Result, measured: Sequence[int | None]) -> None:
@@ -364,6 +366,54 @@ def _check_complete(folder: Path, found: Result, measured: Sequence[int | None])
         here = len(found.learned(entry.accuracy))
         if count is not None and here < count:
             raise UsageError(f"{path}: has {here} of {count} accuracies after round {entry.round}; {_remedy(path)}")
+
+
+def _check_values(found: Result) -> None:
+    """Raise ValueError where a value of summary.json is another than its field can have."""
+    check_fields(replace(found, history=(), standalone_history=(), insight=None))
+    if found.card:
+        card = {name: found.card[name] for name in _CARD if name in found.card or name != "users"}
+        check_fields(card, _CARD)
+        if not all(found.card["by_class"].values()) or len(found.card["range"]) != 2:
+            raise ValueError("card does not fit")
+    check_fields(dict(found.data), {"name": str, "sha256": str})
+    if not found.models:
+        raise ValueError("models does not fit")
+    if not 0 <= found.time.get("start_s", 0.0) < _LATEST_S:
+        raise ValueError("time.start_s does not fit")
+    if any(not {"device", "reason", "message", "remedy"} >= each.keys() for each in found.refused_devices):
+        raise ValueError("refused_devices does not fit")
+
+
+_CARD: Mapping[str, Any] = {
+    "samples": Mapping[str, int],
+    "type": str,
+    "shape": tuple[int, ...],
+    "range": tuple[float, ...],
+    "scale": float,
+    "classes": int,
+    "by_class": Mapping[str, tuple[int, ...]],
+    "seed": int,
+    "users": int,
+}
+_LATEST_S = 2.0**36
+"""Seconds since 1970 up to which every system knows a date."""
+
+
+def _number(cell: str) -> float:
+    """The number in a cell.  Raises ValueError for one that is not finite, or beyond what can be added up."""
+    found = float(cell)
+    if not abs(found) <= LARGEST:
+        raise ValueError("a number does not fit")
+    return found
+
+
+def _whole_number(cell: str) -> int:
+    """The whole number in a cell.  Raises ValueError."""
+    found = int(cell)
+    if abs(found) > LARGEST_INTEGER:
+        raise ValueError("a number does not fit")
+    return found
 
 
 def _result(
@@ -419,7 +469,9 @@ class _Measured(NamedTuple):
 
 def _measured_from(row: Mapping[str, str]) -> _Measured:
     columns = (*CURVES, "standalone_accuracy")
-    return _Measured(int(row["round"]), row["device"], {name: float(row[name]) for name in columns if row[name]})
+    return _Measured(
+        _whole_number(row["round"]), row["device"], {name: _number(row[name]) for name in columns if row[name]}
+    )
 
 
 def _by_round(rows: Iterable[_Measured], column: str) -> dict[int, dict[str, float]]:
@@ -441,16 +493,17 @@ def _round_from(
     instruments: Mapping[int, Mapping[str, Mapping[str, float]]],
 ) -> tuple[RoundResult, int | None]:
     """A round, and how many accuracies its row tells of."""
-    number = int(row["round"])
+    number = _whole_number(row["round"])
     values: dict[str, Any] = {name: curve.get(number, {}) for name, curve in curves.items()}
     cells = dict(row) | {key: "0" for key in ROUND_COSTS if row[key] == ""}  # where nobody metered
-    values |= {key: int(cells[key]) for key in COUNTS} | {key: float(cells[key]) for key in (*SECONDS, "device_j")}
-    values |= {"declined": _counted_reasons(row.get("declined", "")), "silent": int(row.get("silent") or 0)}
+    values |= {key: _whole_number(cells[key]) for key in COUNTS}
+    values |= {key: _number(cells[key]) for key in (*SECONDS, "device_j")}
+    values |= {"declined": _counted_reasons(row.get("declined", "")), "silent": _whole_number(row.get("silent") or "0")}
     values |= {"waited_for": row["waited_for"], "instruments": instruments.get(number, {})}
-    return RoundResult(round=number, **values), int(row["measured"]) if row["measured"] else None
+    return RoundResult(round=number, **values), _whole_number(row["measured"]) if row["measured"] else None
 
 
 def _counted_reasons(text: str) -> dict[str, int]:
     """Read what `by_reason` wrote."""
     pairs = [each.rsplit(" ", 1) for each in text.split("; ") if each]
-    return {reason: int(count) for reason, count in pairs}
+    return {reason: _whole_number(count) for reason, count in pairs}

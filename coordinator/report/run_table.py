@@ -31,6 +31,8 @@ COLUMNS = (
     Column("sent", right=True, optional=5),
     Column("received", right=True, optional=4),
 )
+SINCE_JOINING = {"alone": "as shipped", "federated": "now", "gain": "change"}
+"""The names of columns where models are compared with those that devices joined with."""
 MOST_CLASSES = 10
 """The most class numbers that are written out; more are counted."""
 WORTH_TELLING_S = 1.0
@@ -43,18 +45,20 @@ def run_table(result: Result) -> Table:
     """A row for each device in the order of their numbers, a row of means, and below it all that a reader must know.
 
     The columns `alone`, `federated` and `gain` are about each device's own, personal model.  Where no device was
-    trained alone, as in a deployment, `before` takes the place of `alone`: the model that the device joined with.
+    trained alone, as in a deployment, models are compared with those that apps shipped: `as shipped`, `now`, `change`.
     """
     devices = sorted(result.devices, key=lambda device: device.number)
+    compared, own = _is_compared(result), _on_own_samples(result)
     unknown = {
         "global": "global" not in result.models,
         "steps": not any(device.steps for device in devices),
         "alone steps": not any(device.steps and device.standalone_steps for device in devices),
     }
     table = Table(
-        columns=tuple(_before(column) for column in COLUMNS) if _is_compared(result) else COLUMNS,
+        columns=tuple(_since_joining(column) for column in COLUMNS) if compared else COLUMNS,
         rows=tuple(
-            _row(device, result.class_names, *_pair(device, compared=_is_compared(result))) for device in devices
+            _row(device, result.class_names, *_pair(device, compared=compared, own=compared or own))
+            for device in devices
         ),
         last=_mean_row(result),
         headline=_verdict(result),
@@ -66,22 +70,29 @@ def run_table(result: Result) -> Table:
 
 def _is_compared(result: Result) -> bool:
     """Whether models are compared with those that devices joined with: nobody was trained alone to compare with."""
-    return "since_joining" in summary(result) and all(device.standalone_accuracy is None for device in result.devices)
+    compared = any(device.learns and device.since_joining is not None for device in result.devices)
+    return compared and all(device.standalone_accuracy is None for device in result.devices)
 
 
-def _before(column: Column) -> Column:
-    return replace(column, name="before") if column.name == "alone" else column
+def _since_joining(column: Column) -> Column:
+    return replace(column, name=SINCE_JOINING.get(column.name, column.name))
 
 
-def _pair(device: DeviceResult, *, compared: bool) -> tuple[float | None, float | None]:
-    """The accuracy that a device's own model is compared with, and its own."""
+def _on_own_samples(result: Result) -> bool:
+    """Whether no device was measured on `test`: then they are on held-out samples of their own."""
+    return all(device.accuracy is None for device in result.devices)
+
+
+def _pair(device: DeviceResult, *, compared: bool, own: bool) -> tuple[float | None, float | None]:
+    """The accuracy that a device's own model is compared with, and its own; own: on samples of its own, if need be."""
     if compared and device.since_joining is not None:
         return device.since_joining
-    return device.standalone_accuracy, device.accuracy
+    return device.standalone_accuracy, device.accuracy_now if own and device.learns else device.accuracy
 
 
 def _notes(result: Result) -> list[str]:
-    lines = [*_local(result), *_own_task(result), *_costs(result), *_declines(result), *_encodings(result)]
+    lines = [*_cause(result), *_local(result), *_own_task(result), *_costs(result)]
+    lines += [*_declines(result), *_encodings(result)]
     if result.stopped:
         lines.append(f"stopped after {result.rounds_done} of {result.rounds} rounds: {result.stopped}")
     if not result.completed:
@@ -92,6 +103,14 @@ def _notes(result: Result) -> list[str]:
     lines += remarks.refused_by_devices(result.refused_by_devices)
     lines += [f"warning: {printable(warning)}" for warning in result.warnings]
     return lines + [f"note on {', '.join(ids)}: {note}" for note, ids in _device_notes(result.devices).items()]
+
+
+def _cause(result: Result) -> list[str]:
+    """What the change since joining is due to."""
+    if not _is_compared(result):
+        return []
+    change = "by the devices' own training and the federation together, on each device's held-out samples"
+    return [f"change: {change}; what training alone gives, only a simulation of the same data tells"]
 
 
 def _costs(result: Result) -> list[str]:
@@ -190,7 +209,10 @@ def _means(result: Result, whole: Mapping[str, Any]) -> tuple[float | None, floa
     """The mean accuracy that the devices' own models are compared with, and their own."""
     if _is_compared(result):
         return whole["since_joining"]["before_mean"], whole["since_joining"]["now_mean"]
-    return whole["accuracy"].get("standalone_mean"), whole["accuracy"].get("mean")
+    if not _on_own_samples(result):
+        return whole["accuracy"].get("standalone_mean"), whole["accuracy"].get("mean")
+    own = [each for device in result.devices if device.learns and (each := device.accuracy_now) is not None]
+    return None, statistics.fmean(own) if own else None
 
 
 def _verdict(result: Result) -> str:
@@ -200,10 +222,11 @@ def _verdict(result: Result) -> str:
         accuracy = "no device's own model was evaluated" if "global" in result.models else "no device was evaluated"
     elif alone is None:
         accuracy = f"mean accuracy {percent(federated)} of the devices' own models"
+        accuracy += ", each on held-out samples of its own" if _on_own_samples(result) else ""
     else:
-        first, then = ("before they joined", "now") if _is_compared(result) else ("alone", "federated")
+        first, then = ("as shipped", "now") if _is_compared(result) else ("alone", "federated")
         accuracy = f"mean accuracy of the devices' own models {percent(alone)} {first} -> {percent(federated)} {then}"
-        accuracy += f" ({_gain(alone, federated)} points)"
+        accuracy += f" ({_gain(alone, federated)} points{_of_how_many(result, whole)})"
     common = _global_mean(whole)
     if common is not None:
         accuracy += f"; global model {percent(common)}"
@@ -211,6 +234,15 @@ def _verdict(result: Result) -> str:
     parts = [accuracy, f"{sent} sent, {received} received", *_times(whole["time"])]
     refused = [f"{count} {verdict}" for verdict, count in whole["updates"].items() if verdict != "accepted" and count]
     return "; ".join(parts + ([f"uploads not taken: {', '.join(refused)}"] if refused else []))
+
+
+def _of_how_many(result: Result, whole: Mapping[str, Any]) -> str:
+    """How many devices are compared with the models that they joined with, if they are not all that were measured."""
+    if not _is_compared(result):
+        return ""
+    measured = sum(device.learns and device.accuracy_now is not None for device in result.devices)
+    compared = whole["since_joining"]["devices"]
+    return "" if compared == measured else f", {compared} of {measured} devices"
 
 
 def _global_mean(whole: Mapping[str, Any]) -> float | None:

@@ -12,6 +12,7 @@ from coordinator.report.compare import Comparison
 from coordinator.report.compare_files import is_comparison, read_comparison
 from coordinator.report.paper_table import USUAL, paper_table
 from coordinator.report.tables import Table, latex_text, plain_text
+from coordinator.report.text_files import as_text
 from edge_sdk.at_rest.places import unwritable
 from edge_sdk.errors import UsageError
 
@@ -54,5 +55,5 @@ def _csv_text(table: Table) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow([column.name for column in table.columns])
-    writer.writerows(table.rows)
+    writer.writerows((as_text(name), *cells) for name, *cells in table.rows)  # the other cells are figures
     return text.getvalue()

@@ -7,8 +7,13 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from edge_sdk.at_rest.foreign import UNREADABLE, read_foreign
+from edge_sdk.errors import UsageError
 
 NEW_LINE = b"\n"
 
@@ -26,6 +31,25 @@ def replace_file(path: Path, content: str | bytes) -> None:
         raise
 
 
+@contextmanager
+def reading(path: Path, remedy: str) -> Iterator[None]:
+    """Turn what a file of a run raises, however it is damaged, into a UsageError of one line that names the file."""
+    try:
+        yield
+    except UNREADABLE as error:
+        raise UsageError(f"{path}: does not read ({reading_fault(error)}); {remedy}") from None
+
+
+def read_text(path: Path) -> str:
+    """Return a file as text.  Raises OSError, also for what is no file, and UnicodeDecodeError."""
+    return read_foreign(path).decode("utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Return the value in a JSON file.  Raises what `reading` turns into one line."""
+    return json.loads(read_text(path))
+
+
 def reading_fault(error: Exception) -> str:
     """What is wrong with a file, in words, by the error that reading it raised."""
     if isinstance(error, json.JSONDecodeError):
@@ -34,16 +58,33 @@ def reading_fault(error: Exception) -> str:
         return f"line {1 + error.object.count(NEW_LINE, 0, error.start)} is not UTF-8 text"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    return f"it lacks {error}" if isinstance(error, KeyError) else "it is cut off or changed"
+    if isinstance(error, KeyError):
+        return f"it lacks {error}"
+    if isinstance(error, RecursionError):
+        return "it is nested too deeply"
+    return str(error) if str(error).endswith("does not fit") else "it is cut off or changed"
 
 
 def csv_text(columns: Sequence[str], rows: Iterable[Mapping[str, object]]) -> str:
-    """CSV with a header; an unknown value is an empty cell, a float keeps all its digits."""
+    """CSV with a header; an unknown value is an empty cell, a float keeps all its digits.
+
+    Texts that a spreadsheet would compute are quoted with an apostrophe: they may be of a device.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: as_text(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
+
+
+def as_text(value: object) -> object:
+    """A cell that no spreadsheet takes for a formula; numbers stay numbers, also those that are written out."""
+    if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")):
+        with suppress(ValueError):
+            float(value)
+            return value
+        return f"'{value}"
+    return value
 
 
 def by_reason(counts: Mapping[str, int]) -> str:

@@ -15,6 +15,7 @@ from coordinator import rounds
 from coordinator.rounds import RoundPhase, RoundState
 from edge_sdk.errors import StoreError
 from edge_sdk.protocol.records import replace
+from edge_sdk.terminal import LineBudget
 
 _ENDED = (RoundPhase.DONE, RoundPhase.FAILED, RoundPhase.DRAINED)
 DISK_AGAIN_S = 5.0
@@ -46,6 +47,7 @@ class RoundQueue:
         """When the disk is tried again (s); None: nothing waits for it."""
         self._held_since_s = 0.0
         """When the disk first refused what waits for it (s)."""
+        self._faults = LineBudget(first=1)
         self._unlinked_since_s: float | None = None
         """Since when there is no link to the broker (s); None: there is one."""
 
@@ -134,7 +136,8 @@ class RoundQueue:
             event = self._carry_out(self._commands[0], now_s)
         except StoreError as error:
             self.hold(now_s)
-            self._noted(f"{error}; the round waits, next try in {DISK_AGAIN_S:g} s")
+            if line := self._faults.line(f"{error}; the round waits, next try in {DISK_AGAIN_S:g} s", now_s):
+                self._noted(line)
             return
         self._commands.popleft()
         if event is not None:  # it goes before the waiting events, which came later

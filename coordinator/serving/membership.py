@@ -14,7 +14,6 @@ from coordinator.serving.devices.admission import RefusalReason, taken_out, wait
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.devices.seats import Seats
 from coordinator.serving.devices.versions import version_refusal, version_remark
-from coordinator.serving.intake.line_budget import LineBudget
 from coordinator.serving.intake.signatures import counts_again, newer
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
@@ -22,7 +21,12 @@ from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Envelope, Stamp
+from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
+from edge_sdk.terminal import LineBudget
+
+NOBODYS = b"\0"
+"""An instance that no device has: where a Hello names none, its Refusal is for no device that has one."""
 
 
 class MembershipHandler:
@@ -52,6 +56,7 @@ class MembershipHandler:
         """
         self._signed = signed
         self._seats, self._forgot, self._strangers = seats, forgot, LineBudget()
+        self._disk_faults = LineBudget(first=1)
         self._orders, self._draining = orders, draining
         self._registry, self._ledger, self._record = registry, ledger, record
         self._sender, self._public_server, self._warnings = sender, public_server, warnings
@@ -102,6 +107,12 @@ class MembershipHandler:
             self._registry.greeted(device, stamp)
             self._registry.identities.contested_by(hello, stamp)
             return self._admit(hello, frame, now_s, observer, came_bytes=came_bytes, instead_of=displaced)
+        if refusal is not None and not self._signed and device in self._registry.hellos and not self._barred(device):
+            # perhaps somebody else says it: the device that takes part is fit, and asks again if it is meant
+            instance = NOBODYS if self._registry.hellos[device].instance else None
+            self._sender.refuse(device, refusal, hello.instance or instance)
+            self._say(f"{refusal.message}; another Hello of it was not refused, and it takes part", now_s, observer)
+            return None
         if self._is_intruder(hello, stamp, observer):
             return None
         self._registry.greeted(device, stamp)
@@ -111,9 +122,13 @@ class MembershipHandler:
 
     def _refusal(self, hello: Hello) -> RefusalReason | None:
         device = hello.device
-        barred = device in self._orders.drained and device not in self._draining()
-        refusal = taken_out(device, hello.federation) if barred else None
-        return refusal or version_refusal(hello) or self._registry.refusal(hello)
+        refusal = taken_out(device, hello.federation) if self._barred(device) else None
+        with legible():
+            return refusal or version_refusal(hello) or self._registry.refusal(hello)
+
+    def _barred(self, device: str) -> bool:
+        """Whether an operator has taken a device out, and it has finished its round."""
+        return device in self._orders.drained and device not in self._draining()
 
     def _displace(self, device: str) -> None:
         """Forget a device on probation, whose place another one takes.  Raises StoreError."""
@@ -248,7 +263,8 @@ class MembershipHandler:
             for block in self._public_server.blocks(request, now_s):
                 self._sender.send(request.device, block)
         except StoreError as error:
-            observer.noted(str(error))  # the device will ask again
+            if line := self._disk_faults.line(str(error), now_s):
+                observer.noted(line)  # the device will ask again
 
     def _consent(
         self, status: DeviceStatus, stamp: Stamp, now_s: float, observer: RunObserver

@@ -47,7 +47,6 @@ from coordinator.serving.intake import checks
 from coordinator.serving.intake.checks import UploadChecks
 from coordinator.serving.intake.frame_intake import Intake, booked_to
 from coordinator.serving.intake.frame_screen import FrameScreen
-from coordinator.serving.intake.line_budget import LineBudget
 from coordinator.serving.intake.shares import DeviceShares
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.membership import MembershipHandler
@@ -64,11 +63,13 @@ from edge_sdk.identity.sealing import sealed_limits
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import topics, transforms
 from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.entry_guard import is_told, legible
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, LogLines, Upload
 from edge_sdk.reductions import Combining
 from edge_sdk.reductions.influence import PAPER, RobustTable
+from edge_sdk.terminal import LineBudget
 from edge_sdk.transport.base import (
     Connected,
     Disconnected,
@@ -174,7 +175,7 @@ class Server:
         self._commands = self._new_commands(aggregation, chain, work)
         self._queue = RoundQueue(standing, self._commands.carry_out, self._note)
         self._membership = self._new_membership(policy)
-        self._strangers = LineBudget()
+        self._strangers, self._disk_faults = LineBudget(), LineBudget(first=1)
         self._report = self._new_report()
         self._desk = self._new_desk()
         self._refused: list[Persist] = []
@@ -416,7 +417,8 @@ class Server:
                     self._answer_unopened(sender, error, now_s)
                 event.acknowledge()
             except StoreError as error:
-                self.observer.noted(str(error))
+                if told := self._disk_faults.line(str(error), now_s):
+                    self.observer.noted(told)
                 event.acknowledge()
 
     def _note_link_lost(self, event: Disconnected, now_s: float) -> str:
@@ -444,7 +446,7 @@ class Server:
         """Count refused frames; says it for the first one of a sender and a word, then for the tenth, hundredth ..."""
         known = self._registry.known(sender)
         total = self.record.refused_frame(sender, kind, count=count, named=known)
-        if total == count or len(str(total)) > len(str(total - count)):
+        if is_told(total, count):
             line = f"refused {total} message{'s' * (total != 1)} of {sender} ({kind}): {reason}"
             told = line if known else self._strangers.line(line, now_s)
             if told is not None:
@@ -540,10 +542,11 @@ class Server:
     def _take_command(self, message: Control | Inquiry, stamp: Stamp, now_s: float) -> None:
         """Carry out an operator's command, or answer a question."""
         event = None
-        if isinstance(message, Inquiry):
-            self._desk.tell(message, now_s)
-        else:
-            event = self._desk.carry_out(message, now_s, stamp if self._security else None)
+        with legible():
+            if isinstance(message, Inquiry):
+                self._desk.tell(message, now_s)
+            else:
+                event = self._desk.carry_out(message, now_s, stamp if self._security else None)
         if event is not None:
             self._queue.feed(event, now_s=now_s)
 
@@ -582,8 +585,9 @@ class Server:
             return
         if place == self.rounds.place:
             try:
-                upload = self.reduction.undone(upload)
-                self._demands.check(upload, hello, place, closing=self.rounds.closing)
+                with legible():
+                    upload = self.reduction.undone(upload)
+                    self._demands.check(upload, hello, place, closing=self.rounds.closing)
             except RemoteProtocolError as error:
                 self.record.refused_uploads[upload.device] = place, one_line(str(error))
                 self._commands.answer(upload.device, place, "refused", one_line(str(error)))

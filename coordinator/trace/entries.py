@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import os
 import struct
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
+from edge_sdk.at_rest.foreign import open_foreign
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.crc import crc32
 
@@ -58,7 +60,7 @@ class TraceEntries:
         """The entries; an incomplete last entry, as a crash of the writer leaves it, is left out."""
         self.chain, self.whole_bytes = ChecksumChain(), 0
         try:
-            with self._path.open("rb") as file:
+            with open_foreign(self._path, sys.maxsize) as file:
                 yield from self._entries(file)
         except OSError as error:
             raise UsageError(f"{self._path}: {error.strerror}; give the trace.edgt of a run") from None

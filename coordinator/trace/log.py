@@ -7,6 +7,7 @@ neither data nor devices.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, fields
@@ -18,6 +19,8 @@ import msgpack
 
 from coordinator.rounds.state import RoundPolicy
 from coordinator.trace.entries import MARKER, ChecksumChain, TraceEntries
+from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign
+from edge_sdk.at_rest.private import write_private
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol import storage
@@ -29,7 +32,7 @@ MAGIC = b"EDGTRACE"
 VERSION = 4
 NAME = "trace.edgt"
 """The name of the trace in a run directory."""
-_UNREADABLE = (LookupError, TypeError, ValueError, msgpack.UnpackException, RemoteProtocolError, StoreError)
+_UNREADABLE = (*UNREADABLE, msgpack.UnpackException, RemoteProtocolError, StoreError)
 """The exceptions that reading an entry of another version can raise."""
 
 
@@ -127,7 +130,7 @@ class TraceWriter:
         self._chain, whole_bytes = (found.chain, found.whole_bytes) if found else (ChecksumChain(), 0)
         with as_store_error(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file: BinaryIO = path.open("r+b" if found else "wb")
+            self._file: BinaryIO = path.open("r+b") if found else write_private(path)
             self._file.truncate(whole_bytes)
             self._file.seek(whole_bytes)
         if found is None:
@@ -193,6 +196,7 @@ class Trace:
         for record in records:
             try:
                 entry = _entry(msgpack.unpackb(record))
+                check_fields(entry)
             except _UNREADABLE:
                 raise self._records.damaged("it is no entry of this version") from None
             yield entry
@@ -214,7 +218,9 @@ def _header(path: Path, record: bytes) -> Header:
     plain = msgpack.unpackb(record)
     if (plain["trace"], plain["sdk"]) != (VERSION, version("edge-sdk")):
         raise _foreign(path, plain)
-    return Header(sdk=plain["sdk"], tables=plain["tables"], file=plain["file"], virtual=plain["virtual"])
+    found = Header(sdk=plain["sdk"], tables=plain["tables"], file=plain["file"], virtual=plain["virtual"])
+    check_fields(found)
+    return found
 
 
 def _foreign(path: Path, plain: Mapping[str, Any]) -> UsageError:
@@ -226,7 +232,7 @@ def _foreign(path: Path, plain: Mapping[str, Any]) -> UsageError:
 
 def _refuse_format_one(path: Path) -> None:
     """Raise UsageError for a trace of format 1, in which a header without a record head follows the magic word."""
-    with suppress(OSError, ValueError, LookupError, msgpack.UnpackException), path.open("rb") as file:
+    with suppress(msgpack.UnpackException, *UNREADABLE), open_foreign(path, sys.maxsize) as file:
         if file.read(len(MAGIC)) == MAGIC and file.peek(1)[:1] != MARKER[:1]:
             plain = msgpack.Unpacker(file).unpack()
             if isinstance(plain, dict):

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
 
 from coordinator.address import ListenAddress, bind, parse_address
 from edge_sdk.errors import MissingExtra
+from edge_sdk.protocol.entry_guard import EntryGuard
 
 PREFIX = "edge_sdk"
 OPTION = "--metrics"
 METRICS_PORT = 9464
+REQUEST_S = 10.0
+"""The longest wait for the rest of a request, in seconds."""
 
 
 class PrometheusWriter:
@@ -30,6 +34,7 @@ class PrometheusWriter:
         self._known: dict[str, Any] = {}
         bind(address, OPTION).close()  # it says what is wrong with an address
         self._server, self._thread = start_http_server(address.port, addr=address.host, registry=self._registry)
+        self._guard_requests()
 
     @property
     def port(self) -> int:
@@ -53,6 +58,27 @@ class PrometheusWriter:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    def _guard_requests(self) -> None:
+        """Refuse what is no request in one line, and let nobody keep a thread with half of one."""
+        guard, server = EntryGuard("metrics"), cast("Any", self._server)  # whose methods are replaced
+        app = server.get_app()
+        self.refused = guard.refused
+
+        def guarded(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+            with guard.message("a request"):
+                answer: Iterable[bytes] = app(environ, start_response)
+                return answer
+            start_response("400 Bad Request", [("Content-Type", "text/plain")])
+            return [b"This request cannot be read.\n"]
+
+        def refuse(_request: object, _address: object) -> None:
+            with guard.message("a connection"):
+                raise sys.exc_info()[1] or RuntimeError
+
+        server.set_app(guarded)
+        server.handle_error = refuse
+        server.RequestHandlerClass = type("Handler", (server.RequestHandlerClass,), {"timeout": REQUEST_S})
 
     def _of(self, name: str, *, counts: bool) -> Any:
         if name not in self._known:

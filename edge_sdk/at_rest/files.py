@@ -1,4 +1,4 @@
-"""Files that are replaced as a whole and survive a power cut."""
+"""Private files that are replaced as a whole and survive a power cut."""
 
 from __future__ import annotations
 
@@ -6,11 +6,13 @@ import contextlib
 import os
 from pathlib import Path
 
+from edge_sdk.at_rest.private import write_private
+
 
 def replace_durably(path: Path, content: bytes) -> None:
     """Write a whole file at once, durable on return: a power cut leaves the old content or the new one.
 
-    Raises OSError; then the old content is still there.
+    Only its owner may read it.  Raises OSError; then the old content is still there.
     """
     new = path.with_name(f"{path.name}.new")
     write_synced(new, content)
@@ -29,7 +31,7 @@ def write_synced(path: Path, content: bytes) -> None:
     Raises OSError; then there is no such file.
     """
     try:
-        with path.open("wb") as out:
+        with write_private(path) as out:
             out.write(content)
             out.flush()
             os.fsync(out.fileno())

@@ -5,19 +5,23 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
+from edge_sdk.at_rest.private import make_private_folder
 from edge_sdk.errors import StoreError, UsageError
 
 _OF_THE_DISK = frozenset({errno.ENOSPC, errno.EIO, errno.EROFS, getattr(errno, "EDQUOT", errno.ENOSPC)})
 """Errors that another name on the same disk would not avoid."""
 
 
-def make_folder(folder: Path, named: str) -> None:
+def make_folder(folder: Path, named: str, *, private: bool = False) -> None:
     """Make a folder that a user named, if it is missing.  named: how that was done, such as `--out runs/demo`.
 
-    Raises UsageError, or StoreError if the disk fails.
+    private: whether it is for its owner alone, as one for keys is.  Raises UsageError, or StoreError if the disk fails.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        if private:
+            make_private_folder(folder)
+        else:
+            folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         fault = f"{named}: cannot be made a folder ({error.strerror}); give another one"
         raise unwritable(error, fault) from None

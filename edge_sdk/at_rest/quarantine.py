@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from edge_sdk.at_rest.files import sync_folder
+from edge_sdk.at_rest.private import exposed
 from edge_sdk.errors import Damaged, StoreError
 
 T = TypeVar("T")
@@ -35,11 +36,16 @@ def set_aside(path: Path) -> Path:
     return aside
 
 
-def opened_or_anew(open_it: Callable[[], T], path: Path, *, quarantine: bool, tell: Callable[[str], None]) -> T:
+def opened_or_anew(
+    open_it: Callable[[], T], path: Path, *, quarantine: bool, tell: Callable[[str], None], private: Sequence[Path] = ()
+) -> T:
     """Open what lies at a path; if it is damaged and `quarantine` is given, set it aside and begin anew.
 
-    tell: is called with one line.  Raises Damaged without `quarantine`.
+    tell: is called with one line, also where other users may read the file, or one of `private`, files and folders
+    beside it.  Raises Damaged without `quarantine`.
     """
+    if line := exposed(*private, path):
+        tell(line)
     try:
         return open_it()
     except Damaged as damage:

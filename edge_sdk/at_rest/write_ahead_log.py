@@ -1,4 +1,4 @@
-"""Finds commits that a damaged write-ahead log of SQLite has lost.
+"""Finds commits that a damaged write-ahead log of SQLite has lost, and what lies behind its last commit.
 
 SQLite reads its log up to the first frame whose checksum is wrong, and takes the rest for what a power cut left half
 written.  Of commits that wait for the disk (synchronous=FULL), a power cut can leave only the last one half written:
@@ -7,6 +7,7 @@ where the log goes on behind a commit that SQLite does not read, a frame before 
 
 from __future__ import annotations
 
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -45,6 +46,21 @@ def has_lost_commits(database: Path, log: bytes, read_frames: int) -> bool:
     if not commits or commits[0] == len(unread) - 1:
         return False
     return _sound_header(log) or not _in_database(database, log, frames, page_bytes)
+
+
+def cut_uncommitted(log_file: Path) -> None:
+    """Cut off what lies behind the last commit of a log: a transaction that was rolled back.
+
+    For the only connection to the database: SQLite writes its next frame there.
+    """
+    log = log_file.read_bytes()
+    if len(log) < _HEADER_BYTES or not _sound_header(log):
+        return
+    page_bytes = struct.unpack_from(">I", log, 8)[0]
+    commits = [
+        frame.offset + page_bytes for frame in _frames(log, page_bytes) if frame.commits and frame.salts == log[16:24]
+    ]
+    os.truncate(log_file, max(commits, default=_HEADER_BYTES))
 
 
 def _frames(log: bytes, page_bytes: int) -> Iterator[_Frame]:

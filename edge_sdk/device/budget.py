@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 
 from edge_sdk.arrays import Doubles
+from edge_sdk.at_rest.private import make_private_folder
 from edge_sdk.device.ledger_witness import LedgerWitness
 from edge_sdk.durable import Contents, as_store_error, file_lock, is_emptied, open_database, transaction
 from edge_sdk.errors import InUse, Refused, UsageError
@@ -81,7 +82,7 @@ class BudgetLedger:
         """Keep other federations away: to open a database reads its log, which another one might just be deleting."""
         try:
             with as_store_error(path):
-                path.parent.mkdir(parents=True, exist_ok=True)
+                make_private_folder(path.parent)
             lock = file_lock(path.with_suffix(".lock"), _WAIT_S)
         except InUse:
             raise InUse(f"{path}: {_HELD}") from None

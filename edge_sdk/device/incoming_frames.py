@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Callable
 
@@ -11,10 +10,9 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.identity.sealing import sealed_limits
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import CONTROL_LIMITS, Envelope, Limits
+from edge_sdk.protocol.entry_guard import EntryGuard, legible
 from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.transport.base import Transport
-
-log = logging.getLogger(__name__)
 
 
 class IncomingFrames:
@@ -31,7 +29,8 @@ class IncomingFrames:
         """Why frames of another version are not read, and which side to upgrade; empty: none came."""
         self._limits = CONTROL_LIMITS
         """The limits of frames, once they are opened."""
-        self.refused, self._reported = Counter[str](), Counter[str]()
+        self._guard = EntryGuard(device)
+        self.refused, self._reported = self._guard.refused, Counter[str]()
         """Frames that were refused, by word; and those of them that uploads have told of."""
         self.accept_up_to(CONTROL_LIMITS)
 
@@ -47,7 +46,8 @@ class IncomingFrames:
         known: what this device shares with others in its process; None: nothing.
         """
         try:
-            return self._opened(frame, known)
+            with legible():
+                return self._opened(frame, known)
         except RemoteProtocolError as error:
             if error.kind == "version":
                 self.unread = f"a coordinator is there, and this device cannot read it: {_unread(error)}"
@@ -72,9 +72,8 @@ class IncomingFrames:
         return True
 
     def count_refused(self, word: str, line: str) -> None:
-        """Count a frame that is refused, and log why."""
-        self.refused[word] += 1
-        log.warning("%s: %s", self._device, line)
+        """Count a frame that is refused, and log why, but not each one of a flood."""
+        self._guard.refuse(word, line)
 
     def refused_since(self) -> dict[str, int]:
         """Return the frames refused since the last call, by word."""

@@ -23,6 +23,7 @@ from edge_sdk.device.app_model import ModelOrigin, OnNewModel, choose_model, ori
 from edge_sdk.device.assign_stamps import AssignStamps
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.data_supply import DataSupply
+from edge_sdk.device.doubted_refusal import DoubtedRefusal
 from edge_sdk.device.exchange import OngoingExchange, begin_exchange, training_failed
 from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
 from edge_sdk.device.hooks import ParticipantHooks
@@ -46,6 +47,7 @@ from edge_sdk.errors import (
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import codec
 from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frame_parts import Frame
 from edge_sdk.protocol.leaves import one_line
@@ -61,6 +63,7 @@ from edge_sdk.protocol.messages import (
     Welcome,
 )
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES, PublicFetch
+from edge_sdk.terminal import LineBudget
 from edge_sdk.transport.base import (
     Connected,
     Disconnected,
@@ -152,7 +155,11 @@ class Participant(ParticipantHooks):
         """None before the first Welcome; each run of the federation has a new one."""
         self._newest: tuple[Assign, Frame] | None = None
         """The Assign that is being processed, and its frame."""
-        self._newest_stamp, self._refused_assigns = Stamp(), RefusedAssigns()
+        self._newest_stamp, self._refused_assigns, self._doubt = (
+            Stamp(),
+            RefusedAssigns(),
+            DoubtedRefusal(self._ask_again),
+        )
         self._work: OngoingExchange | None = None
         self.begun = 0
         """The number of exchanges that this object has begun."""
@@ -166,8 +173,8 @@ class Participant(ParticipantHooks):
         """When to begin again to fetch the public set after the disk has failed."""
         self._now_s, self._check_again_s = 0.0, -math.inf
         """The time of the last call from outside, and when to check next that the state is still on the disk."""
-        self._backoff, self._early_news = Backoff(), list[str]()
-        """How long nothing is computed after failures; and lines for the owner from before there were callbacks."""
+        self._backoff, self._early_news, self._disk_faults = Backoff(), list[str](), LineBudget(first=1)
+        """Pause after failed training; lines from before there were callbacks; the limit on lines about a full disk."""
         self._origin = origin_of(self.bench).to_bytes() if on_new_model is not None else b""
         """Identifies the model that the state began with."""
         self._restore(on_new_model)
@@ -179,6 +186,7 @@ class Participant(ParticipantHooks):
         self.session = session.SessionState()
         self.refusal, self._learner, self._work, self._newest, self._early = None, None, None, None, None
         self._save_again_s, self._fetch_again_s, self._unanswered_hellos = None, None, 0
+        self._doubt.welcomed()
         self._supply.stop()
         self._restore(None)
 
@@ -257,7 +265,7 @@ class Participant(ParticipantHooks):
     def next_due_s(self) -> float | None:
         """Return the time in seconds at which `tick` can next have something to do; None: it has nothing to do."""
         earliest_s = session.session_due_s(self.session)
-        for due_s in (self._fetch_due_s(), self._save_again_s):
+        for due_s in (self._fetch_due_s(), self._save_again_s, self._doubt.due_s):
             if due_s is not None and (earliest_s is None or due_s < earliest_s):
                 earliest_s = due_s
         return earliest_s
@@ -283,6 +291,8 @@ class Participant(ParticipantHooks):
             self._feed(session.LinkUp(now_s))
         elif isinstance(event, Disconnected):
             self._disconnected(event)
+        elif isinstance(event, SendRefused) and event.too_long:
+            self._tell_too_long(event.reason)
         elif isinstance(event, SendRefused):
             self.on_news(
                 f"the broker does not take what this device sends on {event.topic}: {event.reason}; "
@@ -311,13 +321,19 @@ class Participant(ParticipantHooks):
         elif event.final:
             self._end_refused(Refused("transport", event.reason, "start again when that is repaired"))
 
+    def _tell_too_long(self, line: str) -> None:
+        """Tell owner and coordinator that the broker takes no upload; the next connection tries again."""
+        self._incoming.tell_once("too-long", f"broker {line}; until then this device's uploads do not arrive")
+        self._uplink.announce("ready", Objection("broker-limit", f"broker {line}"))
+
     def _tell(self, line: str) -> None:
         """Give the owner a line; a subclass, or an app, may have replaced `on_news`."""
         self.on_news(line)
 
     def _note_disk_fault(self, error: StoreError) -> None:
-        log.warning("%s: %s", self.device, error)
-        self.on_news(f"{error}; nothing is learnt until it can be saved")
+        if line := self._disk_faults.line(f"{error}; nothing is learnt until it can be saved", self._now_s):
+            log.warning("%s: %s", self.device, line)
+            self.on_news(line)
 
     def check_store(self, now_s: float) -> None:
         """Notice from time to time that the state was deleted, also while nothing is saved."""
@@ -348,6 +364,7 @@ class Participant(ParticipantHooks):
         due_s = self._fetch_due_s()
         if due_s is not None and now_s >= due_s:
             self._advance_fetching(now_s)
+        self._obey(self._doubt.settled(now_s))
 
     def work_slice(self, reply: Any = None) -> bool:
         """Compute until the next pause between batches; returns whether the exchange is computed.
@@ -409,7 +426,9 @@ class Participant(ParticipantHooks):
             work.save()
         except StoreError as error:
             self._save_again_s = now_s + DISK_AGAIN_S
-            self.on_news(f"{error}; round {work.assign.round} is kept, next try in {DISK_AGAIN_S:g} s")
+            line = f"{error}; round {work.assign.round} is kept, next try in {DISK_AGAIN_S:g} s"
+            if told := self._disk_faults.line(line, now_s):
+                self.on_news(told)
             return
         self._work = None
         if work.withheld is None and self.is_last(work.assign.exchange):
@@ -437,7 +456,7 @@ class Participant(ParticipantHooks):
                 log.warning("%s: upload %s refused: %s", self.device, (message.round, message.exchange), message.reason)
             self._feed(session.Receipted(ExchangeId(message.round, message.exchange), now_s))
         elif isinstance(message, Refusal):
-            self._receive_refusal(message)
+            self._receive_refusal(message, now_s)
         elif isinstance(message, PublicBlock):
             try:
                 self._supply.receive(message, now_s)
@@ -450,8 +469,11 @@ class Participant(ParticipantHooks):
         else:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for devices")
 
-    def _receive_refusal(self, refusal: Refusal) -> None:
-        """End the session, unless the Refusal is an answer to another start or to another device with this id."""
+    def _receive_refusal(self, refusal: Refusal, now_s: float) -> None:
+        """End the session, unless the Refusal is an answer to another start or to another device with this id.
+
+        Without signatures anybody can have said Hello in this device's name.  So one that takes part asks again.
+        """
         if self._security is not None and (refusal.instance is None or refusal.instance != self.instance):
             # of an earlier start of this device, or an answer to a frame that was not its own, or was not read
             joining = self.session.phase is session.SessionPhase.JOINING
@@ -460,9 +482,21 @@ class Participant(ParticipantHooks):
             return
         if refusal.instance not in (None, self.instance):
             line = f"another device uses this identity, too, and was refused; {OWN_IDENTITY}"
-            log.warning("%s: %s", self.device, line)
-            self.on_news(line)
+            if self._incoming.tell_once(IDENTITY, line):
+                log.warning("%s: %s", self.device, line)
+        elif self._security is None and self.session.phase in session.TAKING_PART:
+            self._doubt.came(refusal, now_s)
+        else:
+            self._obey(refusal)
+
+    def _ask_again(self) -> None:
+        if self.session.linked:
+            self._carry_out(session.SayHello())
+
+    def _obey(self, refusal: Refusal | None) -> None:
+        if refusal is None:
             return
+        self._doubt.welcomed()
         vain = self._shares_in_vain and "share_weights" in refusal.remedy
         known = f" (it is set, but {self.bench.model.spec.name} has no weights that can be shared)" if vain else ""
         self._end_refused(Refused(refusal.reason, refusal.message, refusal.remedy + known))
@@ -470,6 +504,8 @@ class Participant(ParticipantHooks):
     def _receive_status(self, status: CoordinatorStatus, now_s: float) -> None:
         """Process the coordinator's announcement that it is there, or that the run is over."""
         over = status.state in ("finished", "failed")
+        if over:
+            self._obey(self._doubt.settled(now_s, over=True))
         reason = status.reason if status.state == "failed" else ""
         if status.state != "lost":
             run, greet = status.run or b"", status.greet
@@ -518,7 +554,8 @@ class Participant(ParticipantHooks):
             self._uplink.announce("ready", self.declined)  # the coordinator does not know, or asks all the same
         place, reason = ExchangeId(assign.round, assign.exchange), None
         try:
-            assign = self._learner.membership.undo_transforms(assign, self.common_knowledge)
+            with legible():
+                assign = self._learner.membership.undo_transforms(assign, self.common_knowledge)
         except RemoteProtocolError as error:
             if place >= self.session.exchange_id and is_in_place(self._learner.membership, assign):
                 reason = self._refused_assigns.reason(assign, stamp, error)
@@ -584,15 +621,6 @@ class Participant(ParticipantHooks):
             raise
         self.begun += 1
 
-    def start_over(self) -> None:
-        """Compute the present exchange again from its beginning, because its results so far are lost."""
-        work = self._work
-        if work is not None:
-            frame = bytes(work.frame)
-            self._newest = work.learner.membership.stored_assign(frame), frame
-            self._start_work()
-            self._newest = None
-
     # -- the public set ---------------------------------------------------------------------------------------------
 
     def _fetch_due_s(self) -> float | None:
@@ -653,6 +681,7 @@ class Participant(ParticipantHooks):
 
     def _receive_welcome(self, welcome: Welcome, frame: bytes, now_s: float) -> None:
         public_before, run_before = self.bench.public, self._run
+        self._doubt.welcomed()
         if self._learner is None:
             self._enter_run(welcome, frame)
         elif self._learner.membership.welcome.run != welcome.run:  # with the model as trained so far
@@ -668,7 +697,10 @@ class Participant(ParticipantHooks):
             return
         lacks_public_set = self._supply.missing is not None
         refusal = (
-            self._beyond_budget() or self._other_classes(welcome.spec) or self._supply.check_size(welcome.public_bytes)
+            self._beyond_budget()
+            or self._other_classes(welcome.spec)
+            or self._supply.check_size(welcome.public_bytes)
+            or self._too_small_batches()
         )
         if refusal is not None:
             self._leave_refused(refusal)
@@ -706,10 +738,27 @@ class Participant(ParticipantHooks):
         remedy = f"give Samples(x, y, class_names=[{order}]), or a SampleStore with classes=[...] in this order"
         return Refused("classes", why, remedy) if why else None
 
+    def _too_small_batches(self) -> Refused | None:
+        """Return why this device leaves a federation in whose mini-batches its model cannot train; a store may fill."""
+        model, samples = self.bench.model.spec, self.bench.capacity or len(self.bench.samples)
+        if self._learner is None or not samples:
+            return None
+        size = min(samples, self._learner.membership.spec.train.batch_size)
+        if size >= model.least_batch or not self._learner.membership.method.learnt_by(model.capabilities, model.terms):
+            return None
+        return Refused(
+            "batch",
+            f"model {model.name!r} has BatchNorm, which cannot train on mini-batches of {size}",
+            "use GroupNorm, or give this device more samples and the federation a larger train.batch_size",
+        )
+
     def _join(self, welcome: Welcome) -> Learner:
         """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""
         has_proxy = self.bench.proxy is not None
-        joined = membership.join(welcome, self.bench.shared, shares_weights=self.shares_weights, has_proxy=has_proxy)
+        with legible():
+            joined = membership.join(
+                welcome, self.bench.shared, shares_weights=self.shares_weights, has_proxy=has_proxy
+            )
         self._incoming.accept_up_to(joined.limits)
         self._learner = learner = Learner(joined, self.data, secret=self._secret)
         self._supply.require(joined.public)

@@ -51,6 +51,10 @@ class SessionPhase(str, Enum):
     REFUSED = "refused"
 
 
+TAKING_PART = frozenset({SessionPhase.FETCHING, SessionPhase.IDLE, SessionPhase.WORKING, SessionPhase.REPORTING})
+"""The phases of a device that the coordinator has welcomed since it was started."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionState:
     """The state of a session between two events."""

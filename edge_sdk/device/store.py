@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import secrets
 import sqlite3
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -22,7 +21,7 @@ from edge_sdk.durable import (
     as_store_error,
     leave_to_parent,
     open_database,
-    transaction,
+    write,
 )
 from edge_sdk.methods.job import SECRET_BYTES
 from edge_sdk.protocol.frame_parts import Frame
@@ -267,9 +266,8 @@ class SqliteStore:
         try:
             self.boot_epoch = int(self._get("boot_epoch") or b"0") + 1
             self.secret = self._get("secret") or secrets.token_bytes(SECRET_BYTES)
-            with self._transaction():
-                epoch = str(self.boot_epoch).encode()
-                self._db.executemany(_PUT, [with_digest("boot_epoch", epoch), with_digest("secret", self.secret)])
+            rows = [with_digest("boot_epoch", str(self.boot_epoch).encode()), with_digest("secret", self.secret)]
+            self._write(lambda: self._db.executemany(_PUT, rows))
         except BaseException:
             self._db.close()
             raise
@@ -284,10 +282,8 @@ class SqliteStore:
 
     def enter_run(self, welcome: bytes, start: RoundStart, origin: bytes = b"") -> None:
         """Write all in one transaction."""
-        with self._transaction():
-            self._db.executemany(_PUT, [with_digest("welcome", welcome), with_digest("origin", origin)])
-            self._db.execute("DELETE FROM done")
-            self._replace_start(start)
+        rows = [with_digest("welcome", welcome), with_digest("origin", origin)]
+        self._write(lambda: self._begin(start, rows))
         self._unreceipted = None
 
     def origin(self) -> bytes:
@@ -296,9 +292,8 @@ class SqliteStore:
 
     def adopt(self, start: RoundStart, origin: bytes) -> None:
         """Write both in one transaction."""
-        with self._transaction():
-            self._db.execute(_PUT, with_digest("origin", origin))
-            self._replace_start(start)
+        row = with_digest("origin", origin)
+        self._write(lambda: self._replace_start(start, [row]))
 
     def round_start(self) -> RoundStart | None:
         """Return the start that was saved last."""
@@ -333,22 +328,22 @@ class SqliteStore:
 
     def save(self, done: FinishedExchange, start: RoundStart | None = None) -> None:
         """Write the exchange, the start and pending receipts in one transaction."""
-        with self._transaction():
+        row = with_digest(done.round, done.exchange, bytes(done.assign), done.upload, int(done.receipted))
+
+        def statements() -> None:
             if start is None:
                 self._db.executemany(_RECEIPTED, self._receipted)
             else:
-                self._db.execute("DELETE FROM done")
-                self._replace_start(start)
-            row = with_digest(done.round, done.exchange, bytes(done.assign), done.upload, int(done.receipted))
+                self._begin(start)
             self._db.execute("INSERT OR REPLACE INTO done VALUES (?, ?, ?, ?, ?, ?)", row)
+
+        self._write(statements)
         self._receipted.clear()
         self._unreceipted = (done.round, done.exchange), done.upload
 
     def save_start(self, start: RoundStart) -> None:
         """Replace everything by the start, in one transaction."""
-        with self._transaction():
-            self._db.execute("DELETE FROM done")
-            self._replace_start(start)
+        self._write(lambda: self._begin(start))
         self._unreceipted = None
 
     def mark_receipted(self, round_: int, exchange: int) -> None:
@@ -370,12 +365,10 @@ class SqliteStore:
                 f"{self._path} was deleted while this device runs, and is written again; stop the device before that"
             )
 
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        """Write to a file that is still there."""
+    def _write(self, statements: Callable[[], object]) -> None:
+        """Run statements in one transaction, in a file that is still there."""
         self._mend()
-        with transaction(self._db, self._path):
-            yield
+        write(self._db, self._path, statements)
 
     def close(self) -> None:
         """Close the file."""
@@ -390,10 +383,15 @@ class SqliteStore:
             db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         return db
 
-    def _replace_start(self, start: RoundStart) -> None:
+    def _begin(self, start: RoundStart, rows: Sequence[tuple[object, ...]] = ()) -> None:
+        self._db.execute("DELETE FROM done")
+        self._replace_start(start, rows)
+
+    def _replace_start(self, start: RoundStart, rows: Sequence[tuple[object, ...]] = ()) -> None:
+        """Replace the start, and what `rows` name in the table of single values."""
         self._db.execute("DELETE FROM start")
         self._db.execute("INSERT INTO start VALUES (?, ?, ?, ?)", with_digest(start.round, start.model, start.method))
-        self._db.execute(_PUT, with_digest("data", start.data))
+        self._db.executemany(_PUT, [*rows, with_digest("data", start.data)])
 
     def _one(self, query: str, *values: int | str) -> tuple[Any, ...] | None:
         """Return the only row, without its digest."""
@@ -406,5 +404,4 @@ class SqliteStore:
         return None if row is None else bytes(row[1])
 
     def _put(self, name: str, value: bytes) -> None:
-        with self._transaction():
-            self._db.execute(_PUT, with_digest(name, value))
+        self._write(lambda: self._db.execute(_PUT, with_digest(name, value)))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
+import re
 import secrets
 from base64 import b64decode, b64encode
 from dataclasses import asdict, dataclass
@@ -19,6 +20,7 @@ from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.digested_json import digested_json, undigested_json
 from edge_sdk.identity.signatures import PUBLIC_BYTES
+from edge_sdk.protocol.foreign_json import foreign_json
 from edge_sdk.protocol.topics import is_id
 
 FORMAT = 1
@@ -26,6 +28,8 @@ CLAIMS_ROOT = "fl/claim"
 """A board with a claim publishes on CLAIMS_ROOT/USER, and hears on CLAIMS_ROOT/USER/card."""
 MOST_BYTES = 16 * 1024
 """A longer message of enrolment is refused unread."""
+_SEALED = re.compile(rb'\s*\{\s*"body":\s*"([A-Za-z0-9+/]*={0,2})",\s*"mac":\s*"([0-9a-f]{64})"\s*\}\s*')
+"""A body and its HMAC.  Nothing else of a message is looked at before the HMAC is right."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,7 +107,7 @@ def unpack_enrolment_request(secret: str, message: bytes) -> EnrolmentRequest:
     """Return what a board sent.  Raises RemoteProtocolError if it is not from the holder of the secret."""
     body = _opened(secret, b"request", message)
     try:
-        plain = json.loads(body)
+        plain = foreign_json(body)
         public, request = bytes.fromhex(plain["public"]), str(plain["request"]).encode()
         sealing = bytes.fromhex(plain.get("sealing", ""))
     except (ValueError, TypeError, KeyError, AttributeError):
@@ -129,7 +133,7 @@ def unpack_enrolment_answer(secret: str, message: bytes) -> bytes:
     Raises UsageError with the desk's line if it refuses the claim, RemoteProtocolError if the answer is not genuine.
     """
     try:
-        plain = json.loads(message)
+        plain = foreign_json(message) if len(message) <= MOST_BYTES else None
     except ValueError:
         plain = None
     if isinstance(plain, dict) and isinstance(plain.get("fault"), str):
@@ -144,12 +148,14 @@ def _sealed(secret: str, kind: bytes, body: bytes) -> bytes:
 def _opened(secret: str, kind: bytes, message: bytes) -> bytes:
     if len(message) > MOST_BYTES:
         raise RemoteProtocolError("limit", f"a message of {len(message)} bytes")
+    found = _SEALED.fullmatch(message)
     try:
-        plain = json.loads(message)
-        body, mac = b64decode(plain["body"], validate=True), str(plain["mac"])
-    except (ValueError, TypeError, KeyError):
-        raise RemoteProtocolError("schema", "a message of enrolment that does not read") from None
-    if not hmac.compare_digest(mac.encode(), _mac(secret, kind, body).encode()):
+        body = b64decode(found[1], validate=True) if found else None
+    except ValueError:
+        body = None
+    if found is None or body is None:
+        raise RemoteProtocolError("schema", "a message of enrolment that does not read")
+    if not hmac.compare_digest(found[2], _mac(secret, kind, body).encode()):
         raise RemoteProtocolError("signature", "not from the holder of this claim")
     return body
 

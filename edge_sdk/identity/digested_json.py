@@ -10,6 +10,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from edge_sdk.protocol.foreign_json import foreign_json
+
 DIGEST = "sha256"
 """The name of the digest beside the contents."""
 
@@ -24,7 +26,7 @@ def undigested_json(text: bytes) -> dict[str, Any]:
 
     A file without a digest is taken as it is.
     """
-    plain = json.loads(text)
+    plain = foreign_json(text)
     if not isinstance(plain, dict):
         raise ValueError("no object")  # noqa: TRY004  # a file is at fault, not the caller
     found = plain.pop(DIGEST, None)

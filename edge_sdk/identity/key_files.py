@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from edge_sdk.at_rest.private import FILE_MODE, OTHERS, make_private_folder
 from edge_sdk.durable import as_store_error, file_lock
 from edge_sdk.errors import InUse, UsageError
 
-PRIVATE, PUBLIC = 0o600, 0o644
+PRIVATE, PUBLIC = FILE_MODE, 0o644
 LOCK_S = 10.0
 """The longest wait for another process that changes the same files."""
 
@@ -22,7 +23,7 @@ LOCK_S = 10.0
 def write_whole(path: Path, content: bytes, mode: int = PUBLIC) -> None:
     """Write a whole file, durably: after a power cut there is the old file or the new one.  Raises StoreError."""
     with as_store_error(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         temporary = Path(name)
         try:
@@ -51,7 +52,7 @@ def _sync_folder(folder: Path) -> None:
 def read_secret(path: Path) -> bytes:
     """Read a file that only its owner may read.  Raises UsageError if others can, or if it cannot be read."""
     content = read_part(path)
-    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & 0o077:
+    if os.name == "posix" and stat.S_IMODE(path.stat().st_mode) & OTHERS:
         raise UsageError(
             f"{path} can be read by other users of this machine: chmod 600 {shlex.quote(str(path))}, and enrol again "
             "if one of them may have copied it"

@@ -17,6 +17,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.digested_json import digested_json, undigested_json
 from edge_sdk.identity.signatures import key_id
+from edge_sdk.protocol.topics import is_id
 
 REGISTRY = "registry.json"
 FORMAT = 1
@@ -62,6 +63,9 @@ class Registry:
     """The public key of each operator, in hexadecimal digits."""
     revoked: list[str] = field(default_factory=list)
     """The certificates that the broker must refuse, in PEM form."""
+    federations: list[str] | None = None
+    """The federations that this lab's coordinators have served, the newest last: devices publish in these alone.  None:
+    the lab is from before they were noted, and devices publish in any."""
     version: int = FORMAT
 
     def device_keys(self) -> dict[bytes, tuple[str, bytes]]:
@@ -76,6 +80,11 @@ class Registry:
     def operator_keys(self) -> dict[bytes, bytes]:
         """Return the public keys of operators by key id."""
         return {key_id(public): public for public in map(bytes.fromhex, self.operators.values())}
+
+    @property
+    def admitted_devices(self) -> list[str]:
+        """The devices that may publish: those that are enrolled, or have a claim, and are not revoked."""
+        return sorted({*self.devices, *(each.device for each in self.claims.values())} - self.revoked_devices)
 
     @property
     def revoked_devices(self) -> frozenset[str]:
@@ -122,11 +131,21 @@ def read_registry(lab: Path) -> Registry:
 
 
 def _from_plain(plain: dict[str, Any]) -> Registry:
+    plain = {"federations": None, **plain}
     if plain["version"] != FORMAT or set(plain) != {each.name for each in fields(Registry)}:
         raise ValueError("version")
+    served = plain["federations"]
+    if served is not None and not all(map(is_id, served)):
+        raise ValueError("federation")
     devices = {name: EnrolledDevice(**each) for name, each in plain["devices"].items()}
     claims = {name: IssuedClaim(**each) for name, each in plain["claims"].items()}
-    found = Registry(devices=devices, claims=claims, operators=dict(plain["operators"]), revoked=list(plain["revoked"]))
+    found = Registry(
+        devices=devices,
+        claims=claims,
+        operators=dict(plain["operators"]),
+        revoked=list(plain["revoked"]),
+        federations=None if served is None else list(served),
+    )
     keys = [each.public for each in devices.values()] + list(found.operators.values())
     keys += [each.sealing for each in devices.values() if each.sealing]
     if any(len(bytes.fromhex(key)) != KEY_BYTES for key in keys):
@@ -136,7 +155,10 @@ def _from_plain(plain: dict[str, Any]) -> Registry:
 
 def write_registry(lab: Path, registry: Registry) -> None:
     """Replace the registry, durably.  Raises StoreError."""
-    key_files.write_whole(lab / REGISTRY, digested_json(asdict(registry)), key_files.PRIVATE)
+    plain = asdict(registry)
+    if registry.federations is None:
+        del plain["federations"]  # which an edge-sdk from before does not know
+    key_files.write_whole(lab / REGISTRY, digested_json(plain), key_files.PRIVATE)
 
 
 def change_registry(lab: Path, change: Callable[[Registry], tuple[Registry, T]]) -> T:

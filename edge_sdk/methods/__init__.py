@@ -48,4 +48,5 @@ _HOMES = {
     "Weighting": "edge_sdk.methods.params",
     "ExchangeId": "edge_sdk.protocol.exchange_id",
 }
-__getattr__ = loaded_when_used(__name__, _HOMES)
+if not TYPE_CHECKING:  # a type checker would accept any name
+    __getattr__ = loaded_when_used(__name__, _HOMES)

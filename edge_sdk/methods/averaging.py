@@ -106,6 +106,10 @@ class Averaging(Method[P]):
         weights = self.mean(uploads.now, state.weights)
         return replace(state, weights=weights, slots=self.slots_after(state.slots, at, uploads, weights.layout))
 
+    def of_unrelated_nets(self, before: Weights | None) -> bool:
+        """Whether a round's uploads come from nets that began differently; all go on from one of them."""
+        return self.shares_weights and before is None and self.params.start == "first"
+
     def mean(self, sums: WeightedSum, before: Weights | None) -> Weights:
         """Return w^{t+1}: the weighted mean, or a common start if there was no w^t."""
         return sums.start(self.params.start) if before is None else sums.mean()

@@ -130,8 +130,7 @@ class FedGen(Averaging[Params]):
         """Average the weights, train the generator on the mean last layer, and make features of each held class."""
         params, module = self.params, torch_part("torch_fedgen", "FedGen's generator")
         weights = self.mean(uploads.weights, state.weights)
-        only_first = state.weights is None and params.start == "first"  # all devices go on from the first one's model
-        header, counts = mean_head(uploads.rest, spec, only_first=only_first)
+        header, counts = mean_head(uploads.rest, spec, only_first=self.of_unrelated_nets(state.weights))
         rng = np.random.default_rng([spec.seed, _STREAM, at.round])
         shapes = generator_shapes(spec, params)
         layers = tuple(flat.reshape(shape) for flat, shape in zip(state.generator, shapes, strict=True))
@@ -148,9 +147,7 @@ class FedGen(Averaging[Params]):
         self, spec: FederationSpec, before: State, after: State, at: ExchangeId, uploads: MixedSum
     ) -> Mapping[str, float]:
         """Measure the generator after its training."""
-        header, counts = mean_head(
-            uploads.rest, spec, only_first=before.weights is None and self.params.start == "first"
-        )
+        header, counts = mean_head(uploads.rest, spec, only_first=self.of_unrelated_nets(before.weights))
         layers = tuple(
             flat.reshape(shape)
             for flat, shape in zip(after.generator, generator_shapes(spec, self.params), strict=True)

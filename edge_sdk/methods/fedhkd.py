@@ -7,10 +7,9 @@ Data-Free Hyper-Knowledge Distillation", ICLR 2023 (arXiv:2301.08968), Algorithm
     share     w, and of each class with enough samples the mean feature and the mean of softmax(G(R(x)) / T)
     reduce    w as in FedAvg; H^j and Q^j, the means over the holders of j, by their samples of it    equation 9
 
-H^j, Q^j are constants on the device.  There is none in the first round, which is plain training.  With noise the sums
-over every class are shared instead, of shortened features; without weights each device keeps its own model.
-Hyper-knowledge is made anew in each round: a class that nobody shares is gone, unless `carry_rounds` keeps it for a
-while.  What the noise promises is calculated in fedhkd_privacy.py.
+H^j, Q^j are constants on the device.  There are none in the first round, nor of nets that began differently.  With
+noise the sums over every class are shared instead, of shortened features; without weights each device keeps its own
+model.  A class that nobody shares is gone, unless `carry_rounds` keeps it.  The noise's promise: fedhkd_privacy.py.
 """
 
 from __future__ import annotations
@@ -61,8 +60,7 @@ class Params:
     soft_weight: Annotated[float, Range(0, 1000, paper="0.05")] = 0.05
     """lambda, the weight of the term on the head's predictions for the mean features."""
     feature_weight: Annotated[float, Range(0, 1000, paper="0.05, or 0 for FedHKD*")] = 0.05
-    """gamma, the weight of the distance between features and the mean feature of their class; 0: the paper's
-    FedHKD*."""
+    """gamma, the weight of the distance between features and their class's mean feature; 0: the paper's FedHKD*."""
     temperature: Annotated[float, Range(0.01, 100, paper="0.5")] = 0.5
     """T, the temperature of every softmax except that of the cross-entropy; values below 1 sharpen."""
     min_count: Annotated[int, Range(1)] = 5
@@ -267,8 +265,10 @@ class FedHKD(Averaging[Params]):
         return {"weights": state.weights, "hyper": state.hyper}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
-        """Compute the mean weights and the mean hyper-knowledge."""
+        """Compute the mean weights and the mean hyper-knowledge, which nets that began differently do not have."""
         weights = self.mean(uploads.weights, state.weights) if self.params.share_weights else None
+        if self.of_unrelated_nets(state.weights):
+            return State(weights, rounds=state.rounds)
         if self.params.noise_features:
             now = mean_of_sums(uploads.rest, spec, self.params.noise_counts, self.params.min_count)
         else:

@@ -35,7 +35,7 @@ def load_method(name: str) -> type[Method[Any]]:
     fault = _description_fault(name, cast("type", found))
     if fault:
         raise UsageError(f"method {name!r}: {registry.value(METHODS, name)} {fault}; {registry.remedy(METHODS, name)}")
-    check_registered(found)
+    check_registered(cast("type", found))
     return found
 
 

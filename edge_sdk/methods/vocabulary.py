@@ -22,11 +22,12 @@ from edge_sdk.protocol.schema import registered, tag_of
 from edge_sdk.protocol.wires import slots_of
 
 
+@functools.cache
 def check_registered(method: type[Method[Any]]) -> None:
     """Raise UsageError, in one line, for the first term, request or payload of a method that is not registered.
 
     The line names the class, and the entry point to add.  A term, payload or handler that does not load raises its own
-    error.
+    error.  A method that passes is looked at once in a process: each device of a simulation asks.
     """
     for request in requests_of(method):
         name = request.__name__

@@ -48,4 +48,5 @@ _HOMES = {
     "SklearnModel": "edge_sdk.models.sklearn_model",
     "TorchModel": "edge_sdk.models.torch_model",
 }
-__getattr__ = loaded_when_used(__name__, _HOMES)
+if not TYPE_CHECKING:  # a type checker would accept any name
+    __getattr__ = loaded_when_used(__name__, _HOMES)

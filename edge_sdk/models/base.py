@@ -45,6 +45,8 @@ class ModelSpec:
     """Identifies the order and shapes of the trainable scalars, 16 bytes; empty: they cannot be shared."""
     batch_norm: bool = False
     """Whether the model keeps running statistics of batches, which are not trainable scalars and are not shared."""
+    least_batch: int = 1
+    """The least number of samples in a mini-batch of training: 2 where BatchNorm has one number for each of them."""
     flops_per_sample: int = 0
     """Floating-point operations of one forward pass."""
     activation_bytes_per_sample: int = 0

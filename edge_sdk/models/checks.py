@@ -9,9 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
+from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, StoreError, Unsupported
 from edge_sdk.models.base import Batches, ModelSpec
 from edge_sdk.objectives import Objective, Shapes
+
+LEAST_PROBABILITY = 1e-4
+"""Probabilities are at least this before their logarithm: trees and rounded outputs give 0, and a sure teacher's logits
+must stay comparable with those that they are averaged with."""
 
 
 def require(spec: ModelSpec, capability: str) -> None:
@@ -86,6 +91,19 @@ def check_samples(name: str, x: Floats, input_shape: tuple[int, int, int] | None
         )
 
 
+def check_whole_inputs(name: str, why: str, preprocess: Preprocess | None) -> None:
+    """Raise ModelError where preprocess makes fractions of the whole numbers that a model takes, as of tokens' ids.
+
+    why: what takes them.
+    """
+    if preprocess is None or preprocess.keeps_whole_numbers:
+        return
+    raise ModelError(
+        f"model {name!r}: {why} takes whole numbers, and preprocess makes fractions of them: leave its size, scale, "
+        'mean and std out; in a simulation write data.scale = 1, and normalise = "none"'
+    )
+
+
 def check_width(name: str, shape: tuple[int, ...], rows: int, classes: int) -> None:
     """Raise ModelError unless a model answered `rows` samples with one logit per class."""
     if shape != (rows, classes):
@@ -97,6 +115,12 @@ def check_width(name: str, shape: tuple[int, ...], rows: int, classes: int) -> N
         raise ModelError(
             f"model {name!r} answers {rows} samples with shape {shape}, expected {(rows, classes)}: {remedy}"
         )
+
+
+def sum_to_one(rows: NDArray[Any], within: float = 1e-2) -> NDArray[np.bool_]:
+    """Return which rows (n, k) are probabilities, not negative and with the sum 1: (n,)."""
+    near: NDArray[np.bool_] = (rows >= -1e-6).all(axis=1) & (np.abs(rows.sum(axis=1) - 1) < within)
+    return near
 
 
 def check_state(stored: Mapping[str, NDArray[Any]], own: Mapping[str, NDArray[Any]]) -> None:

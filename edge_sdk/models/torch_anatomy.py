@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -43,6 +43,8 @@ class Cost(NamedTuple):
 
 
 UNMEASURED = Cost()
+_NO_IDS = "scalar types: Long, Int"
+"""How torch says that an nn.Embedding was given floats."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -163,14 +165,46 @@ def _run_zero(
     like = next(net.parameters(), torch.zeros(()))
     with torch.inference_mode(mode=False):  # whose tensors count what is written into them
         zero = torch.zeros((1, *input_shape), device=like.device)
-    try:
+    with passing(name, input_shape):
         logits, cost = count_cost(net, zero)
         found = logits, tap(zero)[1] if tap else None, cost
-    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
-        told = " ".join(str(error).split())  # in one line
-        raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}") from error
     _check_unwritten(zero, name)
     return found
+
+
+@torch.inference_mode()
+def looks_up(net: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether an nn.Embedding takes the values of samples (c, h, w) as they are: they are ids, as of tokens.
+
+    A sample of zeros and one of ones are run: a table of positions is given the same numbers for both.
+    """
+    tables = [layer for layer in net.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+    found = set(range(len(tables)))
+    for value in (0, 1) if tables else ():
+        seen: set[int] = set()
+
+        def look(at: int, args: tuple[Any, ...], value: int = value, seen: set[int] = seen) -> None:
+            if args and isinstance(args[0], Tensor) and args[0].numel() and bool((args[0] == value).all()):
+                seen.add(at)
+
+        with ExitStack() as hooks:
+            for at, table in enumerate(tables):
+                hooks.enter_context(table.register_forward_pre_hook(lambda _layer, args, at=at: look(at, args)))
+            with suppress(RuntimeError, ValueError, TypeError, IndexError):  # a table of one row, or no .long()
+                net(torch.full((1, *shape), float(value), device=next(net.parameters()).device))
+        found &= seen
+    return bool(found)
+
+
+@contextmanager
+def passing(name: str, input_shape: tuple[int, ...]) -> Iterator[None]:
+    """Raise ModelError, in one line, where a forward pass inside does not run for samples of this shape."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
+        told = " ".join(str(error).split())  # in one line
+        remedy = "; samples reach a net as float32: let it begin with x = x.long()" if _NO_IDS in told else ""
+        raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}{remedy}") from error
 
 
 @torch.no_grad()

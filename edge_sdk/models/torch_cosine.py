@@ -11,9 +11,6 @@ from edge_sdk.errors import ModelError
 from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST
 from edge_sdk.models.torch_arrays import array_of, to_tensor
 
-_PROBE = 16
-"""The number of random samples in the check for negative features."""
-
 
 class Unit(nn.Module):
     """Scales features to length 1: (n, d) -> (n, d); a feature of length 0 stays 0."""
@@ -70,15 +67,8 @@ def held(head: nn.Linear | None) -> set[int]:
     return {id(head.scale)} if isinstance(head, TorchCosineHead) and not head.scale_trains else set()
 
 
-def cosine_remark(net: nn.Module, head: nn.Linear | None, input_shape: tuple[int, int, int] | None) -> str:
-    """Return warning W10 for a cosine head on features that are never negative; empty: no warning."""
-    if input_shape is None or not isinstance(head, TorchCosineHead) or not never_negative(net, head, input_shape):
-        return ""
-    return "W10: features are never negative (a last ReLU?), so no cosine can be much above 0.7"
-
-
 def with_cosine_head(net: nn.Module, classes: int, name: str) -> nn.Module:
-    """Replace the last nn.Linear, and remove a ReLU right in front of it, which would leave half of the sphere unused.
+    """Replace the last nn.Linear; everything in front of it stays, a ReLU too, as in the nets of FedNH's paper.
 
     Raises ModelError if the last nn.Linear does not give one number per class.
     """
@@ -92,24 +82,5 @@ def with_cosine_head(net: nn.Module, classes: int, name: str) -> nn.Module:
     if not path:
         return head
     parent, _, own = path.rpartition(".")
-    around = net.get_submodule(parent)
-    setattr(around, own, head)
-    if isinstance(around, nn.Sequential):
-        _drop_relu_before(around, head)
+    setattr(net.get_submodule(parent), own, head)
     return net
-
-
-def _drop_relu_before(layers: nn.Sequential, head: nn.Module) -> None:
-    at = list(layers).index(head)
-    if at > 0 and isinstance(layers[at - 1], nn.ReLU):
-        layers[at - 1] = nn.Identity()
-
-
-@torch.inference_mode()
-def never_negative(net: nn.Module, head: TorchCosineHead, input_shape: tuple[int, int, int]) -> bool:
-    """Return whether no feature of random samples is negative: then no cosine can be much above 0.7 (W10)."""
-    seen: list[Tensor] = []
-    x = torch.randn((_PROBE, *input_shape), generator=torch.Generator().manual_seed(0)).to(head.weight.device)
-    with head.register_forward_pre_hook(lambda _layer, args: seen.append(args[0])):
-        net(x)
-    return bool((seen[-1] >= 0).all())

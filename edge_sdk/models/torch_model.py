@@ -21,6 +21,7 @@ from edge_sdk.models.checks import (
     check_samples,
     check_state,
     check_weights,
+    check_whole_inputs,
     check_width,
     lacks,
     require,
@@ -35,14 +36,22 @@ except ImportError as error:
     raise MissingExtra("torch", "torch", "TorchModel") from error
 
 from torch import Tensor, nn
-from torch.nn.parameter import is_lazy
 
 from edge_sdk.models.cosine_head import check_head
-from edge_sdk.models.torch_anatomy import Anatomy, Tap, decayed_parameters, draws_random_numbers, survey, try_sample
+from edge_sdk.models.torch_anatomy import (
+    Anatomy,
+    Tap,
+    decayed_parameters,
+    draws_random_numbers,
+    looks_up,
+    survey,
+    try_sample,
+)
 from edge_sdk.models.torch_arrays import Views, array_of, lie_in, norm_of, shared
-from edge_sdk.models.torch_cosine import TorchCosineHead, cosine_remark, held, linear_rows, with_cosine_head, write_rows
+from edge_sdk.models.torch_cosine import TorchCosineHead, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
 from edge_sdk.models.torch_forms import Forms, Host, Loss
+from edge_sdk.models.torch_intake import Outputs, let_give_logits, make_lazy_layers, probe, trains_on_one, unwrapped
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.models.torch_served import CHUNK, ServedNet, infer, infer_all
 from edge_sdk.models.torch_training.torch_fit import Steps, changes_alone
@@ -88,27 +97,39 @@ class TorchModel:
         device: str = "cpu",
         note: str = "",
         head: Literal["linear", "cosine"] = "linear",
+        outputs: Outputs = "logits",
     ) -> None:
-        """`net` is taken over: moved to `device` and trained in place.
+        """`net` is taken over: moved to `device` and trained in place, out of torch.compile, DataParallel and the like.
 
         With head = "cosine" its last nn.Linear becomes a CosineHead, which compares directions (FedNH needs one), and
-        features are those of length 1 that it is given; a nn.ReLU right in front of it is taken out.
+        features are those of length 1 that it is given.
+
+        outputs: what `net` gives.  Of probabilities the logarithms are the logits.  Of a tuple, a dict or a ModelOutput
+        the logits are taken, and named in the spec's note: the output of that name, or the one of the right width.
 
         With `input_shape` (c, h, w) one zero sample is run, which checks the number of logits and measures features
         and cost; without it, wrong logits show at the first batch, and the last nn.Linear is taken to make the logits.
-        Raises ModelError where the net does not fit, and for weights that are not finite.  A net that writes into its
-        input is refused here, or else at the first samples.
+        Raises ModelError where the net does not fit, for weights that are not finite, for probabilities that `outputs`
+        does not name, and where preprocess makes fractions of the ids that an nn.Embedding takes.  A net that writes
+        into its input is refused here, or else at the first samples.
         """
-        name = name or type(net).__name__.lower()
         check_head(head)
+        if outputs not in ("logits", "probabilities"):
+            raise ModelError(f"model {name or ''!r}: outputs {outputs!r}: expected logits or probabilities")
+        net = unwrapped(net, name)
+        name = name or type(net).__name__.lower()
+        make_lazy_layers(net, input_shape, name)
         _check_finite(net, name)
+        if input_shape is not None:
+            said = let_give_logits(net, probe(input_shape), classes, outputs, name)
+            note = "; ".join(filter(None, (note, said)))
         if head == "cosine":
             net = with_cosine_head(net, classes, name)
         _check_types(net, name)
         self._device = torch.device(device)
         self._net = net.to(self._device).eval()
         self._anatomy = survey(net, classes, features=features, input_shape=input_shape, name=name)
-        self._input_shape, self._tried = input_shape, input_shape is not None
+        self._input_shape, self._tried, self._outputs = input_shape, input_shape is not None, outputs
         self.trained = [p for p in net.parameters() if p.requires_grad]
         """Its trainable parameters, in order of registration."""
         self.decayed = decayed_parameters(net)
@@ -124,6 +145,7 @@ class TorchModel:
         self._forms = Forms(Host(net, self._anatomy, self._device, input_shape))
         self._frozen = [p for p in net.parameters() if not p.requires_grad]
         self._architecture, self._checked = Architecture(net, features, input_shape), Checked()
+        batch_norm = any(getattr(layer, "running_mean", None) is not None for layer in net.modules())
         self.spec = ModelSpec(
             name=name,
             runtime="torch",
@@ -136,12 +158,15 @@ class TorchModel:
             parameters=sum(p.numel() for p in self.trained),
             shapes=tuple(tuple(p.shape) for p in self.trained),
             layout=_layout(net) if self.trained else b"",
-            batch_norm=any(getattr(layer, "running_mean", None) is not None for layer in net.modules()),
+            batch_norm=batch_norm,
+            least_batch=2 if batch_norm and input_shape and not trains_on_one(net, input_shape) else 1,
             flops_per_sample=self._anatomy.cost.flops,
             activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
             calls_per_pass=self._anatomy.cost.calls,
-            note="; ".join(filter(None, (note, cosine_remark(net, self._anatomy.head, input_shape)))),
+            note=note,
         )
+        if input_shape is not None:
+            self._check_ids(input_shape)
 
     @property
     def net(self) -> nn.Module:
@@ -416,8 +441,16 @@ class TorchModel:
         """Raise ModelError for samples of another shape, and for a net that writes into the first ones it is given."""
         check_samples(self.spec.name, x, self._input_shape)
         if not self._tried and len(x):
+            self._check_ids(x.shape[1:])
+            first = torch.from_numpy(np.array(x[:2], np.float32))
+            let_give_logits(self._net, first, self.spec.classes, self._outputs, self.spec.name)
             try_sample(self._net, x[:1], self._device, self.spec.name)
             self._tried = True
+
+    def _check_ids(self, shape: tuple[int, ...]) -> None:
+        """Raise ModelError where samples (c, h, w) are ids, and preprocess makes fractions of them."""
+        if not self.spec.preprocess.keeps_whole_numbers and looks_up(self._net, shape):
+            check_whole_inputs(self.spec.name, "its Embedding", self.spec.preprocess)
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
         """Apply a function in inference mode; the result shares no memory with x or the net."""
@@ -517,8 +550,8 @@ def _check_finite(net: nn.Module, name: str) -> None:
 
 
 def _has_numbers(tensor: Tensor) -> bool:
-    """Whether there are floating-point numbers to look at: a lazy tensor, or one without data, has none."""
-    if is_lazy(tensor) or tensor.is_meta or tensor.layout != torch.strided:
+    """Whether there are floating-point numbers to look at: one without data has none."""
+    if tensor.is_meta or tensor.layout != torch.strided:
         return False
     return tensor.dtype in _FLOATING and tensor.numel() > 0
 

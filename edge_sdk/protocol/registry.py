@@ -40,8 +40,9 @@ def package(point: importlib.metadata.EntryPoint) -> str:
     return distribution.name if distribution is not None else point.value.partition(":")[0].partition(".")[0]
 
 
+@functools.cache
 def is_own(group: str, name: str) -> bool:
-    """Whether a name is registered by this package alone."""
+    """Whether a name is registered by this package alone.  Cached: a package's name is read from its metadata."""
     return all(package(point) == OWN_PACKAGE for point in points(group).get(name, ()))
 
 

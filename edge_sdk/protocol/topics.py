@@ -141,6 +141,11 @@ def _origin(topic: str) -> Origin | None:
             return None
 
 
+def device_topics(federation: str, device: str) -> tuple[str, ...]:
+    """Return all topics on which a device may publish in a federation."""
+    return (*(up(federation, device, kind) for kind in sorted(UP_KINDS)), device_status(federation, device))
+
+
 def sender(topic: str) -> str | None:
     """Return the device that a topic names as its publisher; None if it names none.
 
@@ -212,7 +217,7 @@ def _matches(pattern: str, topic: str) -> bool:
 
 ACCESS_RULES = (
     ("coordinator", "readwrite", f"{ROOT}/#"),
-    ("device", "write", f"{ROOT}/+/up/+/%u/#"),
+    *(("device", "write", f"{ROOT}/+/up/+/%u/{kind}") for kind in sorted(UP_KINDS)),
     ("device", "read", f"{ROOT}/+/dn/%u/#"),
     ("device", "read", f"{ROOT}/+/coord"),
     ("device", "readwrite", f"{ROOT}/+/st/%u"),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import math
 import re
 import struct
 import zipfile
 import zlib
-from dataclasses import dataclass, field
+from dataclasses import InitVar, dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -17,22 +18,31 @@ from numpy.typing import NDArray
 
 from edge_sdk.data import Raw
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import PublicSetSpec
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)
 class PublicSet:
-    """Raw samples (n, ...), u1 or f4, and the hash of their dtype, shape and bytes.
+    """Raw samples (n, ...), u1 or f4, channels last, and the hash of their dtype, shape and bytes.
 
-    Raises UsageError for samples of another type or shape.
+    layout: "NCHW" or "NHWC", the order of the axes of the given samples; None: the one that their sizes tell, which is
+    logged unless it is NHWC.  Raises UsageError for samples of another type or shape.
     """
 
     samples: Raw
+    layout: InitVar[PictureLayout | None] = None
     spec: PublicSetSpec = field(init=False)
     """The hash and the number of samples."""
 
-    def __post_init__(self) -> None:
+    def __post_init__(self, layout: PictureLayout | None) -> None:
+        samples, line = channels_last(given_array(self.samples, "public"), layout, "public")
+        if line:
+            log.warning("%s", line)
+        object.__setattr__(self, "samples", samples)
         if self.samples.dtype.str not in TYPES or self.samples.ndim not in (2, 3, 4) or not self.samples.size:
             raise UsageError(
                 "expected uint8 or float32 public samples, (n, h, w), (n, h, w, c) or (n, d), "
@@ -50,14 +60,15 @@ class PublicSet:
         return f"{self.samples.dtype.str}{self.samples.shape}".encode()
 
     @classmethod
-    def load(cls, path: str | Path) -> PublicSet:
+    def load(cls, path: str | Path, layout: PictureLayout | None = None) -> PublicSet:
         """Load a set from an npz file: its only array, or the one called `public`.
 
-        Raises UsageError for a file that cannot be read, and for samples that are not legal or not finite.
+        layout: as of PublicSet; it must be the same on all devices and the coordinator.  Raises UsageError for a file
+        that cannot be read, and for samples that are not legal or not finite.
         """
         name, samples = _array(path)
         try:
-            public = cls(samples)
+            public = cls(samples, layout)
         except UsageError as error:
             raise UsageError(f"{path}: {name}: {error}") from None
         finite = [samples.dtype.kind != "f" or bool(np.isfinite(sample).all()) for sample in samples]
@@ -86,7 +97,7 @@ class PublicSet:
         dtype = np.dtype(found[1].decode())
         if path.stat().st_size != found.end() + math.prod(shape) * dtype.itemsize or not math.prod(shape):
             raise ValueError(f"the file is not as long as its shape {shape} needs")
-        return cls(np.fromfile(path, dtype, offset=found.end()).reshape(shape))
+        return cls(np.fromfile(path, dtype, offset=found.end()).reshape(shape), CHANNELS_LAST)
 
 
 TYPES = ("|u1", "<f4")

@@ -53,4 +53,5 @@ _HOMES = {
     "changed": "edge_sdk.reductions.slots",
     "WeightedSum": "edge_sdk.reductions.weighted_sum",
 }
-__getattr__ = loaded_when_used(__name__, _HOMES)
+if not TYPE_CHECKING:  # a type checker would accept any name
+    __getattr__ = loaded_when_used(__name__, _HOMES)

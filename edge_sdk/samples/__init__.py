@@ -16,4 +16,5 @@ if TYPE_CHECKING:
 __all__ = ["SampleStore"]
 
 _HOMES = {"SampleStore": "edge_sdk.samples.store"}
-__getattr__ = loaded_when_used(__name__, _HOMES)
+if not TYPE_CHECKING:  # a type checker would accept any name
+    __getattr__ = loaded_when_used(__name__, _HOMES)

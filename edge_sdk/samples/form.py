@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from edge_sdk.class_names import listed
 from edge_sdk.data import Raw, is_whole
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import PictureLayout, channels_last, given_array, raw_values
 
 KINDS = ("uint8", "float32")
 
@@ -44,23 +44,26 @@ class Form:
         return found
 
 
-def checked_sample(x: ArrayLike) -> Raw:
-    """Return one sample as uint8 or float32, a copy in one piece.  Raises UsageError for any other, and for NaN."""
-    try:
-        found: Raw = np.asarray(x)
-    except ValueError as error:
-        raise UsageError(f"a sample: expected an array of numbers: {error}") from None
-    if found.dtype != np.uint8 and found.dtype.kind != "f":
-        raise UsageError(f"a sample of dtype {found.dtype}: expected uint8 or floats")
-    with np.errstate(over="ignore"):  # what is too large for f4 becomes Inf, and is refused below
-        raw = np.array(found, np.uint8 if found.dtype == np.uint8 else np.float32, order="C")
-    if not np.isfinite(raw).all():
+def checked_sample(x: Any, layout: PictureLayout | None, known: Form | None) -> tuple[Raw, str]:
+    """Return one sample as uint8 or float32, a copy in one piece with channels last, and a line on what was taken.
+
+    known: the form of the samples so far: one of that shape is taken as it is, unless a layout is given.  The line is
+    empty where the layout was clear.  Raises UsageError for a sample that is neither, and for NaN.
+    """
+    found = given_array(x, "a sample")
+    if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise UsageError("a sample with NaN or Inf: leave it out, or repair the sensor's reading first")
-    return raw
+    values = raw_values(found[None], "a sample")
+    line = ""
+    if layout is not None or known is None or found.shape != known.shape:
+        values, line = channels_last(values, layout, "a sample")
+    return np.array(values[0], order="C"), line
 
 
 def class_id(y: Any, classes: int, names: Sequence[str] = ()) -> int:
     """Return a label, a class's number or name, as an int.  Raises UsageError for what is no class of these."""
+    if getattr(y, "ndim", None) == 0 and hasattr(y, "item"):  # an array or a tensor with one number or name
+        y = y.item()
     if isinstance(y, str) and names:
         if y not in names:
             raise UsageError(f"class {y!r}: no such class; there are {listed(names)}")

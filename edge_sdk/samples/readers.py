@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,31 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edge_sdk.class_names import class_ids
-from edge_sdk.data import LocalData, Raw, Samples
+from edge_sdk.data import LocalData, Samples
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import (
+    CHANNELS_LAST,
+    PictureLayout,
+    channels_last,
+    given_array,
+    is_pillow_picture,
+    raw_values,
+)
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
 from edge_sdk.samples.form import sample_id
 from edge_sdk.samples.pictures import SUFFIXES, read_pictures
 from edge_sdk.samples.reservoir import checked_split, part_of
 
+log = logging.getLogger(__name__)
+
 ARRAYS = (".npy",)
 
 
-def samples_from_npz(path: str | Path, *, x: str = "x", y: str = "y") -> Samples:
-    """Read samples (n, d), (n, h, w) or (n, h, w, c), uint8 or floats, and labels (n,), ids or names, from an npz file.
+def samples_from_npz(path: str | Path, *, x: str = "x", y: str = "y", layout: PictureLayout | None = None) -> Samples:
+    """Read samples (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w), uint8 or floats, and labels from an npz file.
 
-    x, y: the names of the two arrays.  Raises UsageError with the file, the array, and what was found in it.
+    x, y: the names of the two arrays.  layout: as of Samples.  Raises UsageError with the file, the array, and what was
+    found in it.
     """
     try:
         with Path(path).open("rb") as file:  # opened here, so that it is closed if numpy raises
@@ -39,17 +51,21 @@ def samples_from_npz(path: str | Path, *, x: str = "x", y: str = "y") -> Samples
     missing = [name for name in (x, y) if name not in found]
     if missing:
         raise UsageError(f"{path}: lacks the array {missing[0]}; it holds {names}")
-    return _checked(f"{path}: {x}", found[x], found[y], labels_at=f"{path}: {y}")
+    return _checked(f"{path}: {x}", found[x], found[y], labels_at=f"{path}: {y}", layout=layout)
 
 
 def samples_from_folder(
-    folder: str | Path, *, classes: Sequence[str] | None = None, size: tuple[int, int] | None = None
+    folder: str | Path,
+    *,
+    classes: Sequence[str] | None = None,
+    size: tuple[int, int] | None = None,
+    layout: PictureLayout | None = None,
 ) -> Samples:
     """Read FOLDER/CLASS/*: pictures, by Pillow, or .npy files, each with one sample.
 
     classes: the names of all classes of the federation in its order, of which this device may have some; None: the
-    sub-folders in the order of their names.  size: height and width to which pictures are resized.  Raises UsageError
-    with the folder or file that does not fit.
+    sub-folders in the order of their names.  size: height and width to which pictures are resized.  layout: as of
+    Samples, for .npy files.  Raises UsageError with the folder or file that does not fit.
     """
     top = Path(folder)
     if not top.is_dir():
@@ -72,36 +88,44 @@ def samples_from_folder(
     if len(kinds) > 1:
         raise UsageError(f"{top}: holds pictures and .npy files; give one kind")
     remedy = "give one size to all with size=(height, width)"
-    x = _stacked(paths) if kinds == {True} else read_pictures(paths, size, remedy=remedy)
-    return _checked(str(top), x, np.array([label for _, label in files], np.int64), names=names)
+    are_pictures = kinds == {False}
+    x = read_pictures(paths, size, remedy=remedy) if are_pictures else _stacked(paths)
+    y = np.array([label for _, label in files], np.int64)
+    return _checked(str(top), x, y, names=names, layout=CHANNELS_LAST if are_pictures else layout)
 
 
-def samples_from_torch(dataset: Any) -> Samples:
+def samples_from_torch(dataset: Any, *, layout: PictureLayout | None = None) -> Samples:
     """Read a map-style dataset of torch, or any sequence of pairs (sample, label), once; random changes are drawn once.
 
-    A sample is a tensor (c, h, w) or (d,), or whatever numpy takes: an array or picture (h, w, c), (h, w) or (d,).
-    Raises UsageError for a dataset without a length, and for a pair that does not fit.
+    A sample is a tensor, an array, or a picture of Pillow.  layout: as of Samples; where the sizes do not tell, tensors
+    are (c, h, w) and arrays (h, w, c).  Raises UsageError for a dataset without a length, and for a pair that does not
+    fit.
     """
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        remedy = "give its .dataset" if hasattr(dataset, "dataset") else "give a map-style dataset"
         raise UsageError(
-            f"{type(dataset).__name__}: has no length: give a map-style dataset, or observe the samples one by one "
-            "with an edge_sdk.SampleStore"
+            f"{type(dataset).__name__}: has no samples by number: {remedy}, or observe the samples one by one with an "
+            "edge_sdk.SampleStore"
         )
-    x, y = [], []
+    given, y = [], []
     for i in range(len(dataset)):
         try:
             sample, label = dataset[i]
         except (TypeError, ValueError):
             raise UsageError(f"sample {i} of the dataset: expected a pair of sample and label") from None
-        x.append(_plain(sample))
-        y.append(np.asarray(label))
-        if x[i].shape != x[0].shape:
-            raise UsageError(f"sample {i} of the dataset: shape {x[i].shape}, but sample 0 has {x[0].shape}")
-    if not x:
+        given.append(sample)
+        y.append(given_array(label, f"the label of sample {i} of the dataset"))
+    if not given:
         raise UsageError("the dataset is empty")
-    names = getattr(dataset, "classes", ())  # as torchvision's have them
-    named = isinstance(names, list | tuple) and all(isinstance(each, str) for each in names)
-    return _checked("the dataset", np.stack(x), np.stack(y), names=names if named else ())
+    x, kind = _stacked_samples(given)
+    labels = np.stack(y) if len({each.shape for each in y}) == 1 else y
+    return _checked("the dataset", x, labels, names=_names_in(dataset), layout=layout, ambiguous=kind)
+
+
+def _names_in(dataset: Any) -> Sequence[str]:
+    """Return the names of the classes that a dataset of torchvision has, or the one that it is a part of."""
+    names: Any = getattr(dataset, "classes", None) or getattr(getattr(dataset, "dataset", None), "classes", None)
+    return names if isinstance(names, list | tuple) and all(isinstance(each, str) for each in names) else ()
 
 
 def split_samples(samples: Samples, split: tuple[float, float, float] = (0.8, 0.1, 0.1), seed: int = 0) -> LocalData:
@@ -112,22 +136,21 @@ def split_samples(samples: Samples, split: tuple[float, float, float] = (0.8, 0.
     """
     shares = checked_split(split)
     parts = np.array([part_of(seed, sample_id(np.ascontiguousarray(each).tobytes()), shares) for each in samples.x])
-    train, validation, test = (
-        Samples(samples.x[parts == part], samples.y[parts == part], samples.class_names) for part in range(3)
-    )
+    train, validation, test = (samples.at(parts == part) for part in range(3))
     return LocalData(
         train=train, validation=validation if len(validation) else None, local_test=test if len(test) else None
     )
 
 
-def _plain(sample: Any) -> NDArray[Any]:
-    """Return one sample as an array with its channels last, as it is raw."""
-    if not hasattr(sample, "detach"):
-        return np.asarray(sample)
-    tensor: NDArray[Any] = sample.detach().cpu().numpy()
-    if tensor.ndim != 3:
-        return tensor
-    return tensor[0] if len(tensor) == 1 else np.moveaxis(tensor, 0, -1)
+def _stacked_samples(given: Sequence[Any]) -> tuple[NDArray[Any], PictureLayout]:
+    """Return the samples of a dataset as one array, and the layout that such have where their sizes do not tell."""
+    if all(map(is_pillow_picture, given)):
+        return given_array(given, "the dataset"), CHANNELS_LAST
+    arrays = [given_array(sample, f"sample {i} of the dataset") for i, sample in enumerate(given)]
+    for i, array in enumerate(arrays):
+        if array.shape != arrays[0].shape:
+            raise UsageError(f"sample {i} of the dataset: shape {array.shape}, but sample 0 has {arrays[0].shape}")
+    return np.stack(arrays), "NCHW" if all(hasattr(sample, "detach") for sample in given) else CHANNELS_LAST
 
 
 def _stacked(files: Sequence[Path]) -> NDArray[Any]:
@@ -142,24 +165,29 @@ def _stacked(files: Sequence[Path]) -> NDArray[Any]:
     return np.stack(arrays)
 
 
-def _checked(where: str, x: ArrayLike, y: ArrayLike, *, labels_at: str = "", names: Sequence[str] = ()) -> Samples:
+def _checked(
+    where: str,
+    x: ArrayLike,
+    y: ArrayLike,
+    *,
+    labels_at: str = "",
+    names: Sequence[str] = (),
+    layout: PictureLayout | None = None,
+    ambiguous: PictureLayout = CHANNELS_LAST,
+) -> Samples:
     """Return samples as uint8 or f4 with whole-numbered labels.  Raises UsageError that says where they do not fit.
 
     labels_at: where the labels are from, if that is another place.  names: of the classes, where they are known.
     """
-    found, known = class_ids(y, names, where=labels_at or where)
-    raw, labels = np.asarray(x), np.asarray(found)
+    raw = np.asarray(x)
     if raw.ndim not in (2, 3, 4) or not raw.size:
         raise UsageError(f"{where}: expected (n, d), (n, h, w) or (n, h, w, c), none of them 0, found {raw.shape}")
-    if raw.dtype != np.uint8 and raw.dtype.kind != "f":
-        raise UsageError(f"{where}: expected uint8 or floats, found {raw.dtype}")
-    if labels.shape != raw.shape[:1] or labels.dtype.kind not in "iu" or int(labels.min()) < 0:
-        raise UsageError(
-            f"{labels_at or where}: expected {len(raw)} labels, whole numbers from 0, "
-            f"found {labels.dtype} {labels.shape}"
-        )
-    values: Raw = raw if raw.dtype == np.uint8 else raw.astype(np.float32)
-    wild = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))
-    if len(wild):
-        raise UsageError(f"{where}: NaN or Inf in {len(wild)} samples, the first of them {wild[0]}")
-    return Samples(values, labels.astype(np.int64), known)
+    values = raw_values(raw, where)
+    labels_at, expected = labels_at or where, f"expected {len(raw)} labels, whole numbers from 0, "
+    labels, known = class_ids(y, names, where=labels_at, expected=expected)
+    if labels.shape != raw.shape[:1] or int(labels.min()) < 0:
+        raise UsageError(f"{labels_at}: {expected}found {labels.dtype} {labels.shape}")
+    values, line = channels_last(values, layout, where, ambiguous=ambiguous)
+    if line:
+        log.warning("%s", line)
+    return Samples(values, labels.astype(np.int64), known, CHANNELS_LAST)

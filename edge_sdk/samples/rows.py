@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_sdk.at_rest.digests import with_digest
-from edge_sdk.durable import Contents, FileForm, as_store_error, open_database, transaction
+from edge_sdk.durable import Contents, FileForm, as_store_error, open_database, write
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS settings (name TEXT PRIMARY KEY, value TEXT NOT NULL, digest BLOB);
@@ -116,7 +116,8 @@ class RowFile:
         Raises StoreError; then nothing has changed.  May be called again with the same: an interrupt, such as Ctrl-C,
         can come between the commit and the return.
         """
-        with transaction(self._db, self._path):
+
+        def statements() -> None:
             for key in gone:
                 self._db.execute("DELETE FROM samples WHERE key = ?", (key,))
             for key in (*gone, *labels):
@@ -128,6 +129,8 @@ class RowFile:
                 self._db.executemany("INSERT INTO labels VALUES (?, ?, ?, ?, ?)", rows)
             texts = [with_digest(name, json.dumps(value)) for name, value in settings.items()]
             self._db.executemany("INSERT OR REPLACE INTO settings VALUES (?, ?, ?)", texts)
+
+        write(self._db, self._path, statements)
         self.commits += 1
 
     def close(self) -> None:

@@ -15,13 +15,13 @@ from types import TracebackType
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
 
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.class_names import checked_names
 from edge_sdk.data import LocalData, Samples, is_whole
 from edge_sdk.durable import is_emptied
 from edge_sdk.errors import StoreError, UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_layout
 from edge_sdk.samples.form import Form, checked_sample, class_id, sample_id
 from edge_sdk.samples.reservoir import Reservoir, checked_split, part_of
 from edge_sdk.samples.rows import HeldSample, Label, RowFile, room_of_sample
@@ -71,7 +71,9 @@ class SampleStore:
     that wait for their label; the oldest give way.  max_bytes: the most that the file and its log take on the disk.
 
     split: the shares of train, validation and test.  A hash of its values assigns each sample to one of them for ever.
+    test: labelled samples of all classes that the federation provides, beside the store's own; they are not stored.
     seed: of that hash and of the draw.  shape, dtype: those of one sample, uint8 or float32; None: the first sample's.
+    layout: "NCHW" or "NHWC", the order of the axes of pictures in colour; None: the one that their sizes tell.
 
     unsaved: the most changes that a power cut can lose.  save_every_s: changes that come at longer intervals are saved
     one by one, others together.  `flush` saves at once.  quarantine: whether a damaged file is set aside and a new one
@@ -89,9 +91,11 @@ class SampleStore:
         max_unlabelled: int = 1000,
         max_bytes: int = 256 * _MIB,
         split: tuple[float, float, float] = (0.8, 0.1, 0.1),
+        test: Samples | None = None,
         seed: int = 0,
         shape: tuple[int, ...] | None = None,
         dtype: str | None = None,
+        layout: PictureLayout | None = None,
         unsaved: int = 32,
         save_every_s: float = 10.0,
         quarantine: bool = False,
@@ -103,7 +107,11 @@ class SampleStore:
             self.class_names = checked_names(classes, where="classes")
             classes = len(self.class_names)
         _check_numbers(classes, max_samples, max_unlabelled, max_bytes, unsaved)
-        self.path, self.classes = _checked_path(path), int(classes)
+        check_layout(layout, "SampleStore")
+        if not isinstance(test, Samples | None):
+            raise UsageError(f"test: found {type(test).__name__}: give edge_sdk.Samples(x, y) of numpy arrays")
+        self._test = test
+        self.path, self.classes, self._layout = _checked_path(path), int(classes), layout
         self._split, self._seed, self._unsaved, self._save_every_s = split, seed, unsaved, save_every_s
         self._max_samples, self._max_unlabelled, self._max_bytes = max_samples, max_unlabelled, max_bytes
         self._log_bytes = max(64 * 1024, min(_MIB, max_bytes // 16))
@@ -144,20 +152,24 @@ class SampleStore:
 
     # -- for the app ------------------------------------------------------------------------------------------------
 
-    def observe(self, x: ArrayLike, y: int | np.integer[Any] | str | None = None) -> str:
-        """Add a sample, (d,), (h, w) or (h, w, c), with its label or without; returns its id.
+    def observe(self, x: Any, y: int | np.integer[Any] | str | None = None) -> str:
+        """Add a sample, (d,), (h, w), (h, w, c) or (c, h, w), with its label or without; returns its id.
+
+        x: an array, a tensor, a picture of Pillow, or lists of numbers.
 
         A sample that was observed before is the same sample: it has the same id, and the newest label.  Raises
         UsageError for a sample of another shape or type than the first, for NaN, and for a class that there is not.
         A disk that refuses does not raise: what came waits in memory, and `flush` tells.
         """
-        raw = checked_sample(x)
+        raw, line = checked_sample(x, self._layout, self._form)
         label = None if y is None else class_id(y, self.classes, self.class_names)
         values = raw.tobytes()
         name = sample_id(values)
         self._check_process()
         with self._lock:
             self._check_open()
+            if line and self._form is None:
+                log.warning("%s: %s", self.path or "SampleStore", line)
             self._take_form(Form(raw.shape, str(raw.dtype)))
             row = self._rows.get(name)
             is_new = row is None
@@ -495,12 +507,11 @@ class SampleStore:
                 else:
                     damaged.append(row)
                 labels[row.part].append(label)
-        train, validation, test = (
-            Samples(x[part], np.array(labels[part], np.int64), self.class_names) for part in range(3)
+        train, *held_out = (
+            Samples(x[part], np.array(labels[part], np.int64), self.class_names, CHANNELS_LAST) for part in range(3)
         )
-        data = LocalData(
-            train=train, validation=validation if len(validation) else None, local_test=test if len(test) else None
-        )
+        validation, local_test = (part if len(part) else None for part in held_out)
+        data = LocalData(train=train, test=self._test, validation=validation, local_test=local_test)
         return data, damaged
 
     def _snapshot_id(self, number: int) -> bytes:
@@ -521,7 +532,13 @@ class SampleStore:
     def _declare(self, shape: tuple[int, ...] | None, dtype: str | None) -> None:
         if shape is None or dtype is None:
             raise UsageError("shape and dtype of the samples: give both, or neither")
-        self._take_form(Form(tuple(shape), str(np.dtype(dtype))))
+        form = Form(tuple(shape), str(np.dtype(dtype)))
+        if form != self._form:
+            one, line = channels_last(np.broadcast_to(np.uint8(0), (1, *form.shape)), self._layout, "shape")
+            if line:
+                log.warning("%s: %s", self.path or "SampleStore", line)
+            form = Form(one.shape[1:], form.dtype)
+        self._take_form(form)
 
     def _take_form(self, form: Form) -> None:
         """Fix the form of all samples, or check a sample's against it.  Raises UsageError."""

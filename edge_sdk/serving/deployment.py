@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from numbers import Real
 from pathlib import Path
 
+from edge_sdk.arrays import Floats
+from edge_sdk.data import LocalData
 from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.serving.current import CurrentCopy
-from edge_sdk.serving.guard import LEAST_SAMPLES, Right, held_out_of, is_worse, right_on
+from edge_sdk.serving.guard import LEAST_SAMPLES, Right, compared_on, held_out_of, is_worse, missing_classes, right_on
 from edge_sdk.serving.versions import UNKNOWN, Version, Versions
 
 REFUSED_IN_A_ROW = 3
@@ -43,8 +45,8 @@ class JudgedModel:
 
     model: Served
     rounds_done: int
-    right: Right | None
-    """None: there is nothing to compare it on."""
+    rights: Mapping[str, Right]
+    """Its right answers by the name of the part that it was compared on; empty: there is none."""
     fault: str = ""
     """Why it is not served; empty: it may be."""
 
@@ -62,24 +64,31 @@ class Deployment:
         max_drop: float | None,
         notify: Callable[[str], None],
         *,
+        notify_classes: Callable[[str], None] | None = None,
         origin: ModelOrigin = UNKNOWN,
         alone: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """folder: for the models served last; None: memory.  max_drop: None: every model is served, none measured.
 
+        notify_classes: of lines that say how many classes there are samples of; None: `notify`.
         origin: the app's model; models learnt from another one are forgotten.  alone: there is no state of the device
         beside them, which would tell from which weights they learnt.  clock: returns the time in seconds.
         """
         check_max_drop(max_drop)
         self._bench, self._max_drop, self._notify = bench, max_drop, notify
-        self._data, self._held_out = bench.data, held_out_of(bench) if max_drop is not None else None
+        self._notify_classes, self._told_of_classes = notify_classes or notify, False
+        self._data, self._held_out = bench.data, held_out_of(bench) if max_drop is not None else ()
         self._versions = Versions(folder, notify, origin, alone=alone)
         self._current = CurrentCopy(self._restored)
         self._changing = threading.Lock()
         self._begun = False
-        self._mark: Right | None = None
-        """Right answers of the best model served since the start, the last rollback or resume; None: not measured."""
+        self._marks: dict[str, Right] = {}
+        """By part: right answers of the best model served since the start, the last rollback or resume."""
+        self._joins = False
+        """Whether the model is still as the device joined with it."""
+        self._joining_of: LocalData | None = None
+        """The data on which the model that joined was measured last in this process."""
         self._candidate: JudgedModel | None = None
         self._catching_up = False
         """Whether the model began again below the served one: that it is worse is then no reason to pause."""
@@ -104,18 +113,8 @@ class Deployment:
         if self._clock() < self._pause_ends_s:
             return WORSE
         with self._changing:
-            self._mark, self._refused = None, 0
+            self._marks, self._refused = {}, 0
         return None
-
-    @property
-    def measures_joining(self) -> bool:
-        """Whether the model that joins is still to be measured; no round may have changed it yet."""
-        return self._begun and self._max_drop is not None and self._versions.index.joining is None
-
-    @property
-    def can_measure(self) -> bool:
-        """Whether there are enough held-out samples to say how good a model is."""
-        return held_out_of(self._bench) is not None
 
     def served(self) -> Served:
         """Return the model to predict with."""
@@ -133,12 +132,31 @@ class Deployment:
             self._versions.add(0, self._current.now().state_bytes())
             if not fresh:
                 self._versions.joined_with({})  # it has learned already: too late to measure
-        if self._max_drop is not None and self._held_out is None and not self._begun:
-            self._notify(
-                f"fewer than {LEAST_SAMPLES} held-out samples: every new model is served, and nobody can say whether "
-                "taking part has helped; give LocalData a validation part; a SampleStore gathers one"
+        if self._max_drop is not None and not self._held_out and not self._begun:
+            few, helped = (
+                f"fewer than {LEAST_SAMPLES} held-out samples",
+                "nobody can say whether taking part has helped",
             )
-        self._begun = True
+            self._notify(
+                f"{few} so far: until the SampleStore has gathered more, every new model is served, and {helped}"
+                if self._bench.capacity
+                else f"{few}: every new model is served, and {helped}; give LocalData a validation part"
+            )
+        self._begun, self._joins = True, fresh
+        self._tell_of_classes()
+
+    def _tell_of_classes(self) -> None:
+        """Tell the owner once that the guard sees some classes only."""
+        if self._told_of_classes or not self._held_out:
+            return
+        missing = missing_classes(compared_on(self._held_out), classes := self._bench.model.spec.classes)
+        if missing:
+            self._told_of_classes = True
+            self._notify_classes(
+                f"the guard compares models on held-out samples of {classes - missing} of the {classes} classes: on "
+                "the others predict() may become worse, and nobody says so; give LocalData or SampleStore a test part "
+                "of all classes"
+            )
 
     def _start_over(self) -> None:
         """Keep what was served with an earlier state, and measure the model that joins; forget the app's own model."""
@@ -157,9 +175,31 @@ class Deployment:
             f"after round {served.rounds_done}, until {until}{forget}"
         )
 
-    def joined_with(self, figures: Mapping[str, float]) -> None:
-        """Keep the figures of the model before it joined."""
-        self._versions.joined_with(figures)
+    def measure_joining(self) -> Generator[None, None, None]:
+        """Measure the model that joined, before training changes it, and again on other held-out samples.
+
+        Where data change, the app's own model is kept for that.  Pauses after each batch.
+        """
+        self._follow_data()
+        known, joins, self._joins = self._versions.index.joining, self._joins, False
+        measured = known is not None and not (known and self._bench.capacity and self._joining_of is not self._data)
+        if measured or not self._begun or not self._held_out:
+            return
+        logits = self._bench.logits if joins else self._own_model()
+        if logits is None:
+            return
+        found = {}
+        for part in self._held_out:
+            right = yield from right_on(logits, part)
+            found[part.metric] = float(right.mean())
+        self._versions.joined_with(found)
+        self._joining_of = self._data
+
+    def _own_model(self) -> Callable[[Floats], Floats] | None:
+        """Return the logits of the model as the app brought it, if it is kept."""
+        first = next((each for each in self._versions.index.versions if not each.rounds_done), None)
+        copy = serving_copy(self._bench.model)
+        return copy.logits if first is not None and self._loads(copy, first) else None
 
     def judge(self, rounds_done: int) -> Generator[None, None, str]:
         """Compare the model that a round has left with the served one; returns why it will not be served, or "".
@@ -169,26 +209,26 @@ class Deployment:
         self._candidate = None
         if not self._begun:
             return ""
-        right, fault = None, ""
         self._follow_data()
-        if self._held_out is not None and self._max_drop is not None:
-            mark = self._mark
-            if mark is None:
-                mark = self._mark = yield from right_on(self.served().logits, self._held_out)
-            right = yield from right_on(self._bench.logits, self._held_out)
-            if is_worse(mark, right, self._max_drop):
-                fault = (
-                    f"accuracy {right.mean():.1%} on {len(right)} held-out samples, that of the served model is "
-                    f"{mark.mean():.1%}"
-                )
-        self._candidate = JudgedModel(serving_copy(self._bench.model), rounds_done, right, fault)
+        rights, faults, marks = dict[str, Right](), list[str](), self._marks
+        for part in compared_on(self._held_out):
+            if part.name not in marks:
+                marks[part.name] = yield from right_on(self.served().logits, part)
+            mark, right = marks[part.name], (yield from right_on(self._bench.logits, part))
+            rights[part.name] = right
+            if self._max_drop is not None and is_worse(mark, right, self._max_drop):
+                found = f"accuracy {right.mean():.1%} on {part.words}"
+                faults.append(f"{found}, that of the served model is {mark.mean():.1%}")
+        fault = "; ".join(faults)
+        self._candidate = JudgedModel(serving_copy(self._bench.model), rounds_done, rights, fault)
         return fault
 
     def _follow_data(self) -> None:
         """Compare on the held-out samples of now, if the device's data have changed."""
         if self._max_drop is None or self._data is self._bench.data:
             return
-        self._data, self._held_out, self._mark = self._bench.data, held_out_of(self._bench), None
+        self._data, self._held_out, self._marks = self._bench.data, held_out_of(self._bench), {}
+        self._tell_of_classes()
 
     def drop(self) -> None:
         """Forget the model that was judged last: its round was undone."""
@@ -207,9 +247,11 @@ class Deployment:
             if self._versions.index.held:
                 return
             self._current.put(found.model)
-            self._versions.add(found.rounds_done, found.model.state_bytes())
-            if self._mark is None or (found.right is not None and found.right.mean() >= self._mark.mean()):
-                self._mark = found.right
+            keeps_own = self._max_drop is not None and bool(self._bench.capacity)
+            self._versions.add(found.rounds_done, found.model.state_bytes(), keeps_own=keeps_own)
+            for name, right in found.rights.items():
+                if name not in self._marks or right.mean() >= self._marks[name].mean():
+                    self._marks[name] = right
 
     def _refuse(self, found: JudgedModel) -> None:
         self._refused += not self._catching_up
@@ -232,7 +274,7 @@ class Deployment:
             copy.load_state(self._versions.state(version))
             self._current.put(copy)
             self._versions.return_to(version)
-            self._mark, self._refused = None, 0
+            self._marks, self._refused = {}, 0
         gone = "the newer one is deleted" if steps == 1 else f"the {steps} newer ones are deleted"
         self._notify(f"predict() uses the model after round {version.rounds_done} until agent.resume(); {gone}")
         return version.rounds_done
@@ -241,7 +283,7 @@ class Deployment:
         """Serve newer models again, compared with the served one."""
         with self._changing:
             self._versions.release()
-            self._mark, self._refused, self._pause_s = None, 0, 0.0
+            self._marks, self._refused, self._pause_s = {}, 0, 0.0
 
     def _restored(self) -> Served:
         """Return a copy of what was served last, else of the model as it is."""

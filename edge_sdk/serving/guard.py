@@ -1,8 +1,8 @@
-"""Whether a model is worse than the served one on the device's own held-out samples: pure functions."""
+"""Whether a model is worse than the served one on samples that it is not trained on: pure functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from math import comb
 
@@ -27,24 +27,41 @@ Right = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """The samples that models are compared on."""
+    """A part of the device's data that is not trained on."""
 
     name: str
-    """The part of LocalData that they are: validation, local_test or test."""
+    """The part of LocalData: validation, local_test or test."""
+    metric: str
+    """The name of the accuracy on it."""
     x: Floats  # (n, c, h, w), preprocessed
     y: Ints  # (n,)
 
+    @property
+    def words(self) -> str:
+        """The samples, in the words of a line for the owner."""
+        return f"{len(self.y)} held-out samples" + (" of all classes (test)" if self.name == "test" else " of its own")
 
-def held_out_of(bench: Workbench) -> HeldOut | None:
-    """Return the validation part, else the device's own test part, else `test`, as the owner gave it.
 
-    None where there are fewer than LEAST_SAMPLES.
-    """
+def held_out_of(bench: Workbench) -> tuple[HeldOut, ...]:
+    """Return the parts with at least LEAST_SAMPLES: the device's own, and last `test`, as the owner gave it."""
     names = {"validation_accuracy": "validation", "local_accuracy": "local_test"}
-    parts = [HeldOut(name, *bench.held_out[metric]) for metric, name in names.items() if metric in bench.held_out]
+    parts = [
+        HeldOut(name, metric, *bench.held_out[metric]) for metric, name in names.items() if metric in bench.held_out
+    ]
     if bench.test is not None and bench.data.test is not None:
-        parts.append(HeldOut("test", bench.test, bench.data.test.y))
-    return next((part for part in parts if len(part.y) >= LEAST_SAMPLES), None)
+        parts.append(HeldOut("test", "accuracy", bench.test, bench.data.test.y))
+    return tuple(part for part in parts if len(part.y) >= LEAST_SAMPLES)
+
+
+def compared_on(parts: Sequence[HeldOut]) -> tuple[HeldOut, ...]:
+    """Return the parts that models are compared on: the first of the device's own, and `test`."""
+    own = [part for part in parts if part.name != "test"]
+    return (*own[:1], *parts[len(own) :])
+
+
+def missing_classes(parts: Sequence[HeldOut], classes: int) -> int:
+    """Return of how many of the `classes` there is no sample in any part."""
+    return classes - len(np.unique(np.concatenate([part.y for part in parts])))
 
 
 def right_on(logits: Callable[[Floats], Floats], held: HeldOut) -> Generator[None, None, Right]:

@@ -10,6 +10,7 @@ from typing import Any
 
 from edge_sdk.at_rest.digests import checked_json, json_with_digest
 from edge_sdk.at_rest.files import replace_durably, write_synced
+from edge_sdk.at_rest.private import make_private_folder
 from edge_sdk.data import is_whole
 from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.errors import Damaged, StoreError, UsageError
@@ -88,12 +89,14 @@ class Versions:
             self.index = replace(self.index if same else Index(), origin=mine)
         self.index = replace(self.index, frozen=frozen)
 
-    def add(self, rounds_done: int, state: bytes) -> None:
-        """Keep a model as the served one, and forget the oldest beyond KEPT."""
+    def add(self, rounds_done: int, state: bytes, *, keeps_own: bool = False) -> None:
+        """Keep a model as the served one, and forget the oldest beyond KEPT.  keeps_own: but not the app's own."""
         number = self.index.versions[-1].number + 1 if self.index.versions else 0
         version = Version(number, rounds_done, hashlib.sha256(state).hexdigest())
         self._states[number] = state
-        self._keep(replace(self.index, versions=(*self.index.versions, version)[-KEPT:]))
+        *before, last = (*self.index.versions, version)[-KEPT:]
+        own = [each for each in self.index.versions[:1] if keeps_own and not each.rounds_done and each not in before]
+        self._keep(replace(self.index, versions=(*own, *before, last)))
 
     def back(self, steps: int) -> Version:
         """Return the version that was served `steps` before this one.  Raises UsageError if it is not kept."""
@@ -152,7 +155,8 @@ class Versions:
         if self.folder is None:
             return
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            make_private_folder(self.folder.parent)
+            make_private_folder(self.folder)
             for number, state in [*self._states.items()]:
                 write_synced(self._file(number), state)
                 del self._states[number]  # it can be read from now on

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from edge_sdk.at_rest.places import make_folder
-from edge_sdk.errors import RemoteProtocolError, TransportError, UsageError
+from edge_sdk.errors import TransportError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.claims import (
     CLAIMS_ROOT,
@@ -35,6 +35,7 @@ from edge_sdk.identity.folder import (
     crypto_sealing,
 )
 from edge_sdk.identity.signatures import Key, Role
+from edge_sdk.protocol.entry_guard import EntryGuard
 from edge_sdk.tools.waiting import checked_timeout_s
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 from edge_sdk.transport.mqtt.tls import OF_CLAIM, TlsFiles
@@ -51,7 +52,7 @@ def command(args: argparse.Namespace) -> int:
     folder = args.identity or Path(claim.device)
     if (folder / ABOUT).exists():
         raise UsageError(f"{folder} is an identity already; name another folder with --identity, or remove this one")
-    make_folder(folder, f"--identity {folder}")
+    make_folder(folder, f"--identity {folder}", private=True)
     key, tls_key = _own_keys(folder)
     sealing = _own_sealing_key(folder) if claim.sealing else b""
     request = EnrolmentRequest(key.public, crypto_certificates().new_request(tls_key, claim.device), sealing)
@@ -128,7 +129,7 @@ def _ask(transport: Transport, claim: Claim, request: bytes, timeout_s: float) -
 
     Raises UsageError if the lab or its broker refuses the claim, TransportError if nobody answers in time.
     """
-    end_s, again_s = time.monotonic() + timeout_s, 0.0
+    end_s, again_s, guard = time.monotonic() + timeout_s, 0.0, EntryGuard("enrolment")
     linked, fault = False, "it does not answer"
     while time.monotonic() < end_s:
         if linked and time.monotonic() >= again_s:
@@ -143,10 +144,11 @@ def _ask(transport: Transport, claim: Claim, request: bytes, timeout_s: float) -
                 raise UsageError(fault)
         elif isinstance(event, Incoming):
             event.acknowledge()
-            try:
+            with guard.message(event.topic):
                 return unpack_enrolment_answer(claim.secret, event.frame)
-            except RemoteProtocolError as error:
-                raise UsageError(f"the answer is not the lab's: {error}") from None
+    if guard.refused:
+        count = guard.refused.total()
+        raise TransportError(f"none of {count} answers was the lab's: is {claim.broker} its broker?")
     if linked:
         raise TransportError(f"the lab's desk did not answer within {timeout_s:g} s: is edge-sdk lab serve running?")
     raise TransportError(f"no broker within {timeout_s:g} s: {fault}")

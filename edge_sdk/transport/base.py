@@ -52,6 +52,8 @@ class SendRefused:
 
     topic: str
     reason: str
+    too_long: bool = False
+    """Whether it refuses them for their length, which no chunks can mend; `reason` says what to change."""
 
 
 @dataclass(frozen=True, slots=True)

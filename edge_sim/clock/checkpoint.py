@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import shutil
+import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from coordinator.ledger import Ledger
 from edge_sdk.at_rest.digests import checked_json, json_with_digest
 from edge_sdk.at_rest.files import replace_durably, sync_folder
+from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign, read_foreign
+from edge_sdk.at_rest.private import make_private_folder
 from edge_sdk.device.store import MemoryStore, SqliteStore, Store
-from edge_sdk.errors import Damaged, StoreError, UsageError
+from edge_sdk.errors import Damaged, RemoteProtocolError, StoreError, UsageError
 
 EVERY_S = 30.0
 """Real seconds between two checkpoints."""
@@ -47,7 +51,7 @@ class Checkpoints:
         fresh, old = self._folder.with_name("checkpoint.new"), self._folder.with_name("checkpoint.old")
         shutil.rmtree(fresh, ignore_errors=True)
         try:
-            fresh.mkdir(parents=True)
+            make_private_folder(fresh)
             ledger.copy_to(fresh / "ledger.db")
             replace_durably(fresh / _STATE, json_with_digest(state))
             copy_stores(fresh)
@@ -86,28 +90,47 @@ def how_to_go_on(checkpoints: Checkpoints | None) -> str:
 
 
 def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
-    for path in folder.glob("*.db"):
-        if path.stat().st_size == 0:
-            raise Damaged(path, "it is empty")
-    ledger = Ledger(None, folder / "ledger.db")
+    paths = sorted(folder.glob("*.db"))
+    for path in paths:
+        with _reading(path), open_foreign(path, sys.maxsize) as file:  # SQLite would wait for a pipe
+            if not file.read(1):
+                raise Damaged(path, "it is empty")
+    with _reading(folder / "ledger.db"):
+        ledger = Ledger(None, folder / "ledger.db")
     stores: dict[str, Store] = {}
-    for path in sorted(folder.glob("*.db")):
+    for path in paths:
         if path.stem != "ledger":
-            stores[path.stem] = memory = MemoryStore()
-            disk = SqliteStore(path)
-            _fill(memory, disk)
-            disk.close()
+            with _reading(path), closing(SqliteStore(path)) as disk:
+                stores[path.stem] = memory = MemoryStore()
+                _fill(memory, disk)
     missing = sorted(ledger.enrolled().keys() - stores.keys())
     if missing:
         raise UsageError(
             f"{folder}: keeps no state of {missing[0]}: the run was begun over a broker, go on with one (--broker)"
         )
     path = folder / _STATE
+    with _reading(path):
+        state = checked_json(path, read_foreign(path), is_old=_is_old)
+        if not _is_old(state):
+            raise ValueError("its values do not fit")
+        check_fields(state, _VALUES)
+    return ledger, stores, state
+
+
+_VALUES: Mapping[str, Any] = {
+    "now_s": float,
+    "begun_s": float | None,
+    **dict.fromkeys(("hardware", "open", "resumed"), Mapping[str, Any]),
+}
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Turn what a file raises that does not decode into Damaged."""
     try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise Damaged(path, error.strerror or str(error)) from error
-    return ledger, stores, checked_json(path, content, is_old=_is_old)
+        yield
+    except (RemoteProtocolError, *UNREADABLE) as error:
+        raise Damaged(path, getattr(error, "strerror", None) or str(error) or type(error).__name__) from error
 
 
 def _is_old(plain: Any) -> bool:

@@ -115,7 +115,7 @@ class DeviceFaults:
         self._causes: set[str] = set()
         """What keeps the device off at present."""
         self._attempts: Counter[tuple[int, int]] = Counter()
-        """How often each (round, exchange) was computed."""
+        """How often each (round, exchange) of the newest rounds was computed."""
         self.slowed = 1.0
         """The factor on the computing time of the exchange that was computed last."""
         self.why_off = ""
@@ -149,6 +149,8 @@ class DeviceFaults:
             if dropped < self._conditions.dropout:
                 lost_at_s = self._clock.now_s + when * took_s
                 self._clock.at(lost_at_s, lambda: self._cut("drop-out", self._conditions.dropout_s))
+        if place not in self._attempts:  # a round begins again from its start at most, never from an earlier one
+            self._attempts = Counter({at: count for at, count in self._attempts.items() if at[0] >= place[0] - 1})
         self._attempts[place] += 1
         self.schedule_battery_check()
 

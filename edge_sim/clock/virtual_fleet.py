@@ -51,6 +51,9 @@ from edge_sim.fleet.hardware import DeviceCost
 class VirtualFleet:
     """A run in virtual time."""
 
+    peak_bytes = 0
+    """Resident memory of other processes: none hold devices here."""
+
     def __init__(
         self,
         fleet: Fleet,
@@ -82,7 +85,7 @@ class VirtualFleet:
         self.hub = Hub(self.clock, faults, faults_seed)
         self._checkpoints = checkpoints
         self._engine = engine or ExactEngine()
-        self._queue = ComputationQueue(self._engine, (observer or RunObserver()).noted)
+        self._queue = ComputationQueue(self._engine)
         self.devices: tuple[VirtualDevice, ...] = ()
         numbers = {each.kit.id: each.kit.number for each in fleet.devices}
         self._whole_fleet = WholeFleet(lambda: self.server, numbers, self._measure)
@@ -209,12 +212,7 @@ class VirtualFleet:
     @property
     def untraced(self) -> Untraced:
         """The models that trained without a trace."""
-        return self._group.untraced() | self._engine.untraced
-
-    @property
-    def peak_bytes(self) -> int:
-        """Largest resident memory of the engine's own processes, in bytes; known once this is closed."""
-        return self._engine.peak_bytes
+        return self._group.untraced()
 
     def close(self) -> None:
         """Close the engine and the server."""
@@ -479,7 +477,7 @@ class VirtualDevice:
         """Begin the work at once, and finish it at the time at which the board would."""
         self._computed = self.agent.begun
         agent, before, place = self.agent, replace(self.agent.meter), self.clock.place()
-        self._queue.add(Computation(agent, before, lambda: self._computed_all(agent, before, place)))
+        self._queue.add(Computation(agent, lambda: self._computed_all(agent, before, place)))
 
     def _computed_all(self, agent: Agent, before: Meter, place: int) -> None:
         """Finish a computation.

@@ -15,7 +15,7 @@ from edge_sdk.protocol.schema import Count, Integer, Items, Real, Text
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import PAPER
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.config import model_rules
+from edge_sim.config import model_rules, run_keys
 from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.config.scenario import ScenarioTable
 
@@ -27,6 +27,9 @@ SampleCount = Annotated[int, Integer(1, 10**9)]
 """A number of samples."""
 CPU = "cpu"
 """The torch device that every machine has."""
+AUTO = "auto"
+Auto = Annotated[str, Text(4, AUTO)]
+MOST_PROCESSES = 256
 
 
 _Numbers = Annotated[tuple[Annotated[float, Real(-1e9, 1e9)], ...], Items(1, 4)]
@@ -79,6 +82,9 @@ class DataTable:
     image_size: tuple[Side, ...] | None = None
     """Height and width to which pictures of a folder or of the Hub are resized when they are read, needed where sizes
     differ; of leaf the shape of its flat samples."""
+    layout: Annotated[str, Text(4, "NCHW|NHWC")] | None = None
+    """Order of the axes of pictures (npz, leaf, numbers of hugging-face): NCHW, channels first, or NHWC; default: the
+    one that their sizes tell."""
     train_samples: SampleCount | None = None
     """Number of training samples to keep, each class in proportion; default: all."""
     test_samples: SampleCount | None = None
@@ -177,32 +183,38 @@ class RunTable:
     standalone: Annotated[str, Text(16, "matched|every-round|off")] = "matched"
     """Also train every device alone, as a comparison: `matched`, or true: in the rounds in which `participants` draws
     it, with the same private steps; `every-round`: in all rounds; `off`, or false: not at all."""
-    processes: Annotated[int, Integer(1, 64)] = 2
-    """Number of processes that the torch devices share over a real broker; each other device has its own process."""
-    engine: Annotated[str, Text(16, "exact|cohort|workers|shards|ray|auto")] = "exact"
-    """What devices compute on in memory: one by one; stacked; in worker processes; whole devices in processes; on Ray;
-    or whichever of this machine's a calibration finds fastest.  See docs/how-to/speed.md and scale-out.md."""
-    workers: Annotated[int, Integer(0, 256)] = 0
-    """Number of worker processes, or of shards with the one in the coordinator's process; 0: one per core of this
-    machine; on Ray one per core of the cluster, or 2 locally."""
+    processes: Annotated[int, Integer(1, MOST_PROCESSES)] | Auto | None = None
+    """Number of processes that hold the devices in memory, the coordinator's own among them: 1, the default; more;
+    or auto: as many as this machine or the cluster has cores, if that is quicker.  See docs/how-to/speed.md."""
+    stack: bool | Auto = False
+    """Whether devices with equal nets are computed as one stack; auto: if a calibration finds it quicker."""
     stacked: tuple[str, ...] | None = None
-    """Models, by the name that they have in reports, that cohort, workers and shards stack; default: for cohort every
-    one that can be, for workers and shards none."""
-    ray_address: Annotated[str, Text(256)] | None = None
-    """Address of the Ray cluster: HOST:PORT or auto; default: RAY_ADDRESS from the environment, else a local Ray."""
+    """The models that are stacked, by the name that they have in reports; default: all that can be."""
+    cluster: Annotated[str, Text(256)] | None = None
+    """The Ray that the processes are started on: ray://HOST:PORT, HOST:PORT, auto, or local for a Ray of the run's own;
+    default: processes of this machine.  See docs/how-to/scale-out.md."""
     ray_fold: bool = False
-    """Also sum uploads on Ray, as partial aggregates."""
+    """Whether uploads are also added up on the cluster, as partial aggregates."""
+    broker_processes: Annotated[int, Integer(1, 64)] = 2
+    """Number of processes that the torch devices share over a real broker; each other device has its own process."""
     memory_bytes: Annotated[int, Integer(1, 2**50)] | None = None
-    """Size above which the weights of the models are kept in a file on disk; default: always in memory."""
+    """Size above which weights and moments of the models are kept in a file on disk; default: always in memory."""
     device: Annotated[str, Text(16, "cpu|cuda:[0-9]{1,3}")] = CPU
     """Where torch models compute: cpu, or cuda:N for a GPU."""
 
+    @property
+    def one_process(self) -> bool:
+        """Whether this process holds all devices."""
+        return self.processes == 1 or (self.processes is None and self.cluster is None)
+
     def check(self, where: str) -> None:
-        """Raise UsageError for settings that cannot be combined with a GPU."""
-        if self.device != CPU and self.engine in ("workers", "shards", "ray"):
+        """Raise UsageError for settings that cannot be combined."""
+        if self.cluster is not None and self.processes == 1:
+            raise UsageError(f'{where}.processes: 1 leaves nothing to a cluster; give 2 or more, or "{AUTO}"')
+        if self.device != CPU and not (self.one_process or (self.processes == AUTO and self.cluster is None)):
             raise UsageError(
-                f'{where}.engine: "{self.engine}" computes in processes without a GPU, and the device is '
-                f'{self.device}; use "cohort", which stacks devices there'
+                f"{where}.processes: a GPU belongs to one process, and the device is {self.device}; leave processes "
+                "out, and stack = true computes many devices there at once"
             )
         if self.device != CPU and self.memory_bytes is not None:
             raise UsageError(f"{where}.memory_bytes: weights lie on {self.device}, never in a file; leave it out")
@@ -219,6 +231,8 @@ class Config(Settings):
     faults_seed: int
     scenario: ScenarioTable
     run: RunTable
+    remarks: tuple[str, ...] = ()
+    """Lines for the user about keys that are read, but have a newer form."""
 
     @property
     def tables(self) -> dict[str, Any]:
@@ -278,6 +292,7 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
     scenario.check(f"{file}: scenario")
     faults = asdict(read_section(FaultsTable, tables.get("faults", {}), "faults", file))
     seed = faults.pop("seed")
+    run, remarks = run_keys.current(tables.get("run", {}), f"{file}: run.")
     return Config(
         file=file,
         federation=replace(federation, start=federation.start or "equal"),
@@ -292,7 +307,8 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         faults=Faults(**faults),
         faults_seed=seed,
         scenario=scenario,
-        run=_run(tables.get("run", {}), file),
+        run=read_run_table(run, file),
+        remarks=remarks,
     )
 
 
@@ -332,7 +348,8 @@ def _data(plain: Any, file: Path) -> DataTable:
     return replace(table, path=_absolute(table.path, file), root=_absolute(table.root, file))
 
 
-def _run(plain: Any, file: Path) -> RunTable:
+def read_run_table(plain: Any, file: Path) -> RunTable:
+    """Read a table [run] in today's keys.  Raises UsageError."""
     if isinstance(plain, Mapping) and isinstance(plain.get("standalone"), bool):
         plain = {**plain, "standalone": "matched" if plain["standalone"] else "off"}
     table = read_section(RunTable, plain, "run", file)

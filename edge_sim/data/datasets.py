@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from edge_sdk.arrays import Ints
 from edge_sdk.class_names import empty_classes, listed, name_of
 from edge_sdk.data import Augment, Samples
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config.settings import Config, DataTable
 from edge_sim.data.draw import draw_equally, draw_evenly
@@ -54,6 +55,8 @@ class Dataset:
     sha256: str
     seed: int
     """The seed of all draws made here."""
+    taken: str = ""
+    """A line on how the source's samples were taken; empty: there is nothing to say."""
 
     @property
     def public_taken(self) -> str:
@@ -65,12 +68,15 @@ class Dataset:
 
     @property
     def remark(self) -> str:
-        """Return a warning of classes that nobody holds, or of inputs far from unit scale; empty: none."""
+        """Return how samples were taken, and warnings of classes that nobody holds and of inputs far from unit scale.
+
+        Empty where all is as usual.
+        """
         unheld = np.setdiff1d(self.test.y, self.private.y)
-        if len(unheld):
-            names = listed([name_of(int(label), self.class_names) for label in unheld])
-            return f"no device has a training sample of class {names}, which the test measures"
-        return "" if self.scaling.mean else far_from_unit_scale(self.private.x, self.scale)
+        names = listed([name_of(int(label), self.class_names) for label in unheld])
+        lacks = f"no device has a training sample of class {names}, which the test measures" if len(unheld) else ""
+        far = "" if self.scaling.mean else far_from_unit_scale(self.private.x, self.scale)
+        return "; ".join(filter(None, (self.taken, lacks, far)))
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
@@ -118,9 +124,9 @@ def load_dataset(
     tested = balanced[
         _some(whole.test.y[balanced], table.test_samples, np.random.default_rng([seed, 7]), "test_samples")
     ]
-    x, y = whole.train.x[kept], whole.train.y[kept]
+    train, test = whole.train.at(kept), whole.test.at(tested)
+    x, y = train.x, train.y
     public = public_count(table.public, len(y))
-    test = Samples(whole.test.x[tested], whole.test.y[tested])
     if not public < len(y):
         raise UsageError(
             f"data.public: expected fewer than the {len(y)} training samples, found {public}; "
@@ -134,11 +140,11 @@ def load_dataset(
     scale = whole.scale if table.scale is None else table.scale
     return Dataset(
         name=whole.name,
-        private=Samples(x[rest], y[rest]),
+        private=train.at(rest),
         rows=kept[rest],
         source_samples=len(whole.train),
         users=whole.users[kept][rest] if whole.users is not None else None,
-        public=PublicSet(x[chosen]) if public else None,
+        public=PublicSet(x[chosen], CHANNELS_LAST) if public else None,
         public_labels=y[chosen] if public else None,
         test=test,
         classes=classes or found,
@@ -148,6 +154,7 @@ def load_dataset(
         augment=augment,
         sha256=_sha256(x, y, test.x, test.y),
         seed=seed,
+        taken=whole.remark,
     )
 
 
@@ -157,17 +164,18 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
         return digits.read_digits(table.test_fraction, seed)
     if table.source == "drawn-digits":
         return drawn_digits.read_drawn_digits(table.test_fraction, seed)
+    layout = cast("PictureLayout | None", table.layout)  # its pattern allows no other
     if table.source == "npz":
-        return npz.read_npz(folder / (table.path or ""))
+        return npz.read_npz(folder / (table.path or ""), layout)
     if table.source == "folder":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
         return pictures.read_folder(folder / (table.path or ""), size, table.test_fraction, seed)
     if table.source == "leaf":
         shape = (table.image_size[0], table.image_size[1]) if table.image_size else None
-        return leaf.read_leaf(folder / (table.path or ""), shape)
+        return leaf.read_leaf(folder / (table.path or ""), shape, layout)
     if table.source == "hugging-face":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
-        columns = hub.Columns(table.label_column, table.user_column)
+        columns = hub.Columns(table.label_column, table.user_column, layout)
         return hub.read_hub(table.dataset or "", table.subset, columns, size, hold_out=(table.test_fraction, seed))
     from edge_sim.data.sources import torch_sources
 
@@ -184,7 +192,7 @@ def _in_order(whole: SourceData, names: tuple[str, ...]) -> SourceData:
     if strange := [name for name in own if name not in names]:
         raise UsageError(f"federation.class_names: lacks {strange[0]!r}, a class of {whole.name}")
     places = np.array([names.index(name) for name in own])
-    train, test = (Samples(part.x, places[part.y]) for part in (whole.train, whole.test))
+    train, test = (Samples(part.x, places[part.y], layout=CHANNELS_LAST) for part in (whole.train, whole.test))
     return replace(whole, train=train, test=test, class_names=names)
 
 

@@ -7,20 +7,17 @@ virtual clock, and models by the rounding of floats at most.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.errors import RunFailed
 from edge_sdk.methods import brought_code
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.engines.same_models import KnownLogits
-from edge_sim.engines.untraced import NONE, Untraced
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,29 +32,11 @@ class DeviceRequest:
 
 
 DeviceAnswer: TypeAlias = Any
-"""The result of a request; or an exception, which is raised where the device waits; or LOST."""
-
-
-class LostAnswer:
-    """Stands for an answer that will not come: the process that computed it has ended.
-
-    The state of the device's model is unknown then.
-    """
-
-
-LOST = LostAnswer()
+"""The result of a request; or an exception, which is raised where the device waits."""
 
 
 class Engine(Protocol):
     """Computes the requests of devices."""
-
-    @property
-    def peak_bytes(self) -> int:
-        """Largest resident memory of the engine's own processes, in bytes; known once the engine is closed."""
-
-    @property
-    def untraced(self) -> Untraced:
-        """The models that the engine's own processes have trained without a trace."""
 
     def attach(self, number: int, bench: Workbench) -> None:
         """Register a device that is switched on, perhaps again, before its first request."""
@@ -65,40 +44,14 @@ class Engine(Protocol):
     def ready(self) -> None:
         """Prepare for requests: all devices of the run are attached, and none has begun to learn."""
 
-    def begin(self, asked: DeviceRequest) -> None:
-        """Accept a request.  The device makes no other one before `collect` returns the answer."""
-
-    def collect(self) -> list[tuple[DeviceRequest, DeviceAnswer]]:
-        """Wait for some answers, and return them in any order; an empty list: no request is unanswered."""
-
-    def close(self) -> None:
-        """Release processes and memory."""
-
-
-class BatchEngine(ABC):
-    """An engine that computes all accepted requests in one batch, as soon as an answer is wanted."""
-
-    peak_bytes = 0
-    untraced = NONE
-
-    def __init__(self) -> None:
-        self._begun: list[DeviceRequest] = []
-
-    def begin(self, asked: DeviceRequest) -> None:
-        """Implement Engine."""
-        self._begun.append(asked)
-
-    def collect(self) -> list[tuple[DeviceRequest, DeviceAnswer]]:
-        """Implement Engine."""
-        begun, self._begun = self._begun, []
-        return list(zip(begun, self.serve(begun), strict=True)) if begun else []
-
-    @abstractmethod
     def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
         """Return one answer for each request, in their order; each device has at most one request."""
 
+    def close(self) -> None:
+        """Release threads and memory."""
 
-class ExactEngine(BatchEngine):
+
+class ExactEngine:
     """Computes in this process, one request after the other."""
 
     def attach(self, number: int, bench: Workbench) -> None:
@@ -111,7 +64,7 @@ class ExactEngine(BatchEngine):
         """Implement Engine."""
 
     def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
-        """Implement BatchEngine."""
+        """Implement Engine."""
         known = KnownLogits()
         return [serve_alone(each, known) for each in asked]
 
@@ -170,6 +123,4 @@ def ask(
     answer = yield DeviceRequest(bench.of(request), request, job, brought)
     if isinstance(answer, Exception):
         raise answer
-    if answer is LOST:
-        raise RunFailed("a lost computation was not begun anew")
     return answer

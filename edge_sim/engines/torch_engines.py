@@ -14,11 +14,10 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.methods.requests import Fit
 from edge_sdk.models.optim import moment_count
 from edge_sdk.objectives import CrossEntropy, optim_of
+from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.config.settings import CPU, RunTable
-from edge_sim.engines.base import BatchEngine, DeviceRequest, ExactEngine, job_at
+from edge_sim.engines.base import DeviceRequest, Engine, ExactEngine, job_at
 from edge_sim.engines.model_timing import ModelTiming
-from edge_sim.engines.remote.engine import RemoteEngine
-from edge_sim.engines.remote.torch_process_pool import ProcessPool
 from edge_sim.engines.stack.torch_cohort import CohortEngine
 from edge_sim.engines.stack.torch_dense_stack import DenseStacking
 from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
@@ -32,31 +31,26 @@ _A_FEW = 10
 """Number of devices that are timed one by one."""
 
 
-def cohort(table: RunTable, fleet: Fleet) -> CohortEngine:
-    """Return the engine that stacks in this process; on a GPU it computes one stack after the other."""
-    names = None if table.stacked is None else frozenset(table.stacked)
-    threads = (table.workers or os.cpu_count() or 1) if table.device == CPU else 1
-    return CohortEngine(names, parameter_rows(table, fleet), threads, stacking(table))
+def stacking_engine(table: RunTable, spec: FederationSpec, *, threads: int | None = None) -> CohortEngine:
+    """Return the engine that stacks in this process.
+
+    threads: that compute large stacks; default: one per core, and one on a GPU, which computes stacks one by one.
+    """
+    names = (None if table.stacked is None else frozenset(table.stacked)) if table.stack else frozenset[str]()
+    on_cores = (threads or os.cpu_count() or 1) if table.device == CPU and table.stack else 1
+    return CohortEngine(names, _rows(table, spec), on_cores, _stacking(table))
 
 
-def stacking(table: RunTable) -> Stacking:
+def _stacking(table: RunTable) -> Stacking:
     """Return how stacks are built: on a GPU of any nets, on a CPU of dense nets, as convolutions were slower there."""
     return DenseStacking() if table.device == CPU else VmapStacking()
 
 
-def workers(table: RunTable, fleet: Fleet) -> RemoteEngine:
-    """Return the engine of worker processes; weights above the table's cap lie on disk."""
-    count, stacked = table.workers or os.cpu_count() or 1, frozenset(table.stacked or ())
-    pool = ProcessPool(fleet, min(count, len(fleet.devices)), parameter_rows(table, fleet), stacked)
-    return RemoteEngine(pool, stacked)
-
-
-def parameter_rows(table: RunTable, fleet: Fleet) -> ParameterRows:
+def _rows(table: RunTable, spec: FederationSpec) -> ParameterRows:
     """Return memory for weights and the moments of the federation's optimiser; above the table's cap it is on disk."""
-    optim = optim_of(fleet.federation.spec, 0)
     spill = None if table.memory_bytes is None else Path(tempfile.gettempdir())
     device = None if table.device == CPU else torch.device(table.device)
-    return ParameterRows(moment_count(optim), spill, table.memory_bytes or 0, device)
+    return ParameterRows(moment_count(optim_of(spec, 0)), spill, table.memory_bytes or 0, device)
 
 
 def calibrated(table: RunTable, fleet: Fleet) -> list[ModelTiming]:
@@ -67,7 +61,7 @@ def calibrated(table: RunTable, fleet: Fleet) -> list[ModelTiming]:
         if device.kit.needs_torch:
             kit = device.kit
             kinds.setdefault((kit.family, kit.size, kit.feature_dim), []).append(device)
-    return [_measured(fleet, devices, stacking(table)) for devices in kinds.values()]
+    return [_measured(fleet, devices, _stacking(table)) for devices in kinds.values()]
 
 
 def _measured(fleet: Fleet, devices: Sequence[Device], way: Stacking) -> ModelTiming:
@@ -91,7 +85,7 @@ def _fit(fleet: Fleet, device: Device, bench: Workbench) -> DeviceRequest:
     return DeviceRequest(bench, Fit(source=source, objective=(CrossEntropy(),), optim=job.optim), job)
 
 
-def _best_ms(engine: BatchEngine, asked: Sequence[DeviceRequest]) -> float:
+def _best_ms(engine: Engine, asked: Sequence[DeviceRequest]) -> float:
     return min(_timed_s(lambda: engine.serve(asked)) for _ in range(_REPEATS)) * 1000
 
 

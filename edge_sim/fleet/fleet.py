@@ -17,9 +17,11 @@ from coordinator.config import Federation, names_fit
 from coordinator.config import federation as read_federation
 from coordinator.serving.equipment import Equipment
 from edge_sdk.arrays import Ints
+from edge_sdk.at_rest.private import make_private_folder, write_private
 from edge_sdk.boards.profiles import load_board, load_link
 from edge_sdk.data import Augment, LocalData, Preprocess, Samples
 from edge_sdk.errors import EdgeError, UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST
 from edge_sdk.loading import error_text
 from edge_sdk.methods.registry import METHODS, method_of
 from edge_sdk.models.base import Model
@@ -139,7 +141,7 @@ class Device:
 
     def write(self, folder: Path) -> None:
         """Write everything that a device process needs into a folder."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         arrays: dict[str, Any] = {}
         for part in PARTS:
             samples: Samples | None = getattr(self.data, part)
@@ -147,7 +149,8 @@ class Device:
                 arrays |= {f"x_{part}": samples.x, f"y_{part}": samples.y}
         if self.public is not None:
             arrays |= {"public": self.public.samples}
-        np.savez(folder / "data.npz", **arrays)
+        with write_private(folder / "data.npz") as file:
+            np.savez(file, **arrays)
         plain = {"kit": asdict(self.kit), "augment": self.data.augment and asdict(self.data.augment)}
         (folder / "kit.json").write_text(json.dumps(plain), encoding="utf-8")
 
@@ -162,9 +165,9 @@ def read_device(folder: Path) -> Device:
     augment = Augment(**plain["augment"]) if plain["augment"] else None
     with np.load(folder / "data.npz", allow_pickle=False) as arrays:
         parts = [part for part in PARTS if f"x_{part}" in arrays.files]
-        held = {part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"]) for part in parts}
+        held = {part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"], layout=CHANNELS_LAST) for part in parts}
         data = LocalData(train=held.pop("train"), augment=augment, **held)
-        public = PublicSet(arrays["public"]) if "public" in arrays.files else None
+        public = PublicSet(arrays["public"], CHANNELS_LAST) if "public" in arrays.files else None
     return Device(kit=kit, data=data, public=public)
 
 
@@ -307,9 +310,9 @@ def sample_division(config: Config, dataset: Dataset) -> list[Ints]:
 
 def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> LocalData:
     """Return the samples of one device, divided as data.split says."""
-    own = Samples(dataset.private.x[part], dataset.private.y[part])
+    own = dataset.private.at(part)
     cuts = cut(own.y, config.data.split, np.random.default_rng([dataset.seed, 5, number]))
-    train, validation, local_test = (Samples(own.x[each], own.y[each]) for each in cuts)
+    train, validation, local_test = (own.at(each) for each in cuts)
     return LocalData(
         train=train,
         test=dataset.test,

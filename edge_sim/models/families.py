@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import inspect
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -125,7 +126,8 @@ def build_model(
     The onnx families read `extractor_path`; without one, onnx-random makes its filters from the seed and onnx-kmeans
     from the raw public samples (n, ...).  MODULE:FACTORY calls FACTORY(classes, input_shape, seed), which returns a
     Model and its own preprocessing in the model's spec; input_shape is then that of the raw samples, (c, h, w).  A
-    factory that takes `preprocess`, too, is given the run's, and the shape that it makes.
+    factory that takes `preprocess`, too, is given the run's, and the shape that it makes.  Or it returns a torch net,
+    which is made for the run's preprocessing and shape.
 
     Raises UsageError for an unknown name or a missing file, MissingExtra where the runtime is not installed.
     """
@@ -201,8 +203,28 @@ def _own(
     offered: dict[str, Any] = {"preprocess": preprocess, "head": head, "device": device}
     taken = {key: offered[key] for key in inspect.signature(factory).parameters if key in offered}
     shape = _input_shape(taken.get("preprocess", Preprocess()), raw_shape)
+    run_shape = _input_shape(preprocess, raw_shape)
+
+    def make(shape: InputShape) -> Any:
+        return factory(classes, shape, seed, **taken)
+
     try:
-        model = factory(classes, shape, seed, **taken)
+        model: Any = make(shape) if "torch" not in sys.modules else None
+        if "torch" in sys.modules and not hasattr(model, "spec"):  # else no net of torch came out
+            from edge_sim.models.torch_given import made_with_torch  # torch is loaded already
+
+            model = made_with_torch(
+                make,
+                shape,
+                run_shape,
+                classes,
+                seed,
+                preprocess=preprocess,
+                head=head,
+                device=device,
+                takes_device="device" in taken,
+                name=name.partition(":")[2],
+            )
     except ModelError as error:
         raise UsageError(str(error)) from error
     except EdgeError:
@@ -212,14 +234,10 @@ def _own(
         raise UsageError(f"model {name}: it failed when called with ({classes}, {shape}, {seed}): {told}") from error
     spec = getattr(model, "spec", None)
     if not isinstance(spec, ModelSpec):
-        raise UsageError(
-            f"{name} gave {type(model).__name__}, expected a Model: return one, as edge_sdk.TorchModel(net, {classes})"
-        )
+        raise UsageError(f"{name} gave {type(model).__name__}, expected a Model or a torch.nn.Module")
     if spec.classes != classes:
         raise UsageError(f"{name} gave a {type(model).__name__} for {spec.classes} classes, expected {classes}")
     built: Model = model
-    if device != "cpu" and built.spec.runtime == "torch" and "device" not in taken:
-        raise UsageError(f"{name} does not take `device`, so its models cannot be on {device}; add it, for TorchModel")
     return built
 
 

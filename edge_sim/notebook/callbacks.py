@@ -19,8 +19,9 @@ class RoundNews:
     part: str
     """Empty for the federation; `alone` while the devices train alone for the comparison."""
     accuracy: Mapping[str, float]
-    """The newest accuracies by device id, and in `measured` the number of rounds after which they were measured."""
+    """The newest accuracy of each device that was measured so far, by device id."""
     measured: int
+    """The number of rounds after which the newest of them was measured."""
     result: RoundResult
     """The round's bytes, seconds, joules and contributors; its accuracies may come later and are not in it."""
 
@@ -62,5 +63,5 @@ class CallbackObserver(RunObserver):
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
         """Call `on_round`."""
         if self._on_round is not None:
-            measured, accuracy = record.newest_accuracies()
-            self._on_round(RoundNews(result.round, of, self._part, dict(accuracy), measured, result))
+            measured, accuracy = max(record.accuracy, default=0), record.newest_of_each()
+            self._on_round(RoundNews(result.round, of, self._part, accuracy, measured, result))

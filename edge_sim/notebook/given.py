@@ -2,7 +2,7 @@
 
 A model is a function FACTORY(classes, input_shape, seed) that returns a torch.nn.Module or a Model; input_shape is
 (channels, height, width).  Data are arrays (x_train, y_train, x_test, y_test), a mapping of these names, or a pair of
-torch data sets.
+torch data sets; tensors, lists, and frames of pandas are as good as arrays.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import numpy as np
 
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.places import make_folder
-from edge_sdk.class_names import class_ids
 from edge_sdk.data import Preprocess, Samples
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, given_array
 from edge_sdk.samples.readers import samples_from_torch
-from edge_sim.data.sources.npz import NAMES, NEEDED, USERS
+from edge_sim.data.sources.npz import NAMES, NEEDED, USERS, of_arrays
 from edge_sim.models.model_types import HeadKind, InputShape
 from edge_sim.notebook.function_digest import function_digest
 
@@ -85,80 +85,77 @@ def _give(name: str, make: Callable[..., Any]) -> None:
     """Let a name in our module stand for a function."""
 
     def factory(  # noqa: PLR0917  # build_model passes them by name
-        classes: int, input_shape: InputShape, seed: int, preprocess: Preprocess, head: HeadKind, device: str
+        classes: int,
+        input_shape: InputShape,
+        seed: int,
+        preprocess: Preprocess,  # noqa: ARG001  # to be given the shape that it makes
+        head: HeadKind,  # noqa: ARG001  # for the function makes what it makes
+        device: str,  # noqa: ARG001  # likewise
     ) -> Any:
-        if "torch" not in sys.modules:  # then no net of torch can come out
-            return make(classes, input_shape, seed)
-        from edge_sim.notebook.torch_given import made_with_torch  # torch is loaded already
-
-        return made_with_torch(
-            make, classes, input_shape, seed, preprocess=preprocess, head=head, device=device, name=name
-        )
+        return make(classes, input_shape, seed)
 
     setattr(sys.modules.setdefault(HOME, ModuleType(HOME)), name, factory)
 
 
-def write_data(data: GivenData, path: Path) -> None:
-    """Write data as the npz file that settings name.
+def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> PictureLayout | None:
+    """Write data as the npz file that settings name, and return the layout of its pictures; None: the sizes tell it.
 
-    Raises UsageError where they are none of the known kinds, and where the file holds other data: those of runs that
-    are kept beside it.
+    layout: that of the given ones, or None.  Raises UsageError where they are none of the known kinds, and where the
+    file holds other data: those of runs that are kept beside it.
     """
     if not isinstance(data, (Mapping, Sequence)):
         raise UsageError(f"data: expected {_EXPECTED}; found {type(data).__name__}")
     names: Any = ()
     if not isinstance(data, Mapping) and len(data) == 2:
-        (x_train, y_train, names), (x_test, y_test, others) = (_samples(part) for part in data)
-        if names != others:  # each part has its own ids: the words tell which classes are the same
-            y_train, y_test = _words(y_train, names), _words(y_test, others)
-            names = ()
-        data = (x_train, y_train, x_test, y_test)
+        if not all(_is_pair(part) for part in data):
+            parts = [_read(part, layout) for part in data]
+            if {*parts[1].class_names} <= {*parts[0].class_names} and parts[1].class_names:
+                names = parts[0].class_names
+            data, layout = [(part.x, _words(part)) for part in parts], CHANNELS_LAST
+        data = [values for part in data for values in part]
     if not isinstance(data, Mapping):
         if len(data) != len(NEEDED):
             raise UsageError(f"data: expected {_EXPECTED}")
         data = dict(zip(NEEDED, data, strict=True))
-    data = _with_names(data, names)
+    if names:
+        data = {**data, NAMES: names}
     strange = sorted(set(data) - {*NEEDED, USERS, NAMES})
     missing = [name for name in NEEDED if name not in data]
     if strange or missing:
         raise UsageError(
             f"data: expected {', '.join(NEEDED)} and perhaps {USERS} and {NAMES}; {(strange or missing)[0]} is not so"
         )
+    arrays = {name: values if name in LABELS else given_array(values, f"data: {name}") for name, values in data.items()}
+    found = of_arrays(arrays, "data", path.stem, layout)  # raises here, where arrays have the names that they came with
+    arrays |= {"y_train": found.train.y, "y_test": found.test.y}
+    if found.class_names:
+        arrays[NAMES] = np.array(found.class_names)
     make_folder(path.parent, f"out = {path.parent}")
-    arrays: dict[str, Any] = {name: _array(array) for name, array in data.items()}
     file = io.BytesIO()
-    np.savez(file, **arrays)  # equal arrays give equal bytes
+    written: dict[str, Any] = {name: _narrowed(array) for name, array in arrays.items()}
+    np.savez(file, **written)  # equal arrays give equal bytes
     if not path.exists():
         replace_durably(path, file.getvalue())
     elif path.read_bytes() != file.getvalue():
         raise UsageError(f"data: {path} holds other data, of earlier runs; give out another folder")
+    return layout
 
 
-def _samples(part: Any) -> tuple[Any, Any, tuple[str, ...]]:
-    """The inputs, the labels and the class names of Samples, of a torch data set, or of a pair of arrays."""
-    if isinstance(part, (tuple, list)) and len(part) == 2:
-        return part[0], *class_ids(part[1])
-    found = part if isinstance(part, Samples) else samples_from_torch(part)
-    return found.x, found.y, found.class_names
+def _is_pair(part: Any) -> bool:
+    return isinstance(part, (tuple, list)) and len(part) == 2
 
 
-def _with_names(data: Mapping[str, Any], names: Any) -> dict[str, Any]:
-    """Return the data with labels as an npz file holds them: ids and the names of all classes, or the names alone."""
-    found = {**data}
-    names = tuple(map(str, found.get(NAMES, names)))
-    each = {key: class_ids(found[key], names, where=f"data: {key}") for key in LABELS if key in found}
-    known = {given for _, given in each.values()}
-    for key, (y, given) in each.items():
-        found[key] = y if len(known) == 1 else _words(y, given)
-    return found | ({NAMES: np.array(next(iter(known)))} if len(known) == 1 and any(known) else {})
+def _read(part: Any, layout: PictureLayout | None) -> Samples:
+    """The samples, with channels last, of a torch data set, or of a pair of arrays beside one."""
+    if isinstance(part, Samples):
+        return part
+    return Samples(part[0], part[1], layout=layout) if _is_pair(part) else samples_from_torch(part, layout=layout)
 
 
-def _words(y: Any, names: tuple[str, ...]) -> Any:
-    """Return the names of ids; ids without names as they are."""
-    return np.array(names)[y] if names else y
+def _words(part: Samples) -> Any:
+    """The labels as the names of classes; as numbers where these have none."""
+    return np.array(part.class_names)[part.y] if part.class_names else part.y
 
 
-def _array(values: Any) -> np.ndarray[Any, Any]:
-    """An array of a tensor, a picture, or nested lists."""
-    found = np.asarray(values.numpy() if hasattr(values, "numpy") else values)
-    return found.astype(np.float32) if found.dtype.kind == "f" else found
+def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+    return array.astype(np.float32) if array.dtype.kind == "f" else array

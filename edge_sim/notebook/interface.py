@@ -6,16 +6,18 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from coordinator.config import load_toml, to_toml
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.report.run_files import write_run
 from edge_sdk.at_rest.files import replace_durably
+from edge_sdk.at_rest.private import make_private_folder
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.models.base import Model
 from edge_sim.config import settings as config_settings
-from edge_sim.config.settings import Config
+from edge_sim.config.settings import AUTO, Config
 from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
 from edge_sim.notebook.given import GivenData, GivenModels, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
@@ -29,8 +31,6 @@ from edge_sim.studies.sweep import sweep
 ConfigSource: TypeAlias = Config | Mapping[str, Any] | str | Path
 """A TOML file, its tables, or a parsed Config."""
 DATA = "data.npz"
-ONLY_HERE = ("workers", "shards", "ray")
-"""Engines that compute in other processes, which do not know functions of this one."""
 
 
 def run_federation(
@@ -156,14 +156,15 @@ def _ready(
     if data is not None:
         tables["data"] = {**tables.get("data", {}), "source": "npz", "path": DATA}
     parsed = config_settings.parse(tables, file)
-    if models is not None and parsed.run.engine in ONLY_HERE:
-        raise UsageError(f'run.engine = "{parsed.run.engine}": functions are known in this process alone')
+    if models is not None and not parsed.run.one_process and parsed.run.processes != AUTO:
+        raise UsageError(f"run.processes = {parsed.run.processes}: functions are known in this process alone")
     with tempfile.TemporaryDirectory() as temporary:
         default = Path("runs") / f"{parsed.federation.name}{study}" if study else Path(temporary)
         folder = default if out is None else Path(out)
         if data is not None:
-            write_data(data, folder / DATA)
-            tables["data"] = {**tables["data"], "path": str((folder / DATA).resolve())}
+            layout = write_data(data, folder / DATA, cast("PictureLayout | None", parsed.data.layout))
+            path = {"path": str((folder / DATA).resolve())}
+            tables["data"] = {**tables["data"], **path, **({"layout": layout} if layout else {})}
             parsed = config_settings.parse(tables, file)
         yield parsed, folder
 
@@ -178,6 +179,6 @@ def _tables(config: ConfigSource) -> tuple[dict[str, Any], Path]:
 
 def _write_models(trained: Mapping[str, Model], folder: Path) -> None:
     """Write each model's state, as its `load_state` reads it."""
-    folder.mkdir(parents=True, exist_ok=True)
+    make_private_folder(folder)
     for device, model in trained.items():
         replace_durably(folder / f"{device}.state", model.state_bytes())

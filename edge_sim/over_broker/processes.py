@@ -186,5 +186,6 @@ def groups(config: Config, fleet: Fleet) -> list[tuple[str, ...]]:
     """Return the ids of the devices of each process."""
     heavy = [device.kit.id for device in fleet.devices if device.kit.needs_torch]
     light = [device.kit.id for device in fleet.devices if not device.kit.needs_torch]
-    shared = [tuple(heavy[i :: config.run.processes]) for i in range(config.run.processes)]
+    count = config.run.broker_processes
+    shared = [tuple(heavy[i::count]) for i in range(count)]
     return [group for group in shared if group] + [(name,) for name in light]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from coordinator.report import message_sizes
 from coordinator.report.method_catalogue import catalogue_text, describe_methods
 from coordinator.report.tables import Column, Table, show_table
 from edge_sdk.errors import ModelError, UsageError
@@ -93,7 +94,9 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Table:
         Column("public set", optional=3),
         Column("up, bytes", right=True, optional=2),
     )
-    note = "bytes: of one device in a round, for 10 classes, 64 features and the weights of a small CNN"
+    sizes = message_sizes.EXAMPLE
+    of = f"{sizes.classes} classes, {sizes.feature_dim} features and {sizes.weights:,} weights"
+    note = f"bytes: of one device in a round, at most, for {of}"
     return Table(columns=columns, rows=tuple(map(_line, rows)), notes=(note,))
 
 

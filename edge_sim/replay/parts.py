@@ -106,14 +106,12 @@ def _real(app: App, federation: str, device: str) -> Make:
 def _rounding(header: Header, device: Device) -> str:
     """Explain why a single device may round differently than in the run; empty: it does not."""
     table = settings.parse(header.tables, Path(header.file)).run
-    if not header.virtual or table.engine == "exact" or not device.kit.needs_torch:
+    if not header.virtual or not table.stack or not device.kit.needs_torch:
         return ""
     names = table.stacked
-    if names is None and table.engine != "cohort":
-        return ""
     if names is not None and device.kit.model(device.public).spec.name not in names:
         return ""
     return (
-        f"run.engine {table.engine} computed its model stacked with others, which rounds otherwise than a model alone; "
-        "record a run with --engine exact"
+        "run.stack had its model computed together with others, which rounds otherwise than a model alone; record a "
+        "run without it"
     )

@@ -6,6 +6,7 @@ import argparse
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 
 from coordinator.config import chosen_method, to_toml
@@ -15,6 +16,7 @@ from coordinator.page.serving import page_feed
 from coordinator.page.values import finished_state
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.result import Result
+from coordinator.record.units import human_seconds
 from coordinator.report.finished_run import tell_finished
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
@@ -28,7 +30,7 @@ from edge_sdk import toml
 from edge_sdk.errors import MissingExtra
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.engines.choice import resolve_engine
+from edge_sim.engines.choice import resolve_run
 from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.runs import no_memory, run_folder
 from edge_sim.runs.run_folder import check_new
@@ -37,8 +39,9 @@ from edge_sim.runs.runner import run_in
 
 def command(args: argparse.Namespace) -> int:
     """Run the federation in its folder, or resume the run that the folder holds."""
-    if args.engine:
-        args.overrides.append(f"run.engine={args.engine}")
+    for key in ("engine", "processes", "stack"):
+        if getattr(args, key) is not None:
+            args.overrides.append(f"run.{key}={getattr(args, key)}")
     config = settings.load_config(args.file, args.overrides)
     chosen_method(config)  # a mistake in it is told before a folder is made
     toml.check_writer()
@@ -76,10 +79,9 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
         if args.broker == "memory":
             with no_memory.as_run_failed(out):
                 fleet = build_fleet(config)
-                config, why = resolve_engine(config, fleet, out)
-            sys.stderr.writelines(
-                f"{line}\n" for line in (why, fleet.dataset.public_taken, fleet.dataset.remark) if line
-            )
+                config, why = resolve_run(config, fleet, out)
+            lines = (*config.remarks, why, fleet.dataset.public_taken, fleet.dataset.remark)
+            sys.stderr.writelines(f"{line}\n" for line in lines if line)
         sys.stderr.write(f"{_start(config)}\n")
         result = run_in(
             out,
@@ -101,20 +103,27 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
         sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
     else:
         show_table(run_table(result), sys.stdout)
-        sys.stdout.write(f"\nsummary: {out / 'summary.json'}\n{_drawn(result, out / 'plots')}\n")
+        sys.stdout.write(
+            f"\nsummary: {out / 'summary.json'}\n{_drawn(result, out / 'plots', wanted=not args.no_plots)}\n"
+        )
     if not result.completed:
         sys.stderr.write(f"edge-sdk: the run failed: {result.reason}\n")
     return 0 if result.completed else 1
 
 
-def _drawn(result: Result, folder: Path) -> str:
+def _drawn(result: Result, folder: Path, *, wanted: bool) -> str:
     """Draw the pictures, and say where they are, or why there are none."""
+    if not wanted:
+        return f"no pictures (--no-plots); draw them with: edge-sdk plot {shlex.quote(str(folder.parent))}"
+    begun_s = time.monotonic()
     try:
-        return f"pictures: {len(draw_run(result, folder))} in {folder}"
+        count = len(draw_run(result, folder))
     except MissingExtra as missing:
         return f"no pictures: {missing}"
     except MemoryError:  # the result is written all the same
         return f"no pictures: out of memory; draw them with: edge-sdk plot {shlex.quote(str(folder.parent))}"
+    took = human_seconds(time.monotonic() - begun_s)
+    return f"pictures: {count} in {folder}, drawn in {took} after the run (--no-plots leaves them out)"
 
 
 def _start(config: Config) -> str:

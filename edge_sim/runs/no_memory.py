@@ -27,6 +27,6 @@ def as_run_failed(out: Path | None) -> Iterator[None]:
     except Exception as error:
         if not is_out_of_memory(error):
             raise
-        remedy = "simulate fewer devices, in fewer processes ([run] workers) or with smaller mini-batches"
+        remedy = "simulate fewer devices, in fewer processes ([run] processes) or with smaller mini-batches"
         on = how_to_go_on(Checkpoints(out / "checkpoint") if out else None)
         raise RunFailed(f"out of memory: {remedy}, or give it more, then {on}") from None

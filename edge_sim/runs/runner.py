@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import shutil
 import time
 from collections.abc import Callable, Mapping
@@ -33,7 +32,6 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines import choice, garbage_collection
 from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes
-from edge_sim.engines.shard_rules import check_for_shards
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
@@ -41,7 +39,8 @@ from edge_sim.runs import late_start, no_memory, run_folder, unused_settings
 from edge_sim.runs.model_insight import model_insight
 from edge_sim.runs.run_inputs import changed_inputs, check_same_inputs, run_inputs
 from edge_sim.runs.simulation_result import NOTHING, simulation_result
-from edge_sim.shards.sharded_fleet import ShardedFleet
+from edge_sim.shards.shard_rules import why_together
+from edge_sim.shards.sharded_fleet import ShardedFleet, divided_run
 
 log = logging.getLogger(__name__)
 
@@ -118,7 +117,7 @@ def run_in(
         if out is not None and resume:
             run_folder.check_same_samples(out, run_folder.kept_samples(out), fleet.dataset.sha256)
             check_same_inputs(out, run_folder.kept_inputs(out), run_inputs(parsed, fleet))
-        parsed, _ = choice.resolve_engine(parsed, fleet, out)
+        parsed, _ = choice.resolve_run(parsed, fleet, out)
         return _run_in(
             out,
             parsed,
@@ -146,8 +145,6 @@ def _run_in(
 ) -> Result:
     if broker == "memory":
         feasible.check_feasible(fleet, parsed.run.stacked or ())
-        if parsed.run.engine == "shards":
-            check_for_shards(fleet, parsed.faults)
     if out is not None:
         run_folder.keep_settings(out, parsed)
         run_folder.keep_samples(out, fleet.dataset.sha256)
@@ -199,7 +196,7 @@ def _run_in(
         else ()
     )
     slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
-    warnings = (*found.warnings, *left, *slow, *unseen, *filter(None, [fleet.dataset.remark]))
+    warnings = (*found.warnings, *parsed.remarks, *left, *slow, *unseen, *filter(None, [fleet.dataset.remark]))
     return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
 
 
@@ -304,20 +301,14 @@ def _opened(
     *,
     trace: TraceWriter | None,
 ) -> VirtualRun:
-    """Return the fleet of a run on the engine that its table names; a run in shards goes on with workers."""
+    """Return the fleet of a run, divided among as many processes as its table wants and it can have."""
     ledger, stores, state = kept
-    if config.run.engine == "shards" and state is None:
-        return ShardedFleet(
-            fleet,
-            config.run.workers or os.cpu_count() or 1,
-            ledger=ledger,
-            faults=config.faults,
-            faults_seed=config.faults_seed,
-            observer=observer,
-            checkpoints=checkpoints,
-            trace=trace,
-            stacked=frozenset(config.run.stacked or ()),
-        )
+    if not config.run.one_process:
+        why = why_together(fleet, config.faults, resumed=state is not None)
+        if not why:
+            return divided_run(config, fleet, ledger=ledger, observer=observer, checkpoints=checkpoints, trace=trace)
+        line = f"run.processes: this run has one process: {why}"
+        (observer.noted if observer is not None else log.warning)(line)
     return VirtualFleet(
         fleet,
         ledger=ledger,
@@ -326,8 +317,7 @@ def _opened(
         faults_seed=config.faults_seed,
         observer=observer,
         checkpoints=checkpoints,
-        engine=choice.open_engine(config.run, fleet),
-        wrap_method=choice.method_wrapper(config.run),
+        engine=choice.open_engine(config.run, fleet.devices, fleet.federation.spec),
         state=state,
         trace=trace,
     )

@@ -1,6 +1,6 @@
 """Remarks for the report about settings that had no effect in a run.
 
-They may be intended: one file may serve several engines, and the end of a run is not known beforehand.
+They may be intended: one file may serve several runs, and the end of a run is not known beforehand.
 """
 
 from __future__ import annotations
@@ -12,16 +12,8 @@ from edge_sdk.protocol.messages import TrainSpec
 from edge_sim.config.scenario import ScenarioTable
 from edge_sim.config.settings import Config, RunTable
 
-USED_BY = {
-    "workers": ("cohort", "workers", "shards", "ray"),
-    "stacked": ("cohort", "workers", "shards", "ray"),
-    "ray_address": ("ray",),
-    "ray_fold": ("ray",),
-    "memory_bytes": ("cohort", "workers"),
-}
-"""Keys of [run] that only some engines read."""
-INSTEAD = {"memory_bytes": ", which keeps weights in memory"}
-"""What engines do that do not read the key."""
+USED_WITH = {"stacked": "stack", "ray_fold": "cluster"}
+"""Keys of [run] that are read only where another key is given."""
 OF_TRAINING = {
     "momentum": ("optimiser", ("sgd",)),
     "beta1": ("optimiser", ("adam",)),
@@ -41,10 +33,9 @@ def unused_settings(config: Config, ended_s: float) -> tuple[str, ...]:
 
 
 def _unread(run: RunTable) -> Iterator[str]:
-    for key, engines in USED_BY.items():
-        if getattr(run, key) and run.engine not in (*engines, "auto"):
-            used = f'"{run.engine}"{INSTEAD.get(key, "")}'
-            yield f"run.{key}: of no use with run.engine = {used}; {' or '.join(engines)} would read it"
+    for key, other in USED_WITH.items():
+        if getattr(run, key) and not getattr(run, other):
+            yield f"run.{key}: has no effect without run.{other}"
 
 
 def _without_effect(train: TrainSpec) -> Iterator[str]:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from edge_sdk.errors import RunFailed
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.transport.memory.hub import Faults, Publication
 from edge_sim.config.scenario import ScenarioTable
+from edge_sim.config.settings import RunTable
 from edge_sim.fleet.fleet import Device
 from edge_sim.shards.frame_memory import Placed
 
@@ -22,10 +24,20 @@ class ShardSetup:
     scenario: ScenarioTable
     faults: Faults | None
     faults_seed: int
-    stacked: frozenset[str]
-    """Names of the models that it stacks; empty: it computes devices one by one."""
+    run: RunTable
+    """How it computes; `memory_bytes` is its own share."""
     modules: tuple[str, ...]
     """The module search path of the simulation: factories of models may lie beside a script."""
+
+    @property
+    def named(self) -> str:
+        """The devices, in words for an error."""
+        first, more = self.devices[0].kit.id, len(self.devices) - 1
+        return f"{first} and {more} more devices" if more else first
+
+
+class ShardLost(RunFailed):
+    """The process of a shard has ended, and with it all that its devices had stored."""
 
 
 class Sent(NamedTuple):

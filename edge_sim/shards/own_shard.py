@@ -7,9 +7,8 @@ from collections import deque
 from contextlib import suppress
 from typing import Any
 
-from edge_sim.shards.messages import ShardSetup
+from edge_sim.shards.messages import ShardLost, ShardSetup
 from edge_sim.shards.shard import Shard
-from edge_sim.shards.shard_process import ShardLost
 
 
 class OwnShard:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from edge_sdk.models.optim import moment_count
-from edge_sdk.objectives import optim_of
+from edge_sdk.errors import RunFailed
 from edge_sdk.policy.priority import limit_threads
 from edge_sdk.protocol.codec import CommonKnowledge
 from edge_sdk.transport.memory.splicing import Splicer
@@ -16,7 +16,8 @@ from edge_sim.clock.computation_queue import ComputationQueue
 from edge_sim.clock.device_group import DeviceGroup
 from edge_sim.clock.silence import AwaitedExchange
 from edge_sim.clock.whole_fleet import Figures, Wanted
-from edge_sim.engines.base import Engine, ExactEngine
+from edge_sim.engines.base import Engine
+from edge_sim.engines.choice import open_engine
 from edge_sim.engines.untraced import Untraced
 from edge_sim.fleet.hardware import DeviceCost
 from edge_sim.shards.device_world import Agenda, DeviceWorld
@@ -109,16 +110,29 @@ class Shard:
 
 
 def _engine(setup: ShardSetup) -> Engine:
-    if not any(device.kit.needs_torch for device in setup.devices):
-        return ExactEngine()  # what does not load torch must not load it now
-    from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
-    from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
+    if any(device.kit.needs_torch for device in setup.devices):
+        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
+        from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
 
-    use_one_thread()
-    use_exact_arithmetic()
-    if not setup.stacked:
-        return ExactEngine()
-    from edge_sim.engines.stack.torch_cohort import CohortEngine  # models that stack have torch
-    from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
+        use_one_thread()
+        use_exact_arithmetic()
+    return open_engine(setup.run, setup.devices, setup.spec, threads=1)
 
-    return CohortEngine(setup.stacked, ParameterRows(moment_count(optim_of(setup.spec, 0))))
+
+def tried(act: Callable[[], Any]) -> tuple[bool, Any]:
+    """Return whether a function raised, and what it raised, in a form that another process can read, or returned."""
+    try:
+        return False, act()
+    except Exception as error:  # noqa: BLE001  # raised again where the shard was asked
+        return True, _sendable(error)
+
+
+def _sendable(error: Exception) -> Exception:
+    """Return an error that can be read on the other side."""
+    if isinstance(error, MemoryError):
+        return MemoryError(str(error))  # numpy's takes other arguments
+    try:
+        copy.copy(error)  # is made in the way in which it is on the other side
+    except Exception:  # noqa: BLE001  # its class takes other arguments
+        return RunFailed(str(error) or type(error).__name__)
+    return error

@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import logging
 import signal
 import sys
-from collections.abc import Callable
 from functools import partial
 from multiprocessing.connection import Connection
 from typing import Any
 
-from edge_sdk.errors import RunFailed
 from edge_sim.engines.garbage_collection import rare_collection
 from edge_sim.engines.memory import freed_memory_kept
 from edge_sim.shards.frame_memory import FrameWriter
 from edge_sim.shards.messages import ProgressMessage, ShardProgress, ShardSetup
-from edge_sim.shards.shard import Shard
+from edge_sim.shards.shard import Shard, tried
 
 
 def hold_devices(descriptor: int, memory: int) -> int:
@@ -29,11 +26,11 @@ def hold_devices(descriptor: int, memory: int) -> int:
     with rare_collection(), freed_memory_kept(), contextlib.suppress(EOFError, OSError):
         setup: ShardSetup = pipe.recv()
         sys.path[:] = setup.modules
-        raised, shard = _tried(partial(Shard, setup))
+        raised, shard = tried(partial(Shard, setup))
         pipe.send((raised, shard if raised else None))
         while not raised:
             name, arguments = pipe.recv()
-            pipe.send(_tried(partial(_answered, shard, frames, name, arguments)))
+            pipe.send(tried(partial(_answered, shard, frames, name, arguments)))
     return 0
 
 
@@ -52,25 +49,6 @@ def _progress_message(progress: ShardProgress, frames: FrameWriter) -> ProgressM
             placed[index] = place
             sent[index] = each._replace(given=each.given._replace(frame=b""))
     return ProgressMessage(progress._replace(sent=sent), placed)
-
-
-def _tried(act: Callable[[], Any]) -> tuple[bool, Any]:
-    """Return whether a function raised, and what it raised or returned."""
-    try:
-        return False, act()
-    except Exception as error:  # noqa: BLE001  # raised again where the shard was asked
-        return True, _sendable(error)
-
-
-def _sendable(error: Exception) -> Exception:
-    """Return an error that can be read on the other side."""
-    if isinstance(error, MemoryError):
-        return MemoryError(str(error))  # numpy's takes other arguments
-    try:
-        copy.copy(error)  # is made anew in the way in which it is on the other side
-    except Exception:  # noqa: BLE001  # its class takes other arguments
-        return RunFailed(str(error) or type(error).__name__)
-    return error
 
 
 if __name__ == "__main__":

@@ -10,22 +10,27 @@ import sys
 from multiprocessing.connection import Pipe
 from typing import Any
 
-from edge_sdk.errors import RunFailed
 from edge_sim.engines.memory import as_bytes
 from edge_sim.shards.frame_memory import NOWHERE, FrameReader, shared_memory
-from edge_sim.shards.messages import ProgressMessage, ShardProgress, ShardSetup
+from edge_sim.shards.messages import ProgressMessage, ShardLost, ShardProgress, ShardSetup
 
 
-class ShardLost(RunFailed):
-    """The process of a shard has ended, and with it all that its devices had stored."""
+class ShardProcesses:
+    """A Carrier: the shards are processes of this machine."""
+
+    def start(self, setup: ShardSetup) -> ShardProcess:
+        """Implement Carrier."""
+        return ShardProcess(setup)
+
+    def close(self) -> None:
+        """Implement Carrier."""
 
 
 class ShardProcess:
     """An AskedShard in a process of this machine."""
 
     def __init__(self, setup: ShardSetup) -> None:
-        first, more = setup.devices[0].kit.id, len(setup.devices) - 1
-        self._named = f"{first} and {more} more devices" if more else first
+        self._named = setup.named
         self._pipe, theirs = Pipe()
         memory = shared_memory()
         self._frames = FrameReader(memory)

@@ -9,6 +9,7 @@ published, so the broker's draws, orders and counts are those of one process.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
@@ -32,16 +33,36 @@ from edge_sim.clock.scenario_faults import SwitchableDevice, schedule_faults
 from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
 from edge_sim.clock.virtual_fleet import VirtualCoordinator, cut_power, total_work
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
+from edge_sim.config.settings import AUTO, Config, RunTable
+from edge_sim.engines.base import MethodWrapper, unchanged
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.fleet.hardware import DeviceCost
 from edge_sim.shards.half_hub import HalfHub
-from edge_sim.shards.messages import EVERYBODY, Sent
-from edge_sim.shards.shard_process import ShardLost, ShardProcess
-from edge_sim.shards.shards import Shards, StartShard
+from edge_sim.shards.messages import EVERYBODY, Sent, ShardLost
+from edge_sim.shards.ray_shard import RayCluster
+from edge_sim.shards.shard_process import ShardProcesses
+from edge_sim.shards.shards import Carrier, Shards
 
 _MODELS_AT_ONCE = 16
 """How many models are brought here at once when the run is over."""
+
+
+def divided_run(config: Config, fleet: Fleet, **more: Any) -> ShardedFleet:
+    """Return a run on the processes that its table names: of this machine, or on Ray.  more: see ShardedFleet."""
+    run = config.run
+    if run.cluster is None:
+        count = os.cpu_count() or 1 if run.processes in (None, AUTO) else int(run.processes or 1)
+        more |= {"carrier": ShardProcesses()}
+    else:
+        cluster = RayCluster(run)
+        count = cluster.count
+        more |= {"carrier": cluster}
+        if run.ray_fold:
+            from edge_sim.shards.ray_fold import fold_on_ray  # Ray is loaded by now, with its address
+
+            more |= {"wrap_method": fold_on_ray}
+    return ShardedFleet(fleet, count, run=run, faults=config.faults, faults_seed=config.faults_seed, **more)
 
 
 class ShardedFleet:
@@ -58,10 +79,14 @@ class ShardedFleet:
         observer: RunObserver | None = None,
         checkpoints: Checkpoints | None = None,
         trace: TraceWriter | None = None,
-        stacked: frozenset[str] = frozenset(),
-        start: StartShard = ShardProcess,
+        run: RunTable,
+        carrier: Carrier,
+        wrap_method: MethodWrapper = unchanged,
     ) -> None:
-        """count: number of processes for the devices.  stacked: names of models that each of them stacks."""
+        """count: number of processes for the devices.  run: how each of them computes.  carrier: starts them.
+
+        wrap_method: decides where uploads are added up.
+        """
         self.clock = VirtualClock()
         self.hub = HalfHub(self.clock, faults, faults_seed)
         self.devices: tuple[SwitchableDevice, ...] = ()
@@ -76,10 +101,18 @@ class ShardedFleet:
         causes = SilenceCauses(self.clock, self.hub, self._why_silent)
         observer = ObserverGroup(*filter(None, (observer,)), self._whole_fleet, causes)
         self._coordinator = VirtualCoordinator(
-            fleet, ledger, self.hub, self.clock, observer, work=self._work, trace=trace, why_silent=causes
+            fleet,
+            ledger,
+            self.hub,
+            self.clock,
+            observer,
+            work=self._work,
+            trace=trace,
+            why_silent=causes,
+            wrap_method=wrap_method,
         )
         schedule_faults(self, fleet.scenario, fleet.federation.spec.seed)
-        self.shards = Shards(fleet, count, faults=faults, faults_seed=faults_seed, stacked=stacked, start=start)
+        self.shards = Shards(fleet, count, faults=faults, faults_seed=faults_seed, run=run, carrier=carrier)
         observer.simulated(lambda: self._by_device("board_figures"))
 
     @property

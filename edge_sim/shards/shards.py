@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from edge_sdk.transport.memory.hub import Faults
-from edge_sim.engines.remote.engine import divided
-from edge_sim.engines.shard_rules import both_ways_s
+from edge_sim.config.settings import RunTable
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.shards.messages import EVERYBODY, Sent, ShardProgress, ShardSetup
 from edge_sim.shards.own_shard import OwnShard
-from edge_sim.shards.shard_process import ShardProcess
+from edge_sim.shards.shard_rules import both_ways_s
 
 _FRAMES_FLOPS = 1e7
 """What a device costs in a round beside its training, as floating-point operations: about a millisecond."""
@@ -42,7 +41,14 @@ class AskedShard(Protocol):
         """End it; return the largest resident memory of its process in bytes."""
 
 
-StartShard: TypeAlias = Callable[[ShardSetup], AskedShard]
+class Carrier(Protocol):
+    """Starts shards: as processes of this machine, or as actors on Ray."""
+
+    def start(self, setup: ShardSetup) -> AskedShard:
+        """Start a shard with these devices."""
+
+    def close(self) -> None:
+        """Release what the shards were started on, after all of them are closed."""
 
 
 @dataclass(slots=True, eq=False)
@@ -83,30 +89,33 @@ class Shards:
         *,
         faults: Faults | None,
         faults_seed: int,
-        stacked: frozenset[str],
-        start: StartShard = ShardProcess,
+        run: RunTable,
+        carrier: Carrier,
     ) -> None:
-        """stacked: names of models that each shard stacks.  start: makes each shard but the first.
+        """count: number of shards.  run: how each of them computes.  carrier: starts all but the first.
 
         Raises UsageError for a model that cannot be built.
         """
         self.peak_bytes = 0
         """Largest resident memory of all shards together, in bytes; known once they are closed."""
+        self._carrier = carrier
+        count = min(count, len(fleet.devices))
+        share_bytes = None if run.memory_bytes is None else max(1, run.memory_bytes // count)
         setup = ShardSetup(
             devices=(),
             spec=fleet.federation.spec,
             scenario=fleet.scenario,
             faults=faults,
             faults_seed=faults_seed,
-            stacked=stacked,
+            run=replace(run, memory_bytes=share_bytes),
             modules=tuple(sys.path),
         )
-        owners = divided(_costs(fleet), min(count, len(fleet.devices)))
+        owners = divided(_costs(fleet), count)
         self._handles: list[_Handle] = []
         self._of: dict[int, _Handle] = {}
         for shard in sorted(set(owners.values())):
             own = tuple(device for device in fleet.devices if owners[device.kit.number] == shard)
-            asked = start if self._handles else OwnShard
+            asked = carrier.start if self._handles else OwnShard
             handle = _Handle(asked(replace(setup, devices=own)), *_least_s(own))
             self._handles.append(handle)
             self._of |= dict.fromkeys((device.kit.number for device in own), handle)
@@ -191,6 +200,17 @@ class Shards:
     def close(self) -> None:
         """End all processes."""
         self.peak_bytes += sum(each.process.close() for each in self._handles)
+        self._carrier.close()
+
+
+def divided(costs: Mapping[int, float], count: int) -> dict[int, int]:
+    """Return the shard of each device: the most costly device first, each to the shard with the least cost so far."""
+    load = [0.0] * count
+    owners: dict[int, int] = {}
+    for number, cost in sorted(costs.items(), key=lambda each: -each[1]):
+        owners[number] = owner = load.index(min(load))
+        load[owner] += cost
+    return owners
 
 
 def _costs(fleet: Fleet) -> Mapping[int, float]:

@@ -52,7 +52,8 @@ def command(args: argparse.Namespace) -> int:
     else:
         show_table(compare_table(comparison), sys.stdout)
         sys.stdout.write(f"\nfigures: {out / 'compare.json'}\n")
-        say_drawn(lambda: draw_comparison(comparison, out / "plots"))
+        if not args.no_plots:
+            say_drawn(lambda: draw_comparison(comparison, out / "plots"))
     return 0 if comparison.completed else 1
 
 

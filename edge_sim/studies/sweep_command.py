@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import sys
 from pathlib import Path
@@ -15,7 +16,7 @@ from edge_sim.studies.compare_command import KEPT, say, say_drawn
 from edge_sim.studies.gain_plots import draw_gains
 from edge_sim.studies.planned_runs import label
 from edge_sim.studies.search import search_of
-from edge_sim.studies.sweep import sweep, sweep_summary
+from edge_sim.studies.sweep import Sweep, sweep, sweep_summary
 from edge_sim.studies.sweep_table import sweep_text
 
 
@@ -35,14 +36,12 @@ def command(args: argparse.Namespace) -> int:
         sys.stdout.write(json.dumps(sweep_summary(found), indent=2) + "\n")
     else:
         sys.stdout.write(f"{sweep_text(found, room_of(sys.stdout))}\nfigures: {out / 'sweep.json'}\n")
-        say_drawn(
-            lambda: [
-                *draw_gains(found, out / "plots"),
-                *(
-                    path
-                    for condition in found.conditions
-                    for path in draw_comparison(condition.comparison, out / "plots" / label(condition.values))
-                ),
-            ]
-        )
+        if not args.no_plots:
+            say_drawn(lambda: _pictures(found, out / "plots"))
     return 0 if found.completed else 1
+
+
+def _pictures(found: Sweep, folder: Path) -> list[Path]:
+    """Draw the gains along the axes, and the comparison under each condition."""
+    under = (draw_comparison(each.comparison, folder / label(each.values)) for each in found.conditions)
+    return [*draw_gains(found, folder), *itertools.chain.from_iterable(under)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import pydoc
+import re
 import threading
 import time
 from pathlib import Path
@@ -18,6 +20,14 @@ from edge_sdk.device.link_notices import AGAIN_S
 from edge_sdk.errors import ModelError, Refused, RunFailed, UsageError
 from edge_sdk.transport.base import Disconnected
 from edge_sdk.transport.memory.hub import Hub
+
+
+def test_help_and_completion_list_what_an_app_uses() -> None:
+    text = pydoc.render_doc(edge_sdk.Agent, renderer=pydoc.plaintext)
+    listed = set(re.findall(r"^ \|  ([a-z_]+)", text, re.MULTILINE))
+    assert {"predict", "start", "stop", "rollback", "on_round", "running", "over"} <= listed
+    assert not listed & {"tick", "fail_work", "work_slice", "handle", "examine", "on_exchange", "bench"}
+    assert {*dir(agent_of(Hub(), "left"))} == {*dir(edge_sdk.Agent), "error"} - {"__init__"}
 
 
 def test_two_apps_take_part_and_hear_of_it(serve) -> None:
@@ -285,7 +295,18 @@ def test_samples_that_predict_cannot_take_are_named() -> None:
             agent.predict(wrong)
 
 
-@pytest.mark.parametrize("y", [np.zeros(2), np.zeros((2, 1), int), [0, 1]])
+def test_predict_takes_pictures_in_the_layout_that_their_sizes_or_the_app_tell() -> None:
+    x = np.random.default_rng(0).normal(size=(6, 3, 4, 4)).astype(np.float32)
+    model, samples = edge_sdk.NumpyModel(2, (3, 4, 4), seed=0), edge_sdk.Samples(x, np.arange(6) % 2)
+    agent = agent_of(Hub(), "left", model=model, data=edge_sdk.LocalData(train=samples))
+    known = agent.predict(np.moveaxis(x, 1, -1))
+    np.testing.assert_array_equal(agent.predict(x), known)
+    np.testing.assert_array_equal(agent.predict(x, layout="NCHW"), known)
+    with pytest.raises(UsageError, match="takes samples of shape"):
+        agent.predict(x, layout="NHWC")
+
+
+@pytest.mark.parametrize("y", [np.zeros(2), np.zeros((2, 1, 1), int), ["a", "b"]])
 def test_labels_that_are_none(y: Any) -> None:
     with pytest.raises(UsageError, match=r"^y: found "):
         edge_sdk.Samples(np.zeros((2, 8), np.float32), y)

@@ -17,6 +17,7 @@ ALWAYS = {
     "edge_sdk.errors",
     "edge_sdk.arrays",
     "edge_sdk.class_names",
+    "edge_sdk.given_arrays",
     "edge_sdk.lazy",
     "edge_sdk.version",
     "edge_sdk.durable",

@@ -91,7 +91,7 @@ def test_a_version_that_two_machines_do_not_share_says_where_it_is() -> None:
 
 # -- nothing that arrives is run ------------------------------------------------------------------------------------
 
-RAY = "edge_sim/engines/remote/"
+RAY = "edge_sim/shards/ray_"
 """Ray's own processes of one simulation hand pickles to each other, as Ray does itself; no frame and no file is one."""
 MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "shelve", "marshal", "joblib"}
 CALLS = {"eval", "exec", "compile", "__import__"}

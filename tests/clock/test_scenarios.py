@@ -122,18 +122,18 @@ def test_hours_that_never_meet_end_the_run(pictures: Path) -> None:
 
 def test_settings_that_came_to_nothing_are_remarked(pictures: Path) -> None:
     plain = tables(pictures, {"count": 4}, scenario={"broker_lost_at_s": [0.01, 5e6], "coordinator_lost_at_s": [4e6]})
-    plain["run"] = {**plain.get("run", {}), "workers": 2, "ray_address": "auto", "memory_bytes": 1}
+    plain["run"] = {**plain.get("run", {}), "stacked": ["softmax"], "ray_fold": True}
     plain["train"] |= {"schedule_factor": 0.5, "decay_all": True, "beta1": 0.5}
     broker, coordinator = (f"scenario.{who}_lost_at_s: {at} s never came, for the run was over at " for who, at in LATE)
     found = run(settings.parse(plain, Path("f.toml"))).warnings
-    useless = {line.partition(":")[0] for line in found if 'of no use with run.engine = "exact"' in line}
-    assert useless == {"run.workers", "run.memory_bytes", "run.ray_address"}
+    useless = {line.partition(":")[0] for line in found if "has no effect without run." in line}
+    assert useless == {"run.stacked", "run.ray_fold"}
     useless = {line.partition(":")[0] for line in found if line.startswith("train.")}
     assert useless == {"train.schedule_factor", "train.decay_all"}
     assert [line[: len(broker)] for line in found].count(broker) == 1
     assert [line[: len(coordinator)] for line in found].count(coordinator) == 1
     plain["scenario"] = {"broker_lost_at_s": [0.01]}
-    plain["run"] = {**plain["run"], "workers": 0, "ray_address": "", "engine": "cohort"}
+    plain["run"] = {**plain["run"], "ray_fold": False, "stack": True}
     assert not any(
         line.startswith(("run.", "scenario.")) for line in run(settings.parse(plain, Path("f.toml"))).warnings
     )
@@ -334,3 +334,9 @@ def test_a_real_broker_imitates_no_trouble_and_that_is_said(
             == 0
         )
         assert ("for the memory broker: left out" in capsys.readouterr().err) is told
+
+
+def test_what_a_device_computed_is_forgotten_with_its_round(pictures: Path) -> None:
+    whole = simulated(pictures, {"count": 4}, rounds=6)
+    kept = [{round_ for round_, _ in device.faults._attempts} for device in whole.devices if device.faults is not None]
+    assert kept == 4 * [{5, 6}]

@@ -87,7 +87,7 @@ def test_a_stack_of_models_finds_the_same(pictures):
     one, other = tables(pictures, "fedavg"), tables(pictures, "fedavg")
     for each in (one, other):
         each["fleet"][0]["model"] = "mlp"
-    other["run"]["engine"] = "cohort"
+    other["run"]["stack"] = True
     for a, b in zip(result(one).history, result(other).history, strict=True):
         assert a.accuracy == pytest.approx(b.accuracy, abs=0.03)
         assert a.global_accuracy == pytest.approx(b.global_accuracy, abs=0.03)

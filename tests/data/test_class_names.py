@@ -129,3 +129,47 @@ def test_a_store_takes_names(tmp_path):
         assert again.class_names == ("cow", "cat", "pig")
     with pytest.raises(UsageError, match="made with class_names"):
         SampleStore(tmp_path / "own.db", classes=["cat", "cow", "pig"])
+
+
+def test_names_come_in_every_container_and_with_either_layout():
+    pictures = np.zeros((90, 3, 6, 6), np.float32)
+    named = Samples(pictures, NAMES[Y][:, None], layout="NCHW")
+    assert named.x.shape == (90, 6, 6, 3)
+    assert (named.y[:3].tolist(), named.class_names) == ([1, 0, 2], ("cat", "cow", "pig"))
+    part = named.at(Y > 0)
+    assert (len(part), part.x.shape, part.class_names) == (60, (60, 6, 6, 3), named.class_names)
+    one_hot = Samples(pictures, np.eye(3)[Y], (*NAMES,), "NCHW")
+    assert (one_hot.y.tolist(), one_hot.class_names) == (Y.tolist(), ("cow", "cat", "pig"))
+    for y, word in ((np.where(Y, NAMES[Y], None), "object"), (["cow", 1] * 45, "class '1'"), (Y * 0.5, "float64")):
+        with pytest.raises(UsageError, match=word):
+            Samples(X, y, (*NAMES,))
+
+
+class Pairs:
+    """A data set as torchvision has them."""
+
+    classes = ("pig", "cat", "cow")
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, place):
+        return X[place], int(Y[place])
+
+
+def test_a_torch_data_set_and_its_subset_have_their_names():
+    data = pytest.importorskip("torch.utils.data")
+    found = edge_sim.run(TABLES, data=(Pairs(), data.Subset(Pairs(), range(30))))
+    assert found.class_names == Pairs.classes
+    mixed = edge_sim.run(TABLES, data=(Pairs(), (X[:30], np.array(Pairs.classes)[Y[:30]])))
+    assert (mixed.class_names, mixed.accuracy) == (found.class_names, found.accuracy)
+
+
+def test_parts_that_order_their_classes_otherwise_have_the_order_of_the_training_part():
+    pandas = pytest.importorskip("pandas")
+    y = pandas.Categorical(NAMES[Y], categories=[*NAMES])
+    found = edge_sim.run(TABLES, data=(X, y, X[:30], NAMES[Y[:30] % 2]))
+    assert (found.class_names, found.accuracy) == (
+        ("cow", "cat", "pig"),
+        edge_sim.run(TABLES, data=(X, Y, X[:30], Y[:30] % 2)).accuracy,
+    )

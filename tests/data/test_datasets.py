@@ -146,7 +146,7 @@ X20, X8 = np.zeros((20, 2, 2), np.uint8), np.zeros((8, 2, 2), np.uint8)
         ({"x_train": np.full((20, 2, 2), np.nan)}, ("x_train: ", "uint8 or finite floats, found float64")),
         ({"x_test": np.zeros((8, 2, 2))}, ("x_test: ", "uint8, like x_train, found float64")),
         ({"y_train": np.zeros(19, int)}, ("y_train: ", "20 integers, found int64 (19,)")),
-        ({"y_train": np.zeros((20, 1), int)}, ("y_train: ", "20 integers, found int64 (20, 1)")),
+        ({"y_train": np.zeros((20, 2), int)}, ("y_train: ", "20 integers, found int64 (20, 2)")),
         ({"y_train": np.zeros(20)}, ("y_train: ", "20 integers, found float64 (20,)")),
         ({"y_test": np.arange(8) - 1}, ("y_test: ", "from 0 to 65534", "found -1 to 6")),
         ({"y_test": np.arange(8) * 10**9}, ("y_test: ", "from 0 to 65534", "found 0 to 7000000000")),

@@ -135,7 +135,7 @@ def test_a_fleet_of_all_runtimes_trains_with_it(installed: Path, pictures: Path,
     tables = {**fleets.tables(pictures, "sureness", rounds=4), "fleet": FLEET}
     file = tmp_path / "lab.toml"
     file.write_text(to_toml(tables), encoding="utf-8")
-    more = ("--engine", "workers", "--set", "run.workers=1")  # torch's devices are served in another process
+    more = ("--processes", "2")  # half of the devices are in another process
     found = json.loads(edge_sdk(installed, "simulate", file, "--out", tmp_path / "run", "--json", *more))
     assert found["completed"]
     assert found["updates"]["accepted"] == 6 * (4 + 1)

@@ -25,7 +25,7 @@ def test_every_command_is_one() -> None:
     commands = re.findall(r"^    edge-sdk (.+)$", PAGE, re.MULTILINE)
     assert len(commands) == 2
     for command in commands:
-        assert cli.parser().parse_args(shlex.split(command)).engine == "ray"
+        assert "run.cluster=" in cli.parser().parse_args(shlex.split(command)).overrides[0]
 
 
 def test_every_key_is_read(pictures: Path) -> None:
@@ -37,8 +37,8 @@ def test_every_key_is_read(pictures: Path) -> None:
 
 
 def test_an_address_is_taken_from_the_command_line(pictures: Path, tmp_path: Path) -> None:
-    (command,) = re.findall(r"^    edge-sdk (simulate .+ray_address.+)$", PAGE, re.MULTILINE)
+    (command,) = re.findall(r"^    edge-sdk (simulate .+cluster=10.+)$", PAGE, re.MULTILINE)
     args = cli.parser().parse_args(shlex.split(command))
     file = tmp_path / str(args.file)
     file.write_text(to_toml(fleets.tables(pictures)), encoding="utf-8")
-    assert settings.load_config(file, args.overrides).run.ray_address == "10.0.0.1:6379"
+    assert settings.load_config(file, args.overrides).run.cluster == "10.0.0.1:6379"

@@ -46,6 +46,13 @@ def test_the_first_durable_upload_wins_and_a_checkpoint_forgets_what_is_before_i
     ledger.close()
 
 
+def test_of_two_copies_in_one_group_the_first_is_on_disk(tmp_path):
+    ledger, place = Ledger(tmp_path / "ledger.db"), ExchangeId(0, 0)
+    ledger.commit([Row(place, "a", b"first"), Row(place, "a", b"second")])
+    assert ledger.uploads(place) == {"a": b"first"}
+    ledger.close()
+
+
 def test_a_new_ledger_is_empty(ledger):
     assert ledger.epoch == 1
     assert ledger.last_checkpoint() is None
@@ -121,6 +128,14 @@ def test_numbers_are_kept_for_ever(ledger):
     assert ledger.enrol("c", 9, b"1") == 9
     assert ledger.enrol("d", None, b"1") == 10
     assert ledger.enrolled() == {"b": (0, b"3"), "a": (1, b"1"), "c": (9, b"1"), "d": (10, b"1")}
+
+
+def test_the_number_of_a_forgotten_device_is_free(ledger):
+    ledger.enrol("b", 0, b"hello")
+    ledger.enrol("a", 1, b"hello")
+    ledger.forget("b")
+    assert ledger.enrol("c", 0, b"hello") == 0
+    assert ledger.enrolled() == {"c": (0, b"hello"), "a": (1, b"hello")}
 
 
 def test_a_number_that_is_taken_is_not_given_away(ledger):

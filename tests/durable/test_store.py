@@ -142,6 +142,18 @@ def test_what_is_saved_outlives_the_process(tmp_path):
     again.close()
 
 
+def test_the_secret_of_a_device_is_drawn_once(tmp_path):
+    """It keys the noise: with another one the same data would leave with other noise, which cancels out."""
+    secrets = []
+    for _ in range(2):
+        store = SqliteStore(tmp_path / "device.db")
+        secrets.append(store.secret)
+        store.close()
+    other = SqliteStore(tmp_path / "other.db")
+    assert secrets[0] == secrets[1] != other.secret
+    other.close()
+
+
 def test_a_store_in_memory_asks_for_the_start_between_rounds():
     store, live = MemoryStore(), [b"after round 0"]
     first = RoundStart(0, b"model", b"")

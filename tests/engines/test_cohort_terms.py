@@ -18,7 +18,7 @@ from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Public
 from edge_sdk.objectives import Optim
 from edge_sdk.protocol import registry
 from edge_sim.config import settings
-from edge_sim.engines.base import BatchEngine, DeviceRequest, ExactEngine
+from edge_sim.engines.base import DeviceRequest, Engine, ExactEngine
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -242,7 +242,7 @@ def test_nets_that_pass_a_weight_twice_do_not_stack_as_products() -> None:
 
 
 def trained_by(
-    engine: BatchEngine, pictures: Path, count: int, change: Callable[[Sequence[TorchModel]], None]
+    engine: Engine, pictures: Path, count: int, change: Callable[[Sequence[TorchModel]], None]
 ) -> list[np.ndarray]:
     """The weights of some devices' models after a fit; change: is called with the models before."""
     plain = fleets.tables(pictures, "fedmd", devices=count, feature_dim=D)

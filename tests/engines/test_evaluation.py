@@ -14,7 +14,7 @@ from test_engines import config  # noqa: E402  # torch is there
 from edge_sdk.device.workbench import Workbench  # noqa: E402
 from edge_sdk.methods.requests import Evaluate, MeasuredModel  # noqa: E402
 from edge_sdk.models.torch_model import TorchModel  # noqa: E402
-from edge_sim.engines.base import BatchEngine, DeviceRequest, ExactEngine, job_at, serve_alone  # noqa: E402
+from edge_sim.engines.base import DeviceRequest, Engine, ExactEngine, job_at, serve_alone  # noqa: E402
 from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
 from edge_sim.fleet.fleet import build_fleet  # noqa: E402
 
@@ -39,7 +39,7 @@ def asked(pictures: Path, model: MeasuredModel, *, equal: bool) -> tuple[list[De
 @pytest.mark.parametrize("engine", [ExactEngine, CohortEngine, lambda: CohortEngine(threads=2)])
 @pytest.mark.parametrize("equal", [True, False])
 def test_global_models_have_the_figures_and_costs_of_one_after_the_other(
-    pictures: Path, engine: type[BatchEngine], equal: bool
+    pictures: Path, engine: type[Engine], equal: bool
 ) -> None:
     alone, _ = asked(pictures, "global", equal=equal)
     expected = [serve_alone(each) for each in alone]

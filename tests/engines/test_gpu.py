@@ -200,8 +200,8 @@ def test_a_gpu_that_is_not_there_is_refused_before_the_run(
 @pytest.mark.parametrize(
     ("table", "message"),
     [
-        ({"engine": "workers"}, r'run.engine: "workers" computes in processes without a GPU.*use "cohort"'),
-        ({"engine": "ray"}, r'run.engine: "ray" computes in processes without a GPU.*use "cohort"'),
+        ({"processes": 2}, r"run.processes: a GPU belongs to one process.*stack = true"),
+        ({"cluster": "local"}, r"run.processes: a GPU belongs to one process.*stack = true"),
         ({"memory_bytes": 1}, "run.memory_bytes: weights lie on cuda:0, never in a file; leave it out"),
         ({"device": "gpu"}, "run.device"),
     ],
@@ -214,11 +214,11 @@ def test_what_a_gpu_has_no_use_for_is_refused(pictures: Path, table: dict[str, A
 
 
 def test_a_choice_made_for_a_cpu_is_not_kept_on_a_gpu(pictures: Path, tmp_path: Path) -> None:
-    (tmp_path / choice.CHOICE_FILE).write_text('{"engine": "workers", "workers": 2, "stacked": []}')
+    (tmp_path / choice.CHOICE_FILE).write_text('{"processes": 2}')
     plain = fleets.tables(pictures, "fedmd")
-    plain["run"] |= {"engine": "auto", "device": "cuda:0"}
-    with pytest.raises(UsageError, match='use "cohort"'):
-        choice.resolve_engine(settings.parse(plain, Path("test.toml")), fleets.built(pictures), tmp_path)
+    plain["run"] |= {"processes": "auto", "device": "cuda:0"}
+    with pytest.raises(UsageError, match="a GPU belongs to one process"):
+        choice.resolve_run(settings.parse(plain, Path("test.toml")), fleets.built(pictures), tmp_path)
 
 
 def plain_factory(classes: int, _shape: InputShape, _seed: int, preprocess: Preprocess) -> TorchModel:
@@ -233,21 +233,22 @@ def test_a_factory_that_does_not_ask_where_is_refused_on_a_gpu() -> None:
 
 
 @pytest.mark.parametrize("device", DEVICES)
-@pytest.mark.parametrize("engine", ["exact", "cohort", "auto"])
-def test_a_run_says_where_it_was_computed(pictures: Path, engine: str, device: str) -> None:
+@pytest.mark.parametrize("stack", [False, True, "auto"])
+def test_a_run_says_where_it_was_computed(pictures: Path, stack: object, device: str) -> None:
     plain = fleets.tables(pictures, "fedproto", feature_dim=6)
     plain["fleet"] = [{"count": 6, "model": "cnn"}]
-    plain["run"] |= {"engine": engine, "device": device}
+    plain["run"] |= {"stack": stack, "device": device}
     told = summary(run(plain))
     assert told["completed"]
     assert told["versions"]["device"].startswith(device)
 
 
 def test_a_gpu_stacks_whatever_can_be(pictures: Path) -> None:
-    from edge_sim.engines.torch_engines import cohort  # torch is there
+    from edge_sim.engines.torch_engines import stacking_engine  # torch is there
 
     run = fleets.Run(config(pictures, "fedproto", "cpu"))
     fleet, bench = run.fleet, run.devices[0].agent.bench
     asked = DeviceRequest(bench, ClassMeans(), job_at(fleet.federation.spec, 0, 0, 0, len(bench.data.train)))
-    assert cohort(RunTable(device="cuda:0"), fleet).stackable(asked)
-    assert not cohort(RunTable(), fleet).stackable(asked)
+    spec = fleet.federation.spec
+    assert stacking_engine(RunTable(stack=True, device="cuda:0"), spec).stackable(asked)
+    assert not stacking_engine(RunTable(stack=True), spec).stackable(asked)

@@ -15,6 +15,7 @@ from coordinator.rounds import RoundPhase
 from edge_sdk.device.assign_stamps import AssignStamps
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import RunFailed, UsageError
+from edge_sdk.policy.conditions import Objection
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload, Welcome
@@ -114,6 +115,18 @@ def test_what_is_of_another_run_moves_no_device(world: World) -> None:
     assert agent.refused_frames == {"replayed": 3}
 
 
+def test_what_is_of_another_federation_moves_no_device(world: World) -> None:
+    """It came on the device's own topic, and is right in all else."""
+    agent = world.device()
+    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    own = world.server.ledger
+    later = Assign(federation="other", device="attic", round=1, exchange=0, run=own.run)
+    world.publish(topics.down("app", "attic", "task"), codec.encode(later, codec.Stamp(own.epoch, 99)))
+    world.turn(computing=False)
+    assert agent.session.exchange_id == (0, 0)
+    assert agent.refused_frames == {"topic": 1}
+
+
 def test_a_device_without_its_closing_exchange_reports_no_success(tmp_path: Path) -> None:
     world = World(tmp_path, devices=2, quorum=1)
     slow, quick = world.device("attic"), world.device("cellar")
@@ -157,6 +170,21 @@ def test_a_broker_that_takes_nothing_from_a_device_is_told_to_the_app(world: Wor
     agent.on_link(news.append)
     agent.handle(SendRefused("fl/v1/app/up/3/attic/hello", "Not authorized"), world.now_s)
     assert any("Not authorized" in line and "fl/v1/app/up/3/attic/hello" in line for line in news)
+
+
+def test_uploads_that_are_too_long_for_the_broker_are_told_to_the_app_once_and_to_the_coordinator(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    agent = world.device()
+    news: list[str] = []
+    told: list[tuple[str, Objection | None]] = []
+    agent.on_link(news.append)
+    monkeypatch.setattr(agent._uplink, "announce", lambda *status: told.append(status))
+    for _ in range(2):
+        agent.handle(SendRefused("fl/v1/app/up/3/attic/upd", "lab:1883: raise its limit", too_long=True), world.now_s)
+    assert [line for line in news if "raise its limit; until then" in line] == news
+    assert len(news) == 1
+    assert told == [("ready", Objection("broker-limit", "broker lab:1883: raise its limit"))] * 2
 
 
 def test_a_coordinator_that_stopped_before_anybody_joined_leaves_nothing_to_resume(tmp_path: Path) -> None:

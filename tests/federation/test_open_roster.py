@@ -13,11 +13,11 @@ from one_world import CLASSES, ROUNDS, World
 from coordinator.record.run_record import MAX_REFUSED, MAX_STRANGERS
 from coordinator.rounds import RoundPhase
 from coordinator.serving.devices.seats import MOST_ON_PROBATION
-from coordinator.serving.intake.line_budget import EVERY_S, FIRST_LINES, LineBudget
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import Refused
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.messages import Bye, Hello
+from edge_sdk.terminal import EVERY_S, FIRST_LINES, LineBudget
 
 HONEST = ("attic", "cellar", "garage")
 

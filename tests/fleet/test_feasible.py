@@ -88,11 +88,11 @@ def test_a_model_for_a_runtime_that_the_board_has_not_is_named(pictures: Path, t
         run(settings.parse(tables, tmp_path / "f.toml"))
 
 
-@pytest.mark.parametrize("engine", ["exact", "cohort", "workers"])
-def test_a_model_to_stack_that_nobody_has_is_named(pictures: Path, engine: str) -> None:
+@pytest.mark.parametrize("run_of", [{}, {"stack": True}, {"processes": 2}])
+def test_a_model_to_stack_that_nobody_has_is_named(pictures: Path, run_of: dict[str, Any]) -> None:
     tables = fleets.tables(pictures, "fedmd", 2, rounds=1)
     tables["fleet"] = [{"count": 2, "model": "softmax"}]
-    tables["run"] = {"engine": engine, "stacked": ["softmax", "nope"], "standalone": False}
+    tables["run"] = {**run_of, "stacked": ["softmax", "nope"], "standalone": False}
     with pytest.raises(UsageError, match=r"^run\.stacked: .*'nope'; .*softmax$"):
         run(settings.parse(tables, Path("f.toml")))
     tables["run"]["stacked"] = ["softmax"]

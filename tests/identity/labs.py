@@ -49,6 +49,7 @@ def made(folder: Path, port: int = 8883, *, encrypts: bool = False) -> Path:
     """A lab at localhost."""
     lab = folder / "lab"
     owner.make_lab(lab, ["localhost"], port, "127.0.0.1", encrypts=encrypts)
+    owner.serve_federation(lab, "f")
     return lab
 
 
@@ -134,10 +135,14 @@ def serving(folder: Path, *command: str) -> Iterator[Path]:
         process.kill()
 
 
-def parent_of_the_broker(lab: Path) -> int:
-    """The process id of `edge-sdk lab serve`."""
-    broker = int((lab / "mosquitto.pid").read_text())
-    return int(Path(f"/proc/{broker}/stat").read_text().rpartition(")")[2].split()[1])
+def parent(pid: int) -> int:
+    """The process id of the parent of a process."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def desk_of(lab: Path) -> int:
+    """The process id of `edge-sdk lab serve`, whose child keeps the broker running."""
+    return parent(parent(int((lab / "mosquitto.pid").read_text())))
 
 
 def until(condition: object, what: Sequence[object] = ()) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import resource
 import shutil
 import socket
 import ssl
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import labs
@@ -18,6 +20,7 @@ import pytest
 
 import edge_sdk
 from coordinator.lab import broker_settings, owner
+from coordinator.lab.retained import clear_retained
 from edge_sdk.errors import EdgeError
 from edge_sdk.identity.claims import read_claim
 from edge_sdk.protocol import topics
@@ -261,3 +264,48 @@ def refused_at_once(folder: Path, port: int) -> None:
         context.wrap_socket(plain, server_hostname="localhost") as link,
     ):
         link.recv(1)
+
+
+# -- what a broker keeps ------------------------------------------------------------------------------------------------
+
+
+def rss_mib(lab: Path) -> float:
+    pid = broker_settings.running_broker(lab)
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * resource.getpagesize() / 2**20
+
+
+def flood(client: Client, wanted: Iterable[str]) -> None:
+    """Publish 250 kB, retained, on each topic; a broker takes or drops all of it."""
+    for topic in wanted:
+        before = len(client.refused)
+        client.client.publish(topic, os.urandom(250_000), 1, retain=True)
+        labs.until(lambda before=before: len(client.refused) > before)
+
+
+def test_what_a_device_leaves_on_the_broker_is_bounded_and_cleared_when_it_is_revoked(tmp_path: Path) -> None:
+    """Before, each topic of its own invention kept 250 kB more, also after it was revoked."""
+    port = labs.free_port()
+    lab = labs.made(tmp_path, port)
+    device, other = labs.enrolled(lab, "device-01", "device-02")
+    with mosquitto(lab, port), contextlib.ExitStack() as opened:
+        board, stays = (Client(each, port, "x", mqtt.MQTTv5) for each in (device, other))
+        for each in (board, stays):
+            opened.callback(each.close)
+        labs.until(lambda: board.up and stays.up)
+        before = rss_mib(lab)
+        invented = [f"fl/v1/x{n}/up/{topics.shard('device-01')}/device-01/hello" for n in range(20)]
+        invented += [f"fl/v1/f/up/{n}/device-01/upd" for n in range(17, 27)]
+        invented += [f"fl/v1/f/up/{topics.shard('device-01')}/device-01/k{n}" for n in range(10)]
+        flood(board, invented)
+        assert board.refused == [True] * 40
+        own = topics.device_topics("f", "device-01")
+        flood(board, own * 3)
+        assert board.refused[40:] == [False] * 24
+        flood(stays, [topics.device_status("f", "device-02")])
+        grown = rss_mib(lab) - before
+        assert grown < 2 * len(own) * 0.25 + 2
+        owner.revoke_device(lab, "device-01")
+        labs.until(lambda: broker_settings.reload_broker(lab))
+        assert clear_retained(lab, ["device-01"]) == len(own)
+        assert clear_retained(lab, ["device-01"]) == 0
+        assert clear_retained(lab, ["device-02"]) == 1  # nobody else's were cleared

@@ -12,11 +12,12 @@ import labs
 import pytest
 
 from coordinator.lab.broker_settings import CONF, one_connection_each, write_settings
-from coordinator.serving.intake.signatures import LabSecurity
+from coordinator.serving.intake.signatures import LabSecurity, newer
 from edge_sdk.errors import InUse, RemoteProtocolError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.crypto_keys import is_genuine, new_signing_key, read_signing_key
 from edge_sdk.identity.folder import CERTIFICATE, SIGNING, TLS_KEY, open_identity
+from edge_sdk.identity.registry import EnrolledDevice, Registry, with_revoked
 from edge_sdk.identity.seen import SeenStarts
 from edge_sdk.identity.signatures import FrameSigner, Role, key_id, verifier
 from edge_sdk.protocol import codec
@@ -63,6 +64,39 @@ def test_an_enrolled_device_cannot_speak_for_another_one(lab: Path, folder: Path
         with pytest.raises(RemoteProtocolError) as refused:
             codec.decode(frame, verify=security.of_device(other))
         assert refused.value.kind == "signature"
+
+
+def test_the_key_of_a_revoked_device_is_no_longer_listed() -> None:
+    keys = {f"device-0{number}": bytes([number]) * 32 for number in range(3)}
+    registry = Registry(
+        devices={
+            name: EnrolledDevice(public=key.hex(), certificate="", sealing=key.hex()) for name, key in keys.items()
+        }
+    )
+    left = with_revoked(registry, "device-01")
+    del keys["device-01"]
+    assert dict(left.device_keys().values()) == keys
+    assert left.revoked_devices == {"device-01"}
+    assert "device-01" in left.sealing_keys()  # its refusal is encrypted for it
+
+
+@pytest.mark.parametrize(
+    ("epoch", "sequence", "key", "found"),
+    [
+        (3, 7, 1, False),
+        (3, 8, 1, True),
+        (3, 6, 1, False),
+        (4, 0, 1, True),
+        (2, 9, 1, False),
+        (2, 9, 2, True),  # another key counts on its own
+    ],
+)
+def test_a_frame_is_newer_if_it_was_made_later_with_the_same_key(
+    epoch: int, sequence: int, key: int, *, found: bool
+) -> None:
+    last = codec.Stamp(3, 7, bytes([1]) * 16)
+    assert newer(codec.Stamp(epoch, sequence, bytes([key]) * 16), last) is found
+    assert newer(last, None)
 
 
 def test_every_bit_of_a_signed_frame_counts() -> None:

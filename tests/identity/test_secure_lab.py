@@ -13,9 +13,14 @@ from pathlib import Path
 import fleets
 import labs
 import pytest
+import strangers
 from deployment import PATIENCE_S, Deployment
 
 from coordinator.lab import broker_settings, owner
+from coordinator.lab.keeper import is_kept
+from edge_sdk.identity.claims import CLAIMS_ROOT, read_claim
+from edge_sdk.tools import enroll
+from edge_sdk.transport.base import Connected
 
 pytestmark = [pytest.mark.broker, pytest.mark.processes, pytest.mark.timeout(600)]  # a dozen processes
 
@@ -100,16 +105,17 @@ def test_a_revoked_device_is_out_and_the_others_go_on(tmp_path: Path, pictures: 
 def test_a_desk_that_is_told_to_end_ends_its_broker(tmp_path: Path) -> None:
     lab = labs.made(tmp_path, labs.free_port())
     with labs.serving(tmp_path, "lab", "serve", "lab"):
-        os.kill(labs.parent_of_the_broker(lab), signal.SIGTERM)
+        os.kill(labs.desk_of(lab), signal.SIGTERM)
         labs.until(lambda: broker_settings.running_broker(lab) is None)
 
 
-def test_a_desk_that_was_killed_goes_on_with_the_broker_that_it_left(tmp_path: Path) -> None:
+def test_a_desk_that_was_killed_leaves_its_broker_and_the_next_one_uses_it(tmp_path: Path) -> None:
     lab = labs.made(tmp_path, labs.free_port())
     with labs.serving(tmp_path, "lab", "serve", "lab") as log:
         claim = owner.issue_claims(lab, ["device-01"])[0]
-        broker, desk = broker_settings.running_broker(lab), labs.parent_of_the_broker(lab)
+        broker, desk = broker_settings.running_broker(lab), labs.desk_of(lab)
         assert broker is not None
+        keeper = labs.parent(broker)
         try:
             os.kill(desk, signal.SIGKILL)
             assert broker_settings.running_broker(labs.made(tmp_path / "other")) is None
@@ -117,5 +123,51 @@ def test_a_desk_that_was_killed_goes_on_with_the_broker_that_it_left(tmp_path: P
                 assert str(broker) in log.read_text()
                 assert "device-01" in labs.edge_sdk(tmp_path, "enroll", "--claim", str(claim))
             assert broker_settings.running_broker(lab) == broker
+            os.kill(broker, signal.SIGKILL)  # no desk is there, and it comes back all the same
+            labs.until(lambda: broker_settings.running_broker(lab) not in (None, broker))
         finally:
-            os.kill(broker, signal.SIGTERM)
+            os.kill(keeper, signal.SIGTERM)
+        labs.until(lambda: broker_settings.running_broker(lab) is None)
+
+
+def test_a_broker_whose_keeper_was_killed_too_has_another_one(tmp_path: Path) -> None:
+    lab = labs.made(tmp_path, labs.free_port())
+    with labs.serving(tmp_path, "lab", "serve", "lab"):
+        broker = broker_settings.running_broker(lab)
+        assert broker is not None
+        os.kill(labs.parent(broker), signal.SIGKILL)
+        labs.until(lambda: is_kept(lab))
+        os.kill(broker, signal.SIGKILL)
+        labs.until(lambda: broker_settings.running_broker(lab) not in (None, broker))
+
+
+def test_a_broker_that_dies_comes_back_and_boards_enrol_again(tmp_path: Path) -> None:
+    """mosquitto 2.0.11 of Debian 12 can crash when it reads its settings again."""
+    lab = labs.made(tmp_path, labs.free_port())
+    with labs.serving(tmp_path, "lab", "serve", "lab") as log:
+        (first,) = owner.issue_claims(lab, ["device-01"])
+        assert "device-01" in labs.edge_sdk(tmp_path, "enroll", "--claim", str(first))
+        broker = broker_settings.running_broker(lab)
+        assert broker is not None
+        os.kill(broker, signal.SIGSEGV)
+        (again,) = owner.issue_claims(lab, ["device-01"])  # while it is away
+        assert "device-01" in labs.edge_sdk(tmp_path, "enroll", "--claim", str(again), "--identity", "again")
+        assert broker_settings.running_broker(lab) not in (None, broker)
+        assert "mosquitto was ended by signal 11; it is started again in 0.2 s" in log.read_text()
+
+
+def test_a_message_that_cannot_be_read_leaves_the_desk_and_the_broker_and_is_one_line(tmp_path: Path) -> None:
+    lab = labs.made(tmp_path, labs.free_port())
+    with labs.serving(tmp_path, "lab", "serve", "lab") as log:
+        (path,) = owner.issue_claims(lab, ["device-01"])
+        claim, broker = read_claim(path), broker_settings.running_broker(lab)
+        with enroll._connected(claim, tmp_path, path) as transport:
+            labs.until(lambda: isinstance(transport.poll(0.1), Connected))
+            for message in strangers.kept("text").values():
+                transport.send(f"{CLAIMS_ROOT}/{claim.user}", message)
+            labs.until(lambda: "(the 10th)" in log.read_text())
+        assert "device-01" in labs.edge_sdk(tmp_path, "enroll", "--claim", str(path))
+        assert broker_settings.running_broker(lab) == broker
+        told = [line for line in log.read_text().splitlines() if "desk: refused a message" in line]
+        assert len(told) == 2
+        assert "Traceback" not in log.read_text()

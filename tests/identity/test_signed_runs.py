@@ -102,6 +102,33 @@ def hello_of(run: fleets.Run, folder: Path, *, start: int, instance: bytes) -> b
     return codec.encode(replace(hello, instance=instance), stamp, signer.sign)
 
 
+def test_a_copy_of_an_identity_folder_that_counts_a_later_start_takes_the_place_of_the_device(
+    tmp_path: Path, pictures: Path
+) -> None:
+    """It looks like the device after a restart; so the device is refused, as the page on embedding says."""
+    fleet = fleets.built(pictures, devices=2, rounds=3)
+    first, _ = fleet.federation.roster
+    labs.enrolled(labs.made(tmp_path), *fleet.federation.roster)
+    run = fleets.Run(fleet, secured=tmp_path)
+    for device in fleet.federation.roster:
+        run.slow_down(device, 4.0)
+    agent = next(each.agent for each in run.devices if each.device.kit.id == first)
+    agent.instance = b"original"
+    start, sent, link = key_files.read_counter(tmp_path / first / STARTS), run.tap(), run.hub.link("copy")
+    link.connect([])
+
+    def say(start: int, instance: bytes) -> None:
+        link.send(topics.up("tiny", first, "hello"), hello_of(run, tmp_path / first, start=start, instance=instance))
+
+    run.clock.at(5.0, lambda: say(start + 1, b"the copy"))
+    run.clock.at(5.5, lambda: say(start, b"original"))
+    run.clock.at(30.0, enough)
+    with pytest.raises(InterruptedError):
+        run.run()
+    assert {(each.reason, each.instance) for each in sent if isinstance(each, Refusal)} == {("restored", b"original")}
+    assert agent.refusal is not None
+
+
 @pytest.mark.parametrize("cut", [False, True])
 def test_a_copy_of_an_identity_folder_that_counts_the_same_start_is_refused(
     tmp_path: Path, pictures: Path, cut: bool

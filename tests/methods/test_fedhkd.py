@@ -113,6 +113,16 @@ def test_a_round_in_which_nobody_shares_any_class() -> None:
     assert kept.hyper == ALL
 
 
+def test_hyper_knowledge_of_nets_that_began_differently_is_left_out() -> None:
+    """Their weights are one device's; from the next round on all have that start, and means of features a meaning."""
+    first = finished(State(), contribution(0, (1, 3), 12, A), contribution(1, (5, -1), 8, B), start="first")
+    assert first.weights is not None
+    assert first.weights.values.tolist() == [1, 3]
+    assert (first.hyper, first.ages) == (None, ())
+    assert finished(first, contribution(0, (1, 3), 12, A), start="first").hyper == A
+    assert finished(State(), contribution(0, (1, 3), 12, A), start="first", share_weights=False).hyper == A
+
+
 def test_the_thresholds() -> None:
     assert shared_by(B, 8, min_count=3).classes.tolist() == [0, 2]
     assert shared_by(B, 8, min_count=5) is None

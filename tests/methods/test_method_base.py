@@ -19,6 +19,7 @@ from edge_sdk.methods.fedmd import FedMD
 from edge_sdk.methods.local import Local
 from edge_sdk.methods.params import Range
 from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.vocabulary import check_registered
 from edge_sdk.objectives import terms
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import ClassRows, PublicLogits, Slot, Weights
@@ -244,8 +245,8 @@ def installed(monkeypatch):
     real = importlib.metadata.entry_points
 
     def forget() -> None:
-        registry.points.cache_clear()
-        registry.load_entry.cache_clear()
+        for each in (registry.points, registry.is_own, registry.load_entry, check_registered):
+            each.cache_clear()
 
     def install(*points: Point) -> None:
         monkeypatch.setattr(

@@ -18,6 +18,7 @@ from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods import Exchange, Method, Slot
 from edge_sdk.methods.registry import METHODS, load_method
 from edge_sdk.methods.requests import REQUESTS, Request, serves
+from edge_sdk.methods.vocabulary import check_registered
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import TERMS, CrossEntropy
 from edge_sdk.protocol import registry
@@ -241,3 +242,21 @@ def test_the_metadata_of_a_package_are_read_once_for_all_its_entry_points(monkey
     monkeypatch.setattr(registry, "package", package)
     plugins.installed_plugins([METHODS])
     assert len(registry.names(METHODS)) > len(asked) == len(set(asked))
+
+
+def test_the_metadata_are_not_read_again_for_each_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    read = []
+    real = importlib.metadata.Distribution.metadata.fget
+
+    def metadata(package: importlib.metadata.Distribution) -> object:
+        read.append(package)
+        return real(package)
+
+    monkeypatch.setattr(importlib.metadata.Distribution, "metadata", property(metadata))
+    registry.is_own.cache_clear()
+    check_registered.cache_clear()
+    load_method("fedmd")
+    first = len(read)
+    for _ in range(20):
+        load_method("fedmd")
+    assert len(read) == first > 0

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from model_suite import ADAM, CLASSES, SHAPE, ModelSuite, batches, check_unsupported, samples
 
+from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
 from edge_sdk.models import feature_cache
 from edge_sdk.models.feature_cache import FeatureCache
@@ -33,6 +34,21 @@ def flatten_model(
     node = helper.make_node(operator, ["x0"], ["y"])
     graph = helper.make_graph([node], "g", ports, [out])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+
+
+def test_a_file_that_takes_whole_numbers_is_given_ids_as_they_are() -> None:
+    ports = [helper.make_tensor_value_info("ids", TensorProto.INT64, ["n", 5])]
+    out = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 5])
+    node = helper.make_node("Cast", ["ids"], ["y"], to=TensorProto.FLOAT)
+    graph = helper.make_graph([node], "g", ports, [out])
+    opset = [helper.make_opsetid("", 17)]
+    file = helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+    for scaled in (Preprocess(scale=1 / 255), Preprocess(mean=0.5), Preprocess(std=0.5)):
+        with pytest.raises(ModelError, match=r"the file takes whole numbers.*in a simulation write data\.scale = 1"):
+            OnnxModel(file, CLASSES, preprocess=scaled)
+    ids = np.array([[0, 7, 255, 3, 1]], np.uint8)
+    model = OnnxModel(file, CLASSES, preprocess=Preprocess())
+    np.testing.assert_array_equal(model.features(model.spec.preprocess(ids)), ids)
 
 
 class TestOnnxModel(ModelSuite):

@@ -58,7 +58,7 @@ def test_functions_that_differ_in_what_they_took_in_are_different_models():
 
 def test_auto_keeps_functions_in_this_process(monkeypatch):
     monkeypatch.setattr(choice, "WORTH_S", 0.0)
-    tables = {**TABLES, "run": {**TABLES["run"], "engine": "auto", "workers": 2}}
+    tables = {**TABLES, "run": {**TABLES["run"], "processes": "auto", "stack": "auto"}}
     assert edge_sim.run(tables, models=net_of(8), data=DATA).completed
 
 

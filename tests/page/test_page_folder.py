@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import urllib.error
 import urllib.request
 
 import pytest
@@ -119,6 +120,25 @@ def test_the_page_is_served_and_ends(folder):
             assert json.load(answer)["head"]["state"] == "finished"
     with pytest.raises(OSError):  # noqa: PT011  # refused or reset
         urllib.request.urlopen(f"{url}state", timeout=5)
+
+
+@pytest.mark.parametrize(("proxies", "refused_at"), [("", 11), ("127.0.0.1", 0)])
+def test_wrong_tokens_are_counted_by_the_address_that_connects(folder, monkeypatch, proxies, refused_at):
+    """X-Forwarded-For names another address only where its proxy was named: anybody may send that header."""
+    pytest.importorskip("uvicorn")
+    monkeypatch.setenv("EDGE_SDK_PAGE_TOKEN", "x" * 16)
+    monkeypatch.setenv("EDGE_SDK_PAGE_PROXIES", proxies)
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "*")  # of uvicorn, as images of containers set it
+    said, answers = [], []
+    with served(Feed(folder_state(folder)[0]), "127.0.0.1:0", said.append):
+        url = said[0].removeprefix("page: ").partition("?")[0]
+        for number in range(1, 13):
+            headers = {"Authorization": "Bearer wrong", "X-Forwarded-For": f"10.0.0.{number}"}
+            with pytest.raises(urllib.error.HTTPError) as found:
+                urllib.request.urlopen(urllib.request.Request(f"{url}state", headers=headers), timeout=30)
+            answers.append(found.value.code)
+            found.value.close()
+    assert (answers.index(429) + 1 if 429 in answers else 0) == refused_at
 
 
 def test_a_run_without_a_page_has_no_feed():

@@ -93,6 +93,15 @@ def test_every_label_set_gives_sums_of_the_same_shape() -> None:
         assert (found != 0).all()
 
 
+@pytest.mark.parametrize("eps", [0.5, 1.0, 4.0, 8.0])
+def test_the_variance_of_the_noise_is_rounded_up_to_a_whole_number(eps: float) -> None:
+    """Rounded down, it would keep less than was promised."""
+    guarantee, drawn = Guarantee(eps, 1e-5), list[int]()
+    noised(np.zeros((1, 2), np.int64), guarantee, lambda variance: drawn.append(variance) or 0)
+    assert drawn[0] - 1 < (GRID / guarantee.mu) ** 2 <= drawn[0]
+    assert len(drawn) == 2
+
+
 def test_means_come_back_and_a_class_of_few_is_left_out() -> None:
     features = 2.0 * np.eye(D)[[0] * 400 + [1] * 400 + [2] * 3]
     labels = np.repeat([0, 1, 2], [400, 400, 3])

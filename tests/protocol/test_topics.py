@@ -119,6 +119,14 @@ def test_other_topics_have_no_sender(topic):
     assert sender(topic) is None
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_device_has_one_topic_of_each_kind_that_of_its_shard(device):
+    for kind in topics.UP_KINDS:
+        legal = [shard for shard in range(SHARDS + 1) if topics.origin(f"fl/v1/lab/up/{shard}/{device}/{kind}")]
+        assert legal == [topics.shard(device)]
+    assert topics.origin(f"fl/v1/lab/up/0{topics.shard(device)}/{device}/upd") is None
+
+
 # -- subscriptions --------------------------------------------------------------------------------------------------
 
 # From the examples in section 4.7 of the MQTT specification, version 5.0.

@@ -117,3 +117,21 @@ def test_who_missed_an_exchange_is_listed_with_the_reason() -> None:
         "mended": SAID_NOTHING,
     }
     assert record.declined == {"held": {"paused": 1}, "hot": {"temperature": 1}}
+
+
+def test_a_round_that_closes_right_after_a_restart_takes_no_negative_time() -> None:
+    """All uploads of the open round lay in the ledger: it closes without an exchange being opened again."""
+    record = RunRecord()
+    record.begun(10.0)
+    record.round_done(1, 1, 14.0)
+    again = RunRecord.from_json(json.loads(json.dumps(record.to_json())), record.new_history())
+    assert again.round_done(1, 1, 3.0).wall_s == 0.0
+    again.begun(5.0)
+    assert again.round_done(1, 1, 7.0).wall_s == 2.0
+
+
+def test_news_of_a_round_have_each_device_that_was_ever_measured() -> None:
+    record = RunRecord()
+    record.accuracy.update({1: {"a": 0.1, "b": 0.2, "c": 0.3}, 2: {"b": 0.5}})
+    record.bytes_down.update({"a": 1, "b": 1, "c": 1, "teacher": 1})
+    assert record.newest_of_each() == {"a": 0.1, "b": 0.5, "c": 0.3}

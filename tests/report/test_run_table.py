@@ -180,11 +180,38 @@ def test_without_a_run_alone_models_are_compared_with_those_that_joined():
     first, second = (dataclasses.replace(device, standalone_accuracy=None) for device in result.devices)
     first = dataclasses.replace(first, joining={"accuracy": 0.5, "local_accuracy": 0.1})
     table = run_table(dataclasses.replace(result, devices=(first, second)))
-    before = [column.name for column in table.columns].index("before")
+    names = [column.name for column in table.columns]
+    before = names.index("as shipped")
+    assert names[before : before + 3] == ["as shipped", "now", "change"]
     assert table.rows[0][before : before + 3] == ("50.0 %", "75.0 %", "+25.0")
     assert table.rows[1][before : before + 3] == ("-", "-", "-")
     assert table.last[before : before + 3] == ("50.0 %", "75.0 %", "+25.0")
-    assert "50.0 % before" in table.headline
+    assert "50.0 % as shipped -> 75.0 % now (+25.0 points)" in table.headline
+    (cause,) = [line for line in table.notes if line.startswith("change: ")]
+    assert "own training and the federation together" in cause
+
+
+def test_a_device_that_was_not_measured_when_it_joined_shows_what_it_has_now():
+    result = small()
+    first = dataclasses.replace(result.devices[0], standalone_accuracy=None, joining={"accuracy": 0.5})
+    unknown = {"standalone_accuracy": None, "accuracy": None, "learns": True, "joining": {}}
+    second = dataclasses.replace(result.devices[1], **unknown, metrics={"validation_accuracy": 0.923})
+    table = run_table(dataclasses.replace(result, devices=(first, second)))
+    before = [column.name for column in table.columns].index("as shipped")
+    assert table.rows[1][before : before + 3] == ("-", "92.3 %", "-")
+    assert "(+25.0 points, 1 of 2 devices)" in table.headline
+
+
+def test_devices_that_only_measure_on_samples_of_their_own_were_evaluated():
+    """Before, the headline said that no device was evaluated, beside 92.3 % on the classes that each device holds."""
+    result = small(metrics={"local_accuracy_mean": 0.923})
+    device = dataclasses.replace(
+        result.devices[0], standalone_accuracy=None, accuracy=None, metrics={"local_accuracy": 0.923}
+    )
+    table = run_table(dataclasses.replace(result, devices=(device,)))
+    assert "mean accuracy 92.3 % of the devices' own models, each on held-out samples of its own" in table.headline
+    federated = [column.name for column in table.columns].index("federated")
+    assert table.rows[0][federated] == table.last[federated] == "92.3 %"
 
 
 @pytest.mark.parametrize(

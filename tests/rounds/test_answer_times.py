@@ -63,6 +63,14 @@ def test_a_device_that_computes_for_long_is_not_invited_again_meanwhile(computin
     assert invited_again_s(model, "a") == pytest.approx(times_s)
 
 
+def test_a_look_at_devices_that_still_compute_is_put_off_until_one_of_them_is_overdue():
+    model = after_rounds(joined(2, 2, rounds=9), [10.0])
+    assert model.wait(2.0) == ()  # due now, and nobody is overdue before 15 s
+    assert rounds.rounds_due_s(model.state) == pytest.approx(model.state.times.opened_at_s + 15.0)
+    model.wait_until_due()
+    assert rounds.rounds_due_s(model.state) == pytest.approx(model.now_s + 4.0)
+
+
 def test_a_slow_device_does_not_keep_a_quick_one_from_being_invited_again():
     model = joined(3, 3, rounds=9)
     through(model, "a", "b")

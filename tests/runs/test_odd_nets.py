@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +23,19 @@ pytest.importorskip("torch")
 
 pytestmark = [pytest.mark.torch, pytest.mark.processes]
 
-ENGINES = ("exact", "cohort", "workers", "shards")
+RUNS: Mapping[str, Mapping[str, Any]] = {
+    "exact": {},
+    "stacked": {"stack": True},
+    "shards": {"processes": 2},
+    "stacked-shards": {"processes": 2, "stack": True},
+}
+ENGINES = tuple(RUNS)
 
 
 def tables(pictures: Path, net: str, engine: str) -> dict[str, Any]:
     found = fleets.tables(pictures, "fedproto", devices=4, rounds=4, feature_dim=6)
     found["fleet"] = [{"count": 4, "model": f"odd_nets:{net}"}]
-    found["run"] |= {"engine": engine} | ({"workers": 2} if engine in ("workers", "shards") else {})
+    found["run"] |= RUNS[engine]
     return found
 
 

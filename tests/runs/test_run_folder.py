@@ -272,8 +272,8 @@ def test_what_only_takes_another_time_may_change(file: Path, tmp_path: Path, mon
     out = tmp_path / "run"
     interrupt(monkeypatch, file, out)
     setting = {
-        "run.workers": 1,
-        "run.engine": "cohort",
+        "run.processes": 1,
+        "run.stack": True,
         "faults.drop": 0.0,
         "partition.export": str(tmp_path / "p.csv"),
     }

@@ -15,6 +15,7 @@ from sklearn.datasets import load_digits
 
 import edge_sdk
 from coordinator.ledger import Ledger
+from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.outcome import device_result, run_result
@@ -323,7 +324,9 @@ def test_a_device_that_began_again_below_what_it_serves_goes_on_training(tmp_pat
     again = Deployment(bench, tmp_path, 0.02, news.append)
     bench.model.set_head_rows(np.arange(10), -rows)
     again.begin(fresh=True)
-    assert again.measures_joining
+    assert again.joining == {}
+    measured(again)
+    assert again.joining == {"validation_accuracy": accuracy_of(bench, "validation_accuracy")}
     for round_ in range(1, 5):
         judge_and_settle(again, round_)
         assert again.objection is None
@@ -348,10 +351,80 @@ def trained_bench() -> Workbench:
     return bench
 
 
+def measured(deployment: Deployment) -> None:
+    for _ in deployment.measure_joining():
+        pass
+
+
+def accuracy_of(bench: Workbench, metric: str) -> float:
+    x, y = bench.held_out[metric]
+    return float((bench.model.logits(x).argmax(axis=1) == y).mean())
+
+
 def judge_and_settle(deployment: Deployment, rounds_done: int) -> None:
     for _ in deployment.judge(rounds_done):
         pass
     deployment.settle()
+
+
+class Exam:
+    """A device that holds classes 0 and 1 of ten, with a model whose right answers are chosen sample by sample."""
+
+    own, all = 50, 100
+    """The device's own held-out samples, and those of all classes."""
+
+    def __init__(self, *, with_test: bool) -> None:
+        count, self.news = self.own + self.all, list[str]()
+        x = np.eye(count, dtype=np.float32).reshape(count, 10, 15)  # a feature of its own for each sample
+        self.y = np.concatenate([np.arange(self.own) % 2, np.arange(self.all) % 10])
+        own, whole = (edge_sdk.Samples(x[part], self.y[part]) for part in (slice(self.own), slice(self.own, None)))
+        self.test, self.model = whole, edge_sdk.NumpyModel(10, (1, 10, 15), seed=0)
+        data = edge_sdk.LocalData(train=own, validation=own, test=whole if with_test else None)
+        self.deployment = Deployment(Workbench(self.model, data), None, 0.02, self.news.append)
+
+    def answer(self, own: float, whole: float) -> None:
+        """Give the right answer for these shares of the samples."""
+        right = np.concatenate([np.arange(self.own) < own * self.own, np.arange(self.all) < whole * self.all])
+        rows = np.zeros((10, len(self.y) + 1), np.float32)
+        rows[np.where(right, self.y, (self.y + 1) % 10), np.arange(len(self.y))] = 1
+        self.model.set_head_rows(np.arange(10), rows)
+
+    def rounds(self, *accuracies: tuple[float, float]) -> float:
+        """Begin with the first of these models, and train the others; returns what is served then, on all classes."""
+        self.answer(*accuracies[0])
+        self.deployment.begin(fresh=True)
+        for rounds_done, each in enumerate(accuracies[1:], 1):
+            self.answer(*each)
+            judge_and_settle(self.deployment, rounds_done)
+        logits = self.deployment.served().logits(self.test.x[:, None])
+        return float((logits.argmax(axis=1) == self.test.y).mean())
+
+
+def test_a_model_that_forgets_classes_that_the_device_lacks_is_not_served_where_there_are_samples_of_them() -> None:
+    exam = Exam(with_test=True)
+    assert exam.rounds((0.80, 0.80), (0.90, 0.92), (0.96, 0.68)) == 0.92
+    (line,) = exam.news
+    assert line.endswith(
+        "after round 2: accuracy 68.0% on 100 held-out samples of all classes (test), that of the served model is 92.0%"
+    )
+
+
+def test_a_guard_that_sees_some_classes_only_says_so_once() -> None:
+    exam = Exam(with_test=False)
+    assert exam.rounds((0.80, 0.80), (0.90, 0.92), (0.96, 0.68)) == 0.68
+    (line,) = exam.news
+    assert "samples of 2 of the 10 classes" in line
+    assert "test part of all classes" in line
+
+
+def test_small_drops_do_not_add_up_to_a_large_one() -> None:
+    """Each model is compared with the best one served, not with the last, which may be a little worse each time."""
+    exam = Exam(with_test=True)
+    exam.rounds((1.0, 1.0), (0.88, 1.0), (0.76, 1.0))  # 6 of 50 lost is within chance, 12 is not
+    (line,) = exam.news
+    assert line.endswith(
+        "after round 2: accuracy 76.0% on 50 held-out samples of its own, that of the served model is 100.0%"
+    )
 
 
 def test_without_held_out_samples_it_is_said_once_and_all_is_served() -> None:
@@ -384,6 +457,67 @@ def test_what_the_model_could_do_before_it_joined_is_told() -> None:
     assert told["devices"] == told["better"] == 1
     assert told["now_mean"] > told["before_mean"] + 0.3
     assert server.record.joining["left"] == {"validation_accuracy": pytest.approx(at_first)}
+
+
+def test_a_device_that_was_empty_when_it_joined_is_measured_from_its_first_samples_on(tmp_path: Path) -> None:
+    """Its own model is kept for that, and both models are measured on the same samples, those of now."""
+    hub = Hub()
+    server = federation(hub, "local", rounds=6)
+    samples = edge_sdk.SampleStore(None, classes=10, split=(0.5, 0.5, 0.0))
+    agent, news, waiting = device(hub, tmp_path, data=samples), list[str](), list[int]()
+    shipped = edge_sdk.NumpyModel(10, (1, 8, 8), seed=1, preprocess=edge_sdk.Preprocess(scale=1 / 16))
+    agent.on_link(news.append)
+
+    def fill(count: int) -> None:
+        first = sum(samples.counts().train) + sum(samples.counts().validation)
+        for i in range(first, first + count):
+            samples.observe(X[i], int(Y[i]))
+
+    def more(_report: RoundReport) -> None:
+        waiting.append(len(agent.bench.held_out.get("validation_accuracy", ((), ()))[1]))
+        fill(30)
+
+    agent.on_round(more)
+    coordinator = threading.Thread(target=server.run, daemon=True)
+    coordinator.start()
+    agent.start()
+    wait(lambda: any("no labelled samples" in line for line in news))
+    assert any("so far: until the SampleStore has gathered more" in line for line in news)
+    fill(8)
+    coordinator.join(30)
+    agent.stop()
+    assert waiting[0] < 7  # too few to measure anything in the first round
+    found = device_result(server, "left")
+    assert found.since_joining is not None
+    x, y = agent.bench.held_out["validation_accuracy"]
+    assert found.since_joining[0] == pytest.approx((shipped.logits(x).argmax(axis=1) == y).mean())
+    assert found.since_joining[1] == found.metrics["validation_accuracy"] > found.since_joining[0] + 0.2
+    table = run_table(run_result(server, (found,), "memory", {}))
+    assert [column.name for column in table.columns if column.name in ("as shipped", "now", "change")] != []
+    assert "no device was evaluated" not in table.headline
+
+
+def test_the_app_s_own_model_is_kept_over_restarts_where_data_change(tmp_path: Path) -> None:
+    """Held-out samples that come after it has learnt can still tell how good it was."""
+    bench = trained_bench()
+    bench.use(edge_sdk.LocalData(train=TRAIN))
+    bench.capacity = 1000
+    shipped = bench.model.head_rows()
+    deployment = Deployment(bench, tmp_path, 0.02, print)
+    deployment.begin(fresh=True)
+    for rounds_done in range(6):
+        measured(deployment)
+        bench.model.set_head_rows(np.arange(10), -shipped)
+        judge_and_settle(deployment, rounds_done + 1)
+    again = Deployment(bench, tmp_path, 0.02, print)
+    again.begin(fresh=False)
+    for part in (slice(300, 400), slice(300, 500), slice(400, 500)):
+        bench.use(edge_sdk.LocalData(train=TRAIN, validation=edge_sdk.Samples(X[part], Y[part])))
+        measured(again)
+        bench.model.set_head_rows(np.arange(10), shipped)
+        assert again.joining == {"validation_accuracy": accuracy_of(bench, "validation_accuracy")}
+        bench.model.set_head_rows(np.arange(10), -shipped)
+    assert sorted(file.stem for file in tmp_path.glob("*.model")) == ["0", "4", "5", "6"]
 
 
 def test_pauses_end_by_themselves_and_double_until_a_model_is_served() -> None:

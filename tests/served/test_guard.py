@@ -8,7 +8,7 @@ import pytest
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.workbench import Workbench
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.serving.guard import HeldOut, at_least, held_out_of, is_worse, right_on
+from edge_sdk.serving.guard import HeldOut, at_least, compared_on, held_out_of, is_worse, missing_classes, right_on
 
 
 def pair(samples: int, lost: int, won: int) -> tuple[np.ndarray, np.ndarray]:
@@ -63,20 +63,30 @@ def parts(**counts: int) -> dict[str, Samples]:
     }
 
 
-def held(**counts: int) -> HeldOut | None:
+def held(**counts: int) -> tuple[str, ...]:
     train = Samples(np.ones((6, 4), np.float32), np.arange(6) % 2)
-    return held_out_of(Workbench(NumpyModel(3, (1, 1, 4), seed=0), LocalData(train=train, **parts(**counts))))
+    bench = Workbench(NumpyModel(3, (1, 1, 4), seed=0), LocalData(train=train, **parts(**counts)))
+    return tuple(part.name for part in compared_on(held_out_of(bench)))
 
 
-def test_the_part_that_models_are_compared_on() -> None:
-    assert held(validation=9, local_test=9, test=9).name == "validation"
-    assert held(local_test=9, test=9).name == "local_test"
-    assert held(validation=6, test=9).name == "test"
-    assert held(validation=6) is None
+def test_the_parts_that_models_are_compared_on() -> None:
+    """One of the device's own, and that of all classes."""
+    assert held(validation=9, local_test=9, test=9) == ("validation", "test")
+    assert held(local_test=9, test=9) == ("local_test", "test")
+    assert held(validation=6, test=9) == ("test",)
+    assert held(validation=9, local_test=9, test=6) == ("validation",)
+    assert held(validation=6) == ()
+
+
+def test_classes_without_a_held_out_sample_are_counted() -> None:
+    part = HeldOut("validation", "validation_accuracy", np.zeros((4, 1, 1, 4), np.float32), np.array([0, 0, 3, 3]))
+    other = HeldOut("test", "accuracy", np.zeros((2, 1, 1, 4), np.float32), np.array([1, 3]))
+    assert missing_classes((part,), 5) == 3
+    assert missing_classes((part, other), 5) == 2
 
 
 def test_numbers_that_are_not_finite_are_never_right() -> None:
-    given = HeldOut("test", np.zeros((3, 1, 1, 4), np.float32), np.array([0, 0, 1]))
+    given = HeldOut("test", "accuracy", np.zeros((3, 1, 1, 4), np.float32), np.array([0, 0, 1]))
     rows = np.array([[np.nan, 1], [2, 1], [0, np.inf]], np.float32)
     running = right_on(lambda _x: rows, given)
     next(running)

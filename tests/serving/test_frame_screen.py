@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.serving.intake.frame_screen import MOST_REPORTED, REPORT_S, FrameScreen
+from coordinator.serving.intake.frame_screen import (
+    DUE,
+    MEMBER,
+    MOST_REPORTED,
+    NO_PLACE,
+    REPORT_S,
+    STRANGER,
+    FrameScreen,
+)
 from coordinator.serving.intake.shares import (
     EXCHANGE_EARNS,
     HELLO_COSTS,
     HONEST_COPIES,
     MOST_COPIES,
+    MOST_NAMES,
     RATES,
     REPEAT_S,
     DeviceShares,
@@ -19,6 +28,7 @@ from edge_sdk.device.session import AGAIN_S
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.codec import CONTROL_LIMITS
+from edge_sdk.transport.base import Place
 from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.chunks.assembly import MAX_SETS, Reassembly
 from edge_sdk.transport.chunks.packets import CHUNK_BYTES, MIN_CHUNK_BYTES, Chunk, ChunkLayout
@@ -63,6 +73,13 @@ def test_a_bucket_holds_what_time_and_earnings_add_up_to_its_limit() -> None:
     bucket.earn(100.0)
     assert [bucket.take(1.0, 0.5) for _ in range(4)] == [True, True, True, False]
     assert [bucket.take(1.0, 1e9) for _ in range(4)] == [True, True, True, False]
+
+
+def test_exchanges_that_earn_frames_fill_a_bucket_to_its_limit_and_not_beyond() -> None:
+    bucket = TokenBucket(per_s=2.0, burst=3.0)
+    assert bucket.take(1.0, 0.0)
+    bucket.earn(100.0)
+    assert [bucket.take(1.0, 0.0) for _ in range(4)] == [True, True, True, False]
 
 
 def test_a_flood_is_cut_to_the_senders_share_and_others_keep_theirs() -> None:
@@ -158,6 +175,14 @@ def test_one_stranger_does_not_use_up_what_all_have_together() -> None:
     assert desk.passed("quiet", "hello", 1) == 1
 
 
+def test_shares_of_strangers_are_kept_for_a_limited_number_of_names() -> None:
+    """The share of the name that was heard least lately is forgotten, so memory does not grow with invented names."""
+    desk, burst = Desk(expected=1000), int(RATES.stranger_burst)
+    for others, passed in ((0, burst), (MOST_NAMES - 1, 0), (MOST_NAMES, burst)):
+        assert sum(desk.passed(f"name-{others}-{number}", "upd", 1) for number in range(others)) == others
+        assert desk.passed("loud", "upd", burst) == passed
+
+
 def test_refused_frames_are_reported_once_a_second_and_summed_up() -> None:
     desk = Desk()
     desk.screen.passes("made/up", b"", 0.0, chunk=True)
@@ -207,6 +232,22 @@ class Room:
             assert isinstance(packet, Chunk)
             found = self.chunk(topics.up(FED, device, "upd"), packet, now_s)
         return found == frame
+
+
+def test_only_uploads_get_the_room_of_an_upload() -> None:
+    desk, short = Desk(), CONTROL_LIMITS.frame_bytes
+    desk.due = {"dev-0"}
+    found = {
+        (device, kind): desk.screen.place(topics.up(FED, device, kind))
+        for device in ("dev-0", "dev-1", "nobody")
+        for kind in topics.UP_KINDS
+    }
+    assert {key: place for key, place in found.items() if place != NO_PLACE} == {
+        ("dev-0", "upd"): Place(FRAME_BYTES, DUE),
+        ("dev-1", "upd"): Place(FRAME_BYTES, MEMBER),
+        **{(device, kind): Place(short, MEMBER) for device in ("dev-0", "dev-1") for kind in ("hello", "log")},
+        ("nobody", "hello"): Place(short, STRANGER),
+    }
 
 
 @pytest.mark.parametrize(("shards", "kinds"), [(16, 64), (64, 16)])

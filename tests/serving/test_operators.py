@@ -121,7 +121,7 @@ def test_a_drained_device_finishes_its_round_and_stops(desk: Desk) -> None:
     assert answer.done
     assert desk.run.server.rounds.phase is RoundPhase.DONE
     assert desk.run.server.record.rounds_done == {"device-00": 3, OTHER: 2, "device-02": 3}
-    assert [m.reason for m in sent if isinstance(m, Refusal)] == ["drained"]
+    assert [m.reason for m in sent if isinstance(m, Refusal)] == ["drained"] * 2  # it asks again before it obeys
     agents = {each.device.kit.id: each.agent for each in desk.run.devices}
     assert agents[OTHER].session.phase is SessionPhase.REFUSED
     assert agents[OTHER].refusal is not None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import fleets
 import numpy as np
@@ -13,8 +14,11 @@ from notes import Notes
 
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.intake.update_norms import OUTLIER, outliers, update_norm
+from coordinator.serving.intake.upload_screen import UploadScreen
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.protocol.knowledge import ClassRows, Weights
+from edge_sdk.protocol.messages import Upload
+from edge_sdk.reductions.influence import RobustTable
 from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleet
 
@@ -41,6 +45,24 @@ def test_an_outlier_is_more_than_z_times_the_median() -> None:
     assert outliers({"a": 1.0, "b": 1.0, "c": OUTLIER}) == {}
     assert outliers({"a": 1.0, "c": 1e9}) == {}  # two: neither can be told to be the odd one
     assert outliers({"a": 0.0, "b": 0.0, "c": 1.0}) == {}  # the others stood still
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_an_outlier_is_held_out_for_as_many_rounds_as_the_settings_say(rounds: int) -> None:
+    registry: Any = None  # counts of samples play no part
+    screen = UploadScreen(RobustTable(hold_out_rounds=rounds), registry, RunRecord(), lambda _knowledge: None)
+    counted = []
+    for round_ in range(5):
+        for device in ("a", "b", "loud"):
+            size = 1000 if (device, round_) == ("loud", 1) else 1
+            knowledge = {"weights": weights(size)}
+            screen.counts(Upload(federation="f", device=device, round=round_, exchange=0, knowledge=knowledge), {})
+        found = screen.outliers()
+        screen.leave_out(screen.to_leave_out(found))
+        counted.append([not screen.left_out(device) for device in ("a", "b", "loud")])
+        screen.close(round_, found)
+    out = range(1, 2 + rounds)  # the round itself, and those after it
+    assert counted == [[True, True, round_ not in out] for round_ in range(5)]
 
 
 def run_with_a_loud_device(pictures: Path, **robust: object) -> fleets.Run:

@@ -15,27 +15,26 @@ from typing import Any
 import fleets
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from notes import Notes
 from sharded import ShardedRun
 
-from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
 from coordinator.report.summary import summary, without_times
 from coordinator.trace.log import Trace, TraceWriter
-from edge_sdk import cli
 from edge_sdk.errors import EdgeError, RunFailed, UsageError
 from edge_sdk.methods.registry import method_names
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.config import settings
-from edge_sim.config.settings import Config
-from edge_sim.engines import choice
-from edge_sim.engines.base import Engine, ExactEngine
-from edge_sim.engines.remote.engine import RemoteEngine
+from edge_sim.config.settings import Config, RunTable
 from edge_sim.runs.runner import run
 from edge_sim.shards.frame_memory import LEAST_BYTES, MOST_BYTES, NOWHERE, FrameReader, FrameWriter, shared_memory
 from edge_sim.shards.messages import Sent, ShardProgress
 from edge_sim.shards.shard import Shard
-from edge_sim.shards.shard_process import ShardProcess
+from edge_sim.shards.shard_process import ShardProcesses
+from edge_sim.shards.shards import divided
 
 PARAMETERS = {
     "fedal": {"tau": 2, "max_devices": 10, "public_batch": 16},
@@ -158,7 +157,10 @@ def test_stacks_in_a_shard_differ_by_rounding(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedproto", feature_dim=6)
     tables["fleet"] = [{"count": 6, "model": "mlp"}]
     chosen = settings.parse(tables, Path("test.toml"))
-    alone, stacked = fleets.Run(chosen).finished(), ShardedRun(chosen, stacked=frozenset({"mlp"})).finished()
+    alone, stacked = (
+        fleets.Run(chosen).finished(),
+        ShardedRun(chosen, run=RunTable(stack=True, stacked=("mlp",))).finished(),
+    )
     weights = {device.kit.id: model.weights() for device, model in stacked.models()}
     apart = [np.abs(each.agent.bench.model.weights() - weights[each.device.kit.id]).max() for each in alone.devices]
     assert 0 < max(apart) < 1e-3
@@ -234,7 +236,7 @@ def test_where_there_is_no_memory_frames_go_through_the_pipe(monkeypatch: pytest
 
 def tables_in_shards(pictures: Path, method: str = "fedmd", **federation: Any) -> dict[str, Any]:
     tables = fleets.tables(pictures, method, **federation)
-    tables["run"] |= {"engine": "shards", "workers": 2}
+    tables["run"] |= {"processes": 2}
     return tables
 
 
@@ -278,26 +280,19 @@ def test_in_processes_the_bits_are_the_same(large: Path, monkeypatch: pytest.Mon
 
 @pytest.mark.processes
 @pytest.mark.parametrize("torch", [False, pytest.param(True, marks=pytest.mark.torch)])
-def test_an_interrupted_run_goes_on_with_workers(
-    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, torch: bool
+def test_an_interrupted_run_is_resumed_in_one_process_and_says_so(
+    pictures: Path, tmp_path: Path, *, torch: bool
 ) -> None:
     tables, plain = tables_in_shards(pictures), fleets.tables(pictures)
     if torch:
         pytest.importorskip("torch")
         tables["fleet"] = plain["fleet"] = [{"count": 6, "model": "cnn"}]
-    opened, open_engine = [], choice.open_engine
-
-    def noted(*of: Any) -> Engine:
-        opened.append(open_engine(*of))
-        return opened[-1]
-
-    monkeypatch.setattr(choice, "open_engine", noted)
     whole = run(plain)
-    opened.clear()
     with pytest.raises(KeyboardInterrupt):
         run(tables, out=tmp_path / "run", observer=lambda _: Interrupt())
-    found = run(tables, out=tmp_path / "run", resume=True)
-    assert [type(each) for each in opened] == [RemoteEngine if torch else ExactEngine]
+    noting = Notes()
+    found = run(tables, out=tmp_path / "run", resume=True, observer=lambda _: noting)
+    assert [line for line in noting.lines if "run.processes: this run has one process" in line]
     assert found.completed
     assert [entry.accuracy for entry in found.history] == [entry.accuracy for entry in whole.history]
     assert found.updates["accepted"] == whole.updates["accepted"]
@@ -343,7 +338,7 @@ def test_a_killed_process_ends_the_run_and_the_last_checkpoint_stays(
     saved = []
     monkeypatch.setattr(Checkpoints, "due", lambda _: not saved and (saved.append(True) or True))
     killer.fleet = ShardedRun(
-        fleets.config(pictures, rounds=5), start=ShardProcess, observer=killer, checkpoints=checkpoints
+        fleets.config(pictures, rounds=5), carrier=ShardProcesses(), observer=killer, checkpoints=checkpoints
     )
     with pytest.raises(RunFailed, match=r"device-0\d and 2 more .*signal 9.*--resume") as lost:
         killer.fleet.run()
@@ -358,7 +353,9 @@ def test_a_killed_process_ends_the_run_and_the_last_checkpoint_stays(
 
 @pytest.mark.processes
 def test_a_process_that_is_gone_before_the_first_checkpoint(pictures: Path, tmp_path: Path) -> None:
-    sharded = ShardedRun(fleets.config(pictures), start=ShardProcess, checkpoints=Checkpoints(tmp_path / "checkpoint"))
+    sharded = ShardedRun(
+        fleets.config(pictures), carrier=ShardProcesses(), checkpoints=Checkpoints(tmp_path / "checkpoint")
+    )
     os.kill(sharded.shards.pids[0], signal.SIGKILL)
     with pytest.raises(RunFailed, match=r"signal 9.*start again"):
         sharded.run()
@@ -371,7 +368,7 @@ def test_a_process_says_why_it_cannot_begin(pictures: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "only_here", fleets)
     tables = fleets.tables(pictures)
     tables["fleet"] = [{"count": 4, "model": "softmax"}, {"count": 2, "model": "only_here:teacher"}]
-    sharded = ShardedRun(settings.parse(tables, Path("test.toml")), start=ShardProcess)
+    sharded = ShardedRun(settings.parse(tables, Path("test.toml")), carrier=ShardProcesses())
     with pytest.raises(UsageError, match="'only_here:teacher' does not import"):
         sharded.run()
     sharded.close()
@@ -393,30 +390,41 @@ def test_what_a_device_raises_ends_the_run_as_in_one_process(pictures: Path) -> 
     assert said[0] == said[1]
 
 
-def test_links_that_break_at_random_are_refused(
-    pictures: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = tmp_path / "f.toml"
-    file.write_text(to_toml({**tables_in_shards(pictures), "faults": {"disconnect": 0.1}}), encoding="utf-8")
-    assert cli.main(["simulate", str(file), "--out", str(tmp_path / "out")]) == 2
-    last = capsys.readouterr().err.splitlines()[-1]
-    assert last.startswith('edge-sdk: run.engine: "shards"')
-    assert "faults.disconnect" in last
+def in_one_process(tables: dict[str, Any]) -> list[str]:
+    """Run a federation that asks for two processes; return why it had one."""
+    noting = Notes()
+    found = run(tables, observer=lambda _: noting)
+    assert found.completed
+    return [line for line in noting.lines if line.startswith("run.processes: this run has one process: ")]
 
 
-def test_links_that_take_no_time_are_refused(pictures: Path, tmp_path: Path) -> None:
+def test_links_that_break_at_random_have_one_process(pictures: Path) -> None:
+    (line,) = in_one_process({**tables_in_shards(pictures), "faults": {"disconnect": 0.01}})
+    assert "faults.disconnect" in line
+
+
+def test_links_that_take_no_time_have_one_process(pictures: Path, tmp_path: Path) -> None:
     link = tmp_path / "none.toml"
     wifi = (files("firmware_profiles") / "links" / "wifi.toml").read_text(encoding="utf-8")
     at_once = re.sub(r"(?m)^(latency_s|message_overhead_bytes|resend_s) *=.*$", r"\1 = 0", wifi)
     link.write_text(at_once.replace('"wifi"', '"none"'), encoding="utf-8")
     tables = tables_in_shards(pictures)
     tables["fleet"][0]["link"] = str(link)
-    with pytest.raises(UsageError, match=r"none\.toml"):
-        run(tables)
+    (line,) = in_one_process(tables)
+    assert "none.toml" in line
 
 
 def test_a_gpu_is_refused(pictures: Path) -> None:
     tables = tables_in_shards(pictures)
     tables["run"]["device"] = "cuda:0"
-    with pytest.raises(UsageError, match=r'run\.engine: "shards".*cuda:0'):
+    with pytest.raises(UsageError, match=r"run\.processes: a GPU belongs to one process.*cuda:0"):
         settings.parse(tables, Path("f.toml"))
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(0, 20), st.integers(1, 5))
+def test_shards_cost_about_the_same(seed: int, devices: int, count: int) -> None:
+    costs = dict(enumerate(np.random.default_rng(seed).uniform(1, 1e6, devices).tolist()))
+    owners = divided(costs, count)
+    assert owners.keys() == costs.keys()
+    loads = [sum(cost for number, cost in costs.items() if owners[number] == shard) for shard in range(count)]
+    assert max(loads) - min(loads) <= max(costs.values(), default=0.0) * (1 + 1e-9)

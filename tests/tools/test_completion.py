@@ -26,7 +26,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
     [
         (["sim"], {"simulate"}),
         (["simulate", "--res"], {"--resume"}),
-        (["simulate", "--engine", ""], {"exact", "cohort", "workers", "shards", "ray", "auto"}),
+        (["simulate", "--stack", ""], {"true", "false", "auto"}),
         (["lab", "cl"], {"claim"}),
     ],
 )

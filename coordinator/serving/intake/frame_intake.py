@@ -27,6 +27,7 @@ from coordinator.serving.intake.signatures import LabSecurity
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Envelope, Limits, Verify
+from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.records import record
 from edge_sdk.protocol.topics import CONTROL, STATUS, Origin
 from edge_sdk.transport.base import Incoming
@@ -73,6 +74,10 @@ class Intake:
         In a lab that encrypts, a plain Hello is opened, so that its sender can be answered.
         """
         self.sender = NOBODY if self._security else booked_to(incoming.topic)
+        with legible():
+            return self._opened(incoming)
+
+    def _opened(self, incoming: Incoming) -> Opened:
         origin = self._origin(incoming.topic)
         self._check_sender(origin)
         verify = self._verify(origin)

@@ -21,4 +21,5 @@ _HOMES = {
     "with_new_head": "edge_sdk.models.onnx_file.head",
 }
 """What models that are no files need, and only when they are written to one."""
-__getattr__ = loaded_when_used(__name__, _HOMES)
+if not TYPE_CHECKING:  # a type checker would accept any name
+    __getattr__ = loaded_when_used(__name__, _HOMES)

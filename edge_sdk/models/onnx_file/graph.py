@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import TypeAlias
 
 from edge_sdk.errors import ModelError
+from edge_sdk.models.onnx_file.node import Node, read_node
 from edge_sdk.models.onnx_file.tensors import Constant, as_floats, has_nan
-from edge_sdk.models.onnx_file.wire import Field, damaged, fields, put, replaced, single, whole_numbers
+from edge_sdk.models.onnx_file.wire import Field, damaged, fields, put, replaced, text_in
 
 OnnxFile: TypeAlias = "str | PathLike[str] | bytes"
 """The path of a model file, or its bytes."""
@@ -26,46 +27,11 @@ OPSET = 17
 # the fields of the messages
 _MODEL_IR, _MODEL_DOC, _MODEL_GRAPH, _MODEL_OPSET, _MODEL_PROPS = 1, 6, 7, 8, 14
 _GRAPH_NODE, _GRAPH_NAME, _GRAPH_CONSTANT, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SHAPES = 1, 2, 5, 11, 12, 13
-_NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE, _NODE_DOMAIN = 1, 2, 3, 4, 5, 7
-_ATTRIBUTE_NAME, _ATTRIBUTE_F, _ATTRIBUTE_I, _ATTRIBUTE_T, _ATTRIBUTE_INTS = 1, 2, 3, 5, 8
-_ATTRIBUTE_GRAPHS = (6, 11)
 _PORT_NAME = 1
 _FIRST_SIZE = (2, 1, 2, 1)
 """In a ValueInfoProto: type, tensor, shape, first size."""
 _FLOAT_KINDS = (1, 10, 11, 16)
 """The element types float, float16, double and bfloat16."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Node:
-    """One operator."""
-
-    operator: str
-    """Its name; behind its domain if that is not ONNX's own."""
-    inputs: tuple[str, ...]
-    outputs: tuple[str, ...]
-    raw: memoryview | bytes
-    """The NodeProto."""
-    numbers: Mapping[str, float | tuple[int, ...]] = field(default_factory=dict)
-    """Its attributes that are numbers or lists of whole numbers."""
-    tensor: Constant | None = None
-    """The constant in its attributes."""
-    captured: frozenset[str] = frozenset()
-    """The names that graphs in its attributes read from outside."""
-
-    def number(self, name: str, default: float) -> float:
-        """Return an attribute that is one number."""
-        found = self.numbers.get(name, default)
-        return default if isinstance(found, tuple) else found
-
-    def renamed(self, output: str, to: str) -> Node:
-        """Return this node with another name of an output."""
-        parts = [
-            put(_NODE_OUTPUT, to) if each.number == _NODE_OUTPUT and each.text == output else bytes(each.raw)
-            for each in fields(memoryview(self.raw))
-        ]
-        outputs = tuple(to if name == output else name for name in self.outputs)
-        return replace(self, outputs=outputs, raw=b"".join(parts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,13 +67,21 @@ class Graph:
         return node.tensor if node is not None and node.operator == "Constant" else None
 
     def check_name(self, name: str, what: str) -> None:
-        """Raise ModelError with the nearest names unless a node gives a tensor of this name."""
+        """Raise ModelError with the nearest names unless the file has such an output, or such a tensor as features."""
         known = [output for node in self.nodes if node.operator != "Constant" for output in node.outputs if output]
+        if what == "output":
+            known = [*self.outputs]
         if name not in known:
             near = difflib.get_close_matches(name, known, 3, 0.3) or known[-3:]
+            kind = "output" if what == "output" else "tensor"
             raise ModelError(
-                f"{self.name}: {what} {name!r}: the file has no such tensor; nearest: {', '.join(near) or 'none'}"
+                f"{self.name}: {what} {name!r}: the file has no such {kind}; nearest: {', '.join(near) or 'none'}"
             )
+
+    def needs(self, output: str, tensor: str) -> bool:
+        """Return whether a tensor is computed from another one."""
+        part = self.up_to([output])
+        return any(tensor in node.inputs or tensor in node.captured for node in part.nodes)
 
     def parameters(self) -> int:
         """Return the number of floating-point constants."""
@@ -121,19 +95,27 @@ class Graph:
         if bad is not None:
             raise ModelError(f"the weights {bad!r} hold NaN, as after a training that diverged: export a sound model")
 
-    def float_output(self) -> str:
-        """Return the first output that is not known to hold other things than floating-point numbers.
+    def score_outputs(self, output: str | None = None) -> dict[str, str]:
+        """Return the tensor of floating-point numbers behind each output that has one; output: of this one alone.
 
-        Labels beside logits are passed over.  Raises ModelError where there is none.
+        Labels beside scores are passed over; of a ZipMap, which gives a sequence of maps, this is what it takes.
+        Raises ModelError where none is left.
         """
+        if output is not None:
+            self.check_name(output, "output")
+        found: dict[str, str] = {}
         for name, raw in self.outputs.items():
-            kinds = [n for each in _inside(raw, 2) for tensor in _inside(each, 1) for n in _numbers(tensor, 1)]
-            others = [each for each in _inside(raw, 2) if not _inside(each, 1)]  # a sequence or a map
-            if not others and (not kinds or kinds[0] in _FLOAT_KINDS):
-                return name
-        raise ModelError(
-            f"{self.name}: no output holds floating-point numbers, in a tensor: {', '.join(self.outputs) or 'none'}"
-        )
+            maker = self.producer(name)
+            if output not in (None, name):
+                continue
+            if maker is not None and maker.operator == "ai.onnx.ml.ZipMap" and maker.inputs:
+                found[name] = maker.inputs[0]
+            elif _is_float(raw):
+                found[name] = name
+        if not found:
+            listed = output or ", ".join(self.outputs) or "none"
+            raise ModelError(f"{self.name}: no output holds floating-point numbers, in a tensor: {listed}")
+        return found
 
     def up_to(self, outputs: Sequence[str]) -> Graph:
         """Return the part that some tensors need, with these as its outputs, in this order."""
@@ -239,59 +221,28 @@ def _body(parts: Iterable[Field], folder: Path | None) -> Graph:
     kept: list[memoryview] = []
     for part in parts:
         if part.number == _GRAPH_NODE:
-            nodes.append(_node(part.content, folder))
+            nodes.append(read_node(part.content, folder))
         elif part.number == _GRAPH_CONSTANT:
             tensor = _tensor(part.content, folder)
             constants[tensor.name] = tensor
         elif part.number in (_GRAPH_INPUT, _GRAPH_OUTPUT):
             ports = inputs if part.number == _GRAPH_INPUT else outputs
-            ports[_text(part.content, _PORT_NAME)] = part.content
+            ports[text_in(part.content, _PORT_NAME)] = part.content
         elif part.number != _GRAPH_SHAPES:  # shapes between nodes: the runtime finds them, also after a change
             kept.append(part.raw)
     inputs = {name: raw for name, raw in inputs.items() if name not in constants}
     return Graph(tuple(nodes), constants, inputs, outputs, {}, 0, kept_in_graph=tuple(kept))
 
 
-def _node(raw: memoryview, folder: Path | None) -> Node:
-    inputs, outputs, operator, domain = [], [], "", ""
-    numbers: dict[str, float | tuple[int, ...]] = {}
-    captured: set[str] = set()
-    tensor = None
-    for part in fields(raw):
-        if part.number == _NODE_INPUT:
-            inputs.append(part.text)
-        elif part.number == _NODE_OUTPUT:
-            outputs.append(part.text)
-        elif part.number == _NODE_OPERATOR:
-            operator = part.text
-        elif part.number == _NODE_DOMAIN:
-            domain = part.text
-        elif part.number == _NODE_ATTRIBUTE:
-            name = _text(part.content, _ATTRIBUTE_NAME)
-            for each in fields(part.content):
-                if each.number == _ATTRIBUTE_F:
-                    numbers[name] = single(each.value)
-                elif each.number == _ATTRIBUTE_I:
-                    numbers[name] = each.whole
-                elif each.number == _ATTRIBUTE_INTS:
-                    before = numbers.get(name, ())
-                    numbers[name] = (*(before if isinstance(before, tuple) else ()), *whole_numbers(each))
-                elif each.number == _ATTRIBUTE_T:
-                    tensor = Constant(outputs[0] if outputs else name, each.content, folder)
-                elif each.number in _ATTRIBUTE_GRAPHS:
-                    captured |= _read_inside(each.content)
-    known = operator if domain in ("", "ai.onnx") else f"{domain}.{operator}"
-    return Node(known, tuple(inputs), tuple(outputs), raw, numbers, tensor, frozenset(captured))
-
-
-def _read_inside(graph: memoryview) -> set[str]:
-    """Return every tensor that the nodes of a graph in an attribute read, its outputs included."""
-    body = _body(fields(graph), None)
-    return {name for node in body.nodes for name in (*node.inputs, *node.captured)} | {*body.outputs}
-
-
 def _tensor(raw: memoryview, folder: Path | None) -> Constant:
-    return Constant(_text(raw, 8), raw, folder)
+    return Constant(text_in(raw, 8), raw, folder)
+
+
+def _is_float(port: memoryview | bytes) -> bool:
+    """Return whether an output is a tensor that is not known to hold other things than floating-point numbers."""
+    kinds = [n for each in _inside(port, 2) for tensor in _inside(each, 1) for n in _numbers(tensor, 1)]
+    others = [each for each in _inside(port, 2) if not _inside(each, 1)]  # a sequence or a map
+    return not others and (not kinds or kinds[0] in _FLOAT_KINDS)
 
 
 def _inside(message: memoryview | bytes, number: int) -> list[memoryview]:
@@ -302,11 +253,6 @@ def _inside(message: memoryview | bytes, number: int) -> list[memoryview]:
 def _numbers(message: memoryview, number: int) -> list[int]:
     """Return the whole numbers in a field of a message."""
     return [part.whole for part in fields(message) if part.number == number]
-
-
-def _text(message: memoryview, number: int) -> str:
-    """Return the string in a field of a message; "": it is not there."""
-    return next((part.text for part in fields(message) if part.number == number), "")
 
 
 def port(name: str) -> bytes:
@@ -323,12 +269,3 @@ def rows_port(name: str, *shape: int) -> bytes:
 def samples_graph(name: str, shape: Sequence[int]) -> Graph:
     """Return a new graph that hands on its input, samples f4 (n, *shape)."""
     return Graph((), {}, {name: rows_port(name, *shape)}, {}, {"": OPSET}, IR_VERSION)
-
-
-def node(operator: str, inputs: Sequence[str], output: str, **attributes: int) -> Node:
-    """Return a new operator of ONNX's own set, with attributes that are whole numbers."""
-    raw = [*(put(_NODE_INPUT, name) for name in inputs), put(_NODE_OUTPUT, output), put(_NODE_OPERATOR, operator)]
-    for name, value in attributes.items():
-        attribute = put(_ATTRIBUTE_NAME, name) + put(_ATTRIBUTE_I, value) + put(20, 2)  # type 2: a whole number
-        raw.append(put(_NODE_ATTRIBUTE, attribute))
-    return Node(operator, tuple(inputs), (output,), b"".join(raw), dict(attributes))

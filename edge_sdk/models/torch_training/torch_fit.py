@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import check_width
 from edge_sdk.models.torch_anatomy import Tap
 from edge_sdk.models.torch_forms import Loss, Pass
@@ -63,6 +64,11 @@ class Steps(NamedTuple):
         """Return the forward pass of a mini-batch x (b, ...), labels (b,)."""
         self.switch()
         logits, features = self.tap(x) if self.tap else (self.net(x), None)
+        if not isinstance(logits, Tensor):
+            found = type(logits).__name__
+            raise ModelError(
+                f"model {self.name!r} gives a {found} in training, a tensor else: let it give logits alone"
+            )
         check_width(self.name, tuple(logits.shape), len(x), self.classes)
         return Pass(logits, features, labels, self.head, self.parameters)
 

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from edge_sdk.errors import RemoteProtocolError, TransportError, UsageError
+from edge_sdk.errors import TransportError, UsageError
 from edge_sdk.identity.signatures import FrameSigner
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Verify
+from edge_sdk.protocol.entry_guard import EntryGuard
 from edge_sdk.protocol.messages import Control, ControlAnswer, CoordinatorStatus, Inquiry
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
 
@@ -57,6 +58,7 @@ class OperatorLink:
         self._transport, self._federation, self._operator = transport, federation, operator
         self._timeout_s, self._clock = timeout_s, clock
         self._linked, self._fault = False, "it does not answer"
+        self._guard = EntryGuard("operator")
         self._status = ""
         """What the coordinator announced last; empty: nothing."""
         transport.connect(topics.operator_subscriptions(federation, operator))
@@ -125,11 +127,10 @@ class OperatorLink:
             self._linked, self._fault = False, event.reason
         elif isinstance(event, Incoming):
             event.acknowledge()
-            try:
+            message = None
+            with self._guard.message(event.topic):
                 message = codec.decode(event.frame, verify=self._keys.verify if self._keys else None).message
-            except RemoteProtocolError:
-                return None
-            if message.federation != self._federation:
+            if message is None or message.federation != self._federation:
                 return None
             if isinstance(message, CoordinatorStatus):
                 self._run = message.run

@@ -10,13 +10,13 @@ from typing import Protocol
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol.frame_parts import Frame
-from edge_sdk.transport.base import Screen, TransportEvent, Will
+from edge_sdk.transport.base import Screen, SendRefused, TransportEvent, Will
 from edge_sdk.transport.chunks.assembly import Reassembly
+from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES
 from edge_sdk.transport.mqtt import reasons
 from edge_sdk.transport.mqtt.chunked_link import ChunkedLink
 from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits
 from edge_sdk.transport.mqtt.inbox import Inbox
-from edge_sdk.transport.mqtt.pace import Pace
 from edge_sdk.transport.mqtt.retry import ConnectionResult, Retry
 from edge_sdk.transport.mqtt.send_queue import SendQueue
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
@@ -26,6 +26,10 @@ _log = logging.getLogger(__name__)
 
 CONNECT_TIMEOUT_S = 5.0
 DISCONNECT_S = 0.5
+PACKET_OVERHEAD_BYTES = 1024
+"""Room for the topic, the properties and the header of a chunk in one packet."""
+LEAST_PACKET_BYTES = MIN_CHUNK_BYTES + PACKET_OVERHEAD_BYTES
+"""The smallest Maximum Packet Size of a broker that can be used."""
 _FLUSH_S = 1.0
 _MAX_ANNOUNCED_BYTES = 512 * 1024 * 1024
 """Most bytes that all incomplete chunk sets together may announce."""
@@ -101,13 +105,13 @@ class ReconnectingTransport:
     """A Transport that runs one MQTT connection after the other in a thread of its own."""
 
     def __init__(
-        self, settings: LinkSettings, open_link: OpenMqttLink, seed: int, max_frame_bytes: int, pace: Pace | None
+        self, settings: LinkSettings, open_link: OpenMqttLink, seed: int, max_frame_bytes: int, send_queue: SendQueue
     ) -> None:
         self._settings = settings
         self._open_link = open_link
         self._max_frame_bytes = max_frame_bytes
         self._packet_bytes: int | None = None
-        self._inbox, self._hidden_limits, self._send_queue = Inbox(), HiddenLimits(), SendQueue(pace)
+        self._inbox, self._hidden_limits, self._send_queue = Inbox(), HiddenLimits(), send_queue
         self._assembly = Reassembly(max_frame_bytes, _MAX_ANNOUNCED_BYTES)
         self._chunked_link = ChunkedLink(self._send_queue, self._assembly)
         self._retry = Retry(seed, self._hidden_limits, self._send_queue.shrink_chunks, client_id=settings.client_id)
@@ -161,8 +165,12 @@ class ReconnectingTransport:
         link = self._link
         if link is None or not link.ready:
             return
-        if self._hidden_limits.should_drop(topic, len(frame)):
+        sent_bytes = len(frame) if retain else self._send_queue.message_bytes(len(frame))
+        if self._hidden_limits.should_drop(topic, sent_bytes):
             _log.warning("dropped a frame of %d bytes for %s: the broker disconnected on it", len(frame), topic)
+            if sent_bytes < len(frame):  # the smallest chunk: larger ones are made smaller
+                text = reasons.message_too_long(sent_bytes, LEAST_PACKET_BYTES, self._settings.address)
+                self._inbox.put(SendRefused(topic, text, too_long=True))
         elif self._send_queue.put(topic, frame, retain=retain, answered=answered):
             link.wake()
         else:

@@ -1,11 +1,18 @@
-"""Recognises messages that a broker does not accept although it states no limit."""
+"""Recognises messages that a broker does not accept although it states no limit, and remembers what it does accept."""
 
 from __future__ import annotations
 
+import json
+import logging
 import threading
+from contextlib import suppress
+from pathlib import Path
 from typing import Protocol
 
-from edge_sdk.transport.chunks.packets import HEADER_BYTES, MIN_CHUNK_BYTES
+from edge_sdk.at_rest.files import replace_durably
+from edge_sdk.transport.chunks.packets import CHUNK_BYTES, HEADER_BYTES, MIN_CHUNK_BYTES
+
+_log = logging.getLogger(__name__)
 
 _DISCONNECTS = 3
 """Disconnects in a row with the same message outstanding, after which the message is taken for the cause."""
@@ -85,3 +92,33 @@ class HiddenLimits:
 
     def _forget_long(self) -> None:
         self._long_disconnects, self._long_bytes = 0, None
+
+
+class KeptChunks:
+    """The length of the chunks that a broker took, kept in a file from one process to the next."""
+
+    def __init__(self, path: Path | None, broker: str) -> None:
+        """path: None: nothing is kept.  broker: the address; what is known of another one does not count."""
+        self._path, self._broker = path, broker
+
+    def chunk_bytes(self) -> int:
+        """Return the length to begin with, in bytes: the usual one, unless this broker took only shorter chunks."""
+        known: object = None
+        if self._path is not None:
+            with suppress(OSError, ValueError, RecursionError):
+                known = json.loads(self._path.read_bytes())
+        if not isinstance(known, dict) or known.get("broker") != self._broker:
+            return CHUNK_BYTES
+        found = known.get("chunk_bytes")
+        if type(found) is not int or not MIN_CHUNK_BYTES <= found < CHUNK_BYTES:
+            return CHUNK_BYTES
+        _log.info(
+            "broker %s took chunks of %d bytes; if its limit was raised, delete %s", self._broker, found, self._path
+        )
+        return found
+
+    def keep(self, chunk_bytes: int) -> None:
+        """Keep the length of chunks, in bytes.  Where the disk refuses, the next process finds it out again."""
+        if self._path is not None:
+            with suppress(OSError):
+                replace_durably(self._path, json.dumps({"broker": self._broker, "chunk_bytes": chunk_bytes}).encode())

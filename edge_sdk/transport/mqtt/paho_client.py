@@ -21,6 +21,9 @@ _PUBLISH, _KIND, _QUALITY, _QUALITY_2, _RETAINED = 0x30, 0xF0, 0x06, 0x04, 0x01
 sends the message because of a subscription, as the newest one of its topic."""
 _DISCONNECT, _REASON_STRING = 0xE0, 0x1F
 """The first byte of a DISCONNECT, and the property with words for its reason."""
+_PUBACK, _TOO_LARGE, _UNSPECIFIED = 0x40, 0x95, 0x80
+"""The first byte of a PUBACK, and two reasons: "packet too large", which mosquitto gives above its message_size_limit
+though MQTT 5 does not have it there, so that paho breaks the connection; and "unspecified error", which paho takes."""
 _LENGTH_BYTES = 4
 """The most bytes that tell the length of a packet, behind the one for its kind."""
 
@@ -57,6 +60,8 @@ class LeanClient(Client):
             manual_ack=True,
         )
         self._take_message = take_message
+        self.too_large = set[int]()
+        """The ids of messages that the broker refused for their length; `on_publish` is called for them next."""
         self._ahead = bytearray()
         """What was read from the socket and not used yet."""
         self._for_paho = b""
@@ -84,7 +89,7 @@ class LeanClient(Client):
         with memoryview(self._ahead) as ahead, ahead[:size] as packet:
             if packet[0] & _KIND == _PUBLISH and not packet[0] & _QUALITY_2:
                 found = self._message(packet)
-            self._for_paho = b"" if found else _as_paho_reads(packet)
+            self._for_paho = b"" if found else self._as_paho_reads(packet)
         del self._ahead[:size]
         if found is None:
             return super().loop_read(max_packets)
@@ -161,6 +166,15 @@ class LeanClient(Client):
             return None
         return ReceivedMessage(topic, bytes(packet[at:]), packet_id, quality, bool(packet[0] & _RETAINED))
 
+    def _as_paho_reads(self, packet: memoryview) -> bytes:
+        """Return a packet as paho reads it: up to 2.1 it overlooks the reason of a DISCONNECT without properties."""
+        if packet[0] == _DISCONNECT and len(packet) in {3, 4}:
+            return bytes((_DISCONNECT, 5, packet[2], 3, _REASON_STRING, 0, 0))
+        if packet[0] == _PUBACK and len(packet) > 4 and packet[4] == _TOO_LARGE:
+            self.too_large.add(int.from_bytes(packet[2:4], "big"))
+            return bytes((*packet[:4], _UNSPECIFIED, *packet[5:]))
+        return bytes(packet)
+
     def _sock_recv(self, bufsize: int) -> bytes:
         """Answer paho, which reads the socket here and nowhere else, from the packet that is meant for it."""
         if self._fault is not None:
@@ -169,13 +183,6 @@ class LeanClient(Client):
             raise BlockingIOError
         found, self._for_paho = self._for_paho[:bufsize], self._for_paho[bufsize:]
         return found
-
-
-def _as_paho_reads(packet: memoryview) -> bytes:
-    """Return a packet as paho reads it: up to 2.1 it overlooks the reason of a DISCONNECT without properties."""
-    if packet[0] == _DISCONNECT and len(packet) in {3, 4}:
-        return bytes((_DISCONNECT, 5, packet[2], 3, _REASON_STRING, 0, 0))
-    return bytes(packet)
 
 
 def _number(packet: memoryview, at: int) -> tuple[int, int]:

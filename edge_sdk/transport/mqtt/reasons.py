@@ -156,6 +156,22 @@ def packets_too_small(packet_bytes: int, least_bytes: int, address: BrokerAddres
     return DisconnectReason(text, final=True)
 
 
+def message_too_long(size_bytes: int, least_bytes: int, address: BrokerAddress) -> str:
+    """Explain that the broker takes no message of the smallest chunk's length."""
+    return (
+        f"{address} takes no message of {size_bytes} bytes, and states no limit; raise its limit to {least_bytes} or "
+        "more (mosquitto: message_size_limit)"
+    )
+
+
+def smaller_chunks(size_bytes: int, chunk_bytes: int) -> str:
+    """Say that a broker makes chunks smaller.  size_bytes: the length of a message that it does not take."""
+    return (
+        f"takes no message of {size_bytes} bytes, and states no limit: chunks of {chunk_bytes} bytes from now on; with "
+        "a higher limit (mosquitto: message_size_limit) there are fewer"
+    )
+
+
 def connection_lost(name: str, address: BrokerAddress, *, accepted: bool) -> DisconnectReason:
     """Explain a connection that broke.  name: the client library's word for it; accepted: CONNECT had succeeded."""
     if name == "Keep alive timeout":

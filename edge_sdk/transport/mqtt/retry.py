@@ -161,8 +161,10 @@ class Retry:
         too_long_bytes = oldest.size_bytes if same else self._hidden_limits.too_long_bytes
         if too_long_bytes is not None and self._shrink_chunks(too_long_bytes):
             self._hidden_limits.reset()
+            self._failures = 0  # the next connection may work
             return DisconnectReason(
-                f"{ending.reason}, again while taking {too_long_bytes} bytes: smaller chunks from now on"
+                f"{ending.reason}, again while taking {too_long_bytes} bytes: smaller chunks from now on; it states no "
+                "limit, and with a higher one (mosquitto: message_size_limit, max_packet_size) there are fewer"
             )
         if not same:
             return ending

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from edge_sdk.transport.chunks import packets
-from edge_sdk.transport.chunks.packets import CHUNK_BYTES, MIN_CHUNK_BYTES, ChunkLayout, ChunkRequest
+from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, ChunkLayout, ChunkRequest
+from edge_sdk.transport.mqtt.hidden_limits import KeptChunks
 from edge_sdk.transport.mqtt.pace import Pace
 
 MAX_IN_FLIGHT = 8
@@ -77,8 +78,14 @@ class SendQueue:
     It holds at most one long frame for each topic: a newer one replaces an older one.
     """
 
-    def __init__(self, pace: Pace | None = None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.chunk_bytes = CHUNK_BYTES
+    def __init__(
+        self,
+        pace: Pace | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        kept: KeptChunks | None = None,
+    ) -> None:
+        self._kept = kept or KeptChunks(None, "")
+        self.chunk_bytes = self._kept.chunk_bytes()
         self._pace = pace or Pace()
         self._clock = clock
         self._lock = threading.Condition()
@@ -143,6 +150,24 @@ class SendQueue:
                 self._lock.notify_all()
             return message
 
+    def note_too_long(self, packet_id: int) -> tuple[QueuedMessage, bool] | None:
+        """Take back a message that the broker refused for its length; its frame goes in smaller chunks if that helps.
+
+        Returns the message, and whether its frame is on its way again; None: another message has told the same before.
+        """
+        with self._lock:
+            message = self._in_flight.pop(packet_id, None)
+            if message is None:
+                return None
+            long_frame = self._long.get(message.topic)
+            if message.chunk is not None and (long_frame is None or long_frame.layout != message.chunk[0]):
+                return None
+            if message.retain or not self.shrink_chunks(message.size_bytes):
+                self._drop_long(message)
+                return message, False
+            frame = message.payload if message.chunk is None or long_frame is None else long_frame.frame
+            return message, self._put_long(message.topic, frame)
+
     def oldest_in_flight(self) -> QueuedMessage | None:
         """Return the oldest message that the broker has not acknowledged."""
         with self._lock:
@@ -182,7 +207,12 @@ class SendQueue:
         with self._lock:
             while self.chunk_bytes + packets.HEADER_BYTES >= below_bytes:
                 self.chunk_bytes = max(self.chunk_bytes // 2, MIN_CHUNK_BYTES)
+            self._kept.keep(self.chunk_bytes)
         return True
+
+    def message_bytes(self, frame_bytes: int) -> int:
+        """Return the length of the messages that carry a frame."""
+        return frame_bytes if frame_bytes <= self.chunk_bytes else self.chunk_bytes + packets.HEADER_BYTES
 
     def wait_until_idle(self, timeout_s: float) -> None:
         """Wait until every frame is acknowledged or the connection is lost, at most `timeout_s` seconds."""
@@ -204,6 +234,13 @@ class SendQueue:
             long_frame.pending.append(0)
         self._schedule(topic)
         return True
+
+    def _drop_long(self, message: QueuedMessage) -> None:
+        """Send nothing more of the long frame that a message is a chunk of."""
+        if message.chunk is not None:
+            del self._long[message.topic]
+            if message.topic in self._turns:
+                self._turns.remove(message.topic)
 
     def _schedule(self, topic: str) -> None:
         """Give a topic that has chunks to send a place in the turns."""

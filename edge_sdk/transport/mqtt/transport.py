@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial, wraps
+from pathlib import Path
 from typing import Any
 
 from paho.mqtt.client import Client, ConnectFlags, DisconnectFlags, MQTTMessage, MQTTMessageInfo
@@ -24,22 +25,26 @@ from paho.mqtt.properties import Properties
 from paho.mqtt.reasoncodes import ReasonCode
 
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.topics import is_coordinator_status, matches
+from edge_sdk.protocol.entry_guard import EntryGuard
+from edge_sdk.protocol.topics import LONGEST, is_coordinator_status, matches
 from edge_sdk.transport.base import Connected, Incoming, SendRefused, TransportEvent
 from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, is_packet
 from edge_sdk.transport.mqtt import reasons
 from edge_sdk.transport.mqtt.connection import (
     CONNECT_TIMEOUT_S,
     DISCONNECT_S,
+    LEAST_PACKET_BYTES,
+    PACKET_OVERHEAD_BYTES,
     LinkQueues,
     LinkSettings,
     ReconnectingTransport,
 )
+from edge_sdk.transport.mqtt.hidden_limits import KeptChunks
 from edge_sdk.transport.mqtt.pace import Pace
 from edge_sdk.transport.mqtt.paho_client import LeanClient, ReceivedMessage
 from edge_sdk.transport.mqtt.reasons import DisconnectReason
 from edge_sdk.transport.mqtt.retry import ConnectionResult
-from edge_sdk.transport.mqtt.send_queue import MAX_IN_FLIGHT, QueuedMessage
+from edge_sdk.transport.mqtt.send_queue import MAX_IN_FLIGHT, QueuedMessage, SendQueue
 from edge_sdk.transport.mqtt.socket_loop import SocketLoop
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles, tls_context
 from edge_sdk.transport.mqtt.url import BrokerAddress, parse_broker_url
@@ -47,10 +52,6 @@ from edge_sdk.transport.mqtt.url import BrokerAddress, parse_broker_url
 _log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 240 * 1024 * 1024
-_PACKET_OVERHEAD_BYTES = 1024
-"""Room for the topic, the properties and the header of a chunk in one packet."""
-LEAST_PACKET_BYTES = MIN_CHUNK_BYTES + _PACKET_OVERHEAD_BYTES
-"""The smallest Maximum Packet Size of a broker that can be used."""
 _MOST_REFUSED_TOPICS = 16
 """The most topics of one connection of which a refusal is told."""
 _WAIT_S = 0.25
@@ -76,7 +77,7 @@ class MqttTransport(ReconnectingTransport):
     the broker keeps a frame, and delivers it again after a reconnect, until its `acknowledge` is called; chunks are
     always acknowledged at once, because brokers stop after a few that are not.  seed: for the random pauses.  pace:
     limits the rate of publishing.  expires_s: seconds after which a broker that speaks MQTT 5 drops a frame that it
-    could not deliver.
+    could not deliver.  chunk_file: remembers, from one process to the next, that the broker takes short chunks alone.
 
     Raises UsageError for a URL that is not one of a broker, and for TLS files that cannot be used.
     """
@@ -97,6 +98,7 @@ class MqttTransport(ReconnectingTransport):
         max_frame_bytes: int = MAX_FRAME_BYTES,
         pace: Pace | None = None,
         expires_s: int | None = None,
+        chunk_file: Path | None = None,
     ) -> None:
         address = parse_broker_url(url)
         if username is not None:
@@ -107,7 +109,9 @@ class MqttTransport(ReconnectingTransport):
         settings = LinkSettings(
             address, client_id, clean, manual_ack, keepalive_s, tls.absolute(), expires_s=expires_s, fresh=fresh
         )
-        super().__init__(settings, _Link, seed, max_frame_bytes, pace)
+        super().__init__(
+            settings, _Link, seed, max_frame_bytes, SendQueue(pace, kept=KeptChunks(chunk_file, str(address)))
+        )
 
 
 class _Link:
@@ -138,6 +142,7 @@ class _Link:
         self._ready_since_s = 0.0
         self._refused_topics: set[str] = set()
         self._tls = tls_context(settings.tls, settings.address)
+        self._guard = EntryGuard(f"broker {settings.address}")
         self._client = self._build(version_5=version_5)
         self._loop = SocketLoop()
 
@@ -184,7 +189,7 @@ class _Link:
             self._settings.client_id,
             clean_session=None if version_5 else self._settings.clean_start,
             protocol=MQTTProtocolVersion.MQTTv5 if version_5 else MQTTProtocolVersion.MQTTv311,
-            take_message=_with_errors_logged(self._take_message),
+            take_message=self._take_message,
         )
         client.max_inflight_messages_set(MAX_IN_FLIGHT)
         client.connect_timeout = CONNECT_TIMEOUT_S
@@ -314,7 +319,7 @@ class _Link:
         self._on_packet_limit(packet_bytes)
         if packet_bytes is None:
             return True
-        self._chunk_bytes = packet_bytes - _PACKET_OVERHEAD_BYTES
+        self._chunk_bytes = packet_bytes - PACKET_OVERHEAD_BYTES
         if self._chunk_bytes >= MIN_CHUNK_BYTES:
             return True
         self._end(reasons.packets_too_small(packet_bytes, LEAST_PACKET_BYTES, self._settings.address))
@@ -347,6 +352,10 @@ class _Link:
         A broker stops after a few messages that are not acknowledged.  A status that it has kept in the session since
         an earlier connection says nothing of now: the newest one is retained, and follows from the subscription.
         """
+        with self._guard.message(message.topic[:LONGEST]):
+            self._pass_on(message)
+
+    def _pass_on(self, message: ReceivedMessage) -> None:
         topic, payload, packet_id, quality, retained = message
         now_s, packet = time.monotonic(), is_packet(payload)
         event: TransportEvent | None = None
@@ -375,6 +384,10 @@ class _Link:
     def _on_publish(
         self, _client: Client, _data: object, mid: int, code: ReasonCode, _properties: Properties | None
     ) -> None:
+        if mid in self._client.too_large:
+            self._client.too_large.discard(mid)
+            self._note_too_long(mid)
+            return
         message = self._note_acknowledged(mid)
         if code.is_failure and message is not None:
             self._report_refusal(message.topic, code.getName())
@@ -385,12 +398,26 @@ class _Link:
             self._hidden_limits.note_acknowledged(message)
         return message
 
-    def _report_refusal(self, topic: str, reason: str) -> None:
+    def _note_too_long(self, packet_id: int) -> None:
+        """Make chunks smaller after a message that the broker found too long, or say that none is small enough."""
+        before_bytes = self._send_queue.chunk_bytes
+        found = self._send_queue.note_too_long(packet_id)
+        if found is None:
+            return
+        message, again = found
+        if not again:
+            text = reasons.message_too_long(message.size_bytes, LEAST_PACKET_BYTES, self._settings.address)
+            self._report_refusal(message.topic, text, too_long=True)
+        elif self._send_queue.chunk_bytes < before_bytes:
+            text = reasons.smaller_chunks(message.size_bytes, self._send_queue.chunk_bytes)
+            _log.warning("broker %s %s", self._settings.address, text)
+
+    def _report_refusal(self, topic: str, reason: str, *, too_long: bool = False) -> None:
         """Tell the layer above, once for each topic and connection, that the broker takes no frames there."""
         if topic not in self._refused_topics and len(self._refused_topics) < _MOST_REFUSED_TOPICS:
             self._refused_topics.add(topic)
             _log.warning("broker %s does not take frames on %s: %s", self._settings.address, topic, reason)
-            self._inbox.put(SendRefused(topic, reason))
+            self._inbox.put(SendRefused(topic, reason, too_long))
 
     def _on_disconnect(
         self, _client: Client, _data: object, flags: DisconnectFlags, code: ReasonCode, _properties: Properties | None

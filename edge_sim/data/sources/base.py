@@ -23,3 +23,5 @@ class SourceData:
     """The names of the classes in their order; empty: the source has none."""
     users: NDArray[Any] | None = None
     """User who recorded each training sample, (n,); None: the source does not tell."""
+    remark: str = ""
+    """A line on how the samples were taken; empty: there is nothing to say."""

@@ -9,6 +9,7 @@ import numpy as np
 
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST
 from edge_sdk.samples.pictures import SUFFIXES, read_pictures
 from edge_sim.data.draw import hold_out
 from edge_sim.data.sources.base import SourceData
@@ -39,10 +40,11 @@ def read_folder(folder: Path, size: tuple[int, int] | None, test_fraction: float
         train, test = hold_out(y, test_fraction, np.random.default_rng([seed, 1]))
     if not len(test):
         raise UsageError(f"{folder}: too few pictures of each class to hold {test_fraction:g} of them out as the test")
+    samples = Samples(x, y, layout=CHANNELS_LAST)
     return SourceData(
         name=folder.name,
-        train=Samples(x[train], y[train]),
-        test=Samples(x[test], y[test]),
+        train=samples.at(train),
+        test=samples.at(test),
         scale=1 / 255,
         class_names=tuple(classes),
     )

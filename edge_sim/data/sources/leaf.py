@@ -15,11 +15,14 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last
 from edge_sim.data.sources.base import SourceData
 
 
-def read_leaf(folder: Path, size: tuple[int, int] | None) -> SourceData:
-    """Read the samples of all users: f4 (n, d), or (n, h, w) and (n, h, w, c) where `size` is given.
+def read_leaf(folder: Path, size: tuple[int, int] | None, layout: PictureLayout | None = None) -> SourceData:
+    """Read the samples of all users: f4 (n, d), or (n, h, w) and (n, h, w, c), as where `size` is given.
+
+    layout: of samples with three axes; those that `size` shapes have their channels last.
 
     Raises UsageError, which names the file, for what is missing or no number.
     """
@@ -27,8 +30,11 @@ def read_leaf(folder: Path, size: tuple[int, int] | None) -> SourceData:
     test_x, test_y, _ = _part(folder, "test")
     if x.shape[1:] != test_x.shape[1:]:
         raise UsageError(f"{folder}: samples of {x.shape[1:]} in train, of {test_x.shape[1:]} in test")
-    train, test = Samples(_shaped(x, size, folder), y), Samples(_shaped(test_x, size, folder), test_y)
-    return SourceData(name=folder.name, train=train, test=test, scale=1.0, users=users)
+    x, remark = channels_last(x, layout, f"{folder.name}: x")
+    test_x, _ = channels_last(test_x, layout, f"{folder.name}: x")
+    train = Samples(_shaped(x, size, folder), y, layout=CHANNELS_LAST)
+    test = Samples(_shaped(test_x, size, folder), test_y, layout=CHANNELS_LAST)
+    return SourceData(name=folder.name, train=train, test=test, scale=1.0, users=users, remark=remark)
 
 
 def _part(folder: Path, part: str) -> tuple[Floats, Ints, NDArray[Any]]:

@@ -13,10 +13,12 @@ from edge_sdk.arrays import Ints
 from edge_sdk.class_names import checked_names, class_ids
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, raw_values
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
 from edge_sim.data.sources.base import SourceData
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
+PARTS = ("train", "test")
 USERS = "user_train"
 NAMES = "class_names"
 MOST_CLASSES = 65535
@@ -25,39 +27,66 @@ MOST_CLASSES = 65535
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def read_npz(path: Path) -> SourceData:
-    """Read the data set in an npz file.
+def read_npz(path: Path, layout: PictureLayout | None = None) -> SourceData:
+    """Read the data set in an npz file.  Raises UsageError naming the file, the array, and what was found."""
+    return of_arrays(_arrays(path), str(path), path.stem, layout)
 
-    x: uint8 or float, (n, h, w), (n, h, w, c) or (n, d); y: whole numbers from 0, or names of classes, (n,);
-    user_train: whole numbers or texts, (n,); class_names: the names of all classes in their order, (k,).  Raises
-    UsageError naming the file, the array, and what was found.
+
+def of_arrays(arrays: Arrays, where: str, name: str, layout: PictureLayout | None) -> SourceData:
+    """Return the data set in arrays by their names.
+
+    x: uint8 or float, (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w); y: whole numbers from 0, or names of classes,
+    (n,) or (n, 1), or one-hot rows; user_train: whole numbers or texts, (n,); class_names: the names of all classes in
+    their order, (k,).  where: begins the messages.  Raises UsageError naming the array, and what was found.
     """
-    arrays, names = _with_ids(_arrays(path), path)
-    for part in ("train", "test"):
-        _check_samples(f"{path}: x_{part}", arrays[f"x_{part}"], arrays["x_train"])
-        _check_labels(f"{path}: y_{part}", arrays[f"y_{part}"], len(arrays[f"x_{part}"]))
-    train = Samples(_raw(arrays["x_train"]), _labels(arrays["y_train"]))
-    test = Samples(_raw(arrays["x_test"]), _labels(arrays["y_test"]))
+    x = {part: _samples(f"{where}: x_{part}", arrays[f"x_{part}"], arrays["x_train"]) for part in PARTS}
+    y, names = _labels(arrays, where, {part: len(each) for part, each in x.items()})
+    train_x, remark = channels_last(x["train"], layout, f"{name}: x_train")
+    test_x, _ = channels_last(x["test"], layout, f"{name}: x_test")
+    train, test = (
+        Samples(each, y[part], layout=CHANNELS_LAST) for part, each in zip(PARTS, (train_x, test_x), strict=True)
+    )
     if not int(max(train.y.max(), test.y.max())):
-        raise UsageError(f"{path}: y_train: expected at least 2 classes, found only class 0")
+        raise UsageError(f"{where}: y_train: expected at least 2 classes, found only class 0")
     users = arrays.get(USERS)
     if users is not None and (users.shape != train.y.shape or users.dtype.kind not in "iuUS"):
         raise UsageError(
-            f"{path}: {USERS}: expected a whole number or a text for each of {len(train)} samples, found {_what(users)}"
+            f"{where}: {USERS}: expected a whole number or a text for each of {len(train)} samples, "
+            f"found {users.dtype} {users.shape}"
         )
     scale = 1 / 255 if train.x.dtype == np.uint8 else 1.0
-    return SourceData(name=path.stem, train=train, test=test, scale=scale, class_names=names, users=users)
+    return SourceData(name=name, train=train, test=test, scale=scale, class_names=names, users=users, remark=remark)
 
 
-def _with_ids(arrays: Arrays, path: Path) -> tuple[Arrays, tuple[str, ...]]:
-    """Return the arrays with class ids where labels are names, and the names: those of both parts, sorted."""
-    labels = [arrays["y_train"], arrays["y_test"]]
-    words = {str(name) for y in labels if y.dtype.kind == "U" for name in y.flat}
-    if words and any(y.dtype.kind != "U" for y in labels) and NAMES not in arrays:
-        raise UsageError(f"{path}: y_train and y_test: one part has names, the other numbers; give both alike")
-    names = checked_names([*arrays[NAMES].flat] if NAMES in arrays else sorted(words), where=f"{path}: {NAMES}")
-    found = {key: class_ids(arrays[key], names, where=f"{path}: {key}")[0] for key in ("y_train", "y_test")}
-    return {**arrays, **found}, names
+def _labels(arrays: Arrays, where: str, counts: Mapping[str, int]) -> tuple[dict[str, Ints], tuple[str, ...]]:
+    """Return the class ids of both parts, and the names of the classes; where the parts differ, those of both."""
+    given = checked_names([*arrays.get(NAMES, ())], where=f"{where}: {NAMES}")
+    found = {part: _ids(f"{where}: y_{part}", arrays[f"y_{part}"], count, given) for part, count in counts.items()}
+    known = [names for _, names in found.values()]
+    ids = {part: each for part, (each, _) in found.items()}
+    if len({*known}) == 1:
+        return ids, known[0]
+    if () in known:
+        raise UsageError(f"{where}: y_train and y_test: one part has names, the other numbers; give both alike")
+    every, longest = {name for names in known for name in names}, max(known, key=len)
+    order = longest if {*longest} == every else tuple(sorted(every))
+    return {
+        part: np.array([order.index(name) for name in names])[ids[part]] for part, (_, names) in found.items()
+    }, order
+
+
+def _ids(where: str, y: Any, count: int, names: tuple[str, ...]) -> tuple[Ints, tuple[str, ...]]:
+    labels, known = class_ids(y, names, where=where, expected=f"expected {count} integers, ")
+    if labels.shape != (count,):
+        raise UsageError(f"{where}: expected {count} integers, found {labels.dtype} {labels.shape}")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= MOST_CLASSES:
+        row = int(labels.argmin() if low < 0 else labels.argmax())
+        raise UsageError(
+            f"{where}: expected class ids from 0 to {MOST_CLASSES - 1}, found {low} to {high}, such as that of "
+            f"sample {row}"
+        )
+    return labels.astype(np.int64), known
 
 
 def _arrays(path: Path) -> Arrays:
@@ -92,44 +121,13 @@ def _unreadable(path: Path, why: str) -> UsageError:
     return UsageError(f"data.path: {path}: not a readable npz file: {why}")
 
 
-def _check_samples(where: str, x: NDArray[Any], like: NDArray[Any]) -> None:
+def _samples(where: str, x: NDArray[Any], like: NDArray[Any]) -> Raw:
+    """Return samples as u1 or f4, the only types that a device accepts."""
     if x.ndim not in (2, 3, 4) or not x.size:
         raise UsageError(f"{where}: expected (n, h, w), (n, h, w, c) or (n, d), none of them 0, found {x.shape}")
     if x.shape[1:] != like.shape[1:]:
         raise UsageError(f"{where}: expected the shape of samples in x_train, {like.shape[1:]}, found {x.shape[1:]}")
-    if x.dtype != np.uint8 and x.dtype.kind != "f":
-        raise UsageError(f"{where}: expected uint8 or finite floats, found {x.dtype}")
+    values = raw_values(x, where)
     if x.dtype.kind != like.dtype.kind:
         raise UsageError(f"{where}: expected {like.dtype}, like x_train, found {x.dtype}")
-    wild = np.flatnonzero(~np.isfinite(x).reshape(len(x), -1).all(axis=1))  # sample numbers
-    if len(wild):
-        raise UsageError(
-            f"{where}: expected uint8 or finite floats, found {x.dtype} with NaN or Inf in {len(wild)} samples, "
-            f"the first of them {wild[0]}"
-        )
-
-
-def _check_labels(where: str, y: NDArray[Any], count: int) -> None:
-    if y.shape != (count,) or y.dtype.kind not in "iu":
-        raise UsageError(f"{where}: expected {count} integers, found {_what(y)}")
-    low, high = int(y.min()), int(y.max())
-    if low < 0 or high >= MOST_CLASSES:
-        row = int(y.argmin() if low < 0 else y.argmax())
-        raise UsageError(
-            f"{where}: expected class ids from 0 to {MOST_CLASSES - 1}, found {low} to {high}, such as that of "
-            f"sample {row}"
-        )
-
-
-def _raw(x: NDArray[Any]) -> Raw:
-    """Return the array as u1 or f4, the only types that a device accepts."""
-    return x if x.dtype == np.uint8 else x.astype(np.float32)
-
-
-def _labels(y: NDArray[Any]) -> Ints:
-    labels: Ints = y.astype(np.int64)
-    return labels
-
-
-def _what(array: NDArray[Any]) -> str:
-    return f"{array.dtype} {array.shape}"
+    return values

@@ -1,4 +1,4 @@
-"""The engine `cohort`: equal requests of devices with equal nets are computed as one stack.
+"""The engine that stacks: equal requests of devices with equal nets are computed as one.
 
 Fits, class means and logits are stacked; evaluations are computed on threads, all other requests one by one.
 """
@@ -25,7 +25,7 @@ from edge_sdk.models.checks import check_fit
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Optim, needed, softmax
-from edge_sim.engines.base import BatchEngine, DeviceAnswer, DeviceRequest, serve_alone
+from edge_sim.engines.base import DeviceAnswer, DeviceRequest, serve_alone
 from edge_sim.engines.same_models import KnownLogits
 from edge_sim.engines.stack.torch_dense_stack import DenseStacking
 from edge_sim.engines.stack.torch_evaluations import NETS_A_CALL, evaluated, evaluation_key
@@ -41,7 +41,7 @@ one core has computed is read by another."""
 _Serve = Callable[[Stacking, Sequence[DeviceRequest]], list[DeviceAnswer]]
 
 
-class CohortEngine(BatchEngine):
+class CohortEngine:
     """Computes large stacks and evaluations in this process, each on one thread of a pool, and the rest one by one.
 
     As each of them stays on one thread, results do not depend on the number of threads.
@@ -58,7 +58,6 @@ class CohortEngine(BatchEngine):
 
         stacking: how stacks are built; default: dense nets only.
         """
-        super().__init__()
         self._names, self._stacking = names, stacking or DenseStacking()
         self._pool = ThreadPoolExecutor(threads, "stack", initializer=use_one_thread) if threads > 1 else None
         self._rows = rows or ParameterRows()
@@ -66,15 +65,15 @@ class CohortEngine(BatchEngine):
 
     def attach(self, number: int, bench: Workbench) -> None:
         """Implement Engine."""
-        if self._kind(bench):
+        if self._kind(bench) or self._rows.keeps_all:
             self._rows.attach(number, bench)
 
     def ready(self) -> None:
         """Implement Engine."""
-        self._rows.divide({})
+        self._rows.allocate()
 
     def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
-        """Implement BatchEngine."""
+        """Implement Engine."""
         groups: dict[Hashable, list[int]] = {}
         for at, each in enumerate(asked):
             groups.setdefault(self._group(each), []).append(at)
@@ -88,6 +87,9 @@ class CohortEngine(BatchEngine):
             for chosen, own in zip(stacks, found, strict=True):
                 for at, answer in zip(chosen, own, strict=True):
                     answers[at] = answer
+        if self._rows.keeps_all:
+            for each in asked:
+                self._rows.take_in(each.job.number)
         return answers
 
     def _each(self, stacks: Sequence[Sequence[DeviceRequest]]) -> Iterable[list[DeviceAnswer]]:

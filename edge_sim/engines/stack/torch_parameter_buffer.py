@@ -1,7 +1,7 @@
-"""One buffer for the parameters of many models: shared between processes, or backed by a file on disk.
+"""One buffer for the parameters of many models, in memory or in a file on disk.
 
 A row of the buffer holds the parameters and buffers of one model, and then the moments of its optimiser.  The model
-computes on the row itself, so every process that maps the buffer sees each step; nothing is copied or sent.
+computes on the row itself, so nothing is copied.
 """
 
 from __future__ import annotations
@@ -13,15 +13,12 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from edge_sdk.errors import StoreError
 from edge_sdk.models.torch_model import TorchModel
 from edge_sdk.models.torch_training.torch_optim import Moments
-from edge_sdk.objectives import Optim
 
 _ALIGNED = 64
 """Alignment in bytes, that of torch's own allocator: so the same instructions run, and give the same bits."""
@@ -30,13 +27,12 @@ _ALIGNED = 64
 class ParameterBuffer:
     """Zeroed memory for rows, as one mapped file: in memory and without a name, or in a folder on disk."""
 
-    def __init__(self, size_bytes: int, folder: Path | None = None, descriptor: int | None = None) -> None:
-        """descriptor: file descriptor of a buffer that another process made; None: make one of `size_bytes`.
+    def __init__(self, size_bytes: int, folder: Path | None = None) -> None:
+        """folder: of the file, or None for memory (a temporary file on a system that gives no such memory).
 
-        folder: of the file; None: in memory, or among the temporary files of a system that gives no such memory.
         Raises StoreError where the disk has no room for the file, and OSError where memory cannot be mapped.
         """
-        self.descriptor = _file(folder, max(size_bytes, mmap.PAGESIZE)) if descriptor is None else descriptor
+        self.descriptor = _file(folder, max(size_bytes, mmap.PAGESIZE))
         self.memory = torch.frombuffer(mmap.mmap(self.descriptor, 0), dtype=torch.uint8)
 
     def close(self) -> None:
@@ -85,13 +81,12 @@ def row_bytes(model: TorchModel, kinds: int) -> int:
     return sum(map(_aligned, _tensors(model))) + kinds * parameters
 
 
-def move_into_row(model: TorchModel, row: Tensor, *, fresh: bool) -> None:
-    """Make a model compute on its row; fresh: copy its present values there, else take over what the row holds."""
+def move_into_row(model: TorchModel, row: Tensor) -> None:
+    """Copy a model's values into its row, and make it compute there."""
     at = 0
     for tensor in _tensors(model):
         there = _view(row, at, tensor)
-        if fresh:
-            there.copy_(tensor.detach())
+        there.copy_(tensor.detach())
         tensor.data = there
         at += _aligned(tensor)
     model.flat = _in_one_piece(model.trained, row)
@@ -130,17 +125,6 @@ def move_moments_into_row(model: TorchModel, row: Tensor) -> None:
             if moment.data_ptr() != place.data_ptr():
                 place.copy_(moment)
                 own[j] = place
-
-
-def use_moments_in_row(
-    model: TorchModel, row: Tensor, optim: Optim | None, steps: NDArray[np.int64], kinds: int
-) -> None:
-    """Give a model an optimiser with the moments in its row.
-
-    optim: None: the model has no optimiser.  steps: steps taken, of each parameter.  kinds: of moments in the row.
-    """
-    moments = _moments(model, row, kinds)
-    model.optimiser = None if optim is None else model.optimiser_after(optim, moments, steps.copy())
 
 
 def _moments(model: TorchModel, row: Tensor, kinds: int) -> Moments:

@@ -1,12 +1,11 @@
 """The layout of a run's parameter buffer: equal models lie side by side, so that a stack of them is a strided view.
 
-In each worker's part of the buffer the rows are sorted by kind of model, and in each kind by falling number of samples.
-The stacking engine takes devices in the same order.
+Rows are sorted by kind of model, and in each kind by falling number of samples: the order in which the stacking engine
+takes devices.  A buffer above a size lies in a file on disk, and the kernel pages out devices that do not take part.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -17,7 +16,13 @@ from edge_sdk.device.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.torch_model import TorchModel
 from edge_sim.engines.memory import give_back, large_blocks_apart
-from edge_sim.engines.stack.torch_parameter_buffer import ParameterBuffer, move_into_row, row_bytes
+from edge_sim.engines.stack.torch_parameter_buffer import (
+    ParameterBuffer,
+    move_back_into_row,
+    move_into_row,
+    move_moments_into_row,
+    row_bytes,
+)
 
 EARLY = "a device asked before all were attached: please report this"
 
@@ -30,8 +35,8 @@ class ParameterRows:
     ) -> None:
         """moments: kinds of moments that a row has space for.
 
-        spill: folder of the buffer where it is larger than `memory_bytes`; None: always in memory.
-        device: the GPU whose memory is used; None: this machine's memory, which other processes can map.
+        spill: folder of the buffer where it is larger than `memory_bytes`, or None to keep it in memory.
+        device: the GPU whose memory is used, or None for this machine's memory.
         """
         self.moments, self._spill, self._memory_bytes = moments, spill, memory_bytes
         self.models: dict[int, TorchModel] = {}
@@ -46,15 +51,13 @@ class ParameterRows:
 
     @property
     def ready(self) -> bool:
-        """Whether the buffer is allocated and divided."""
+        """Whether the buffer is allocated."""
         return self._memory is not None
 
     @property
-    def buffer(self) -> ParameterBuffer:
-        """The buffer in this machine's memory.  Raises RunFailed before it is allocated."""
-        if self._buffer is None:
-            raise RunFailed(EARLY)
-        return self._buffer
+    def keeps_all(self) -> bool:
+        """Whether also models that are not stacked have rows, because the memory of a run has a limit."""
+        return self._spill is not None
 
     def attach(self, number: int, bench: Workbench) -> None:
         """Register a device that is switched on: before the buffer is allocated, or again after it."""
@@ -64,13 +67,13 @@ class ParameterRows:
             self._building.enter_context(large_blocks_apart())
         self.models[number], self._samples[number] = bench.model, len(bench.data.train)
         if self.ready:
-            move_into_row(bench.model, self.row(number), fresh=True)
+            move_into_row(bench.model, self.row(number))
 
-    def divide(self, owners: Mapping[int, int]) -> None:
-        """Allocate the buffer for all registered models.  owners: the worker of each device; its rows lie together."""
+    def allocate(self) -> None:
+        """Allocate the buffer for all registered models, and move them into it."""
 
-        def order(number: int) -> tuple[int, bytes, int, int]:
-            return owners.get(number, 0), self.models[number].spec.layout, -self._samples[number], number
+        def order(number: int) -> tuple[bytes, int, int]:
+            return self.models[number].spec.layout, -self._samples[number], number
 
         at = 0
         for number in sorted(self.models, key=order):
@@ -83,9 +86,15 @@ class ParameterRows:
         else:
             self._memory = torch.zeros(at, dtype=torch.uint8, device=self._device)
         for number, model in self.models.items():
-            move_into_row(model, self.row(number), fresh=True)
+            move_into_row(model, self.row(number))
         self._building.close()
         give_back()  # the memory that the models were built in
+
+    def take_in(self, number: int) -> None:
+        """Move what a fit has left elsewhere into the device's row: moved parameters, the optimiser's moments."""
+        if number in self.rows:
+            move_back_into_row(self.models[number], self.row(number))
+            move_moments_into_row(self.models[number], self.row(number))
 
     def row(self, number: int) -> Tensor:
         """Return the row of one device."""

@@ -1,0 +1,133 @@
+"""Keeps a lab's mosquitto running: `edge-sdk lab broker`, a process of its own, which outlives the desk."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import cast
+
+from coordinator.lab import broker_settings, owner
+from coordinator.lab.broker_settings import CONF
+from edge_sdk.errors import TransportError, UsageError
+from edge_sdk.identity import key_files
+
+START_S, STOP_S = 20.0, 3.0
+POLL_S = 0.5
+AGAIN_FIRST_S, AGAIN_MOST_S = 0.1, 30.0
+"""A mosquitto that ends is started again after 0.1, 0.2, 0.4 ... 30 s."""
+CALM_S = 60.0
+"""After it ran for this long, the pauses begin at the shortest again."""
+
+
+def keep_running(lab: Path) -> None:
+    """Run mosquitto with the lab's settings until KeyboardInterrupt, and start it again whenever it ends.
+
+    One that runs already is watched, and left running at the end.  Raises UsageError if another process keeps the
+    broker, or mosquitto is not installed; TransportError if it does not come up the first time.
+    """
+    pause_s = AGAIN_FIRST_S
+    with _alone(lab):
+        _await_end(broker_settings.running_broker(lab), lab)
+        began_s, process = time.monotonic(), _started(lab)
+        try:
+            _await_port(lab, process)
+            while True:
+                code = process.wait()
+                pause_s = AGAIN_FIRST_S if time.monotonic() - began_s > CALM_S else min(2 * pause_s, AGAIN_MOST_S)
+                how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
+                tell_owner(
+                    f"mosquitto {how}; it is started again in {pause_s:g} s, and devices come back by themselves"
+                )
+                time.sleep(pause_s)
+                began_s, process = time.monotonic(), _started(lab)
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def is_kept(lab: Path) -> bool:
+    """Whether a process keeps the lab's broker running."""
+    try:
+        with _alone(lab):
+            return False
+    except UsageError:
+        return True
+
+
+class Keeper:
+    """The process `edge-sdk lab broker` that a desk has started, unless there is one already."""
+
+    def __init__(self, lab: Path) -> None:
+        """Start it, and wait until the broker accepts connections.  Raises TransportError if it does not."""
+        self._lab, self._process = lab, cast("subprocess.Popen[bytes] | None", None)
+        running = broker_settings.running_broker(lab)
+        if running is not None:
+            tell_owner(f"mosquitto runs already with {lab / CONF} (process {running}); it goes on when this ends")
+        else:
+            _program()
+        try:
+            self.watch()
+            if self._process is not None and running is None:
+                _await_port(lab, self._process)
+        except BaseException:
+            self.end()
+            raise
+
+    def watch(self) -> None:
+        """Start the process again if it has ended, and no other one keeps the broker."""
+        if (self._process is None or self._process.poll() is not None) and not is_kept(self._lab):
+            command = [sys.executable, "-m", "edge_sdk.cli", "lab", "broker", str(self._lab)]
+            # in a session of its own, so that what ends the desk does not end the broker
+            self._process = subprocess.Popen(command, start_new_session=True)  # noqa: S603  # ourselves
+
+    def end(self) -> None:
+        """End the process and with it the broker that it has started."""
+        if self._process is not None:
+            self._process.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                self._process.wait(2 * STOP_S)
+
+
+def _alone(lab: Path) -> AbstractContextManager[None]:
+    return key_files.used_alone(lab, "broker", f"{lab}: another process keeps this lab's broker running")
+
+
+def _await_end(running: int | None, lab: Path) -> None:
+    while running is not None:
+        time.sleep(POLL_S)
+        running = broker_settings.running_broker(lab)
+
+
+def _program() -> str:
+    program = shutil.which("mosquitto")
+    if program is None:
+        raise UsageError(f"mosquitto is not on PATH: install {broker_settings.ADVISED}, or give --no-broker")
+    return program
+
+
+def _started(lab: Path) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([_program(), "-c", str(lab / CONF)], start_new_session=True)  # noqa: S603  # from PATH
+
+
+def _await_port(lab: Path, process: subprocess.Popen[bytes]) -> None:
+    port = int(owner.broker_of(lab).rpartition(":")[2])
+    end_s = time.monotonic() + START_S
+    while process.poll() is None and time.monotonic() < end_s:
+        with suppress(OSError), socket.create_connection(("localhost", port), timeout=1.0):
+            return
+        time.sleep(0.02)
+    raise TransportError(f"mosquitto did not come up at port {port}; what it printed says why")
+
+
+def tell_owner(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

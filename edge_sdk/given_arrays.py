@@ -1,0 +1,216 @@
+"""What people hand over as samples and labels, made into numpy arrays: tensors, frames, lists, pictures, any layout.
+
+Samples lie in memory with their channels last: (n, d), (n, h, w) or (n, h, w, c).  All entries (Samples, SampleStore,
+the readers, PublicSet, the simulator's sources, `edge_sim.run`) call the functions of this file, and so take the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.errors import UsageError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+PictureLayout: TypeAlias = Literal["NCHW", "NHWC"]
+"""The order of the axes of pictures in colour: channels first, as torch has them, or last."""
+CHANNELS_LAST: PictureLayout = "NHWC"
+"""The layout of samples in memory."""
+GREY = ("1", "L", "LA")
+"""Pillow's modes of pictures without colour."""
+DEEP = ("I", "F")
+"""Prefixes of Pillow's modes with more than eight bits a value, which would be clipped as bytes."""
+_BILINEAR = 2
+"""Pillow's number of this way of resizing."""
+
+
+def given_array(values: Any, where: str) -> NDArray[Any]:
+    """Return an array of an array, a tensor, a frame or column of pandas, a picture, or nested lists of numbers.
+
+    An array is returned as it is.  where: begins the messages.  Raises UsageError for what is no array of one type.
+    """
+    if isinstance(values, np.ma.MaskedArray) and np.ma.is_masked(values):
+        raise UsageError(f"{where}: some values are masked: write {_name(where)}.filled(0), or leave those samples out")
+    if isinstance(values, np.ndarray) and not isinstance(values, np.matrix | np.ma.MaskedArray):
+        return values
+    if is_pillow_picture(values):
+        return picture_bytes(values, None, where)
+    if isinstance(values, list | tuple) and values and all(map(is_pillow_picture, values)):
+        names = [f"{where}, sample {number}" for number in range(len(values))]
+        pictures = [picture_bytes(value, None, name) for value, name in zip(values, names, strict=True)]
+        return stacked_pictures(pictures, names, remedy="resize them first")
+    try:
+        found = np.asarray(_plain(values))
+    except (TypeError, ValueError, RuntimeError) as error:
+        told = " ".join(str(error).split())
+        raise UsageError(f"{where}: {type(values).__name__} makes no array of numbers: {told}") from None
+    if hasattr(values, "toarray") and found.dtype.kind == "O":
+        raise UsageError(f"{where}: {type(values).__name__} is sparse: write {_name(where)}.toarray()")
+    if hasattr(values, "select_dtypes") and found.dtype.kind == "O":
+        raise UsageError(
+            f"{where}: a {type(values).__name__} with columns of several types or missing values: write "
+            f'{_name(where)}.select_dtypes("number").to_numpy(np.float32), or make numbers of the other columns first'
+        )
+    return found
+
+
+def _plain(values: Any) -> Any:
+    """Return what numpy takes without a word of its own: of a tensor its values, of pandas an array."""
+    if isinstance(values, list | tuple) and len(values) and hasattr(values[0], "detach"):
+        return np.stack([_plain(each) for each in values])
+    if hasattr(values, "detach"):  # a tensor of torch, perhaps with a gradient, on a GPU, or in bfloat16
+        values = values.detach().cpu()
+        return values.float().numpy() if str(values.dtype) == "torch.bfloat16" else values.numpy()
+    return values.to_numpy() if hasattr(values, "to_numpy") else values
+
+
+def _name(where: str) -> str:
+    """Return the name of the array at the end of a place such as `data: x_train`."""
+    return where.rpartition(" ")[2]
+
+
+def is_pillow_picture(value: Any) -> bool:
+    """Whether this is a picture of Pillow, which need not be installed."""
+    return hasattr(value, "convert") and hasattr(value, "mode")
+
+
+def picture_bytes(opened: Image, size: tuple[int, int] | None, name: str) -> NDArray[np.uint8]:
+    """A picture of Pillow as u1 (h, w), or (h, w, 3) in colour; transparency is dropped.
+
+    size: height and width to which it is resized.  Raises UsageError for one with more than eight bits a value.
+    """
+    if opened.mode.startswith(DEEP):
+        raise UsageError(f"{name}: more than 8 bits a value (mode {opened.mode}): give such data as npz")
+    picture = opened.convert("L" if opened.mode in GREY else "RGB")
+    if size is not None:
+        picture = picture.resize((size[1], size[0]), _BILINEAR)
+    return np.asarray(picture, np.uint8)
+
+
+def stacked_pictures(pictures: Sequence[NDArray[Any]], names: Sequence[str], *, remedy: str) -> NDArray[Any]:
+    """Pictures of one size as one array, in colour if any is.  Raises UsageError, with its name, for one of another."""
+    for name, picture in zip(names, pictures, strict=True):
+        if picture.shape[:2] != pictures[0].shape[:2]:
+            (h, w), (h0, w0) = picture.shape[:2], pictures[0].shape[:2]
+            raise UsageError(f"{name}: {h} x {w} pixels, but {Path(names[0]).name} has {h0} x {w0}; {remedy}")
+    coloured = any(picture.ndim == 3 for picture in pictures)
+    return np.stack([_coloured(picture) if coloured else picture for picture in pictures])
+
+
+def _coloured(picture: NDArray[Any]) -> NDArray[Any]:
+    return picture if picture.ndim == 3 else np.repeat(picture[:, :, None], 3, axis=2)
+
+
+def channels_last(
+    x: NDArray[Any], layout: PictureLayout | None, where: str, *, ambiguous: PictureLayout = CHANNELS_LAST
+) -> tuple[NDArray[Any], str]:
+    """Return samples with their channels last, a view, and a line that says what was taken; empty: as it was declared.
+
+    x: (n, h, w, c), (n, c, h, w), or samples without channels, (n, d) or (n, h, w), which stay.  layout: the given one;
+    None: the one that the sizes tell, else `ambiguous`.  One channel first, (n, 1, h, w), becomes (n, h, w).  Raises
+    UsageError for a layout that there is not.
+    """
+    check_layout(layout, where)
+    if x.ndim != 4:
+        return x, ""
+    told = layout_told(x.shape[1:])
+    taken = layout or told or ambiguous
+    line = ""
+    if layout is None and x.shape[1:] != (1, 1, 1) and (told is None or taken != ambiguous):
+        line = _taken_line(x.shape[1:], taken, where, sure=told is not None)
+    if taken == "NHWC":
+        return x, line
+    return (x[:, 0] if x.shape[1] == 1 else np.moveaxis(x, 1, -1)), line
+
+
+def check_layout(layout: object, where: str) -> None:
+    """Raise UsageError for a layout that there is not."""
+    if layout is not None and layout not in get_args(PictureLayout):
+        raise UsageError(f'{where}: layout {layout!r}: expected "NCHW" or "NHWC"')
+
+
+def layout_told(shape: tuple[int, ...]) -> PictureLayout | None:
+    """Return the layout that the sizes of one picture tell: (c, h, w) or (h, w, c); None: they allow for both.
+
+    Channels are 1 or 3, else 2 or 4, and pictures often square.  Where the two signs contradict, none is believed.
+    """
+    first, middle, last = shape
+    votes = set()
+    for usual in ((1, 3), (1, 2, 3, 4)):
+        if (first in usual) != (last in usual):
+            votes.add("NCHW" if first in usual else "NHWC")
+            break
+    if (first == middle) != (middle == last):
+        votes.add("NCHW" if middle == last else "NHWC")
+    if len(votes) != 1:
+        return None
+    return "NCHW" if votes == {"NCHW"} else "NHWC"
+
+
+def _taken_line(shape: tuple[int, ...], taken: PictureLayout, where: str, *, sure: bool) -> str:
+    c, h, w = shape if taken == "NCHW" else (shape[2], shape[0], shape[1])
+    order = "first" if taken == "NCHW" else "last"
+    also = "to say so" if sure else f'if that is right, or "{"NHWC" if taken == "NCHW" else "NCHW"}"'
+    return (
+        f"{where}: samples of shape {tuple(shape)} are taken as pictures with channels {order}: "
+        f'{c} channel{"s" * (c != 1)} of {h} x {w}; write layout = "{taken}" {also}'
+    )
+
+
+def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
+    """Return samples (n, ...) as u1 or finite f4, the types that devices take; True and False become 1 and 0.
+
+    Raises UsageError for other types, NaN and Inf.  Whole numbers other than bytes may be measurements, tokens or
+    pictures, and so are refused with what to write for each.
+    """
+    if x.dtype == np.uint8:
+        return x
+    if x.dtype.kind in "iu":
+        name = _name(where)
+        raise UsageError(
+            f"{where}: expected uint8 or finite floats, found {x.dtype}: write {name}.astype(np.float32) for numbers "
+            "or ids of tokens (a net with an Embedding then begins with x = x.long()), "
+            f"{name}.astype(np.uint8) for pictures of 0 to 255"
+        )
+    if x.dtype.kind not in "bf":
+        raise UsageError(f"{where}: expected uint8 or finite floats, found {x.dtype}")
+    with np.errstate(over="ignore"):  # what is too large for f4 becomes Inf, and is refused below
+        values = x.astype(np.float32, copy=False)
+    wild = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))  # sample numbers
+    if len(wild):
+        raise UsageError(
+            f"{where}: expected uint8 or finite floats, found {x.dtype} with NaN or Inf in {len(wild)} samples, "
+            f"the first of them {wild[0]}"
+        )
+    return values
+
+
+def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
+    """Return labels (n,): whole numbers as they are, (n, 1) without its second axis, one-hot rows (n, k) as classes.
+
+    expected: begins what is said of others.  Raises UsageError for those, with what to write.
+    """
+    found = given_array(y, where)
+    name, refused = _name(where), f"{where}: {expected}found {found.dtype} {found.shape}: labels are whole numbers"
+    if found.ndim == 2 and found.shape[1] == 1:
+        found = found[:, 0]
+    if found.ndim == 2 and found.dtype.kind in "biuf" and found.shape[1]:
+        if not (((found == 0) | (found == 1)).all() and ((found == 1).sum(axis=1) == 1).all()):
+            raise UsageError(
+                f"{refused} (n,) or one-hot rows (n, k), with one class for each sample: if the largest number of a "
+                f"row is its class, write {name}.argmax(1)"
+            )
+        found = found.argmax(axis=1)
+    if found.dtype.kind == "b":
+        found = found.astype(np.int64)
+    if found.ndim == 1 and found.size and found.dtype.kind == "f" and (found == np.rint(found)).all():
+        raise UsageError(f"{refused}, one for each sample (n,): write {name}.astype(int)")
+    if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
+        raise UsageError(f"{refused}, one for each sample (n,)")
+    return found

@@ -1,0 +1,211 @@
+"""Shards as actors on Ray, wherever the cluster has room for them.
+
+What crosses is pickled by us, and not by Ray: so arrays arrive writable, and an array that several devices share is
+sent once.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import pickle
+import sys
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+from edge_sdk.errors import MissingExtra, RunFailed, UsageError
+from edge_sdk.protocol.leaves import one_line
+from edge_sdk.version import __version__
+from edge_sim.config.settings import AUTO, RunTable
+from edge_sim.engines.memory import peak_bytes
+from edge_sim.shards.messages import ShardLost, ShardSetup
+from edge_sim.shards.ray_address import LOCAL, find_ray_address
+from edge_sim.shards.shard import Shard, tried
+
+LOCAL_CPUS = 2
+ACTOR_CPUS = 0.9
+"""CPUs that an actor reserves; the rest is for the tasks of ray_fold.py, one at a time."""
+START_S = 180.0
+"""Longest time that an actor may take to be placed and to load torch."""
+FAREWELL_S = 5.0
+"""Longest time that an actor may take to report its memory at the end."""
+_STDERR = 2
+
+
+class ShardActor:
+    """The class of the actors: it holds a Shard."""
+
+    def __init__(self) -> None:
+        self._shard: Shard | None = None
+
+    def begin(self, version: str, setup: bytes) -> bytes:
+        """Build the devices of a pickled ShardSetup; return what `tried` does, pickled.
+
+        version: of edge-sdk in the simulation; another one here is refused.
+        """
+        return to_pickle(tried(partial(self._begin, version, setup)))
+
+    def _begin(self, version: str, setup: bytes) -> None:
+        if version != __version__:
+            raise UsageError(f"edge-sdk {__version__} is installed there, {version} here; install the same everywhere")
+        given: ShardSetup = pickle.loads(setup)  # noqa: S301  # pickled by the simulation itself
+        sys.path += [each for each in given.modules if each not in sys.path]
+        self._shard = Shard(given)
+
+    def call(self, name: str, arguments: bytes) -> bytes:
+        """Call a method of the Shard with pickled arguments; return what `tried` does, pickled."""
+        given = pickle.loads(arguments)  # noqa: S301  # likewise
+        return to_pickle(tried(lambda: getattr(self._shard, name)(*given)))
+
+    def peak_bytes(self) -> int:
+        """Return the largest resident memory of this process, in bytes."""
+        return peak_bytes()
+
+    def pid(self) -> int:
+        """Return the id of this process."""
+        return os.getpid()
+
+
+class RayShard:
+    """An AskedShard in an actor."""
+
+    def __init__(self, setup: ShardSetup) -> None:
+        ray = _ray()
+        kind = ray.remote(ShardActor).options(num_cpus=ACTOR_CPUS, max_restarts=0, scheduling_strategy="SPREAD")
+        self._ray, self._named, self._actor = ray, setup.named, kind.remote()
+        self._asked: deque[Any] = deque([self._actor.begin.remote(__version__, to_pickle(setup))])
+        self._timeout_s: float | None = START_S
+
+    @property
+    def pid(self) -> int:
+        """Implement AskedShard."""
+        found: int = self._ray.get(self._actor.pid.remote())
+        return found
+
+    def ask(self, name: str, *arguments: object) -> None:
+        """Implement AskedShard."""
+        self._asked.append(self._actor.call.remote(name, to_pickle(arguments)))
+
+    def answer(self) -> Any:
+        """Implement AskedShard.  Raises RunFailed, too, where Ray finds no place for the actor."""
+        raised, found = pickle.loads(self._value(self._asked.popleft()))  # noqa: S301  # pickled by our own actor
+        if raised:
+            raise found
+        return found
+
+    def drain(self) -> None:
+        """Implement AskedShard."""
+        while self._asked:
+            with contextlib.suppress(Exception):
+                self.answer()
+
+    def close(self) -> int:
+        """Implement AskedShard."""
+        from ray.exceptions import RayError  # Ray learns what it may listen on before it is loaded
+
+        held_bytes = 0
+        with contextlib.suppress(RayError):
+            held_bytes = self._ray.get(self._actor.peak_bytes.remote(), timeout=FAREWELL_S)
+        self._ray.kill(self._actor)
+        return held_bytes
+
+    def _value(self, reference: Any) -> Any:
+        """Return what a reference stands for.  Raises ShardLost where the actor has ended, and RunFailed."""
+        from ray.exceptions import GetTimeoutError, RayActorError, RayError  # likewise
+
+        try:
+            found = self._ray.get(reference, timeout=self._timeout_s)
+        except RayActorError:
+            self._asked.clear()
+            raise ShardLost(f"the Ray actor that held {self._named} ended: look for what ends it") from None
+        except GetTimeoutError:
+            raise RunFailed(
+                f"Ray found no place for a process within {START_S:g} s: set run.processes to fewer, and continue with "
+                "--resume"
+            ) from None
+        except RayError as error:
+            raise RunFailed(f"Ray: {one_line(str(error))}; when that is repaired, continue with --resume") from error
+        self._timeout_s = None
+        return found
+
+
+class RayCluster:
+    """A Carrier: the shards are actors on a Ray."""
+
+    def __init__(self, table: RunTable) -> None:
+        """Connect to the Ray of run.cluster, or start one.  Raises UsageError where there is none, or too few CPUs."""
+        wanted = 0 if table.processes in (None, AUTO) else int(table.processes or 0)
+        address = find_ray_address(table.cluster or LOCAL)
+        self._ray = _ray()
+        self._own = connect(address, wanted - 1)
+        cores = int(self._ray.cluster_resources().get("CPU", 0))
+        if wanted - 1 > cores or not cores:
+            self.close()
+            raise UsageError(
+                f"run.processes: {wanted or 2} need {max(wanted - 1, 1)} CPUs beside this process, and Ray has "
+                f"{cores}; start more of it, or ask for fewer"
+            )
+        self.count = wanted or cores + 1
+        """Number of shards, with the one in the coordinator's process."""
+
+    def start(self, setup: ShardSetup) -> RayShard:
+        """Implement Carrier."""
+        return RayShard(setup)
+
+    def close(self) -> None:
+        """Implement Carrier."""
+        if self._own:
+            self._ray.shutdown()
+
+
+def to_pickle(value: object) -> bytes:
+    """Encode a value for another process of the same run."""
+    return pickle.dumps(value, protocol=5)
+
+
+def _ray() -> Any:
+    """Import Ray, after `find_ray_address` has set what Ray reads then."""
+    try:
+        import ray  # an extra, and slow to load
+    except ImportError:
+        raise MissingExtra("ray", "ray", "run.cluster") from None
+    return ray
+
+
+def connect(address: str, cpus: int) -> bool:
+    """Connect to a Ray, or start one; return whether it is this run's own to shut down.  Raises UsageError.
+
+    address: from find_ray_address.  cpus: of a Ray that is started; below 1: LOCAL_CPUS.
+    """
+    ray = _ray()
+    if ray.is_initialized():  # by a script with its own settings
+        return False
+    options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
+    if address == LOCAL:
+        options |= {"num_cpus": cpus if cpus > 0 else LOCAL_CPUS, "include_dashboard": False}
+    try:
+        with contextlib.nullcontext() if address == LOCAL else _without_stderr():
+            ray.init(**options)
+    except Exception as error:  # noqa: BLE001  # Ray raises many kinds, all of them about its cluster
+        raise UsageError(f"run.cluster: no Ray at {address}: {one_line(str(error))}") from None
+    return True
+
+
+@contextlib.contextmanager
+def _without_stderr() -> Iterator[None]:
+    """Discard what is written to file descriptor 2: Ray's core writes complaints there for minutes.
+
+    It does so before it reads its logging level; the reason of a failure stands in the exception.
+    """
+    sys.stderr.flush()
+    kept, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, _STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)
+        os.close(nowhere)
