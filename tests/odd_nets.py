@@ -86,7 +86,7 @@ def failing(classes: int, input_shape: tuple[int, int, int], seed: int) -> Torch
 
 
 def exiting(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
-    return _with(Exiting(3), classes, input_shape, seed)  # trials have one sample or two
+    return _with(Exiting(2), classes, input_shape, seed)  # one sample is a trial
 
 
 def exiting_when_tried(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
@@ -94,7 +94,7 @@ def exiting_when_tried(classes: int, input_shape: tuple[int, int, int], seed: in
 
 
 def exiting_when_begun(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
-    return TorchModel(_with(Exiting(3), classes, input_shape, seed).net.append(Exiting(1)), classes)
+    return TorchModel(_with(Exiting(2), classes, input_shape, seed).net.append(Exiting(1)), classes)
 
 
 def narrowing(classes: int, input_shape: tuple[int, int, int], seed: int) -> TorchModel:
