@@ -63,8 +63,7 @@ class Dataset:
         """Say how many samples the devices do not get, because the public set takes them; empty: it takes none."""
         if self.public is None:
             return ""
-        taken = len(self.public.samples)
-        return f"{taken} of the {taken + len(self.private)} training samples are the public set (data.public)"
+        return public_taken(len(self.public.samples), len(self.private))
 
     @property
     def remark(self) -> str:
@@ -90,6 +89,11 @@ def dataset_of(config: Config) -> Dataset:
     if not config.takes_public:
         table = replace(table, public=0)
     return load_dataset(table, federation.seed, config.file.parent, federation.classes, federation.class_names)
+
+
+def public_taken(public: int, private: int) -> str:
+    """Say that so many samples are the public set, beside those that devices hold."""
+    return f"{public} of the {public + private} training samples are the public set (data.public)"
 
 
 def public_count(given: int | None, samples: int) -> int:

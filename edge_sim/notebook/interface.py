@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -18,6 +19,7 @@ from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.models.base import Model
 from edge_sim.config import settings as config_settings
 from edge_sim.config.settings import AUTO, Config
+from edge_sim.data.datasets import public_taken
 from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
 from edge_sim.notebook.given import GivenData, GivenModels, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
@@ -78,6 +80,10 @@ def run_federation(
 
     with _ready(config, models, data, settings, out) as (parsed, folder):
         result = run(parsed, broker=broker, out=out, resume=resume, observer=observed, finished=keep, **options)
+        samples = result.card.get("samples", {})
+        if parsed.data.public is None and "public" in samples:
+            taken = public_taken(samples["public"], samples["private"])
+            result = replace(result, warnings=(*result.warnings, taken))
         if out is not None:
             write_run(result, to_toml(parsed.tables), folder)
             if keep_models:

@@ -139,6 +139,11 @@ def test_no_samples_are_taken_away_for_a_method_without_a_public_set():
     assert held == 120
     found = edge_sim.run(tables, models=net_of(8), data=DATA, settings={"federation.method": "fedmd"})
     assert (sum(device.samples for device in found.devices), found.card["samples"]["public"]) == (80, 40)
+    assert "40 of the 120 training samples are the public set (data.public)" in found.warnings
+    asked = edge_sim.run(
+        tables, models=net_of(8), data=DATA, settings={"federation.method": "fedmd", "data.public": 40}
+    )
+    assert not any("public set" in line for line in asked.warnings)
 
 
 def test_methods_that_are_compared_have_one_public_set(tmp_path):
