@@ -11,6 +11,7 @@ from typing import Annotated, Any, TypeVar, cast
 from coordinator.rounds import RoundPolicy
 from edge_sdk import toml
 from edge_sdk.at_rest.foreign import read_foreign
+from edge_sdk.class_names import checked_names
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.methods.base import Method
@@ -21,7 +22,16 @@ from edge_sdk.protocol import registry, toml_table
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.frozen_dict import FrozenDict
 from edge_sdk.protocol.knowledge import PAYLOADS
-from edge_sdk.protocol.messages import EncodingSpec, FederationSpec, PublicSetSpec, Scalar, TrainSpec, Word
+from edge_sdk.protocol.messages import (
+    MOST_NAMES_BYTES,
+    ClassNames,
+    EncodingSpec,
+    FederationSpec,
+    PublicSetSpec,
+    Scalar,
+    TrainSpec,
+    Word,
+)
 from edge_sdk.protocol.schema import Count, Id, Integer, Real, Text
 from edge_sdk.protocol.toml_table import allowed, to_table
 from edge_sdk.protocol.transforms import OWN_FIELD, setting_of, unfit_encoding
@@ -51,11 +61,15 @@ class FederationTable:
     quorum: Annotated[int, Integer(1, 10**6)] | None = None
     """The fewest uploads that an exchange may close with; default: all devices, or all participants."""
     participants: Annotated[int, Integer(1, 10**6)] | None = None
-    """How many answers a round waits for, from devices drawn for it; default: it invites all devices."""
+    """How many answers a round waits for, from devices drawn for it, or which share of `devices`, as 0.3; default: it
+    invites all devices."""
     over_selection: bool = False
     """Whether to invite more devices than `participants`, by the measured share of answers; the first ones count."""
     classes: Annotated[int, Integer(2, 65535)] | None = None
-    """The number of classes; needed if no data set gives it."""
+    """The number of classes; needed if neither a data set nor `class_names` gives it."""
+    class_names: ClassNames = ()
+    """The names of the classes in their order, for tables, plots and pages.  A device whose data name them otherwise is
+    refused when it joins; default: those of a simulation's data set, else numbers."""
     seed: Annotated[int, Integer(0, 2**32 - 1)] = 0
     """The seed of all random draws: the same file gives the same run."""
     start: Annotated[str, Text(8, "equal|own")] | None = None
@@ -99,6 +113,11 @@ class FederationTable:
             raise UsageError(
                 f"{where}.participants: expected at most the {self.devices} devices, found {self.participants}"
             )
+        checked_names(self.class_names, where=f"{where}.class_names")
+        if self.class_names and self.classes not in (None, len(self.class_names)):
+            raise UsageError(f"{where}.class_names: {len(self.class_names)} names for {self.classes} classes")
+        if not names_fit(self.class_names):
+            raise UsageError(f"{where}.class_names: more than {MOST_NAMES_BYTES // 1024} KiB of names; shorten them")
         if self.quorum is not None and self.quorum > self.asked:
             word = "devices" if self.participants is None else "participants"
             raise UsageError(f"{where}.quorum: expected at most the {self.asked} {word}, found {self.quorum}")
@@ -110,6 +129,12 @@ class FederationTable:
             )
         if self.over_selection and self.participants is None:
             raise UsageError(f"{where}.over_selection: of no use without federation.participants, the answers wanted")
+
+
+def names_fit(names: Sequence[str]) -> bool:
+    """Whether a Welcome has room for these names of classes."""
+    short = len(names) <= 1000 and all(len(name) <= 64 for name in names)
+    return short and len("".join(names).encode()) <= MOST_NAMES_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,7 +251,7 @@ def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
             raise UsageError(f"{file}: unknown section [{name}]; {near}known are {', '.join(sorted(known))}")
     if "federation" not in tables:
         raise UsageError(f"{file}: the section [federation] is missing")
-    federation = read_section(FederationTable, tables["federation"], "federation", file)
+    federation = read_section(FederationTable, _with_count(tables["federation"]), "federation", file)
     federation.check(f"{file}: federation")
     method = tables.get("method", {})
     if not isinstance(method, dict):
@@ -242,6 +267,16 @@ def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
     )
 
 
+def _with_count(table: Any) -> Any:
+    """Return the table [federation] with a number of participants where it gives a share of the devices."""
+    share, devices = (
+        (table.get(key) for key in ("participants", "devices")) if isinstance(table, dict) else (None, None)
+    )
+    if isinstance(share, float) and isinstance(devices, int) and 0 < share <= 1:
+        return {**table, "participants": max(1, round(share * devices))}
+    return table
+
+
 def read_section(cls: type[T], table: Any, section: str, file: Path) -> T:
     """Read a section as its dataclass.  Raises UsageError naming file, key, what is allowed and what was found."""
     if not isinstance(table, dict):
@@ -249,8 +284,14 @@ def read_section(cls: type[T], table: Any, section: str, file: Path) -> T:
     return toml_table.read_table(cls, table, f"{file}: {section}.")
 
 
-def federation(settings: Settings, *, classes: int | None = None, public: PublicSetSpec | None = None) -> Federation:
-    """The federation that settings describe; classes and public: from the data set, if there is one.
+def federation(
+    settings: Settings,
+    *,
+    classes: int | None = None,
+    class_names: tuple[str, ...] = (),
+    public: PublicSetSpec | None = None,
+) -> Federation:
+    """The federation that settings describe; classes, their names and public: from the data set, if there is one.
 
     Raises UsageError.
     """
@@ -260,7 +301,8 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
             f"{file}: federation.roster: expected {table.devices} different ids, one for each device, "
             f"found {len(set(table.roster))}"
         )
-    known_classes = classes if classes is not None else table.classes
+    names = class_names or table.class_names
+    known_classes = classes if classes is not None else table.classes or len(names) or None
     if known_classes is None:
         raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
     _check_schedule(settings)
@@ -292,6 +334,7 @@ def federation(settings: Settings, *, classes: int | None = None, public: Public
         public=public,
         feature_dim=table.feature_dim,
         encoding=settings.encoding,
+        class_names=names,
     )
     _check_robust(settings.robust, method, public, known_classes, file)
     unfit = unfit_encoding(spec, method.every_exchange)

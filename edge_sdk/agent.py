@@ -277,6 +277,12 @@ class Agent(Participant, metaclass=_ListsApi):
                 f"{own if len(known) else ''}"
             ) from error
 
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """The names of the columns of `predict`: the federation's, once it is joined, or those of the device's data."""
+        federation = self._learner.membership.spec.class_names if self._learner is not None else ()
+        return federation or self.bench.data.train.class_names
+
     def export(self, path: str | Path) -> Path:
         """Write the model that predict() uses as an .onnx file, and return its path.
 

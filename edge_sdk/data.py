@@ -12,8 +12,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
+from edge_sdk.class_names import class_ids, listed
 from edge_sdk.errors import UsageError
-from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array, labels_of
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array
 
 log = logging.getLogger(__name__)
 
@@ -159,17 +160,20 @@ class Samples:
     """Raw samples with labels.
 
     x: numbers (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w).  y: classes (n,) or (n, 1), or one-hot rows (n, k).
-    Both may be arrays, tensors, pandas frames or columns, or lists.  layout: "NCHW" or "NHWC", the order of the axes of
-    x; None: the one that its sizes tell, which is logged unless it is NHWC.  Values are not scaled: that is for the
-    model's `Preprocess`.  Raises UsageError if shapes or types do not fit.
+    Both may be arrays, tensors, pandas frames or columns, or lists; classes that are given by their names, or as a
+    pandas categorical, become ids.  layout: "NCHW" or "NHWC", the order of the axes of x; None: the one that its sizes
+    tell, which is logged unless it is NHWC.  Values are not scaled: that is for the model's `Preprocess`.  Raises
+    UsageError if shapes or types do not fit, and for a name that is no class.
     """
 
     x: Raw  # (n, ...), channels last
     y: Ints  # (n,)
+    class_names: tuple[str, ...] = ()
+    """The names of the federation's classes in its order; default: the names in `y`, sorted, or none."""
     layout: InitVar[PictureLayout | None] = None
 
     def __post_init__(self, layout: PictureLayout | None) -> None:
-        x, y = given_array(self.x, "x"), labels_of(self.y, "y")
+        x, (y, names) = given_array(self.x, "x"), class_ids(self.y, self.class_names)
         if x.dtype.kind not in "biuf" or not x.ndim:
             raise UsageError(f"x: found {x.dtype} {x.shape}: samples are numbers, with shape (n, ...)")
         if len(x) != len(y):
@@ -179,13 +183,14 @@ class Samples:
             log.warning("%s", line)
         object.__setattr__(self, "x", x)
         object.__setattr__(self, "y", y)
+        object.__setattr__(self, "class_names", names)
 
     def __len__(self) -> int:
         return len(self.y)
 
     def at(self, rows: NDArray[Any]) -> Samples:
         """Return some of the samples: rows are indices (m,), or True for each sample that is wanted (n,)."""
-        return Samples(self.x[rows], self.y[rows], CHANNELS_LAST)
+        return Samples(self.x[rows], self.y[rows], self.class_names, CHANNELS_LAST)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,7 +244,7 @@ def augment_draws(seed: int, number: int, round_: int, step: int) -> np.random.G
 class LocalData:
     """The data of one device.  None of it ever leaves the device.
 
-    Raises UsageError for parts that are no Samples.
+    Raises UsageError for parts that are no Samples, and where two of them name their classes in different ways.
     """
 
     train: Samples
@@ -258,6 +263,10 @@ class LocalData:
         for name, part in self._parts().items():
             if not isinstance(part, Samples) and (part is not None or name == "train"):
                 raise UsageError(f"{name}: found {type(part).__name__}: give edge_sdk.Samples(x, y) of numpy arrays")
+        named = {part.class_names for part in self._parts().values() if part is not None and part.class_names}
+        if len(named) > 1:
+            both = " and ".join(f"({listed(names)})" for names in sorted(named))
+            raise UsageError(f"the parts have the classes {both}: give all of them one class_names=[...]")
         if not isinstance(self.augment, Augment | None):
             raise UsageError(f"augment: found {type(self.augment).__name__}: give edge_sdk.Augment(...), or None")
         misfit = self.augment.misfit(self.train.x.shape[1:]) if self.augment else ""
@@ -274,7 +283,7 @@ class LocalData:
             if len(y) and not (int(y.min()) >= 0 and int(y.max()) < classes):
                 raise UsageError(
                     f"{name}: labels from {int(y.min())} to {int(y.max())}: the model and the federation have classes "
-                    f"0..{classes - 1}"
+                    f"0..{classes - 1}" + (": subtract 1 from labels that count from 1" if y.max() == classes else "")
                 )
         counts = np.bincount(self.train.y.astype(np.intp), minlength=classes)  # a 32-bit numpy takes no int64 here
         return tuple(int(n) for n in counts)

@@ -22,6 +22,7 @@ from coordinator.report.compare_table import compare_table
 from coordinator.report.run_table import run_table
 from coordinator.report.tables import UNKNOWN, Table
 from coordinator.report.text_files import by_reason
+from edge_sdk.class_names import listed
 
 SortKey: TypeAlias = "float | str"
 MOST_ROUNDS = 2000
@@ -217,7 +218,7 @@ def _card(result: Result) -> Iterator[tuple[str, str]]:
     yield "samples", ", ".join(f"{count} {_PARTS.get(part, part)}" for part, count in card["samples"].items())
     yield "one sample", f"{card['type']} {tuple(card['shape'])}, values {card['range'][0]:g} to {card['range'][1]:g}"
     yield "scaled by", f"{card['scale']:.6g}" + (", then normalised" if "normalise" in data else "")
-    yield "classes", str(card["classes"])
+    yield "classes", ": ".join(filter(None, [str(card["classes"]), listed([*map(printable, result.class_names)])]))
     for part, counts in card["by_class"].items():
         low, high = min(counts), max(counts)
         yield f"{_PARTS.get(part, part)}, by class", f"{low} to {high}" if low != high else f"{low} each"

@@ -223,6 +223,8 @@ def finished_state(result: Result, where: str) -> PageState:
         "bytes_up": up,
         "bytes_down": down,
     }
+    if result.class_names:
+        head["class_names"] = [*result.class_names]
     if result.insight is not None and result.insight.predictions is not None:
         head["class_right"] = result.insight.predictions.diagonal().tolist()
     refused = {each["device"]: each for each in result.refused_devices}

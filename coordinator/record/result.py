@@ -229,6 +229,8 @@ class Result:
     card: Mapping[str, Any] = field(default_factory=dict)
     """The data set's card: source, classes, shape and type of samples, how many there are, how they were divided.
     Empty where devices brought their own data."""
+    class_names: tuple[str, ...] = ()
+    """The names of the classes in their order; empty: they have none."""
     insight: Insight | None = field(default=None, compare=False)
     """Arrays about the models at the end, for plots."""
 

@@ -30,6 +30,7 @@ from coordinator.report.drawing import (
     write_points,
 )
 from coordinator.report.look import chosen_look
+from edge_sdk.class_names import name_of
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -104,7 +105,7 @@ def bytes_by_direction(result: Result, path: Path) -> None:
 def who_holds_what(result: Result, path: Path) -> None:
     """Samples of each class on each device, as bubbles whose area is their number."""
     devices, which = _shown(result.devices, lambda device: -device.samples, "with most samples")
-    write_points(path, CLASS_COLUMNS, _class_counts(_by_number(result.devices)))
+    _write_counts(path, result)
     classes = _classes(devices)
     wanted_in = 2.6 + _CLASS_IN * classes
     width_in = min(MOST_IN, max(_NARROWEST_IN, wanted_in))
@@ -112,7 +113,7 @@ def who_holds_what(result: Result, path: Path) -> None:
     with picture(path, width_in, _height_in(len(devices)), "Who holds what", subtitle) as figure:
         axes = figure.add_subplot()
         _device_axis(axes, devices)
-        _class_axis(axes, classes, edge=0.6)
+        _class_axis(axes, classes, result.class_names, edge=0.6)
         axes.grid(visible=True)
         narrower = (chosen_look().width_in or width_in) / width_in
         _draw_bubbles(axes, devices, _WIDEST_BUBBLE_PT * min(1.0, width_in / wanted_in, narrower))
@@ -121,14 +122,14 @@ def who_holds_what(result: Result, path: Path) -> None:
 def samples_by_class(result: Result, path: Path) -> None:
     """Samples of each class on each device, as a heat map with the number in every cell."""
     devices, which = _shown(result.devices, lambda device: -device.samples, "with most samples")
-    write_points(path, CLASS_COLUMNS, _class_counts(_by_number(result.devices)))
+    _write_counts(path, result)
     classes = _classes(devices)
     width_in = min(MOST_IN, max(_NARROWEST_IN, 2.2 + _CLASS_IN * classes))
     subtitle = f"{_words(result)}{which}{DOT}darker: more samples"
     with picture(path, width_in, _height_in(len(devices), _NARROW_ROW_IN), "Samples by class", subtitle) as figure:
         axes = figure.add_subplot()
         _device_axis(axes, devices)
-        _class_axis(axes, classes, edge=0.5)
+        _class_axis(axes, classes, result.class_names, edge=0.5)
         axes.grid(visible=False)
         axes.set_ylim(max(len(devices), 1) - 0.5, -0.5)
         _draw_counts(axes, devices, classes)
@@ -214,15 +215,26 @@ def _device_axis(
             )
 
 
-def _class_axis(axes: Axes, classes: int, *, edge: float) -> None:
+def _class_axis(axes: Axes, classes: int, names: Sequence[str], *, edge: float) -> None:
     axes.set_xlim(-edge, max(classes, 1) - 1 + edge)
-    axes.set_xticks(range(0, classes, label_step(classes, _CLASS_IN)))
+    shown = range(0, classes, label_step(classes, _CLASS_IN))
+    axes.set_xticks(shown, [name_of(each, names) for each in shown], rotation=45 if names else 0)
     axes.set_xlabel("class")
     axes.spines["bottom"].set_visible(False)
 
 
 def _classes(devices: Sequence[DeviceResult]) -> int:
     return max([len(device.class_counts) for device in devices], default=0)
+
+
+def _write_counts(path: Path, result: Result) -> None:
+    """Write the points of a picture of the classes; where these have names, in a column of their own."""
+    rows, names = _class_counts(_by_number(result.devices)), result.class_names
+    if names:
+        named = ({**row, "name": name_of(row["class"], names)} for row in rows)
+        write_points(path, (*CLASS_COLUMNS, "name"), named)
+    else:
+        write_points(path, CLASS_COLUMNS, rows)
 
 
 def _class_counts(devices: Sequence[DeviceResult]) -> Iterator[ClassCount]:

@@ -30,6 +30,7 @@ from coordinator.report.drawing import (
 from coordinator.report.look import chosen_look
 from coordinator.report.paper_names import paper_name
 from edge_sdk.arrays import Floats, Ints
+from edge_sdk.class_names import name_of
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -66,6 +67,7 @@ class MethodInsight(NamedTuple):
     data: str
     """The name of the data set."""
     insight: Insight
+    class_names: tuple[str, ...] = ()
 
 
 class PredictionPoint(NamedTuple):
@@ -116,7 +118,13 @@ def public_predictions(insights: Sequence[MethodInsight], what: str, path: Path)
         for axes, each in zip(made, insights, strict=True):
             matrix = each.insight.part("predictions")  # (k, k)
             right = float(np.diag(matrix).sum() / max(1, int((matrix.sum(axis=1) > 0).sum())))
-            image = _heat(axes, matrix, [str(label) for label in range(len(matrix))], low=0.0, colours="Blues")
+            image = _heat(
+                axes,
+                matrix,
+                [name_of(label, each.class_names) for label in range(len(matrix))],
+                low=0.0,
+                colours="Blues",
+            )
             _heading(axes, each.method, f"true class {percent(right)}")
             axes.set_xlabel("predicted class")
             axes.set_ylabel("true class")
@@ -129,7 +137,7 @@ def prototype_cosines(insights: Sequence[MethodInsight], what: str, path: Path) 
     with _panels(path, len(insights), "Cosines of prototypes", f"{what}{DOT}blue: alike, red: opposite") as made:
         for axes, each in zip(made, insights, strict=True):
             classes, rows = each.insight.part("prototype_classes"), each.insight.part("prototypes")
-            order, names = in_groups(each.data, classes)
+            order, names = in_groups(each.data, classes, each.class_names)
             image = _heat(axes, cosines(rows[order]), names, low=-1.0, colours="RdBu")
             _heading(axes, each.method, f"{len(classes)} classes")
         _scale(image, -1.0)
@@ -147,7 +155,7 @@ def features(insights: Sequence[MethodInsight], what: str, path: Path) -> None:
             points = insight.part("points")
             shares = " + ".join(percent(float(share)) for share in insight.part("explained"))
             _heading(left, each.method, f"{shares} of the variance")
-            _scatter(left, points, insight.part("point_classes"), "class")
+            _scatter(left, points, insight.part("point_classes"), "class", each.class_names)
             _scatter(right, points, insight.part("point_devices"), "device")
             if _all_alike(insight):
                 _heading(right, each.method, "one model on all devices")
@@ -177,11 +185,11 @@ def feature_points(one: MethodInsight) -> Iterator[FeaturePoint]:
         yield FeaturePoint(one.method, int(device), int(label), float(x), float(y))
 
 
-def in_groups(data: str, classes: Ints) -> tuple[list[int], list[str]]:
+def in_groups(data: str, classes: Ints, own_names: Sequence[str] = ()) -> tuple[list[int], list[str]]:
     """The order in which rows of these classes (m,) are drawn, as indices, and the names of the classes."""
     names, order = CLASS_GROUPS.get(data, ((), ()))
     if not names or not {*map(int, classes)} <= {*order}:
-        return list(range(len(classes))), [str(label) for label in classes]
+        return list(range(len(classes))), [name_of(int(label), own_names) for label in classes]
     places = sorted(range(len(classes)), key=lambda place: order.index(int(classes[place])))
     return places, [names[int(classes[place])] for place in places]
 
@@ -266,14 +274,15 @@ def _scale(image: AxesImage, low: float) -> None:
     bar.grid(visible=False)
 
 
-def _scatter(axes: Axes, points: Floats, groups: Ints, what: str) -> None:
+def _scatter(axes: Axes, points: Floats, groups: Ints, what: str, names: Sequence[str] = ()) -> None:
     """Draw points (n, 2) in a colour and a shape for each group (n,)."""
     found = np.unique(groups)
-    paper = chosen_look().for_paper
+    paper = chosen_look().for_paper  # its legend is for all panels, whose groups have the same numbers
     for group in map(int, found):
         mine = points[groups == group]  # (m, 2)
         shape: Any = {"color": _colour(group, int(found[-1]) + 1), "marker": MARKERS[group % len(MARKERS)]}
-        axes.scatter(mine[:, 0], mine[:, 1], s=4 if paper else 9, alpha=0.65, linewidth=0, label=str(group), **shape)
+        label = str(group) if paper else name_of(group, names)
+        axes.scatter(mine[:, 0], mine[:, 1], s=4 if paper else 9, alpha=0.65, linewidth=0, label=label, **shape)
     axes.set_xticks([])
     axes.set_yticks([])
     axes.grid(visible=False)

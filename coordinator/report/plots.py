@@ -108,7 +108,7 @@ def _insights(comparison: Comparison) -> list[MethodInsight]:
     """The insights of the first seed, without methods that never began: their models were never trained."""
     firsts = [(line.method, line.trials[0].result) for line in comparison.lines]
     return [
-        MethodInsight(method, result.data.get("name", ""), result.insight)
+        MethodInsight(method, result.data.get("name", ""), result.insight, result.class_names)
         for method, result in firsts
         if result.insight is not None and result.rounds_done
     ]

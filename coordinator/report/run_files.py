@@ -426,6 +426,7 @@ def _result(
         refused_devices=tuple(whole["refused_devices"]),
         warnings=tuple(whole["warnings"]),
         stopped=whole.get("stopped", ""),
+        class_names=tuple(whole.get("class_names", ())),
         card=whole.get("card", {}),  # older runs do not have it
         refused_by_devices=whole.get("refused_by_devices", {}),
         privacy=whole.get("privacy", {}),

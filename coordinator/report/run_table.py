@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,6 +13,7 @@ from coordinator.record.units import human_bytes, human_joules, human_seconds, p
 from coordinator.report.summary import summary
 from coordinator.report.tables import UNKNOWN, Column, Table
 from coordinator.report.text_files import by_reason
+from edge_sdk.class_names import name_of
 
 COLUMNS = (
     Column("device"),
@@ -55,7 +56,10 @@ def run_table(result: Result) -> Table:
     }
     table = Table(
         columns=tuple(_since_joining(column) for column in COLUMNS) if compared else COLUMNS,
-        rows=tuple(_row(device, *_pair(device, compared=compared, own=compared or own)) for device in devices),
+        rows=tuple(
+            _row(device, result.class_names, *_pair(device, compared=compared, own=compared or own))
+            for device in devices
+        ),
         last=_mean_row(result),
         headline=_verdict(result),
         notes=tuple(_notes(result)),
@@ -137,13 +141,13 @@ def _encodings(result: Result) -> list[str]:
     return [f"encoding: {', '.join(chosen)}"] if chosen else []
 
 
-def _row(device: DeviceResult, alone: float | None, federated: float | None) -> tuple[str, ...]:
+def _row(device: DeviceResult, names: Sequence[str], alone: float | None, federated: float | None) -> tuple[str, ...]:
     return (
         printable(device.id),
         printable(device.board) or UNKNOWN,
         printable(device.model) or UNKNOWN,
         _runtime(device),
-        _classes(device),
+        _classes(device, names),
         str(device.samples),
         str(device.standalone_steps),
         str(device.steps),
@@ -185,12 +189,12 @@ def _mean_row(result: Result) -> tuple[str, ...]:
     return ("mean", "", "", "", "", *figures, human_bytes(sent), human_bytes(received))
 
 
-def _classes(device: DeviceResult) -> str:
+def _classes(device: DeviceResult, names: Sequence[str]) -> str:
     if not device.class_counts:
         return "withheld"
     if len(device.classes) > MOST_CLASSES:
         return f"{len(device.classes)} of {len(device.class_counts)}"
-    return " ".join(map(str, device.classes)) or "none"
+    return (", " if names else " ").join(printable(name_of(each, names)) for each in device.classes) or "none"
 
 
 def _percent(fraction: float | None) -> str:

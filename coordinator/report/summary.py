@@ -59,6 +59,7 @@ def summary(result: Result) -> dict[str, Any]:
         "warnings": list(result.warnings),
         **({"privacy": dict(result.privacy)} if result.privacy else {}),
         "per_device": [_device(device) for device in result.devices],
+        **({"class_names": list(result.class_names)} if result.class_names else {}),
         "data": dict(result.data),
         **({"card": dict(result.card)} if result.card else {}),
         "versions": dict(result.versions),

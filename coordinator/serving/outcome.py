@@ -91,6 +91,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         transport=transport,
         one_model=server.method.global_model,
         models=server.method.measured_models,
+        class_names=spec.class_names,
         encoding=encodings_in_use(spec, server.method.every_exchange),
         reason=server.rounds.reason,
         missed=tuple(record.missed),

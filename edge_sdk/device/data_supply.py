@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias
 
+from edge_sdk.class_names import name_of
 from edge_sdk.data import LocalData
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.workbench import Workbench
@@ -86,7 +87,7 @@ class DataSupply:
             return self._now.id
         if taken.lost and taken.id != self._told_of:
             self._told_of = taken.id
-            classes = ", ".join(map(str, taken.lost))
+            classes = ", ".join(name_of(each, self._store.class_names) for each in taken.lost)
             self._notify_classes(f"no training samples any more of class {classes}: the model may forget it")
         self._use(taken)
         return taken.id

@@ -17,6 +17,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from edge_sdk.class_names import why_not_alike
 from edge_sdk.device import membership, recovery, session
 from edge_sdk.device.app_model import ModelOrigin, OnNewModel, choose_model, origin_of
 from edge_sdk.device.assign_stamps import AssignStamps
@@ -53,6 +54,7 @@ from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
     Assign,
     CoordinatorStatus,
+    FederationSpec,
     Hello,
     LogRequest,
     PublicBlock,
@@ -694,7 +696,12 @@ class Participant(ParticipantHooks):
             )
             return
         lacks_public_set = self._supply.missing is not None
-        refusal = self._beyond_budget() or self._supply.check_size(welcome.public_bytes) or self._too_small_batches()
+        refusal = (
+            self._beyond_budget()
+            or self._other_classes(welcome.spec)
+            or self._supply.check_size(welcome.public_bytes)
+            or self._too_small_batches()
+        )
         if refusal is not None:
             self._leave_refused(refusal)
             return
@@ -723,6 +730,13 @@ class Participant(ParticipantHooks):
             return None
         method = self._learner.membership.method
         return self.bench.budget.refusal(method.name, method.guarantee if method.releases else None)
+
+    def _other_classes(self, spec: FederationSpec) -> Refused | None:
+        """Return why this device leaves a federation whose classes have other names, or another order, than its own."""
+        why = why_not_alike(self.bench.data.train.class_names, spec.class_names, spec.classes)
+        order = ", ".join(map(repr, spec.class_names)) or "the names of all classes in the federation's order"
+        remedy = f"give Samples(x, y, class_names=[{order}]), or a SampleStore with classes=[...] in this order"
+        return Refused("classes", why, remedy) if why else None
 
     def _too_small_batches(self) -> Refused | None:
         """Return why this device leaves a federation in whose mini-batches its model cannot train; a store may fill."""

@@ -113,7 +113,7 @@ def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, n
     with torch.inference_mode(mode=False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
         try:
             given = net.eval()(x.to(device).requires_grad_() * 1)  # times 1: it may write into that
-        except Exception:  # noqa: BLE001  # a net of the user's; the survey runs it, too
+        except (Exception, SystemExit):  # noqa: BLE001  # a net of the user's; the survey runs it, too
             return ""
     where, out = _found(given, len(x), classes, name)
     kind = _kind(out) if out.shape == (len(x), classes) and classes > 1 else "logits"

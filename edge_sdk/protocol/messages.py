@@ -28,6 +28,9 @@ Seconds = Annotated[float, Real(0.0, 1e9)]
 Epoch = Annotated[int, Integer(0, 2**63 - 1)]
 Sha256 = Annotated[bytes, Blob(32, 32)]
 Words = Annotated[tuple[Word, ...], Items()]
+ClassNames = Annotated[tuple[Annotated[str, Text(64)], ...], Items(0, 1000)]
+"""Together at most MOST_NAMES_BYTES, so that a Welcome holds them."""
+MOST_NAMES_BYTES = 64 * 1024
 WireKnowledge = Annotated[Mapping[Word, Payload], Items()]
 MAX_CLASS_COUNTS = 32768
 """Most classes whose sample counts fit into a Hello; with more classes devices leave the counts out."""
@@ -146,6 +149,8 @@ class FederationSpec:
     public: PublicSetSpec | None = None
     feature_dim: Count = 0
     encoding: EncodingSpec = field(default=EncodingSpec(), metadata=LATER)
+    class_names: ClassNames = field(default=(), metadata=LATER)
+    """The names of the classes in their order; empty: they have none."""
 
 
 @wire("hello")

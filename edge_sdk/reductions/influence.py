@@ -38,7 +38,8 @@ class RobustTable:
     bound."""
     hold_out_rounds: Annotated[int, Integer(0, 10**9)] = 5
     """Rounds for which a device is held out after an update far larger than the others' (W17), which is left out, too;
-    0: the update counts, and is only named."""
+    0: the update counts, and is only named.  Default: 5 in a deployment, 0 in a simulation, where a method shall be
+    what its paper says."""
     largest_logit: Bound = 1e4
     """The largest magnitude of a logit or of a gradient at logits; an upload beyond it is left out."""
     largest_row: Bound = 1e5

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from edge_sdk.class_names import listed
 from edge_sdk.data import Raw, is_whole
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import PictureLayout, channels_last, given_array, raw_values
@@ -58,10 +60,14 @@ def checked_sample(x: Any, layout: PictureLayout | None, known: Form | None) -> 
     return np.array(values[0], order="C"), line
 
 
-def class_id(y: Any, classes: int) -> int:
-    """Return a label as an int.  Raises UsageError for what is no class of the federation."""
-    if getattr(y, "ndim", None) == 0 and hasattr(y, "item"):  # an array or a tensor with one number
+def class_id(y: Any, classes: int, names: Sequence[str] = ()) -> int:
+    """Return a label, a class's number or name, as an int.  Raises UsageError for what is no class of these."""
+    if getattr(y, "ndim", None) == 0 and hasattr(y, "item"):  # an array or a tensor with one number or name
         y = y.item()
+    if isinstance(y, str) and names:
+        if y not in names:
+            raise UsageError(f"class {y!r}: no such class; there are {listed(names)}")
+        return names.index(y)
     if not is_whole(y) or not 0 <= y < classes:
         raise UsageError(f"class {y!r}: the federation has classes 0..{classes - 1}, given as whole numbers")
     return int(y)

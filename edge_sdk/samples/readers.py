@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from edge_sdk.class_names import class_ids
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import (
@@ -18,7 +19,6 @@ from edge_sdk.given_arrays import (
     channels_last,
     given_array,
     is_pillow_picture,
-    labels_of,
     raw_values,
 )
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
@@ -91,7 +91,7 @@ def samples_from_folder(
     are_pictures = kinds == {False}
     x = read_pictures(paths, size, remedy=remedy) if are_pictures else _stacked(paths)
     y = np.array([label for _, label in files], np.int64)
-    return _checked(str(top), x, y, layout=CHANNELS_LAST if are_pictures else layout)
+    return _checked(str(top), x, y, names=names, layout=CHANNELS_LAST if are_pictures else layout)
 
 
 def samples_from_torch(dataset: Any, *, layout: PictureLayout | None = None) -> Samples:
@@ -119,7 +119,13 @@ def samples_from_torch(dataset: Any, *, layout: PictureLayout | None = None) -> 
         raise UsageError("the dataset is empty")
     x, kind = _stacked_samples(given)
     labels = np.stack(y) if len({each.shape for each in y}) == 1 else y
-    return _checked("the dataset", x, labels, layout=layout, ambiguous=kind)
+    return _checked("the dataset", x, labels, names=_names_in(dataset), layout=layout, ambiguous=kind)
+
+
+def _names_in(dataset: Any) -> Sequence[str]:
+    """Return the names of the classes that a dataset of torchvision has, or the one that it is a part of."""
+    names: Any = getattr(dataset, "classes", None) or getattr(getattr(dataset, "dataset", None), "classes", None)
+    return names if isinstance(names, list | tuple) and all(isinstance(each, str) for each in names) else ()
 
 
 def split_samples(samples: Samples, split: tuple[float, float, float] = (0.8, 0.1, 0.1), seed: int = 0) -> LocalData:
@@ -165,22 +171,23 @@ def _checked(
     y: ArrayLike,
     *,
     labels_at: str = "",
+    names: Sequence[str] = (),
     layout: PictureLayout | None = None,
     ambiguous: PictureLayout = CHANNELS_LAST,
 ) -> Samples:
     """Return samples as uint8 or f4 with whole-numbered labels.  Raises UsageError that says where they do not fit.
 
-    labels_at: where the labels are from, if that is another place.
+    labels_at: where the labels are from, if that is another place.  names: of the classes, where they are known.
     """
     raw = np.asarray(x)
     if raw.ndim not in (2, 3, 4) or not raw.size:
         raise UsageError(f"{where}: expected (n, d), (n, h, w) or (n, h, w, c), none of them 0, found {raw.shape}")
     values = raw_values(raw, where)
     labels_at, expected = labels_at or where, f"expected {len(raw)} labels, whole numbers from 0, "
-    labels = labels_of(y, labels_at, expected)
+    labels, known = class_ids(y, names, where=labels_at, expected=expected)
     if labels.shape != raw.shape[:1] or int(labels.min()) < 0:
         raise UsageError(f"{labels_at}: {expected}found {labels.dtype} {labels.shape}")
     values, line = channels_last(values, layout, where, ambiguous=ambiguous)
     if line:
         log.warning("%s", line)
-    return Samples(values, labels.astype(np.int64), CHANNELS_LAST)
+    return Samples(values, labels.astype(np.int64), known, CHANNELS_LAST)

@@ -8,7 +8,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from edge_sdk.at_rest.quarantine import opened_or_anew
+from edge_sdk.class_names import checked_names
 from edge_sdk.data import LocalData, Samples, is_whole
 from edge_sdk.durable import is_emptied
 from edge_sdk.errors import StoreError, UsageError
@@ -64,10 +65,10 @@ class SampleCounts:
 class SampleStore:
     """A device's samples on its disk, added one by one; an Agent takes it in place of LocalData.
 
-    path: the file; None: in memory.  classes: how many classes the federation has.  max_samples: the most labelled
-    samples that are held; if there are more, each class keeps an equal share, drawn uniformly from all that came.
-    max_unlabelled: the most samples that wait for their label; the oldest give way.  max_bytes: the most that the file
-    and its log take on the disk.
+    path: the file; None: in memory.  classes: how many classes the federation has, or their names in its
+    order, which `observe` and `label` then take, too.  max_samples: the most labelled samples that are held; if there
+    are more, each class keeps an equal share, drawn uniformly from all that came.  max_unlabelled: the most samples
+    that wait for their label; the oldest give way.  max_bytes: the most that the file and its log take on the disk.
 
     split: the shares of train, validation and test.  A hash of its values assigns each sample to one of them for ever.
     test: labelled samples of all classes that the federation provides, beside the store's own; they are not stored.
@@ -85,7 +86,7 @@ class SampleStore:
         self,
         path: str | Path | None,
         *,
-        classes: int,
+        classes: int | Sequence[str],
         max_samples: int = 5000,
         max_unlabelled: int = 1000,
         max_bytes: int = 256 * _MIB,
@@ -101,6 +102,10 @@ class SampleStore:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         split = checked_split(split)
+        self.class_names: tuple[str, ...] = ()
+        if isinstance(classes, Sequence):
+            self.class_names = checked_names(classes, where="classes")
+            classes = len(self.class_names)
         _check_numbers(classes, max_samples, max_unlabelled, max_bytes, unsaved)
         check_layout(layout, "SampleStore")
         if not isinstance(test, Samples | None):
@@ -147,7 +152,7 @@ class SampleStore:
 
     # -- for the app ------------------------------------------------------------------------------------------------
 
-    def observe(self, x: Any, y: int | np.integer[Any] | None = None) -> str:
+    def observe(self, x: Any, y: int | np.integer[Any] | str | None = None) -> str:
         """Add a sample, (d,), (h, w), (h, w, c) or (c, h, w), with its label or without; returns its id.
 
         x: an array, a tensor, a picture of Pillow, or lists of numbers.
@@ -157,7 +162,7 @@ class SampleStore:
         A disk that refuses does not raise: what came waits in memory, and `flush` tells.
         """
         raw, line = checked_sample(x, self._layout, self._form)
-        label = None if y is None else class_id(y, self.classes)
+        label = None if y is None else class_id(y, self.classes, self.class_names)
         values = raw.tobytes()
         name = sample_id(values)
         self._check_process()
@@ -175,12 +180,12 @@ class SampleStore:
             self._note_change(changed=name in self._rows if is_new else changed)
         return name
 
-    def label(self, sample: str, y: int | np.integer[Any]) -> bool:
+    def label(self, sample: str, y: int | np.integer[Any] | str) -> bool:
         """Give a sample its label, or another one; returns False if the sample is not held (any more).
 
         Raises UsageError for a class that there is not.
         """
-        label = class_id(y, self.classes)
+        label = class_id(y, self.classes, self.class_names)
         self._check_process()
         with self._lock:
             self._check_open()
@@ -468,6 +473,7 @@ class SampleStore:
         form = self._form
         settings = {
             "classes": self.classes,
+            "class_names": self.class_names,
             "split": self._split,
             "seed": self._seed,
             "store": self._identity,
@@ -501,7 +507,9 @@ class SampleStore:
                 else:
                     damaged.append(row)
                 labels[row.part].append(label)
-        train, *held_out = (Samples(x[part], np.array(labels[part], np.int64), CHANNELS_LAST) for part in range(3))
+        train, *held_out = (
+            Samples(x[part], np.array(labels[part], np.int64), self.class_names, CHANNELS_LAST) for part in range(3)
+        )
         validation, local_test = (part if len(part) else None for part in held_out)
         data = LocalData(train=train, test=self._test, validation=validation, local_test=local_test)
         return data, damaged
@@ -512,8 +520,10 @@ class SampleStore:
     # -- settings ---------------------------------------------------------------------------------------------------
 
     def _check_same(self, known: dict[str, Any]) -> None:
-        for name, given in (("classes", self.classes), ("split", list(self._split)), ("seed", self._seed)):
-            if name in known and known[name] != given:
+        self.class_names = self.class_names or tuple(known.get("class_names", ()))
+        asked = {"classes": self.classes, "class_names": list(self.class_names), "split": list(self._split)}
+        for name, given in (asked | {"seed": self._seed}).items():
+            if known.get(name) not in (None, [], given):
                 raise UsageError(
                     f"{self.path}: made with {name} = {known[name]}, now {given}: a sample keeps its class and its "
                     "part for ever; give the same again, or another file"

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, overload
 
-from coordinator.config import Settings, load_toml, read_section, read_settings
+from coordinator.config import Settings, chosen_method, load_toml, read_section, read_settings
 from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.schema import Count, Integer, Items, Real, Text
@@ -91,8 +91,9 @@ class DataTable:
     """Number of test samples to keep, each class in proportion; default: all."""
     balance_test: bool = False
     """Keep equally many test samples of each class: as many as the rarest class has."""
-    public: Count = 400
-    """Number of samples that are taken out of the training part as the public set; their labels are not used."""
+    public: Count | None = None
+    """Number of samples that are taken out of the training part as the public set; their labels are not used.  Default:
+    0 where no method of the run or study needs such a set, else a third of them, at most 400."""
     test_fraction: Annotated[float, Real(0.01, 0.9)] = 0.2
     """Share of the samples that becomes the test, for digits and for a folder without train/ and test/."""
     split: tuple[Annotated[float, Real(0.0, 1e6)], ...] = (1.0, 0.0, 0.0)
@@ -246,9 +247,15 @@ class Config(Settings):
             "faults": to_table(FaultsTable(**asdict(self.faults), seed=self.faults_seed)),
             "scenario": to_table(self.scenario),
             "run": to_table(self.run),
+            "robust": {**to_table(self.robust), "hold_out_rounds": self.robust.hold_out_rounds},
         }
         fleet = [{"count": row.count, "board": row.board, "model": row.model, **to_table(row)} for row in self.fleet]
         return {**super().tables, **{name: table for name, table in own.items() if table}, "fleet": fleet}
+
+    @property
+    def takes_public(self) -> bool:
+        """Whether the training samples give a public set.  Raises UsageError for a method that does not load."""
+        return chosen_method(self).needs_public_set if self.data.public is None else self.data.public > 0
 
     @cached_property
     def rows(self) -> tuple[FleetRow, ...]:
@@ -280,6 +287,7 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         )
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
+    robust = tables.get("robust", {})
     scenario = read_section(ScenarioTable, tables.get("scenario", {}), "scenario", file)
     scenario.check(f"{file}: scenario")
     faults = asdict(read_section(FaultsTable, tables.get("faults", {}), "faults", file))
@@ -291,7 +299,7 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         method=shared.method,
         train=shared.train,
         encoding=shared.encoding,
-        robust=shared.robust,
+        robust=shared.robust if "hold_out_rounds" in robust else replace(shared.robust, hold_out_rounds=0),
         public=shared.public and replace(shared.public, path=_absolute(shared.public.path, file)),
         data=_data(tables.get("data", {}), file),
         partition=_partition(tables.get("partition", {}), file),
@@ -420,7 +428,7 @@ def alone(config: Config, *, every_round: bool = False) -> Config:
         config,
         federation=federation,
         method={},
-        robust=PAPER,
+        robust=replace(PAPER, hold_out_rounds=0),
         fleet=tuple(replace(row, **asdict(IDEAL_CONDITIONS)) for row in config.fleet),
         faults=Faults(),
         faults_seed=0,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -11,16 +11,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Ints
+from edge_sdk.class_names import empty_classes, listed, name_of
 from edge_sdk.data import Augment, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout
 from edge_sdk.public_set.samples import PublicSet
-from edge_sim.config.settings import DataTable
+from edge_sim.config.settings import Config, DataTable
 from edge_sim.data.draw import draw_equally, draw_evenly
 from edge_sim.data.normalise import Scaling, far_from_unit_scale, scaling_of
 from edge_sim.data.sources import digits, drawn_digits, hub, leaf, npz
 from edge_sim.data.sources import folder as pictures
 from edge_sim.data.sources.base import SourceData
+
+MOST_PUBLIC = 400
+"""The most samples that become the public set where the settings do not say how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -40,6 +44,8 @@ class Dataset:
     """Labels of the public samples, which no device is given; plots use them."""
     test: Samples
     classes: int
+    class_names: tuple[str, ...]
+    """The names of the classes in their order; empty: they have none."""
     scale: float
     """Factor that brings raw values to about [0, 1]."""
     scaling: Scaling
@@ -53,10 +59,23 @@ class Dataset:
     """A line on how the source's samples were taken; empty: there is nothing to say."""
 
     @property
+    def public_taken(self) -> str:
+        """Say how many samples the devices do not get, because the public set takes them; empty: it takes none."""
+        if self.public is None:
+            return ""
+        return public_taken(len(self.public.samples), len(self.private))
+
+    @property
     def remark(self) -> str:
-        """Return how samples were taken, and a warning of inputs far from unit scale; empty if both are as usual."""
+        """Return how samples were taken, and warnings of classes that nobody holds and of inputs far from unit scale.
+
+        Empty where all is as usual.
+        """
+        unheld = np.setdiff1d(self.test.y, self.private.y)
+        names = listed([name_of(int(label), self.class_names) for label in unheld])
+        lacks = f"no device has a training sample of class {names}, which the test measures" if len(unheld) else ""
         far = "" if self.scaling.mean else far_from_unit_scale(self.private.x, self.scale)
-        return "; ".join(filter(None, (self.taken, far)))
+        return "; ".join(filter(None, (self.taken, lacks, far)))
 
     @property
     def raw_shape(self) -> tuple[int, ...]:
@@ -64,17 +83,44 @@ class Dataset:
         return tuple(self.private.x.shape[1:])
 
 
-def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None = None) -> Dataset:
+def dataset_of(config: Config) -> Dataset:
+    """Load and divide the data set of a simulation.  Raises UsageError or MissingExtra."""
+    federation, table = config.federation, config.data
+    if not config.takes_public:
+        table = replace(table, public=0)
+    return load_dataset(table, federation.seed, config.file.parent, federation.classes, federation.class_names)
+
+
+def public_taken(public: int, private: int) -> str:
+    """Say that so many samples are the public set, beside those that devices hold."""
+    return f"{public} of the {public + private} training samples are the public set (data.public)"
+
+
+def public_count(given: int | None, samples: int) -> int:
+    """The number of samples that become the public set, of so many; given: data.public, None: a share."""
+    return min(MOST_PUBLIC, samples // 3) if given is None else given
+
+
+def load_dataset(
+    table: DataTable, seed: int, folder: Path, classes: int | None = None, class_names: tuple[str, ...] = ()
+) -> Dataset:
     """Load and divide the data set that a [data] section names; paths are relative to `folder`.
 
-    classes: how many the federation has, where it says so; default: as many as the labels need.
+    classes, class_names: those of the federation, where it says so; default: as many as the labels need.
     Raises UsageError or MissingExtra.
     """
     seed = seed if table.seed is None else table.seed
-    whole = read_source(table, seed, folder)
-    found = int(max(whole.train.y.max(), whole.test.y.max())) + 1
+    whole = _in_order(read_source(table, seed, folder), class_names)
+    names = whole.class_names
+    found = int(max(whole.train.y.max(), whole.test.y.max(), len(names) - 1)) + 1
+    if names and found > len(names):
+        raise UsageError(f"class_names: {len(names)} names, but {_where(whole, len(names))}")
     if classes is not None and found > classes:
         raise UsageError(f"federation.classes: {classes}, but {_where(whole, classes)}")
+    if names:
+        names += tuple(map(str, range(found, classes or found)))  # of classes that only the federation knows
+    elif classes is None:
+        _check_held(whole, found)
     kept = _some(whole.train.y, table.train_samples, np.random.default_rng([seed, 6]), "train_samples")
     balanced = np.arange(len(whole.test))
     if table.balance_test:
@@ -84,16 +130,17 @@ def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None 
     ]
     train, test = whole.train.at(kept), whole.test.at(tested)
     x, y = train.x, train.y
-    if not table.public < len(y):
+    public = public_count(table.public, len(y))
+    if not public < len(y):
         raise UsageError(
-            f"data.public: expected fewer than the {len(y)} training samples, found {table.public}; "
+            f"data.public: expected fewer than the {len(y)} training samples, found {public}; "
             "leave some for the devices"
         )
     augment = Augment(**asdict(table.augment)) if table.augment else None
     if misfit := augment.misfit(x.shape[1:]) if augment else "":
         raise UsageError(f"data.augment: {misfit}")
     order = np.random.default_rng([seed, 2]).permutation(len(y))
-    chosen, rest = np.sort(order[: table.public]), np.sort(order[table.public :])
+    chosen, rest = np.sort(order[:public]), np.sort(order[public:])
     scale = whole.scale if table.scale is None else table.scale
     return Dataset(
         name=whole.name,
@@ -101,10 +148,11 @@ def load_dataset(table: DataTable, seed: int, folder: Path, classes: int | None 
         rows=kept[rest],
         source_samples=len(whole.train),
         users=whole.users[kept][rest] if whole.users is not None else None,
-        public=PublicSet(x[chosen], CHANNELS_LAST) if table.public else None,
-        public_labels=y[chosen] if table.public else None,
+        public=PublicSet(x[chosen], CHANNELS_LAST) if public else None,
+        public_labels=y[chosen] if public else None,
         test=test,
         classes=classes or found,
+        class_names=names,
         scale=scale,
         scaling=scaling_of(table.normalise, x[rest], scale),
         augment=augment,
@@ -136,6 +184,34 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
     from edge_sim.data.sources import torch_sources
 
     return torch_sources.read_torchvision(table.source, folder / (table.root or ""), table.emnist_split)
+
+
+def _in_order(whole: SourceData, names: tuple[str, ...]) -> SourceData:
+    """Return the data with the classes in this order, or with these names where they had none.  Raises UsageError."""
+    own = whole.class_names
+    if not names or own == names:
+        return whole
+    if not own:
+        return replace(whole, class_names=names)
+    if strange := [name for name in own if name not in names]:
+        raise UsageError(f"federation.class_names: lacks {strange[0]!r}, a class of {whole.name}")
+    places = np.array([names.index(name) for name in own])
+    train, test = (Samples(part.x, places[part.y], layout=CHANNELS_LAST) for part in (whole.train, whole.test))
+    return replace(whole, train=train, test=test, class_names=names)
+
+
+def _check_held(whole: SourceData, classes: int) -> None:
+    """Raise UsageError where classes have no sample at all, and nobody has said that there are such."""
+    empty = empty_classes(classes, whole.train.y, whole.test.y)
+    if not len(empty):
+        return
+    held = listed(np.unique(np.concatenate([whole.train.y, whole.test.y])).tolist())
+    write = "y - 1" if empty.tolist() == [0] else "np.searchsorted(np.unique(y_train), y)"
+    raise UsageError(
+        f"data: {whole.name} has the labels {held}, and no sample of class {listed(empty.tolist())}: number the "
+        f"classes from 0 without gaps (y = {write}, for training and test), give the names of classes as labels, or, "
+        f"if these classes are meant to be there, set federation.classes = {classes}"
+    )
 
 
 def _where(whole: SourceData, classes: int) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Ints
 from edge_sdk.errors import UsageError
 from edge_sim.config.settings import Config, PartitionTable
+from edge_sim.data.datasets import public_count
 
 SIZES: Mapping[str, tuple[int, int]] = {
     "digits": (1797, 10),
@@ -57,7 +58,8 @@ def check_before_data(config: Config) -> None:
     if known is None or table.file is not None:
         return
     samples, classes = known
-    left = (config.data.train_samples or samples) - config.data.public
+    there = config.data.train_samples or samples
+    left = there - (public_count(config.data.public, there) if config.takes_public else 0)
     devices, held = config.federation.devices, table.classes_per_device
     where = f"{config.file}: partition"
     if left < devices * table.min_samples:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.config import Federation
+from coordinator.config import Federation, names_fit
 from coordinator.config import federation as read_federation
 from coordinator.serving.equipment import Equipment
 from edge_sdk.arrays import Ints
@@ -34,7 +34,7 @@ from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.config.scenario import QUIET, ScenarioTable
 from edge_sim.config.settings import CPU, Config, FleetRow
 from edge_sim.data import partition_file
-from edge_sim.data.datasets import Dataset, load_dataset
+from edge_sim.data.datasets import Dataset, dataset_of
 from edge_sim.data.draw import cut
 from edge_sim.data.partition import check_before_data, partition
 from edge_sim.data.shared_inputs import SharedPreprocess
@@ -165,7 +165,7 @@ def read_device(folder: Path) -> Device:
     augment = Augment(**plain["augment"]) if plain["augment"] else None
     with np.load(folder / "data.npz", allow_pickle=False) as arrays:
         parts = [part for part in PARTS if f"x_{part}" in arrays.files]
-        held = {part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"], CHANNELS_LAST) for part in parts}
+        held = {part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"], layout=CHANNELS_LAST) for part in parts}
         data = LocalData(train=held.pop("train"), augment=augment, **held)
         public = PublicSet(arrays["public"], CHANNELS_LAST) if "public" in arrays.files else None
     return Device(kit=kit, data=data, public=public)
@@ -211,7 +211,7 @@ def build_fleet(config: Config) -> Fleet:
             from edge_sdk.models.torch_device import check_device  # torch only where a GPU is wanted
 
             check_device(config.run.device, "run.device")
-        dataset = load_dataset(config.data, config.federation.seed, config.file.parent, config.federation.classes)
+        dataset = dataset_of(config)
         federation = _federation(config, dataset)
         parts = tuple(sample_division(config, dataset))
         data = [_local_data(config, dataset, part, number) for number, part in enumerate(parts)]
@@ -227,7 +227,7 @@ def build_fleet(config: Config) -> Fleet:
 def build_device(config: Config, number: int) -> tuple[Device, Dataset]:
     """Build one device of the fleet, the same as `build_fleet` does, and no other.  Raises UsageError."""
     with _naming(config.file):
-        dataset = load_dataset(config.data, config.federation.seed, config.file.parent, config.federation.classes)
+        dataset = dataset_of(config)
         spec = _federation(config, dataset).spec
         part = sample_division(config, dataset)[number]
         row = config.rows[number]
@@ -264,6 +264,7 @@ def _federation(config: Config, dataset: Dataset) -> Federation:
     federation = read_federation(
         dataclasses.replace(config, public=None),  # its file is for a deployment: no device here would hold that set
         classes=dataset.classes,
+        class_names=dataset.class_names if names_fit(dataset.class_names) else (),  # else reports have numbers
         public=dataset.public.spec if dataset.public else None,
     )
     method = method_of(federation.spec)

@@ -22,7 +22,7 @@ from edge_sdk.data import Preprocess, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, given_array
 from edge_sdk.samples.readers import samples_from_torch
-from edge_sim.data.sources.npz import NEEDED, USERS, of_arrays
+from edge_sim.data.sources.npz import NAMES, NEEDED, USERS, of_arrays
 from edge_sim.models.model_types import HeadKind, InputShape
 from edge_sim.notebook.function_digest import function_digest
 
@@ -30,6 +30,7 @@ HOME = "edge_sim_given_models"
 """The module under whose name functions stand that no file has."""
 GivenModels: TypeAlias = "Callable[..., Any] | Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]"
 """One function for all devices, several that take turns, or functions by the name that [[fleet]] rows give."""
+LABELS = ("y_train", "y_test")
 GivenData: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
 _EXPECTED = f"{', '.join(NEEDED)}, or a training and a test data set"
 
@@ -104,20 +105,31 @@ def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> Pic
     """
     if not isinstance(data, (Mapping, Sequence)):
         raise UsageError(f"data: expected {_EXPECTED}; found {type(data).__name__}")
+    names: Any = ()
     if not isinstance(data, Mapping) and len(data) == 2:
         if not all(_is_pair(part) for part in data):
-            data, layout = [_read(part, layout) for part in data], CHANNELS_LAST
+            parts = [_read(part, layout) for part in data]
+            if {*parts[1].class_names} <= {*parts[0].class_names} and parts[1].class_names:
+                names = parts[0].class_names
+            data, layout = [(part.x, _words(part)) for part in parts], CHANNELS_LAST
         data = [values for part in data for values in part]
     if not isinstance(data, Mapping):
         if len(data) != len(NEEDED):
             raise UsageError(f"data: expected {_EXPECTED}")
         data = dict(zip(NEEDED, data, strict=True))
-    strange = sorted(set(data) - {*NEEDED, USERS})
+    if names:
+        data = {**data, NAMES: names}
+    strange = sorted(set(data) - {*NEEDED, USERS, NAMES})
     missing = [name for name in NEEDED if name not in data]
     if strange or missing:
-        raise UsageError(f"data: expected {', '.join(NEEDED)} and perhaps {USERS}; {(strange or missing)[0]} is not so")
-    arrays = {name: given_array(values, f"data: {name}") for name, values in data.items()}
-    of_arrays(arrays, "data", path.stem, layout)  # raises here, where the arrays have the names that they were given by
+        raise UsageError(
+            f"data: expected {', '.join(NEEDED)} and perhaps {USERS} and {NAMES}; {(strange or missing)[0]} is not so"
+        )
+    arrays = {name: values if name in LABELS else given_array(values, f"data: {name}") for name, values in data.items()}
+    found = of_arrays(arrays, "data", path.stem, layout)  # raises here, where arrays have the names that they came with
+    arrays |= {"y_train": found.train.y, "y_test": found.test.y}
+    if found.class_names:
+        arrays[NAMES] = np.array(found.class_names)
     make_folder(path.parent, f"out = {path.parent}")
     file = io.BytesIO()
     written: dict[str, Any] = {name: _narrowed(array) for name, array in arrays.items()}
@@ -133,10 +145,16 @@ def _is_pair(part: Any) -> bool:
     return isinstance(part, (tuple, list)) and len(part) == 2
 
 
-def _read(part: Any, layout: PictureLayout | None) -> tuple[Any, Any]:
-    """The inputs, with channels last, and the labels of a torch data set, or of a pair of arrays beside one."""
-    found = Samples(part[0], part[1], layout) if _is_pair(part) else samples_from_torch(part, layout=layout)
-    return found.x, found.y
+def _read(part: Any, layout: PictureLayout | None) -> Samples:
+    """The samples, with channels last, of a torch data set, or of a pair of arrays beside one."""
+    if isinstance(part, Samples):
+        return part
+    return Samples(part[0], part[1], layout=layout) if _is_pair(part) else samples_from_torch(part, layout=layout)
+
+
+def _words(part: Samples) -> Any:
+    """The labels as the names of classes; as numbers where these have none."""
+    return np.array(part.class_names)[part.y] if part.class_names else part.y
 
 
 def _narrowed(array: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -18,10 +19,11 @@ from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.models.base import Model
 from edge_sim.config import settings as config_settings
 from edge_sim.config.settings import AUTO, Config
+from edge_sim.data.datasets import public_taken
 from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
 from edge_sim.notebook.given import GivenData, GivenModels, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
-from edge_sim.runs.runner import ObserverFor, VirtualRun, run
+from edge_sim.runs.runner import ObserverFor, VirtualRun, check_taken_part, run
 from edge_sim.studies.axes import axes_of
 from edge_sim.studies.compare import compare
 from edge_sim.studies.planned_runs import with_setting
@@ -61,7 +63,7 @@ def run_federation(
     `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).  resume: go
     on with the run in `out`.  options: quarantine and trace, as of `edge-sdk simulate`.
 
-    Raises UsageError, RunFailed, StoreError.
+    Raises UsageError, RunFailed (also where no device could take part: it names the refusals), StoreError.
     """
     if keep_models and out is None:
         raise UsageError("keep_models: needs out, the folder to keep them in")
@@ -78,10 +80,15 @@ def run_federation(
 
     with _ready(config, models, data, settings, out) as (parsed, folder):
         result = run(parsed, broker=broker, out=out, resume=resume, observer=observed, finished=keep, **options)
+        samples = result.card.get("samples", {})
+        if parsed.data.public is None and "public" in samples:
+            taken = public_taken(samples["public"], samples["private"])
+            result = replace(result, warnings=(*result.warnings, taken))
         if out is not None:
             write_run(result, to_toml(parsed.tables), folder)
             if keep_models:
                 _write_models(trained, folder / "models")
+        check_taken_part(result)
     return outcome_of(result, folder if out is not None else None, trained)
 
 

@@ -71,8 +71,8 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
         )
     if config.public is not None:
         sys.stderr.write(
-            "public.path is for a deployment and is not read: the public set of a simulation is taken from its data, "
-            f"data.public = {config.data.public} samples\n"
+            "public.path is for a deployment and is not read: the public set of a simulation is taken from its data "
+            "(data.public)\n"
         )
     fleet = None
     try:
@@ -80,7 +80,8 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
             with no_memory.as_run_failed(out):
                 fleet = build_fleet(config)
                 config, why = resolve_run(config, fleet, out)
-            sys.stderr.writelines(f"{line}\n" for line in (*config.remarks, why, fleet.dataset.remark) if line)
+            lines = (*config.remarks, why, fleet.dataset.public_taken, fleet.dataset.remark)
+            sys.stderr.writelines(f"{line}\n" for line in lines if line)
         sys.stderr.write(f"{_start(config)}\n")
         result = run_in(
             out,

@@ -22,7 +22,7 @@ from coordinator.trace.log import TraceWriter, trace_writer
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.device.store import Store
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.methods import brought_code
 from edge_sdk.policy.priority import limit_threads
 from edge_sdk.transport.mqtt.url import parse_broker_url
@@ -152,7 +152,11 @@ def _run_in(
     export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
     wanted = parsed.run.standalone != "off" and parsed.federation.method != "local"
-    alone = settings.alone(parsed, every_round=parsed.run.standalone == "every-round")
+    public = 0 if fleet.dataset.public is None else len(fleet.dataset.public.samples)
+    alone = settings.alone(
+        replace(parsed, data=replace(parsed.data, public=public)),  # the devices alone hold the same samples
+        every_round=parsed.run.standalone == "every-round",
+    )
     alone_in = out / "standalone" if out else None
     standalone = _standalone(alone, fleet, alone_in, observer) if wanted else None
     folder = out or Path("runs") / parsed.federation.name
@@ -194,6 +198,16 @@ def _run_in(
     slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
     warnings = (*found.warnings, *parsed.remarks, *left, *slow, *unseen, *filter(None, [fleet.dataset.remark]))
     return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
+
+
+def check_taken_part(result: Result) -> None:
+    """Raise RunFailed, with the refusals, where no device could take part."""
+    if result.completed or any(device.joined for device in result.devices):
+        return
+    words = dict.fromkeys(f"{each['message']}; {each['remedy']}" for each in result.refused_devices)
+    why = " | ".join([*words][:3]) or result.reason or "none was heard of"
+    refused = f"{len(result.refused_devices)} were refused: " if result.refused_devices else ""
+    raise RunFailed(f"no device of {len(result.devices)} could take part: {refused}{why}")
 
 
 def check_broker(broker: str) -> None:

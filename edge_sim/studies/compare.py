@@ -17,6 +17,7 @@ from edge_sim.studies.planned_runs import (
     check_seeds,
     plan,
     run_missing,
+    with_one_public_set,
 )
 from edge_sim.studies.study_runs import RunOne
 
@@ -43,6 +44,7 @@ def compare(
     names = check_methods(methods)
     check_kind(out, "comparison")
     check_metric(config, names, metric)
+    config = with_one_public_set(config, names, say)
     planned = plan(config, names, check_seeds(seeds))
     run_missing(planned, out, observer, run_one=run_one, on_boards=on_boards, jobs=jobs, say=say)
     comparison = Comparison(lines=lines(planned, out), baseline=names[0], metric=metric)

@@ -22,7 +22,7 @@ from edge_sdk.errors import MissingExtra, UsageError, meant
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.data.datasets import Dataset, load_dataset
+from edge_sim.data.datasets import Dataset, dataset_of
 from edge_sim.fleet.fleet import build_fleet, sample_division
 from edge_sim.runs import run_folder
 from edge_sim.runs.run_inputs import DIVISION, RunInputs, check_same_inputs, division_digest, named_inputs
@@ -121,6 +121,19 @@ def plan(
         for method in planned_lines(config, methods)
         for setting in settings(method)
     ]
+
+
+def with_one_public_set(config: Config, methods: Sequence[str], say: Callable[[str], None]) -> Config:
+    """Return the config with the public set that one of the methods needs by default, so that all leave it out.
+
+    say: is told how many samples it takes.
+    """
+    for method in methods if config.data.public is None else ():
+        trial = trial_config(config, method, config.federation.seed)
+        if trial.takes_public and (dataset := dataset_of(trial)).public is not None:
+            say(f"for {method}, and so for all methods: {dataset.public_taken}")
+            return replace(config, data=replace(config.data, public=len(dataset.public.samples)))
+    return config
 
 
 def planned_run(config: Config, method: str, seed: int, setting: Setting) -> PlannedRun:
@@ -283,15 +296,17 @@ class DataDigests:
         return self._known[key]
 
     def _dataset(self, config: Config) -> Dataset:
-        key, federation = self._data_key(config), config.federation
+        key = self._data_key(config)
         if key not in self._kept:
             self._kept.clear()
-            self._kept[key] = load_dataset(config.data, federation.seed, config.file.parent, federation.classes)
+            self._kept[key] = dataset_of(config)
         return self._kept[key]
 
     @staticmethod
     def _data_key(config: Config) -> str:
-        return repr((config.data, config.federation.seed, config.file.parent, config.federation.classes))
+        federation = config.federation
+        named = federation.classes, federation.class_names
+        return repr((config.data, config.takes_public, federation.seed, config.file.parent, named))
 
 
 def has_ended(

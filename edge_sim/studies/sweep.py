@@ -34,6 +34,7 @@ from edge_sim.studies.planned_runs import (
     planned_lines,
     run_missing,
     trial_config,
+    with_one_public_set,
 )
 from edge_sim.studies.search import CRITERION, PRUNED, Search, check_optuna, search_runs
 
@@ -112,6 +113,7 @@ def sweep(
     check_kind(out, "sweep")
     check_axes_methods(axes, names)
     check_equal_trials(axes, names, search.trials if search else None)
+    config = with_one_public_set(config, names, say)
     around = conditions(axes)
     grid = plan(
         config,

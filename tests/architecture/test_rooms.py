@@ -16,6 +16,7 @@ from imports import ROOT, sources
 ALWAYS = {
     "edge_sdk.errors",
     "edge_sdk.arrays",
+    "edge_sdk.class_names",
     "edge_sdk.given_arrays",
     "edge_sdk.lazy",
     "edge_sdk.version",

@@ -534,3 +534,18 @@ def test_the_resolved_tables_of_every_section_are_read_back(folder):
     assert settings.parse(alone.tables, file) == alone
     assert (alone.federation.method, alone.fleet[0].dropout, alone.faults.drop) == ("local", 0.0, 0.0)
     assert (alone.train, alone.data, alone.fleet[0].size) == (config.train, config.data, (8, 8))
+
+
+@pytest.mark.parametrize(("given", "count"), [(0.3, 3), (0.01, 1), (1.0, 10), (4, 4)])
+def test_participants_may_be_a_share_of_the_devices(given: float, count: int) -> None:
+    tables = {"federation": {"name": "tiny", "method": "local", "rounds": 1, "devices": 10, "participants": given}}
+    parsed = settings.parse(tables, Path("f.toml"))
+    assert parsed.federation.participants == count
+    assert settings.parse(parsed.tables, Path("f.toml")) == parsed
+
+
+@pytest.mark.parametrize("given", [0.0, 1.5, -0.3, "0.3"])
+def test_a_share_of_participants_that_cannot_be_is_refused(given: object) -> None:
+    tables = {"federation": {"name": "tiny", "rounds": 1, "devices": 10, "participants": given}}
+    with pytest.raises(UsageError, match=r"federation\.participants"):
+        settings.parse(tables, Path("f.toml"))

@@ -136,6 +136,13 @@ def test_numbers_and_a_column_called_label(cached: dict[str, Any]) -> None:
     assert (found.train.x.shape, found.train.x.dtype, found.scale) == ((6, 3), np.float32, 1.0)
 
 
+def test_labels_that_are_names(cached: dict[str, Any]) -> None:
+    cached["n"] = numbers(signal=[[1.0]] * 8, label=["dog", "cat"] * 4)
+    found = read("n")
+    assert found.class_names == ("cat", "dog")
+    assert sorted(found.train.y.tolist() + found.test.y.tolist()) == [0] * 4 + [1] * 4
+
+
 LABELS = [0, 1] * 4
 
 
@@ -149,7 +156,7 @@ LABELS = [0, 1] * 4
         (numbers(note=["a"] * 8, label=LABELS), Columns(), "found none"),
         (numbers(a=[[1.0]] * 8, b=[[1.0]] * 8, label=LABELS), Columns(), "a, b"),
         (numbers(signal=[[1.0]] * 8, label=[-1] * 8), Columns(), "label"),
-        (numbers(signal=[[1.0]] * 8, label=["cat"] * 8), Columns(), "label"),
+        (numbers(signal=[[1.0]] * 8, label=[None] * 8), Columns(), "label"),
         (numbers(signal=[[1.0], [1.0, 2.0]] * 4, label=LABELS), Columns(), "signal"),
         (numbers(signal=[[float("nan")]] * 8, label=LABELS), Columns(), "finite"),
     ],

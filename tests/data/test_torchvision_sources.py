@@ -44,6 +44,7 @@ def test_mnist_and_fashion_mnist(tmp_path: Path, name: str, folder: str) -> None
     x, y = write_idx_set(tmp_path / folder / "raw", ("train", "t10k"))
     whole = torch_sources.read_torchvision(name, tmp_path, "balanced")
     assert (whole.name, whole.scale, len(whole.test)) == (name, 1 / 255, TEST)
+    assert whole.class_names[:2] == {"mnist": ("0", "1"), "fashion-mnist": ("T-shirt/top", "Trouser")}[name]
     assert (whole.train.x.dtype, whole.train.y.dtype) == (np.uint8, np.int64)
     np.testing.assert_array_equal(whole.train.x, x)
     np.testing.assert_array_equal(whole.train.y, y)
@@ -53,6 +54,7 @@ def test_mnist_and_fashion_mnist(tmp_path: Path, name: str, folder: str) -> None
 def test_emnist_is_turned_upright_and_counts_from_0(tmp_path: Path, split: str, first_label: int) -> None:
     x, y = write_idx_set(tmp_path / "EMNIST/raw", (f"emnist-{split}-train", f"emnist-{split}-test"), first_label)
     whole = torch_sources.read_torchvision("emnist", tmp_path, split)
+    assert whole.class_names[9:11] == {"balanced": ("9", "A"), "letters": ("j", "k")}[split]
     np.testing.assert_array_equal(whole.train.x, x.transpose(0, 2, 1))
     np.testing.assert_array_equal(whole.train.y, y)
 
@@ -85,6 +87,7 @@ def test_cifar10_joins_its_batches(tmp_path: Path) -> None:
         whole.train.x[TRAIN : 2 * TRAIN], pictures(TRAIN, (3, 32, 32), 1).transpose(0, 2, 3, 1)
     )
     np.testing.assert_array_equal(whole.train.y, np.tile(np.arange(TRAIN), 5))
+    assert whole.class_names == ("plane",)
 
 
 @pytest.mark.usefixtures("any_checksum")

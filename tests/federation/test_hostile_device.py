@@ -29,7 +29,7 @@ def attacked(
     tables = fleets.tables(pictures, method, rounds=rounds)
     tables["fleet"] = [{"count": 5, "model": "softmax"}, {"model": "softmax", "byzantine": attack}]
     tables["train"] |= {"optimiser": "sgd", "learning_rate": 0.1, "local_steps": 10}
-    tables["robust"] = dict(robust or {})
+    tables["robust"] = {"hold_out_rounds": 5, **(robust or {})}
     return fleets.Run(settings.parse(tables, Path("test.toml")))
 
 
@@ -118,7 +118,9 @@ def test_the_cap_is_fixed_when_a_round_opens(pictures: Path) -> None:
 CACHED = {"cached": True, "weighting": "samples"}
 
 
-@pytest.mark.parametrize("robust", [{"count_factor": 1.0, "hold_out_rounds": 0}, {"count_factor": 1.0}])
+@pytest.mark.parametrize(
+    "robust", [{"count_factor": 1.0, "hold_out_rounds": 0}, {"count_factor": 1.0, "hold_out_rounds": 5}]
+)
 @pytest.mark.parametrize("method", ["fedavg", "fedssa"])
 def test_a_slot_is_taken_out_as_it_was_put_in(pictures: Path, method: str, robust: Mapping[str, Any]) -> None:
     """The running sum over slots equals the sum of what the slots hold, though caps differ from round to round."""

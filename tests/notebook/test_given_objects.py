@@ -7,8 +7,10 @@ import pytest
 from torch import nn
 
 import edge_sim
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import RunFailed, UsageError
+from edge_sdk.models.predict_only import PredictOnly
 from edge_sim.engines import choice
+from edge_sim.fleet import feasible
 from edge_sim.notebook.function_digest import function_digest
 
 RNG = np.random.default_rng(0)
@@ -122,3 +124,32 @@ def test_a_study_without_a_folder_of_its_own_can_be_repeated(tmp_path, monkeypat
 def test_data_that_are_none_are_refused():
     with pytest.raises(UsageError, match="data: expected x_train"):
         edge_sim.run(TABLES, data=5)
+
+
+def test_a_run_in_which_nobody_could_take_part_raises_with_the_refusals(monkeypatch):
+    monkeypatch.setattr(feasible, "check_feasible", lambda *_: None)  # which foresees most of such runs
+    tables = {**TABLES, "federation": {**TABLES["federation"], "method": "fedavg"}}
+    with pytest.raises(RunFailed, match=r"no device of 2 could take part: 2 were refused: .*weights.*; "):
+        edge_sim.run(tables, models=lambda classes, *_: PredictOnly(lambda x: x[:, 0, 0, :3], classes), data=DATA)
+
+
+def test_no_samples_are_taken_away_for_a_method_without_a_public_set():
+    tables = {name: table for name, table in TABLES.items() if name != "data"}
+    held = sum(device.samples for device in edge_sim.run(tables, models=net_of(8), data=DATA).devices)
+    assert held == 120
+    found = edge_sim.run(tables, models=net_of(8), data=DATA, settings={"federation.method": "fedmd"})
+    assert (sum(device.samples for device in found.devices), found.card["samples"]["public"]) == (80, 40)
+    assert "40 of the 120 training samples are the public set (data.public)" in found.warnings
+    asked = edge_sim.run(
+        tables, models=net_of(8), data=DATA, settings={"federation.method": "fedmd", "data.public": 40}
+    )
+    assert not any("public set" in line for line in asked.warnings)
+
+
+def test_methods_that_are_compared_have_one_public_set(tmp_path):
+    tables = {name: table for name, table in TABLES.items() if name != "data"}
+    found = edge_sim.compare(tables, ["fedavg", "fedmd"], models=net_of(8), data=DATA, out=tmp_path / "study")
+    samples = [line.trials[0].result.card["samples"] for line in found.lines]
+    assert [each["public"] for each in samples] == [40, 40, 40]
+    without = edge_sim.compare(tables, ["fedavg"], models=net_of(8), data=DATA, out=tmp_path / "other")
+    assert all("public" not in line.trials[0].result.card["samples"] for line in without.lines)

@@ -53,7 +53,7 @@ def test_a_layout_is_told_by_sizes_that_allow_for_one_alone(shape, layout) -> No
 
 
 def by_samples(x, _tmp_path, layout):
-    return edge_sdk.Samples(x, LABELS, layout).x
+    return edge_sdk.Samples(x, LABELS, layout=layout).x
 
 
 def by_reader(x, tmp_path, layout):
@@ -161,7 +161,7 @@ def test_fortran_order_is_the_same_data(entry, tmp_path) -> None:
 
 
 def test_parts_of_samples_keep_what_was_taken(caplog) -> None:
-    samples = edge_sdk.Samples(pictures(3, 3, 3), LABELS, "NCHW")
+    samples = edge_sdk.Samples(pictures(3, 3, 3), LABELS, layout="NCHW")
     data = edge_sdk.split_samples(samples, (0.5, 0.25, 0.25))
     held = np.concatenate([part.x for part in (data.train, data.validation, data.local_test) if part is not None])
     assert sorted(held[:, 0, 0, 1]) == sorted(pictures(3, 3, 3)[:, 1, 0, 0])

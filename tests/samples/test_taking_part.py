@@ -20,7 +20,7 @@ from edge_sdk.transport.memory.hub import Hub
 CLASSES, WIDTH = 4, 8
 
 
-def federation(hub, *, method="local", devices=1, quorum=1, rounds=3):
+def federation(hub, *, method="local", devices=1, quorum=1, rounds=3, class_names=()):
     made = load_method(method)()
     spec = FederationSpec(
         federation="stream",
@@ -30,6 +30,7 @@ def federation(hub, *, method="local", devices=1, quorum=1, rounds=3):
         rounds=rounds,
         feature_dim=WIDTH,
         train=TrainSpec(local_steps=3, learning_rate=0.05, batch_size=8),
+        class_names=class_names,
     )
     exchanges = len(made.exchanges)
     policy = RoundPolicy(expected=devices, quorum=quorum, rounds=rounds, exchanges=exchanges, join_grace_s=0.0)
@@ -294,3 +295,34 @@ def test_a_store_for_another_model():
         agent(Hub(), edge_sdk.SampleStore(None, classes=5), connect=False)
     with pytest.raises(UsageError, match="SampleStore"):
         agent(Hub(), [1, 2, 3], connect=False)
+
+
+NAMES = ("cat", "cow", "dog", "pig")
+
+
+@pytest.mark.parametrize(
+    ("own", "of_federation", "why"),
+    [
+        (NAMES, NAMES, ""),
+        (NAMES, (), ""),
+        ((), NAMES, ""),
+        (("cow", "cat", "dog", "pig"), NAMES, "class 0 is 'cow' in its data, and 'cat' in the federation"),
+        (("cat", "dog"), NAMES, "its data have the classes cat, dog, the federation cat, cow, dog, pig"),
+        (("cat", "dog"), (), "its data have 2 class names (cat, dog), the federation 4 classes without names"),
+    ],
+)
+def test_a_device_whose_class_names_are_others_is_refused_in_one_line(own, of_federation, why):
+    hub, news = Hub(), []
+    server = federation(hub, class_names=of_federation)
+    x = np.random.default_rng(0).normal(size=(20, WIDTH)).astype(np.float32)
+    y = np.arange(20) % 2
+    data = edge_sdk.LocalData(train=edge_sdk.Samples(x, np.array(own)[y] if own else y, own))
+    world = World(server, agent(hub, data, news=news))
+    if not why:
+        world.until(completed(server))
+        assert not any("class" in line for line in news)
+        assert world.agents[0].class_names == NAMES
+        return
+    world.until(lambda: world.agents[0].refusal is not None, turns=20)
+    assert world.agents[0].refusal.message == why
+    assert "class_names=[" in world.agents[0].refusal.remedy

@@ -86,7 +86,7 @@ def test_a_run_names_it_and_counts_it_where_nobody_is_held_out(pictures: Path) -
 
 
 def test_a_run_holds_it_out_and_says_so(pictures: Path) -> None:
-    run = run_with_a_loud_device(pictures)
+    run = run_with_a_loud_device(pictures, hold_out_rounds=5)
     assert [line.split(":")[0] for line in run.result.warnings] == ["W17", "W24"]
     record = run.server.record
     assert run.result.updates["accepted"] == 6 * 4  # each has its receipt, and lets go of what it sent
@@ -97,6 +97,18 @@ def test_a_run_holds_it_out_and_says_so(pictures: Path) -> None:
     assert (again.left_out, again.held_out) == (record.left_out, record.held_out)
 
 
+def test_a_simulation_holds_nobody_out_unless_it_is_asked_to(pictures: Path) -> None:
+    tables = fleets.tables(pictures, "fedavg")
+    parsed = settings.parse(tables, Path("test.toml"))
+    assert parsed.robust.hold_out_rounds == 0
+    assert parsed.tables["robust"] == {"hold_out_rounds": 0}  # a rerun of the resolved file does the same
+    asked = settings.parse({**tables, "robust": {"hold_out_rounds": 5}}, Path("test.toml"))
+    assert settings.parse(asked.tables, Path("test.toml")).robust.hold_out_rounds == 5
+    run = run_with_a_loud_device(pictures)
+    assert not any(line.startswith("W24") for line in run.result.warnings)
+    assert [each.contributors for each in run.server.record.rounds] == [6, 6, 6]
+
+
 def test_a_healthy_run_names_nobody(pictures: Path) -> None:
     for method in ("fedavg", "fedmd"):
         assert not fleets.Run(fleets.built(pictures, method)).finished().result.warnings
@@ -105,6 +117,7 @@ def test_a_healthy_run_names_nobody(pictures: Path) -> None:
 def test_who_stays_hostile_is_noted_once(pictures: Path) -> None:
     notes = Notes()
     tables = fleets.tables(pictures, "fedmd", rounds=5)
+    tables["robust"] = {"hold_out_rounds": 5}
     tables["fleet"] = [{"count": 5, "model": "softmax"}, {"model": "softmax", "byzantine": "influence_attacks:shout"}]
     fleets.Run(settings.parse(tables, Path("test.toml")), observer=notes).finished()
     assert sum(line.startswith("W24:") for line in notes.lines) == 1

@@ -84,8 +84,8 @@ def test_the_start_says_what_it_does_and_the_end_that_nothing_is_left(pictures: 
 
 def test_data_are_read_once_a_seed(pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    real = datasets.load_dataset
-    monkeypatch.setattr(fleet_module, "load_dataset", lambda *args: read.append(1) or real(*args))
+    real = datasets.dataset_of
+    monkeypatch.setattr(fleet_module, "dataset_of", lambda *args: read.append(1) or real(*args))
     compare(config(pictures), METHODS, (0, 1), tmp_path)
     # once for each method as settings are checked before the first run, then once a seed
     assert len(read) == 3 + 2
@@ -184,7 +184,7 @@ def test_a_method_named_twice_is_refused() -> None:
 def test_a_partition_that_cannot_be_is_refused_before_the_data_are_read(
     monkeypatch: pytest.MonkeyPatch, partition: dict[str, object], word: str
 ) -> None:
-    monkeypatch.setattr(fleet_module, "load_dataset", lambda *_args: pytest.fail("was read"))
+    monkeypatch.setattr(fleet_module, "dataset_of", lambda *_args: pytest.fail("was read"))
     tables = {
         "federation": {"name": "x", "rounds": 2, "devices": 3},
         "data": {"source": "mnist", "root": "none"},

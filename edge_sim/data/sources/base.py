@@ -19,6 +19,8 @@ class SourceData:
     test: Samples
     scale: float
     """Factor that brings raw values to about [0, 1]."""
+    class_names: tuple[str, ...] = ()
+    """The names of the classes in their order; empty: the source has none."""
     users: NDArray[Any] | None = None
     """User who recorded each training sample, (n,); None: the source does not tell."""
     remark: str = ""

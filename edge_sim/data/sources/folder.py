@@ -40,8 +40,14 @@ def read_folder(folder: Path, size: tuple[int, int] | None, test_fraction: float
         train, test = hold_out(y, test_fraction, np.random.default_rng([seed, 1]))
     if not len(test):
         raise UsageError(f"{folder}: too few pictures of each class to hold {test_fraction:g} of them out as the test")
-    samples = Samples(x, y, CHANNELS_LAST)
-    return SourceData(name=folder.name, train=samples.at(train), test=samples.at(test), scale=1 / 255)
+    samples = Samples(x, y, layout=CHANNELS_LAST)
+    return SourceData(
+        name=folder.name,
+        train=samples.at(train),
+        test=samples.at(test),
+        scale=1 / 255,
+        class_names=tuple(classes),
+    )
 
 
 def _classes(top: Path) -> list[str]:

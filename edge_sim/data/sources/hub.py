@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_sdk.arrays import Ints
+from edge_sdk.class_names import class_ids
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, picture_bytes, stacked_pictures
@@ -50,7 +50,8 @@ def read_hub(
     used = [parts["train"], *([parts[test_name]] if test_name else [])]
     x = _samples([value for part in used for value in part[samples]], size, f"{where}: {samples}")
     x, remark = channels_last(x, CHANNELS_LAST if x.dtype == np.uint8 else columns.layout, f"{name}: {samples}")
-    y = _labels([value for part in used for value in part[label]], f"{where}: {label}")
+    names = getattr(parts["train"].features[label], "names", None) or ()  # of a ClassLabel
+    y, names = _labels([value for part in used for value in part[label]], names, f"{where}: {label}")
     count = len(parts["train"])
     train, test = np.arange(count), np.arange(count, len(y))
     if test_name is None:
@@ -59,9 +60,10 @@ def read_hub(
     users = np.array([str(each) for each in parts["train"][columns.user]]) if columns.user else None
     return SourceData(
         name=name,
-        train=Samples(x[train], y[train], CHANNELS_LAST),
-        test=Samples(x[test], y[test], CHANNELS_LAST),
+        train=Samples(x[train], y[train], layout=CHANNELS_LAST),
+        test=Samples(x[test], y[test], layout=CHANNELS_LAST),
         scale=1 / 255 if x.dtype == np.uint8 else 1.0,
+        class_names=names,
         users=users[train] if users is not None else None,
         remark=remark,
     )
@@ -143,8 +145,9 @@ def _samples(values: Sequence[Any], size: tuple[int, int] | None, where: str) ->
     return found
 
 
-def _labels(values: Sequence[Any], where: str) -> Ints:
-    found: NDArray[Any] = np.array(values)
-    if found.dtype.kind not in "iu" or found.ndim != 1 or found.min() < 0:
-        raise UsageError(f"{where}: expected a class, a whole number from 0, of every sample")
-    return found.astype(np.int64)
+def _labels(values: Sequence[Any], names: Sequence[str], where: str) -> tuple[Ints, tuple[str, ...]]:
+    expected = "expected a class, a whole number from 0 or a name, of every sample, "
+    found, known = class_ids(values, names, where=where, expected=expected)
+    if found.min() < 0:
+        raise UsageError(f"{where}: {expected}found {found.min()}")
+    return found.astype(np.int64), known

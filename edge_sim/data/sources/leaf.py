@@ -32,8 +32,8 @@ def read_leaf(folder: Path, size: tuple[int, int] | None, layout: PictureLayout 
         raise UsageError(f"{folder}: samples of {x.shape[1:]} in train, of {test_x.shape[1:]} in test")
     x, remark = channels_last(x, layout, f"{folder.name}: x")
     test_x, _ = channels_last(test_x, layout, f"{folder.name}: x")
-    train = Samples(_shaped(x, size, folder), y, CHANNELS_LAST)
-    test = Samples(_shaped(test_x, size, folder), test_y, CHANNELS_LAST)
+    train = Samples(_shaped(x, size, folder), y, layout=CHANNELS_LAST)
+    test = Samples(_shaped(test_x, size, folder), test_y, layout=CHANNELS_LAST)
     return SourceData(name=folder.name, train=train, test=test, scale=1.0, users=users, remark=remark)
 
 

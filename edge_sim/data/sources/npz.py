@@ -10,14 +10,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Ints
+from edge_sdk.class_names import checked_names, class_ids
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
-from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, labels_of, raw_values
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, raw_values
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
 from edge_sim.data.sources.base import SourceData
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
+PARTS = ("train", "test")
 USERS = "user_train"
+NAMES = "class_names"
 MOST_CLASSES = 65535
 """Largest number of classes that a federation's spec can carry."""
 
@@ -32,17 +35,17 @@ def read_npz(path: Path, layout: PictureLayout | None = None) -> SourceData:
 def of_arrays(arrays: Arrays, where: str, name: str, layout: PictureLayout | None) -> SourceData:
     """Return the data set in arrays by their names.
 
-    x: uint8 or float, (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w); y: whole numbers from 0, (n,) or (n, 1), or
-    one-hot rows; user_train: whole numbers or texts, (n,).  where: begins the messages.  Raises UsageError naming the
-    array, and what was found.
+    x: uint8 or float, (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w); y: whole numbers from 0, or names of classes,
+    (n,) or (n, 1), or one-hot rows; user_train: whole numbers or texts, (n,); class_names: the names of all classes in
+    their order, (k,).  where: begins the messages.  Raises UsageError naming the array, and what was found.
     """
-    x, y = {}, {}
-    for part in ("train", "test"):
-        x[part] = _samples(f"{where}: x_{part}", arrays[f"x_{part}"], arrays["x_train"])
-        y[part] = _labels(f"{where}: y_{part}", arrays[f"y_{part}"], len(x[part]))
+    x = {part: _samples(f"{where}: x_{part}", arrays[f"x_{part}"], arrays["x_train"]) for part in PARTS}
+    y, names = _labels(arrays, where, {part: len(each) for part, each in x.items()})
     train_x, remark = channels_last(x["train"], layout, f"{name}: x_train")
     test_x, _ = channels_last(x["test"], layout, f"{name}: x_test")
-    train, test = Samples(train_x, y["train"], CHANNELS_LAST), Samples(test_x, y["test"], CHANNELS_LAST)
+    train, test = (
+        Samples(each, y[part], layout=CHANNELS_LAST) for part, each in zip(PARTS, (train_x, test_x), strict=True)
+    )
     if not int(max(train.y.max(), test.y.max())):
         raise UsageError(f"{where}: y_train: expected at least 2 classes, found only class 0")
     users = arrays.get(USERS)
@@ -52,7 +55,38 @@ def of_arrays(arrays: Arrays, where: str, name: str, layout: PictureLayout | Non
             f"found {users.dtype} {users.shape}"
         )
     scale = 1 / 255 if train.x.dtype == np.uint8 else 1.0
-    return SourceData(name=name, train=train, test=test, scale=scale, users=users, remark=remark)
+    return SourceData(name=name, train=train, test=test, scale=scale, class_names=names, users=users, remark=remark)
+
+
+def _labels(arrays: Arrays, where: str, counts: Mapping[str, int]) -> tuple[dict[str, Ints], tuple[str, ...]]:
+    """Return the class ids of both parts, and the names of the classes; where the parts differ, those of both."""
+    given = checked_names([*arrays.get(NAMES, ())], where=f"{where}: {NAMES}")
+    found = {part: _ids(f"{where}: y_{part}", arrays[f"y_{part}"], count, given) for part, count in counts.items()}
+    known = [names for _, names in found.values()]
+    ids = {part: each for part, (each, _) in found.items()}
+    if len({*known}) == 1:
+        return ids, known[0]
+    if () in known:
+        raise UsageError(f"{where}: y_train and y_test: one part has names, the other numbers; give both alike")
+    every, longest = {name for names in known for name in names}, max(known, key=len)
+    order = longest if {*longest} == every else tuple(sorted(every))
+    return {
+        part: np.array([order.index(name) for name in names])[ids[part]] for part, (_, names) in found.items()
+    }, order
+
+
+def _ids(where: str, y: Any, count: int, names: tuple[str, ...]) -> tuple[Ints, tuple[str, ...]]:
+    labels, known = class_ids(y, names, where=where, expected=f"expected {count} integers, ")
+    if labels.shape != (count,):
+        raise UsageError(f"{where}: expected {count} integers, found {labels.dtype} {labels.shape}")
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= MOST_CLASSES:
+        row = int(labels.argmin() if low < 0 else labels.argmax())
+        raise UsageError(
+            f"{where}: expected class ids from 0 to {MOST_CLASSES - 1}, found {low} to {high}, such as that of "
+            f"sample {row}"
+        )
+    return labels.astype(np.int64), known
 
 
 def _arrays(path: Path) -> Arrays:
@@ -66,7 +100,7 @@ def _arrays(path: Path) -> Arrays:
             if missing:
                 found = ", ".join(archive) or "none"
                 raise UsageError(f"{path}: lacks the array {missing[0]}; expected {', '.join(NEEDED)}, found {found}")
-            return {name: _array(path, archive, name) for name in (*NEEDED, USERS) if name in archive}
+            return {name: _array(path, archive, name) for name in (*NEEDED, USERS, NAMES) if name in archive}
     except FileNotFoundError:
         raise UsageError(f"data.path: {path}: no such file") from None
     except UNREADABLE as error:
@@ -97,17 +131,3 @@ def _samples(where: str, x: NDArray[Any], like: NDArray[Any]) -> Raw:
     if x.dtype.kind != like.dtype.kind:
         raise UsageError(f"{where}: expected {like.dtype}, like x_train, found {x.dtype}")
     return values
-
-
-def _labels(where: str, y: NDArray[Any], count: int) -> Ints:
-    labels = labels_of(y, where, f"expected {count} integers, ")
-    if labels.shape != (count,):
-        raise UsageError(f"{where}: expected {count} integers, found {y.dtype} {y.shape}")
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= MOST_CLASSES:
-        row = int(labels.argmin() if low < 0 else labels.argmax())
-        raise UsageError(
-            f"{where}: expected class ids from 0 to {MOST_CLASSES - 1}, found {low} to {high}, such as that of "
-            f"sample {row}"
-        )
-    return labels.astype(np.int64)

@@ -39,26 +39,28 @@ def read_torchvision(name: str, root: Path, emnist_split: str) -> SourceData:
         raise MissingExtra(error.name or "scipy", "vision", name) from None
     except Exception as error:  # noqa: BLE001  # a damaged file makes the loaders raise a dozen kinds of errors
         raise UsageError(f"data.root: {root}: a file of {name} is damaged ({error}); get it anew") from None
-    return SourceData(name=name, train=train, test=test, scale=1 / 255)
+    return SourceData(name=name, train=train, test=test, scale=1 / 255, class_names=train.class_names)
 
 
 def _grey(dataset: Any, root: Path, train: bool) -> Samples:
     """Read MNIST or Fashion-MNIST: (n, 28, 28)."""
     found = dataset(root, train=train, download=False)
-    return Samples(found.data.numpy(), found.targets.numpy())
+    names = tuple(name.partition(" - ")[0] for name in found.classes)  # MNIST's are as "0 - zero"
+    return Samples(found.data.numpy(), found.targets.numpy(), names)
 
 
 def _emnist(split: str, root: Path, train: bool) -> Samples:
     """Read EMNIST: (n, 28, 28).  Its files hold the pictures transposed, and count the letters from 1."""
     found = datasets.EMNIST(root, split=split, train=train, download=False)
-    y = found.targets.numpy() - (1 if split == "letters" else 0)
-    return Samples(np.ascontiguousarray(found.data.numpy().transpose(0, 2, 1)), y)
+    first = 1 if split == "letters" else 0
+    x, y = found.data.numpy().transpose(0, 2, 1), found.targets.numpy() - first
+    return Samples(np.ascontiguousarray(x), y, tuple(found.classes[first:]))
 
 
 def _colour(dataset: Any, root: Path, train: bool) -> Samples:
     """Read CIFAR-10 or, with its fine labels, CIFAR-100: (n, 32, 32, 3)."""
     found = dataset(root, train=train, download=False)
-    return Samples(_bytes(found.data), np.array(found.targets, np.int64))
+    return Samples(_bytes(found.data), np.array(found.targets, np.int64), tuple(found.classes))
 
 
 def _svhn(root: Path, train: bool) -> Samples:
