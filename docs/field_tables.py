@@ -6,7 +6,7 @@ import dataclasses
 import typing
 from typing import Any
 
-from edge_sim.projects.field_words import allowed_values, words
+from edge_sim.projects.commented_settings import allowed_values, words
 
 
 def fields_table(table: type, *names: str) -> list[str]:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from coordinator.report.message_sizes import EXAMPLE
-from coordinator.report.method_catalogue import describe_methods
+from coordinator.report.method_catalogue import EXAMPLE, describe_methods
 
 PAGE = Path(__file__).parent / "reference" / "methods.md"
 

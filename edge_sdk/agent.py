@@ -39,12 +39,10 @@ from edge_sdk.models.exporting import export
 from edge_sdk.objectives import softmax
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.policy.energy import PowerMeter, TrainingCost
-from edge_sdk.policy.gate import TrainingGate
-from edge_sdk.policy.pauses import PAUSED, PauseReport
+from edge_sdk.policy.gate import PAUSED, PauseReport, TrainingGate, training_gate
 from edge_sdk.policy.policy import Policy
 from edge_sdk.policy.priority import limit_threads, lower_priority
 from edge_sdk.policy.sensors import Sensors
-from edge_sdk.policy.start import training_gate
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES

@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks.papers import cells
 from benchmarks.papers.kinds import FIRST_SEED, Table
 from coordinator.record.result import Result
-from coordinator.report import curve_plots, device_plots, insight_plots, instrument_plots, text_files
+from coordinator.report import curve_plots, device_plots, insight_plots, plots, text_files
 from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.drawing import WIDTH_IN, accuracy_axis, height_for_names, line_styles, picture, write_points
 from edge_sdk.errors import StoreError
@@ -172,7 +172,7 @@ COMPARED: Mapping[str, Drawing] = {
         curve_plots.accuracy_of_devices,
         curve_plots.accuracy_for_its_cost,
         curve_plots.global_own_task_by_round,
-        instrument_plots.instruments_by_round,
+        plots.instruments_by_round,
     )
 }
 INSIGHTS = ("public_predictions", "prototype_cosines", "features")

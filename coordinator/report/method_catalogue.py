@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from coordinator.record import remarks
-from coordinator.report import message_sizes
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import load_method, method_fault, method_names, needed_parameters
+from edge_sdk.protocol import knowledge
 from edge_sdk.protocol.knowledge import Slot
 from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.transforms import encodings_for
@@ -52,8 +54,8 @@ def _row(method: Method[Any]) -> dict[str, Any]:
 
 def _bytes(exchanges: Sequence[Exchange], way: str) -> dict[str, Any]:
     """The most bytes of one device: it holds every class, and every optional role is filled."""
-    coefficients = message_sizes.scalars(slot for row in exchanges for slot in getattr(row, way).values())
-    return {"formula": message_sizes.formula(coefficients), "example": message_sizes.in_bytes(coefficients)}
+    coefficients = scalars(slot for row in exchanges for slot in getattr(row, way).values())
+    return {"formula": formula(coefficients), "example": in_bytes(coefficients)}
 
 
 def _exchange(row: Exchange) -> dict[str, Any]:
@@ -73,7 +75,7 @@ def _down(role: str, slot: Slot) -> str:
 
 def catalogue_text(rows: list[dict[str, Any]]) -> str:
     """The methods as paragraphs for the terminal; rows: from `describe_methods`."""
-    sizes = message_sizes.EXAMPLE
+    sizes = EXAMPLE
     legend = (
         "bytes: of one device in a round, at most; K classes, feature width d, P weights; the number is for "
         f"K = {sizes.classes}, d = {sizes.feature_dim}, P = {sizes.weights:,}"
@@ -126,3 +128,52 @@ def _weights(row: Mapping[str, Any]) -> str:
     if {"head-rows", "head-weights"} & set(row["needs"]):
         return "of the last layer leave the device, the others never"
     return "never leave the device"
+
+
+# -- The bytes of a method's knowledge on the wire, as a formula in the sizes of a federation -------------------------
+# K: classes, all of them held.  d: width of the features.  P: weights of the shared model, bias included.  Everything
+# is counted as four bytes, class ids and counts included; frames, at most a few hundred bytes each, are not.
+
+SCALAR_BYTES = 4
+SYMBOLS = ("P", "K K d", "K d", "K K", "K", "")
+"""The terms of a formula, in their order; the last one is a plain number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """The sizes of a federation; the defaults are those of a CNN on ten classes, as in table G.2 of methods.md."""
+
+    classes: int = knowledge.EXAMPLE_SIZES.classes
+    feature_dim: int = knowledge.EXAMPLE_SIZES.feature_dim
+    weights: int = knowledge.EXAMPLE_SIZES.weight_count
+
+
+EXAMPLE = Sizes()
+
+
+def scalars(slots: Iterable[Slot]) -> Counter[str]:
+    """The coefficients, by symbol, of the numbers that these slots hold when all of them are filled."""
+    total: Counter[str] = Counter()
+    for slot in slots:
+        for symbol, count in slot.kind.scalars(slot).items():
+            total[symbol] += count
+    return total
+
+
+def formula(coefficients: Mapping[str, int]) -> str:
+    """The formula as text, in bytes: `4 (P + 10 K)`."""
+    words = []
+    for symbol in SYMBOLS:
+        count = coefficients.get(symbol, 0)
+        if count:
+            size = str(abs(count)) if abs(count) > 1 or not symbol else ""
+            words.append(f"{'-' if count < 0 else '+'} {' '.join(filter(None, [size, symbol]))}")
+    whole = " ".join(words).removeprefix("+ ")
+    return f"{SCALAR_BYTES} ({whole})" if len(words) > 1 else f"{SCALAR_BYTES} {whole}" if words else "0"
+
+
+def in_bytes(coefficients: Mapping[str, int], sizes: Sizes = EXAMPLE) -> int:
+    """The value of the formula in bytes."""
+    k, d = sizes.classes, sizes.feature_dim
+    values = {"P": sizes.weights, "K K d": k * k * d, "K d": k * d, "K K": k * k, "K": k, "": 1}
+    return SCALAR_BYTES * sum(count * values[symbol] for symbol, count in coefficients.items())

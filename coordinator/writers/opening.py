@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import sys
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
 from coordinator.record.observer import RunObserver
+from coordinator.record.result import RoundResult
+from coordinator.record.run_record import RunRecord
 from coordinator.report.progress import Progress
-from coordinator.writers.figures import FigureWriter, WriterObserver
-from coordinator.writers.json_lines import JsonLines
+from coordinator.writers.figures import FigureWriter, WriterObserver, round_figures
 from coordinator.writers.metrics import PrometheusWriter, metrics_address
 from coordinator.writers.tools import MlflowWriter, TensorBoardWriter, WandbWriter
 from edge_sdk.errors import UsageError
@@ -97,3 +100,35 @@ def flat(tables: Mapping[str, Any], before: str = "") -> dict[str, Any]:
         else:
             found[before + key] = value
     return found
+
+
+# -- The progress of a run as JSON lines on a stream, for systems that collect logs -----------------------------------
+
+
+class JsonLines(RunObserver):
+    """Writes one object a line: time_s, level, event, federation, part, and what the event tells."""
+
+    def __init__(self, federation: str, part: str, stream: TextIO, clock: Callable[[], float] = time.time) -> None:
+        self._about = {"federation": federation, "part": part}
+        self._stream, self._clock = stream, clock
+
+    def joined(self, device: str, count: int, expected: int) -> None:
+        """Write `joined`."""
+        self._write("info", "joined", device=device, count=count, expected=expected)
+
+    def turned_away(self, device: str, message: str) -> None:
+        """Write `turned-away`."""
+        self._write("warning", "turned-away", device=device, message=message)
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """Write `round`."""
+        self._write("info", "round", round=result.round, of=of, **round_figures(result, record))
+
+    def noted(self, message: str) -> None:
+        """Write `note`."""
+        self._write("warning", "note", message=message)
+
+    def _write(self, level: str, event: str, **fields: Any) -> None:
+        line = {"time_s": round(self._clock(), 3), "level": level, "event": event, **self._about, **fields}
+        self._stream.write(json.dumps(line) + "\n")
+        self._stream.flush()

@@ -20,7 +20,6 @@ from typing import Any
 from edge_sdk.class_names import why_not_alike
 from edge_sdk.device import membership, recovery, session
 from edge_sdk.device.app_model import ModelOrigin, OnNewModel, choose_model, origin_of
-from edge_sdk.device.assign_stamps import AssignStamps
 from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.data_supply import DataSupply
 from edge_sdk.device.doubted_refusal import DoubtedRefusal
@@ -31,7 +30,7 @@ from edge_sdk.device.incoming_frames import IncomingFrames
 from edge_sdk.device.learner import Learner, ServeRequest
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.public_supply import PublicSupply
-from edge_sdk.device.refused_assigns import RefusedAssigns, is_in_place, without_knowledge
+from edge_sdk.device.refused_assigns import AssignStamps, RefusedAssigns, is_in_place, without_knowledge
 from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import Store
 from edge_sdk.device.uplink import Uplink

@@ -18,7 +18,6 @@ from edge_sdk.data import LocalData, Raw, augment_draws
 from edge_sdk.device.bare_classes import BareClasses, only_samples
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.meter import Meter
-from edge_sdk.device.pace import FitPace
 from edge_sdk.errors import EdgeError, ModelError, StoreError, UsageError
 from edge_sdk.methods.job import Job
 from edge_sdk.methods.requests import Private, Request, Source, handler_of
@@ -360,3 +359,21 @@ def add_runs(sums: NDArray[np.float64], runs: Runs, rows: Floats) -> None:
 def slices(count: int) -> list[slice]:
     """Return the slices of samples that pass through a model between two pauses."""
     return [slice(start, start + INFERENCE_BATCH) for start in range(0, count, INFERENCE_BATCH)]
+
+
+# How much is computed between two pauses, in which a device looks for news, heat and an owner who wants it to stop.
+
+BETWEEN_PAUSES_S = 0.05
+"""Seconds of training between two pauses, unless a single step takes longer."""
+
+
+class FitPace:
+    """Measures the steps of fits, and tells how many make up the time between two pauses."""
+
+    def __init__(self) -> None:
+        self.steps = 1
+        """How many steps to take before the next pause; results do not depend on it."""
+
+    def took(self, steps: int, seconds: float) -> None:
+        """Take note of how long this number of steps took."""
+        self.steps = max(1, int(BETWEEN_PAUSES_S / max(seconds / steps, 1e-9)))

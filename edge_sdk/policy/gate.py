@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable
 from contextlib import suppress
 
+from edge_sdk.boards import profiles
 from edge_sdk.policy.conditions import CONDITIONS, UNKNOWN, Objection
-from edge_sdk.policy.energy import EnergyCounter, TrainingCost
+from edge_sdk.policy.energy import EnergyCounter, PowerMeter, TrainingCost
+from edge_sdk.policy.linux_sensors import LinuxSensors
 from edge_sdk.policy.policy import Policy
 from edge_sdk.policy.sensors import Sensors
 from edge_sdk.protocol.leaves import one_line
@@ -132,3 +135,43 @@ class TrainingGate:
 
 def _sum(left: TrainingCost, right: TrainingCost) -> TrainingCost:
     return TrainingCost(left.busy_s + right.busy_s, left.energy_j + right.energy_j)
+
+
+# -- Puts together what decides when a device trains, for an agent that starts ----------------------------------------
+
+
+def training_gate(
+    policy: Policy, sensors: Sensors | None, meter: PowerMeter | None, board: str, warn: Callable[[str], None]
+) -> TrainingGate:
+    """Return the gate of a policy.  sensors: None: Linux's own files.  board: its name; "": it is detected."""
+    found = sensors or LinuxSensors(warn=warn)
+    here = functools.cache(lambda: profiles.board_here(warn, board))  # what it says is said once
+    return TrainingGate(policy, found, EnergyCounter(found, meter, lambda: here().busy_w, warn), warn)
+
+
+# -- Decides which pauses of training the coordinator is told of ------------------------------------------------------
+
+TELL_AFTER_S = 5.0
+"""Seconds that a pause within an exchange lasts before it is told: a short one delays the upload, no more."""
+PAUSED = Objection("paused", "paused by its owner")
+
+
+class PauseReport:
+    """The objection that the coordinator should know of.
+
+    It is told at once if nothing of the exchange is computed yet, or nothing more of the round will be, and otherwise
+    after a while.
+    """
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def to_tell(self, objection: Objection | None, now_s: float, *, fresh: bool) -> Objection | None:
+        """Return what to tell; None: that the device takes part.  fresh: nothing of the exchange is computed yet."""
+        if objection is None:
+            self._since_s = None
+            return None
+        if self._since_s is None:
+            self._since_s = now_s
+        at_once = fresh or objection.round is not None
+        return objection if at_once or now_s - self._since_s >= TELL_AFTER_S else None

@@ -13,8 +13,7 @@ from edge_sdk.boards.profiles import Board, Link
 from edge_sdk.boards.table import render_boards
 from edge_sdk.errors import UsageError
 from edge_sdk.terminal import room_of
-from edge_sdk.tools.measure.link import measure_link
-from edge_sdk.tools.measure.profile import measure_board, profile_toml
+from edge_sdk.tools.measure.profile import measure_board, measure_link, profile_toml
 
 
 def command(args: argparse.Namespace) -> int:

@@ -6,6 +6,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -17,7 +18,6 @@ from edge_sdk.objectives import CrossEntropy, optim_of
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.config.settings import CPU, RunTable
 from edge_sim.engines.base import DeviceRequest, Engine, ExactEngine, job_at
-from edge_sim.engines.model_timing import ModelTiming
 from edge_sim.engines.stack.torch_cohort import CohortEngine
 from edge_sim.engines.stack.torch_dense_stack import DenseStacking
 from edge_sim.engines.stack.torch_parameter_rows import ParameterRows
@@ -93,3 +93,35 @@ def _timed_s(act: Callable[[], object]) -> float:
     begun_s = time.perf_counter()
     act()
     return time.perf_counter() - begun_s
+
+
+# -- The times that the calibration of `engine = "auto"` measures for each kind of model ------------------------------
+
+_WORTH_STACKING = 0.8
+"""Stacking is chosen when it takes less than this share of the time that devices take one by one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelTiming:
+    """Milliseconds that one round's training of one device takes on this machine, for one kind of model."""
+
+    model: str
+    devices: int
+    """Number of devices in the fleet that have this kind of model."""
+    alone_ms: float
+    stacked_ms: float | None
+    """None: models of this kind cannot be stacked."""
+
+    @property
+    def stacks(self) -> bool:
+        """Whether stacking is clearly faster."""
+        return self.stacked_ms is not None and self.stacked_ms < _WORTH_STACKING * self.alone_ms
+
+    @property
+    def best_ms(self) -> float:
+        """Time of the faster way."""
+        return self.stacked_ms if self.stacks and self.stacked_ms is not None else self.alone_ms
+
+    def __str__(self) -> str:
+        also = "" if self.stacked_ms is None else f", {self.stacked_ms:.2f} ms stacked"
+        return f"{self.model} {self.alone_ms:.2f} ms a device and round{also}"

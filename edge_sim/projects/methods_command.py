@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.report import message_sizes
+from coordinator.report import method_catalogue
 from coordinator.report.method_catalogue import catalogue_text, describe_methods
 from coordinator.report.tables import Column, Table, show_table
 from edge_sdk.errors import ModelError, UsageError
@@ -94,7 +94,7 @@ def _lines(rows: Sequence[Mapping[str, Any]]) -> Table:
         Column("public set", optional=3),
         Column("up, bytes", right=True, optional=2),
     )
-    sizes = message_sizes.EXAMPLE
+    sizes = method_catalogue.EXAMPLE
     of = f"{sizes.classes} classes, {sizes.feature_dim} features and {sizes.weights:,} weights"
     note = f"bytes: of one device in a round, at most, for {of}"
     return Table(columns=columns, rows=tuple(map(_line, rows)), notes=(note,))

@@ -5,14 +5,26 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from coordinator.trace.log import Trace
+from coordinator.config import public_set, read_settings
+from coordinator.serving.equipment import Equipment, load_nets
+from coordinator.trace.log import Header, Trace
 from coordinator.trace.replay import replay
+from edge_sdk.agent import Agent
+from edge_sdk.app import App, load_app
+from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import UsageError
-from edge_sim.replay.device import replay_device
-from edge_sim.replay.history import device_history
-from edge_sim.replay.parts import equipment, maker_of
+from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.transport.base import Transport
+from edge_sim.byzantine import agent_for
+from edge_sim.config import settings
+from edge_sim.fleet.fleet import Device, Fleet, build_fleet
+from edge_sim.replay.device import Make, replay_device
+from edge_sim.replay.history import History, device_history
 
 
 def command(args: argparse.Namespace) -> int:
@@ -69,3 +81,101 @@ _SENTENCES = {
     ),
     False: "{remark}{device}: {uploads} uploads made again, each equal to the recorded one",
 }
+
+
+# The parts with which a replay computes.  Those of a simulated run are built from its TOML; a real run's are given.
+
+
+def equipment(header: Header) -> Equipment:
+    """Return the equipment that the run's coordinator had."""
+    if "fleet" in header.tables:
+        return Equipment(nets=lambda: _fleet(header).nets(), public=lambda: _fleet(header).dataset.public)
+    settings = read_settings(header.tables, Path(header.file))
+    return Equipment(nets=lambda: load_nets(settings.federation.nets), public=lambda: public_set(settings))
+
+
+def maker_of(header: Header, past: History, device: str, app: str | None, public: Path | None) -> tuple[Make, str]:
+    """Return the function that makes the device's agent, and a reason why results might differ (empty: none).
+
+    The agent is made from the app's factory or, for a simulated run, from its TOML.  Raises UsageError where neither
+    is available.
+    """
+    doubt = ""
+    if past.first_epoch > 1:
+        doubt = f"the trace begins with life {past.first_epoch} of the coordinator, the device may have begun before"
+    if app is not None:
+        given = PublicSet.load(public) if public is not None else None
+        parts = load_app(app)
+        return _real(replace(parts, public=given or parts.public), past.federation, device), doubt
+    if "fleet" not in header.tables:
+        raise UsageError(f"a trace of real devices holds no model of {device}; give --app MODULE:FACTORY")
+    known = {each.kit.id: each for each in _fleet(header).devices}
+    if device not in known:
+        raise UsageError(f"--device {device}: the run has {', '.join(known)}")
+    own = known[device]
+    return _simulated(own, past.federation, virtual=header.virtual), doubt or _rounding(header, own)
+
+
+def _fleet(header: Header) -> Fleet:
+    """Build the fleet of a simulated run; torch computes in one thread, as it did in that run."""
+    fleet = build_fleet(settings.parse(header.tables, Path(header.file)))
+    if any(device.kit.needs_torch for device in fleet.devices):
+        from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
+
+        use_one_thread()
+    return fleet
+
+
+def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
+    """Make the agent as a simulation does; Byzantine devices exist only in virtual time."""
+    kit = device.kit
+    make = agent_for(device.conditions.byzantine if virtual else None, federation, kit.seed)
+
+    def switched_on(line: Transport, store: MemoryStore) -> Agent:
+        return make(
+            federation=federation,
+            broker=line,
+            identity=kit.id,
+            model=kit.model(device.public),
+            data=device.data,
+            public=device.public,
+            state=store,
+            disclose_classes=True,
+            privacy=kit.budget,
+            sends_logs=False,
+            share_weights=True,
+            secret=kit.secret,
+            proxy=kit.proxy_model(device.public),
+        )
+
+    return switched_on
+
+
+def _real(app: App, federation: str, device: str) -> Make:
+    make = partial(
+        Agent,
+        federation=federation,
+        identity=device,
+        model=app.model,
+        data=app.data,
+        public=app.public,
+        disclose_classes=app.disclose_classes,
+        privacy=app.privacy,
+        share_weights=app.share_weights,
+        proxy=app.proxy,
+    )
+    return lambda line, store: make(broker=line, state=store)
+
+
+def _rounding(header: Header, device: Device) -> str:
+    """Explain why a single device may round differently than in the run; empty: it does not."""
+    table = settings.parse(header.tables, Path(header.file)).run
+    if not header.virtual or not table.stack or not device.kit.needs_torch:
+        return ""
+    names = table.stacked
+    if names is not None and device.kit.model(device.public).spec.name not in names:
+        return ""
+    return (
+        "run.stack had its model computed together with others, which rounds otherwise than a model alone; record a "
+        "run without it"
+    )

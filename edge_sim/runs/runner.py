@@ -35,7 +35,7 @@ from edge_sim.engines.memory import MIB, freed_memory_kept, peak_bytes
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet import feasible
 from edge_sim.fleet.fleet import Fleet, build_fleet, export_partition, rebuilt
-from edge_sim.runs import late_start, no_memory, run_folder, unused_settings
+from edge_sim.runs import no_memory, run_folder, unused_settings
 from edge_sim.runs.model_insight import model_insight
 from edge_sim.runs.run_inputs import changed_inputs, check_same_inputs, run_inputs
 from edge_sim.runs.simulation_result import NOTHING, simulation_result
@@ -191,7 +191,7 @@ def _run_in(
         server, fleet, transport=label, time=took, memory=memory, resumed=resumed, standalone=standalone, spent=spent
     )
     left = (
-        (*late_start.remark(server, virtual_s), *unused_settings.unused_settings(parsed, virtual_s))
+        (*unused_settings.remark(server, virtual_s), *unused_settings.unused_settings(parsed, virtual_s))
         if virtual_time
         else ()
     )

@@ -8,6 +8,8 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+from coordinator.record.units import human_seconds
+from coordinator.serving.server import Server
 from edge_sdk.protocol.messages import TrainSpec
 from edge_sim.config.scenario import ScenarioTable
 from edge_sim.config.settings import Config, RunTable
@@ -54,3 +56,22 @@ def _never_came(scenario: ScenarioTable, ended_s: float) -> Iterator[str]:
         late = [at_s for at_s in getattr(scenario, key) if at_s > ended_s]
         if late:
             yield f"scenario.{key}: {min(late):.10g} s never came, for the run was over at {ended_s:.0f} s"
+
+
+# -- A remark for a run whose devices joined late: its costs include the wait for them --------------------------------
+
+WORTH_S, WORTH_SHARE = 60.0, 0.1
+"""Least wait in seconds, and its least share of the run, for which the remark is made."""
+
+
+def remark(server: Server, ended_s: float) -> tuple[str, ...]:
+    """Return one line, or none where the wait was short.  ended_s: virtual seconds that the run took."""
+    begun_s = server.record.started_s
+    if begun_s is None or begun_s < max(WORTH_S, WORTH_SHARE * ended_s):
+        return ()
+    *_, last = server.hellos
+    told = (
+        f"the first exchange began after {human_seconds(begun_s)}, when {last} had joined: joules and bytes of that "
+        "wait stand in round 1, its time in no round; with a lower federation.quorum a run begins without the last"
+    )
+    return (told,)

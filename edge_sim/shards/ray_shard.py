@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import pickle
+import socket
 import sys
 from collections import deque
 from collections.abc import Iterator
@@ -22,7 +23,6 @@ from edge_sdk.version import __version__
 from edge_sim.config.settings import AUTO, RunTable
 from edge_sim.engines.memory import peak_bytes
 from edge_sim.shards.messages import ShardLost, ShardSetup
-from edge_sim.shards.ray_address import LOCAL, find_ray_address
 from edge_sim.shards.shard import Shard, tried
 
 LOCAL_CPUS = 2
@@ -209,3 +209,41 @@ def _without_stderr() -> Iterator[None]:
         os.dup2(kept, _STDERR)
         os.close(kept)
         os.close(nowhere)
+
+
+# -- The address of the Ray that a run computes on, and the variables that Ray reads when it is imported --------------
+
+LOCAL = "local"
+"""Stands for a Ray of the run's own, on this machine."""
+REACH_S = 5.0
+"""Longest time that an address may take to answer; Ray itself tries for minutes."""
+
+
+def find_ray_address(cluster: str) -> str:
+    """Return the address that run.cluster stands for.  Raises UsageError where nobody listens there.
+
+    Call it before `import ray`: a Ray that stays on this machine is bound to its loopback by a variable that is read
+    then, for else its ports were open to the network.  A process that has had one can have no other Ray.
+    """
+    address = os.environ.get("RAY_ADDRESS", cluster) if cluster == "auto" else cluster
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # otherwise Ray sends usage statistics
+    if address == LOCAL:
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # whatever the system: no cluster, loopback
+    else:
+        _reach(address)
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # for one that listens and is no Ray; else many minutes
+    return address
+
+
+def _reach(address: str) -> None:
+    """Raise UsageError unless a process listens at HOST:PORT."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if not port.isdecimal():
+        return  # the address is `auto`
+    try:
+        socket.create_connection((host, int(port)), timeout=REACH_S).close()
+    except (OSError, OverflowError) as error:
+        raise UsageError(
+            f"run.cluster: nothing answers at {address} ({error}); start Ray there (ray start --head), or "
+            f'write "{LOCAL}" for a Ray of the run\'s own'
+        ) from None

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from collections import deque
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config.settings import RunTable
 from edge_sim.fleet.fleet import Device, Fleet
-from edge_sim.shards.messages import EVERYBODY, Sent, ShardProgress, ShardSetup
-from edge_sim.shards.own_shard import OwnShard
+from edge_sim.shards.messages import EVERYBODY, Sent, ShardLost, ShardProgress, ShardSetup
+from edge_sim.shards.shard import Shard
 from edge_sim.shards.shard_rules import both_ways_s
 
 _FRAMES_FLOPS = 1e7
@@ -230,3 +233,58 @@ def _least_s(devices: Sequence[Device]) -> tuple[float, float]:
     """Return the time that an empty frame takes up and down on the quickest of these devices' links."""
     ups, downs = zip(*(both_ways_s(link) for link in {device.kit.link for device in devices}), strict=True)
     return min(ups), min(downs)
+
+
+# -- The shard that is in the coordinator's process: it computes while the other processes do -------------------------
+
+
+class OwnShard:
+    """An AskedShard of this process: what it is asked is done when its answer is read.
+
+    It is asked together with all others, and its answer is read first: meanwhile they compute.
+    """
+
+    def __init__(self, setup: ShardSetup) -> None:
+        self._setup = setup
+        self._shard: Shard | None = None
+        self._asked: deque[tuple[str, tuple[object, ...]]] = deque()
+        self._halfway = False
+        """Whether an interrupt ended a call; then the devices' state is incomplete."""
+
+    @property
+    def pid(self) -> int:
+        """The id of this process."""
+        return os.getpid()
+
+    def ask(self, name: str, *arguments: object) -> None:
+        """Have a method of the Shard called when `answer` is."""
+        self._asked.append((name, arguments))
+
+    def answer(self) -> Any:
+        """Build the devices, or do what was asked first; return what that returns.
+
+        Raises what it raises, and ShardLost after an interrupt in the middle of it.
+        """
+        if self._halfway:
+            raise ShardLost("an interrupt came in the middle of what devices of this process did")
+        if self._shard is None:
+            self._shard = Shard(self._setup)
+            return None
+        name, arguments = self._asked.popleft()
+        try:
+            return getattr(self._shard, name)(*arguments)
+        except Exception:
+            raise
+        except BaseException:
+            self._halfway = True
+            raise
+
+    def drain(self) -> None:
+        """Do all that was asked, and pass over what is raised."""
+        while self._asked and not self._halfway:
+            with suppress(Exception):
+                self.answer()
+
+    def close(self) -> int:
+        """Return 0: its memory is this process's."""
+        return 0

@@ -16,8 +16,7 @@ from edge_sdk.boards.profiles import Effort, load_board, load_link, parse_board,
 from edge_sdk.errors import StoreError, TransportError, UsageError
 from edge_sdk.tools.measure import loads, machine, profile
 from edge_sdk.tools.measure.fit import Speed, Timed, fit, typical_factor
-from edge_sdk.tools.measure.link import measure_link
-from edge_sdk.tools.measure.profile import profile_toml
+from edge_sdk.tools.measure.profile import measure_link, profile_toml
 
 TRUE = Speed(train_flops_per_s=2e9, infer_flops_per_s=5e9, memory_bytes_per_s=3e8, call_s=2e-4)
 EFFORTS = [

@@ -6,7 +6,7 @@ import re
 import shlex
 from pathlib import Path
 
-from edge_sdk.boards.systems import load_system
+from edge_sdk.boards.table import load_system
 from edge_sdk.cli import parser
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "put-it-on-a-board.md"

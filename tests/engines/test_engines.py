@@ -21,7 +21,7 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config, RunTable
 from edge_sim.data.sources import npz
 from edge_sim.engines import choice
-from edge_sim.engines.model_timing import ModelTiming
+from edge_sim.engines.torch_engines import ModelTiming
 from edge_sim.fleet import fleet as fleet_module
 from edge_sim.fleet.fleet import build_fleet, rebuilt
 from edge_sim.runs.runner import run

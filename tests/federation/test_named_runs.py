@@ -12,7 +12,7 @@ from one_world import ROUNDS, STATUS, World
 
 from coordinator.deploy import LEDGER, open_ledger
 from coordinator.rounds import RoundPhase
-from edge_sdk.device.assign_stamps import AssignStamps
+from edge_sdk.device.refused_assigns import AssignStamps
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.policy.conditions import Objection

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from coordinator.rounds import RoundPhase
-from coordinator.serving.assign_checks import AssignChecks
+from coordinator.serving.command_handler import AssignChecks
 from edge_sdk.device.refused_assigns import RefusedAssigns
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import codec

@@ -12,7 +12,6 @@ from notes import Notes
 from one_world import STATUS, World
 
 from coordinator.serving import membership
-from coordinator.serving.devices import versions
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.frame_parts import Frame
@@ -68,7 +67,7 @@ def ours(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
 
     def set_version(version: str) -> None:
         for name in ("version_refusal", "version_remark"):
-            real = getattr(versions, name)
+            real = getattr(membership, name)
             monkeypatch.setattr(membership, name, lambda hello, real=real: real(hello, version))
 
     return set_version
@@ -162,5 +161,5 @@ def test_the_owner_of_a_device_that_cannot_read_its_coordinator_is_told_which_si
 
 def test_the_version_of_another_implementation_is_not_judged() -> None:
     hello = Hello(federation="tiny", device=OLD, classes=2, sdk="edge-c 7")
-    assert versions.version_refusal(hello, "0.1.0") is None
-    assert versions.version_remark(hello, "0.1.0") == ""
+    assert membership.version_refusal(hello, "0.1.0") is None
+    assert membership.version_remark(hello, "0.1.0") == ""

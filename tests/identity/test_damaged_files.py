@@ -18,6 +18,7 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from coordinator.lab import owner
 from coordinator.lab.desk import EnrolmentDesk
+from edge_sdk.device.security import SeenStarts
 from edge_sdk.errors import UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.claims import read_claim
@@ -25,7 +26,6 @@ from edge_sdk.identity.crypto_certificates import fault_of
 from edge_sdk.identity.digested_json import DIGEST, digested_json, undigested_json
 from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SEALING, SIGNING, STARTS, TLS_KEY, open_identity
 from edge_sdk.identity.registry import REGISTRY, read_registry, write_registry
-from edge_sdk.identity.seen import SeenStarts
 from edge_sdk.identity.signatures import Role
 from edge_sdk.transport.mqtt.tls import tls_context
 from edge_sdk.transport.mqtt.url import parse_broker_url

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
 from properties import examples
 
-from coordinator.report import message_sizes
+from coordinator.report import method_catalogue
 from coordinator.serving.equipment import ready_method
 from edge_sdk.device.meter import Meter
 from edge_sdk.errors import EmptyRound, UsageError
@@ -379,10 +379,12 @@ def test_bytes_are_those_of_the_formula(pictures: Path, name: str) -> None:
     rows = run.server.method.exchanges
     scale = int(name == "fednh")  # of its cosine head: one more weight
     weights = {"softmax": S.p, "mlp": S.mlp + scale, "resnet": S.resnet}[MODEL.get(name, "softmax")]
-    sizes = message_sizes.Sizes(S.k, S.d, weights)
+    sizes = method_catalogue.Sizes(S.k, S.d, weights)
     listed = {
         way: S.r
-        * message_sizes.in_bytes(message_sizes.scalars(s for row in rows for s in getattr(row, way).values()), sizes)
+        * method_catalogue.in_bytes(
+            method_catalogue.scalars(s for row in rows for s in getattr(row, way).values()), sizes
+        )
         for way in ("up", "down")
     }
     optional = any(slot.optional and not slot.remainder for row in rows for slot in row.up.values())

@@ -11,7 +11,7 @@ import pytest
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
-from edge_sim.models.kmeans_filters import kmeans_filters, triangle
+from edge_sim.models.onnx_extractors import kmeans_filters, triangle
 
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")

@@ -11,8 +11,8 @@ import urllib.request
 import pytest
 import synthetic
 
+from coordinator.page.command import folder_state
 from coordinator.page.feed import Feed
-from coordinator.page.folder import folder_state
 from coordinator.page.serving import page_feed, served
 from coordinator.page.values import PAGE_DEVICE_COLUMNS, PAGE_ROUND_COLUMNS
 from coordinator.report.run_files import write_run

@@ -7,10 +7,8 @@ import pytest
 from edge_sdk import Policy
 from edge_sdk.boards import profiles
 from edge_sdk.policy.energy import EnergyCounter, PowerMeter
-from edge_sdk.policy.gate import CHECK_S, SETTLE_S, TrainingGate
-from edge_sdk.policy.pauses import TELL_AFTER_S, PauseReport
+from edge_sdk.policy.gate import CHECK_S, SETTLE_S, TELL_AFTER_S, PauseReport, TrainingGate, training_gate
 from edge_sdk.policy.sensors import FakeSensors
-from edge_sdk.policy.start import training_gate
 
 BATCH_S = 0.02
 

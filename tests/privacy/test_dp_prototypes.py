@@ -17,7 +17,7 @@ import pytest
 from laws import spec_of
 
 from coordinator.report.summary import summary
-from coordinator.serving.intake.update_norms import outliers
+from coordinator.serving.intake.upload_screen import outliers
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.workbench import Workbench

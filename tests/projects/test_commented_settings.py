@@ -15,8 +15,7 @@ from edge_sim.config import settings
 from edge_sim.config.settings import DataTable, FleetRow, PartitionTable, RunTable
 from edge_sim.fleet.feasible import check_feasible
 from edge_sim.fleet.fleet import build_fleet
-from edge_sim.projects.commented_settings import commented
-from edge_sim.projects.field_words import words
+from edge_sim.projects.commented_settings import commented, words
 
 
 def uncommented(text: str) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.report import message_sizes
+from coordinator.report import method_catalogue
 from coordinator.report.method_catalogue import catalogue_text, describe_methods
 from edge_sdk.cli import main
 from edge_sdk.methods.registry import load_method, method_names
@@ -83,5 +83,5 @@ def test_a_file_that_is_no_model_is_one_line(
 def test_the_footer_names_the_sizes_that_the_bytes_are_for(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["methods"]) == 0
     said = " ".join(capsys.readouterr().out.split())
-    sizes = message_sizes.EXAMPLE
+    sizes = method_catalogue.EXAMPLE
     assert f"for {sizes.classes} classes, {sizes.feature_dim} features and {sizes.weights:,} weights" in said

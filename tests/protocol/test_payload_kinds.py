@@ -12,7 +12,7 @@ import pytest
 from protocol_samples import ADDRESS, LOGITS, MESSAGES, SPEC
 
 from coordinator.config import read_settings
-from coordinator.report import message_sizes
+from coordinator.report import method_catalogue
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError, UsageError
 from edge_sdk.protocol.codec import CONTROL_LIMITS, decode, encode
 from edge_sdk.protocol.knowledge import EXAMPLE_SIZES, PAYLOADS, Expect, Payload, Slot, kinds, unfit
@@ -94,7 +94,7 @@ def test_its_size_bounds_a_frame() -> None:
         decode(encode(upload(Confusion(shares=np.ones((1000, 1001), np.float32)))), limits)
     with pytest.raises(RemoteProtocolError, match="shape"):
         check_roles({"confusion": Confusion(shares=SHARES)}, SLOTS, wide)
-    assert message_sizes.in_bytes(message_sizes.scalars([Slot(Confusion)])) == 4 * EXAMPLE_SIZES.classes**2
+    assert method_catalogue.in_bytes(method_catalogue.scalars([Slot(Confusion)])) == 4 * EXAMPLE_SIZES.classes**2
 
 
 @pytest.mark.usefixtures("installed")

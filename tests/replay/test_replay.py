@@ -39,9 +39,9 @@ from edge_sdk.transport.base import Incoming, Transport
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.checkpoint import Checkpoints, copy_store
 from edge_sim.config import settings
+from edge_sim.replay.command import maker_of
 from edge_sim.replay.device import Make, replay_device
 from edge_sim.replay.history import History, device_history
-from edge_sim.replay.parts import maker_of
 
 ROUGH = Faults(drop=0.15, duplicate=0.15, delay=0.3, delay_s=3.0, disconnect=0.02)
 METHODS = ["fedmd", "fedproto", "fedavg", pytest.param("fedal", marks=pytest.mark.torch)]

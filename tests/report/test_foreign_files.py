@@ -20,7 +20,7 @@ import pytest
 import synthetic
 
 from coordinator.document.command import Found
-from coordinator.page.folder import folder_state
+from coordinator.page.command import folder_state
 from coordinator.record.insight import Insight
 from coordinator.report.run_files import write_run
 from coordinator.trace.log import MAGIC, NAME, Trace, TraceWriter

@@ -17,7 +17,7 @@ from coordinator.config import to_toml
 from edge_sdk.errors import UsageError
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
-from edge_sim.runs import own_code, run_folder
+from edge_sim.runs import run_folder, run_inputs
 from edge_sim.runs.runner import run
 from edge_sim.studies.compare import compare
 
@@ -134,11 +134,11 @@ def test_the_code_of_a_method_of_another_package_counts(
     )
     register("edge_sdk.methods", {"mine": "widths_of_mine:Mine"})
     of_mine = fleets.config(mine / "samples.npz", "mine")
-    before = own_code.code_digests(of_mine)
+    before = run_inputs.code_digests(of_mine)
     assert set(before) == {"widths_of_mine"}
     append("widths_of_mine.py", "WIDTH = 9\n")(mine)
-    assert own_code.code_digests(of_mine) != before
+    assert run_inputs.code_digests(of_mine) != before
 
 
 def test_the_code_of_this_project_does_not_count(pictures: Path) -> None:
-    assert own_code.code_digests(fleets.config(pictures, "fedmd")) == {}
+    assert run_inputs.code_digests(fleets.config(pictures, "fedmd")) == {}

@@ -9,7 +9,7 @@ import pytest
 
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy
-from coordinator.serving.intake.update_norms import UpdateNorms
+from coordinator.serving.intake.upload_screen import UpdateNorms
 from coordinator.serving.run_warnings import RunWarnings
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.fedavg import FedAvg

@@ -13,8 +13,7 @@ import pytest
 from notes import Notes
 
 from coordinator.record.run_record import RunRecord
-from coordinator.serving.intake.update_norms import OUTLIER, outliers, update_norm
-from coordinator.serving.intake.upload_screen import UploadScreen
+from coordinator.serving.intake.upload_screen import OUTLIER, UploadScreen, outliers, update_norm
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import Upload

@@ -37,7 +37,7 @@ from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.config import settings
 from edge_sim.fleet.fleet import build_fleet as fleet_of
 from edge_sim.runs.runner import run
-from edge_sim.shards import ray_address
+from edge_sim.shards import ray_shard
 from edge_sim.shards.ray_shard import ShardActor, to_pickle
 from edge_sim.shards.sharded_fleet import ShardedFleet, divided_run
 
@@ -63,7 +63,7 @@ def ray(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
         fcntl.flock(turn, fcntl.LOCK_EX)
         patch.setenv("RAY_AUTH_TOKEN", TOKEN)
         patch.delenv("RAY_ADDRESS", raising=False)
-        address = ray_address.find_ray_address("local")
+        address = ray_shard.find_ray_address("local")
         import ray  # Ray learns what it may listen on before it is loaded
 
         from edge_sim.shards.ray_shard import connect  # likewise

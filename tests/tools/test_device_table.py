@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from edge_sdk.protocol.messages import DeviceEntry
-from edge_sdk.tools.operator.device_table import device_table
+from edge_sdk.tools.operator.desk import device_table
 
 
 def test_a_figure_has_a_column_where_some_device_has_it() -> None:

@@ -1,4 +1,4 @@
-"""The checks of what surrounds a board: clock, heat, runtimes, the speed of its card, and dates of certificates."""
+"""The checks of what surrounds a board: machine, machine, runtimes, the speed of its card, and dates of certificates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.errors import StoreError
-from edge_sdk.tools.doctor import certificates, clock, disk, heat, runtimes
+from edge_sdk.tools.doctor import certificates, disk, machine, runtimes
 from edge_sdk.tools.doctor.finding import Finding, Level
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
@@ -29,10 +29,10 @@ def says(finding: Finding, level: Level, found: str, remedy: str = "") -> None:
 
 
 def test_the_clock():
-    says(clock.judge_clock(2026, synchronized=True), OK, "2026")
-    says(clock.judge_clock(2026, synchronized=None), OK, "not known")
-    says(clock.judge_clock(2026, synchronized=False), WARN, "not synchronised", "timedatectl set-ntp true")
-    says(clock.judge_clock(1970, synchronized=None), WARN, "1970", "timedatectl")
+    says(machine.judge_clock(2026, synchronized=True), OK, "2026")
+    says(machine.judge_clock(2026, synchronized=None), OK, "not known")
+    says(machine.judge_clock(2026, synchronized=False), WARN, "not synchronised", "timedatectl set-ntp true")
+    says(machine.judge_clock(1970, synchronized=None), WARN, "1970", "timedatectl")
 
 
 @pytest.mark.parametrize(
@@ -41,13 +41,13 @@ def test_the_clock():
 def test_whether_the_clock_is_synchronised_is_asked_of_the_system(tmp_path, monkeypatch, answer, known):
     monkeypatch.setenv("PATH", str(tmp_path))
     missing = tmp_path / "synchronized"
-    assert clock.is_synchronized(missing) is None
+    assert machine.is_synchronized(missing) is None
     program = tmp_path / "timedatectl"
     program.write_text(f"#!/bin/sh\n{answer}\n")
     program.chmod(0o755)
-    assert clock.is_synchronized(missing) is known
+    assert machine.is_synchronized(missing) is known
     missing.write_text("")
-    assert clock.is_synchronized(missing) is True
+    assert machine.is_synchronized(missing) is True
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_whether_the_clock_is_synchronised_is_asked_of_the_system(tmp_path, monk
     [(None, None, OK), (45.0, False, OK), (74.9, None, OK), (75.0, None, WARN), (50.0, True, WARN)],
 )
 def test_heat(celsius, throttled, level):
-    says(heat.judge_heat(celsius, throttled), level, "", "" if level is OK else "max_temperature_c")
+    says(machine.judge_heat(celsius, throttled), level, "", "" if level is OK else "max_temperature_c")
 
 
 # -- runtimes -------------------------------------------------------------------------------------------------------

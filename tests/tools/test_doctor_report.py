@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from edge_sdk import cli
-from edge_sdk.tools.doctor import checks, report, runtimes
+from edge_sdk.tools.doctor import checks, command, runtimes
 from edge_sdk.tools.doctor.finding import Check, CheckResult, fail, ok, warn
 
 FINE = CheckResult("python", ok("3.12.1"))
@@ -19,7 +19,7 @@ BAD = CheckResult("state folder", fail("/x: read-only", "give another --state"))
 
 
 def test_every_line_has_its_level_and_a_fault_its_remedy():
-    text = report.render((FINE, COULD_BE_BETTER, BAD))
+    text = command.render((FINE, COULD_BE_BETTER, BAD))
     lines = text.splitlines()
     assert lines[0].split() == ["ok", "python", "3.12.1"]
     assert lines[1].startswith("warn  mosquitto")
@@ -37,13 +37,13 @@ def test_every_line_has_its_level_and_a_fault_its_remedy():
     ],
 )
 def test_the_verdict(examined, words, healthy):
-    assert words in report.verdict(examined)
-    assert report.healthy(examined) is healthy
-    assert json.loads(report.as_json(examined))["ok"] is healthy
+    assert words in command.verdict(examined)
+    assert command.healthy(examined) is healthy
+    assert json.loads(command.as_json(examined))["ok"] is healthy
 
 
 def test_json():
-    whole = json.loads(report.as_json((FINE, BAD)))
+    whole = json.loads(command.as_json((FINE, BAD)))
     assert whole == {
         "version": 1,
         "ok": False,
@@ -66,16 +66,16 @@ def test_rich_and_plain_say_the_same(monkeypatch):
     monkeypatch.setenv("TERM", "dumb")
     monkeypatch.setenv("COLUMNS", "200")
     seen, plain = Terminal(), io.StringIO()
-    report.show((FINE, COULD_BE_BETTER, BAD), seen)
-    report.show((FINE, COULD_BE_BETTER, BAD), plain)
+    command.show((FINE, COULD_BE_BETTER, BAD), seen)
+    command.show((FINE, COULD_BE_BETTER, BAD), plain)
     assert [line.rstrip() for line in seen.getvalue().splitlines()] == plain.getvalue().splitlines()
 
 
 def test_without_rich_a_terminal_gets_plain_text(monkeypatch):
-    monkeypatch.setattr(report.importlib.util, "find_spec", lambda _name: None)
+    monkeypatch.setattr(command.importlib.util, "find_spec", lambda _name: None)
     stream = Terminal()
-    report.show((FINE,), stream)
-    assert stream.getvalue() == report.render((FINE,))
+    command.show((FINE,), stream)
+    assert stream.getvalue() == command.render((FINE,))
 
 
 def test_the_command_exits_with_0_where_nothing_failed(tmp_path, capsys, monkeypatch):

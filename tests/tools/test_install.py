@@ -13,8 +13,8 @@ import pytest
 
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
-from edge_sdk.tools.install import command, reach
-from edge_sdk.tools.install.reach import check_reach
+from edge_sdk.tools.install import command
+from edge_sdk.tools.install.command import check_reach
 from edge_sdk.tools.install.unit import Service, unit_text
 
 OPTIONS = ["--broker", "mqtt://lab:1883", "--federation", "cameras", "--app", "unit_app:make", "--id", "cam-7"]
@@ -251,7 +251,7 @@ def test_the_bits_of_owner_group_and_others_count_for_each(folder):
         (0o004, known.st_uid + 1, set(), True),
     ):
         file.chmod(mode)
-        assert reach.may_use(file, 0o4, uid, groups) is may
+        assert command.may_use(file, 0o4, uid, groups) is may
 
 
 def _uid(login: str) -> int | None:

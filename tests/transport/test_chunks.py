@@ -28,7 +28,7 @@ from edge_sdk.transport.chunks.assembly import (
     Reassembly,
 )
 from edge_sdk.transport.chunks.packets import HEADER_BYTES, MIN_CHUNK_BYTES, Chunk, ChunkLayout, ChunkRequest
-from edge_sdk.transport.mqtt.chunked_link import ChunkedLink
+from edge_sdk.transport.mqtt.connection import ChunkedLink
 from edge_sdk.transport.mqtt.pace import Pace, cloud_safe
 from edge_sdk.transport.mqtt.send_queue import MAX_CHUNKS_IN_FLIGHT, MAX_SENT_AGE_S, SendQueue
 

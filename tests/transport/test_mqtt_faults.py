@@ -27,7 +27,7 @@ from edge_sdk.protocol.topics import coordinator_status, down
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, SendRefused, TransportEvent
 from edge_sdk.transport.mqtt import connection, paho_client, retry, socket_loop
 from edge_sdk.transport.mqtt import transport as mqtt
-from edge_sdk.transport.mqtt.inbox import Inbox
+from edge_sdk.transport.mqtt.connection import Inbox
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
 pytestmark = pytest.mark.broker

@@ -20,9 +20,8 @@ from coordinator.address import ListenAddress
 from coordinator.config import to_toml
 from coordinator.record.run_record import RunRecord
 from coordinator.writers.figures import WriterObserver, round_figures
-from coordinator.writers.json_lines import JsonLines
 from coordinator.writers.metrics import PrometheusWriter
-from coordinator.writers.opening import WriterOptions, flat, run_writers
+from coordinator.writers.opening import JsonLines, WriterOptions, flat, run_writers
 from coordinator.writers.tools import DATABASE, MlflowWriter, TensorBoardWriter, WandbWriter
 from edge_sdk.cli import main
 from edge_sdk.errors import MissingExtra, UsageError

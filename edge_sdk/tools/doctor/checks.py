@@ -9,11 +9,11 @@ from pathlib import Path
 
 from edge_sdk.boards import profiles
 from edge_sdk.policy.linux_sensors import LinuxSensors
-from edge_sdk.tools.doctor import broker, certificates, clock, disk, heat, machine, packages, runtimes
+from edge_sdk.tools.doctor import broker, certificates, disk, machine, packages, runtimes
 from edge_sdk.tools.doctor.broker import BrokerObservation
 from edge_sdk.tools.doctor.finding import Check, CheckResult, CheckTarget, Finding, run_checks
 from edge_sdk.tools.doctor.packages import Requirement
-from edge_sdk.tools.doctor.plugins import plugin_checks
+from edge_sdk.tools.doctor.runtimes import plugin_checks
 from edge_sdk.tools.selftest import open_mqtt, run_selftest
 from edge_sdk.transport.mqtt.url import parse_broker_url
 
@@ -29,8 +29,8 @@ MACHINE: tuple[Check, ...] = (
     Check("python", lambda _: machine.judge_python(machine.python_version())),
     Check("board", lambda _: machine.judge_board(profiles.detect())),
     Check("open files", lambda _: machine.judge_files(machine.files_limit())),
-    Check("clock", lambda _: clock.judge_clock(time.gmtime().tm_year, clock.is_synchronized())),
-    Check("heat", lambda _: heat.check_heat(LinuxSensors(warn=lambda _line: None))),
+    Check("clock", lambda _: machine.judge_clock(time.gmtime().tm_year, machine.is_synchronized())),
+    Check("heat", lambda _: machine.check_heat(LinuxSensors(warn=lambda _line: None))),
     Check("runtimes", lambda _: runtimes.judge_runtimes(runtimes.load_faults())),
     Check("state folder", lambda p: disk.judge_writable(p.state)),
     Check("state medium", lambda p: disk.judge_medium(p.state, disk.filesystem(p.state, disk.read_mounts()))),

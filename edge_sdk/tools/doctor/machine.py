@@ -7,8 +7,10 @@ import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 from edge_sdk.boards import profiles
+from edge_sdk.policy.sensors import Sensors
 from edge_sdk.tools.doctor.finding import Finding, fail, ok, warn
 from edge_sdk.tools.doctor.packages import parse_version
 
@@ -108,3 +110,71 @@ def judge_board(name: str) -> Finding:
 def python_version() -> tuple[int, ...]:
     """Return the version of this Python as (major, minor, micro)."""
     return tuple(sys.version_info[:3])
+
+
+# -- Checks the clock: whether it is synchronised, and whether the year is possible -----------------------------------
+
+SANE_YEAR = 2025
+SYNCHRONIZED = Path("/run/systemd/timesync/synchronized")
+"""A file that systemd's own time service makes once the clock is right."""
+_NEEDS = "certificates and the hours of a policy go by it; nothing else does"
+
+
+def judge_clock(year: int, synchronized: bool | None) -> Finding:
+    """Judge the clock.  synchronized: None: it is not known."""
+    if year < SANE_YEAR:
+        return warn(f"the year is {year}; {_NEEDS}", "sudo timedatectl set-ntp true, or wait for the network at boot")
+    if synchronized is False:
+        return warn(
+            f"not synchronised; {_NEEDS}",
+            "sudo timedatectl set-ntp true; where there is no time service: sudo apt install systemd-timesyncd",
+        )
+    return ok(f"synchronised, {year}" if synchronized else f"{year}; whether it is synchronised is not known; {_NEEDS}")
+
+
+def is_synchronized(file: Path = SYNCHRONIZED) -> bool | None:
+    """Return whether the clock is kept right over the network; None: this system does not say."""
+    if file.exists():
+        return True
+    program = shutil.which("timedatectl")
+    if program is None:
+        return None
+    try:
+        told = subprocess.run(  # noqa: S603  # found on PATH
+            [program, "show", "--property=NTPSynchronized", "--value"],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=5,
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return {"yes": True, "no": False}.get(told.stdout.strip())
+
+
+# -- Checks the temperature of the board, and whether it slows itself down --------------------------------------------
+
+HOT_C = 75.0
+"""A little below the 80 degrees at which a Raspberry Pi begins to slow down."""
+_COOLER = (
+    "cool it with a heat sink or a fan, or let it train only while it is cooler: max_temperature_c = 70 in a file for "
+    "`edge-sdk device --policy`"
+)
+
+
+def judge_heat(temperature_c: float | None, throttled: bool | None) -> Finding:
+    """Judge the temperature of the hottest zone in degrees Celsius; None: there is no sensor."""
+    shown = "no sensor" if temperature_c is None else f"{temperature_c:.0f} degrees"
+    if throttled:
+        return warn(
+            f"{shown}; the board slows itself down now, because of heat or low voltage",
+            f"vcgencmd get_throttled; bit 0 is low voltage: use the board's own power supply; else {_COOLER}",
+        )
+    if temperature_c is not None and temperature_c >= HOT_C:
+        return warn(f"{shown}: hot", _COOLER)
+    return ok(shown)
+
+
+def check_heat(sensors: Sensors) -> Finding:
+    """Read the sensors of this machine and judge them."""
+    return judge_heat(sensors.temperature_c(), sensors.throttled())

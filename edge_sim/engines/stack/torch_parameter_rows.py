@@ -6,6 +6,11 @@ takes devices.  A buffer above a size lies in a file on disk, and the kernel pag
 
 from __future__ import annotations
 
+import contextlib
+import mmap
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -13,16 +18,10 @@ import torch
 from torch import Tensor
 
 from edge_sdk.device.workbench import Workbench
-from edge_sdk.errors import RunFailed
+from edge_sdk.errors import RunFailed, StoreError
 from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_training.torch_optim import Moments
 from edge_sim.engines.memory import give_back, large_blocks_apart
-from edge_sim.engines.stack.torch_parameter_buffer import (
-    ParameterBuffer,
-    move_back_into_row,
-    move_into_row,
-    move_moments_into_row,
-    row_bytes,
-)
 
 EARLY = "a device asked before all were attached: please report this"
 
@@ -108,3 +107,142 @@ class ParameterRows:
         self._building.close()
         if self._buffer is not None:
             self._buffer.close()
+
+
+# -- One buffer for the parameters of many models, in memory or in a file on disk -------------------------------------
+# A row of the buffer holds the parameters and buffers of one model, and then the moments of its optimiser.  The model
+# computes on the row itself, so nothing is copied.
+
+_ALIGNED = 64
+"""Alignment in bytes, that of torch's own allocator: so the same instructions run, and give the same bits."""
+
+
+class ParameterBuffer:
+    """Zeroed memory for rows, as one mapped file: in memory and without a name, or in a folder on disk."""
+
+    def __init__(self, size_bytes: int, folder: Path | None = None) -> None:
+        """folder: of the file, or None for memory (a temporary file on a system that gives no such memory).
+
+        Raises StoreError where the disk has no room for the file, and OSError where memory cannot be mapped.
+        """
+        self.descriptor = _file(folder, max(size_bytes, mmap.PAGESIZE))
+        self.memory = torch.frombuffer(mmap.mmap(self.descriptor, 0), dtype=torch.uint8)
+
+    def close(self) -> None:
+        """Close the file; the memory is freed with the last tensor in it."""
+        os.close(self.descriptor)
+
+
+def _file(folder: Path | None, size_bytes: int) -> int:
+    if folder is None:
+        with contextlib.suppress(AttributeError, OSError):  # not on Linux, or refused
+            return _file_in_memory(size_bytes)
+    try:
+        return _file_on_disk(folder, size_bytes)
+    except OSError as error:
+        raise StoreError(_no_room(folder, size_bytes, error)) from error
+
+
+def _no_room(folder: Path | None, size_bytes: int, error: OSError) -> str:
+    where, why = folder or tempfile.tempdir or "TMPDIR", error.strerror or error
+    other = "" if folder is None else ", or raise run.memory_bytes, to keep them in memory"
+    return (
+        f"{where}: no room for {size_bytes / 1e6:.1f} MB of models' weights and moments ({why}); "
+        f"free space there, or name another folder with TMPDIR{other}"
+    )
+
+
+def _file_in_memory(size_bytes: int) -> int:
+    """Its pages are not reserved: all would be allocated, also for the moments of devices that never train."""
+    with os.fdopen(os.memfd_create("edge-parameters"), "wb") as file:
+        file.truncate(size_bytes)
+        return os.dup(file.fileno())
+
+
+def _file_on_disk(folder: Path | None, size_bytes: int) -> int:
+    with tempfile.TemporaryFile(dir=folder) as file:
+        if hasattr(os, "posix_fallocate"):  # not on macOS
+            os.posix_fallocate(file.fileno(), 0, size_bytes)  # else a full disk would end the process, with no error
+        else:
+            file.truncate(size_bytes)
+        return os.dup(file.fileno())
+
+
+def row_bytes(model: TorchModel, kinds: int) -> int:
+    """Return the size of a row for a model and `kinds` kinds of moments, in bytes."""
+    parameters = sum(_aligned(p) for p in model.trained)
+    return sum(map(_aligned, _tensors(model))) + kinds * parameters
+
+
+def move_into_row(model: TorchModel, row: Tensor) -> None:
+    """Copy a model's values into its row, and make it compute there."""
+    at = 0
+    for tensor in _tensors(model):
+        there = _view(row, at, tensor)
+        there.copy_(tensor.detach())
+        tensor.data = there
+        at += _aligned(tensor)
+    model.flat = _in_one_piece(model.trained, row)
+
+
+def move_back_into_row(model: TorchModel, row: Tensor) -> None:
+    """Move those parameters and buffers into the row that a net has given other memory, as `weight.data = ...` does."""
+    at, moved = 0, False
+    for tensor in _tensors(model):
+        there = _view(row, at, tensor)
+        if tensor.data_ptr() != there.data_ptr():
+            tensor.data, moved = there.copy_(tensor.detach()), True
+        at += _aligned(tensor)
+    if moved:
+        model.flat = _in_one_piece(model.trained, row)
+
+
+def _in_one_piece(tensors: Sequence[Tensor], row: Tensor) -> Tensor | None:
+    """Return tensors that lie in a row without gaps as one (p,); None: alignment or other tensors leave gaps."""
+    begin = end = tensors[0].data_ptr() if tensors else row.data_ptr()
+    for tensor in tensors:
+        if tensor.data_ptr() != end:
+            return None
+        end += tensor.nbytes
+    start = begin - row.data_ptr()
+    return row[start : start + end - begin].view(torch.float32)
+
+
+def move_moments_into_row(model: TorchModel, row: Tensor) -> None:
+    """Move the moments of a model's optimiser, if it has any, into its row."""
+    optimiser = model.optimiser
+    if optimiser is None:
+        return
+    for own, there in zip(optimiser.moments, _moments(model, row, len(optimiser.moments)), strict=True):
+        for j, (moment, place) in enumerate(zip(own, there, strict=True)):
+            if moment.data_ptr() != place.data_ptr():
+                place.copy_(moment)
+                own[j] = place
+
+
+def _moments(model: TorchModel, row: Tensor, kinds: int) -> Moments:
+    if not kinds:
+        return []
+    at = sum(map(_aligned, _tensors(model)))
+    found: Moments = []
+    for _ in range(kinds):
+        found.append([])
+        for parameter in model.trained:
+            found[-1].append(_view(row, at, parameter))
+            at += _aligned(parameter)
+    return found
+
+
+def _tensors(model: TorchModel) -> Iterator[Tensor]:
+    yield from model.net.parameters()
+    yield from model.net.buffers()
+
+
+def _aligned(tensor: Tensor) -> int:
+    size = tensor.numel() * tensor.element_size()
+    return -(-size // _ALIGNED) * _ALIGNED
+
+
+def _view(row: Tensor, at: int, like: Tensor) -> Tensor:
+    size = like.numel() * like.element_size()
+    return row[at : at + size].view(like.dtype).view(like.shape)
