@@ -24,7 +24,7 @@ from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
 from edge_sim.notebook.given import GivenData, GivenModels, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
 from edge_sim.runs.runner import ObserverFor, VirtualRun, check_taken_part, run
-from edge_sim.studies.axes import axes_of
+from edge_sim.studies.axes import axes_of, given_methods, given_seeds
 from edge_sim.studies.compare import compare
 from edge_sim.studies.planned_runs import with_setting
 from edge_sim.studies.search import search_of
@@ -94,9 +94,9 @@ def run_federation(
 
 def compare_methods(
     config: ConfigSource,
-    methods: Sequence[str],
+    methods: Sequence[str] | str,
     *,
-    seeds: Sequence[int] = (),
+    seeds: Sequence[int] | int | str = (),
     out: str | Path | None = None,
     models: GivenModels | None = None,
     data: GivenData | None = None,
@@ -106,21 +106,23 @@ def compare_methods(
 ) -> ComparisonResult:
     """Run the same federation under several methods, and compare them, as `edge-sdk compare` does.
 
-    out: default: runs/NAME-compare; finished runs in it are not run again.  The other arguments are those of `run`.
+    methods, seeds: as lists, or as text, "fedal,fedmd" and "0,1,2", as on the command line.  out: default:
+    runs/NAME-compare; finished runs in it are not run again.  The other arguments are those of `run`.
     """
     with _ready(config, models, data, settings, out, study="-compare") as (parsed, folder):
-        found = compare(parsed, methods, seeds or (parsed.federation.seed,), folder, observer, metric=metric)
+        numbers = given_seeds(seeds) or (parsed.federation.seed,)
+        found = compare(parsed, given_methods(methods), numbers, folder, observer, metric=metric)
     return ComparisonResult(found.lines, found.baseline, found.metric, folder)
 
 
 def sweep_settings(
     config: ConfigSource,
-    over: Mapping[str, Sequence[Any]],
+    over: Mapping[str, Sequence[Any]] | Sequence[str] | str,
     *,
     trials: int | None = None,
     prune: bool = False,
-    methods: Sequence[str] = (),
-    seeds: Sequence[int] = (),
+    methods: Sequence[str] | str = (),
+    seeds: Sequence[int] | int | str = (),
     out: str | Path | None = None,
     models: GivenModels | None = None,
     data: GivenData | None = None,
@@ -129,13 +131,15 @@ def sweep_settings(
 ) -> SweepResult:
     """Run a grid of settings, let every method choose on the validation part, and compare, as `edge-sdk sweep` does.
 
-    over: keys and their values, the base value first; or as text, "0.001..0.1" for a range.  trials: try only so many
-    settings of each method, which Optuna proposes (TPE).  prune: end runs that are below the median of those before.
-    out: default: runs/NAME-sweep.
+    over: keys and their values, the base value first, or "0.001..0.1" for a range; or as on the command line, one text
+    or several: "train.learning_rate=0.01,0.05".  methods, seeds: as of `compare`.  trials: try only so many settings of
+    each method, which Optuna proposes (TPE).  prune: end runs that are below the median of those before.  out: default:
+    runs/NAME-sweep.
     """
     search = search_of(trials, prune=prune)
     with _ready(config, models, data, settings, out, study="-sweep") as (parsed, folder):
-        chosen, numbers = methods or (parsed.federation.method,), seeds or (parsed.federation.seed,)
+        chosen = given_methods(methods) or (parsed.federation.method,)
+        numbers = given_seeds(seeds) or (parsed.federation.seed,)
         found = sweep(parsed, axes_of(over), chosen, numbers, folder, search=search, observer=observer)
     return SweepResult(found.axes, found.conditions, found.search, folder)
 

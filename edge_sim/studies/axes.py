@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import operator
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -67,8 +68,25 @@ def read_axes(texts: Sequence[str]) -> tuple[Axis, ...]:
     return checked_axes(tuple(map(_axis, texts)))
 
 
-def axes_of(over: Mapping[str, Sequence[Any]]) -> tuple[Axis, ...]:
-    """The axes with these keys and values.  Raises UsageError."""
+def given_methods(methods: Sequence[str] | str) -> tuple[str, ...]:
+    """Return method names that are given as a list, or as one text with commas."""
+    return tuple(each for each in methods.split(",") if each) if isinstance(methods, str) else tuple(methods)
+
+
+def given_seeds(seeds: Sequence[int] | int | str) -> tuple[int, ...]:
+    """Return seeds that are given as a list, one number, or one text with commas.  Raises UsageError."""
+    if isinstance(seeds, int):
+        return (seeds,)
+    try:
+        return tuple(map(int, seeds.split(","))) if isinstance(seeds, str) else tuple(map(operator.index, seeds))
+    except (TypeError, ValueError):
+        raise UsageError(f"seeds: expected whole numbers, as [0, 1, 2] or 0,1,2, found {seeds!r}") from None
+
+
+def axes_of(over: Mapping[str, Sequence[Any]] | Sequence[str] | str) -> tuple[Axis, ...]:
+    """Return the axes with these keys and values, or those of texts KEY=V1,V2.  Raises UsageError."""
+    if not isinstance(over, Mapping):
+        return read_axes((over,) if isinstance(over, str) else tuple(over))
     return checked_axes(tuple(_axis_of(key, values) for key, values in over.items()))
 
 

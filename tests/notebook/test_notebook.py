@@ -11,6 +11,7 @@ import edge_sim
 from coordinator.report.run_files import read_run
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.models.numpy_model import NumpyModel
+from edge_sim.studies.axes import axes_of, given_methods, given_seeds
 
 RNG = np.random.default_rng(0)
 MEANS = RNG.normal(size=(3, 4, 4))
@@ -144,6 +145,17 @@ def test_a_comparison_and_its_table(tmp_path):
     before = (tmp_path / "cmp" / "fedavg" / "seed-0" / "summary.json").stat().st_mtime_ns
     edge_sim.compare(TABLES, ["fedavg", "fedprox"], models=softmax, data=DATA, out=tmp_path / "cmp")
     assert (tmp_path / "cmp" / "fedavg" / "seed-0" / "summary.json").stat().st_mtime_ns == before
+
+
+def test_methods_seeds_and_axes_may_be_written_as_on_the_command_line():
+    assert given_methods("fedavg,fedmd") == given_methods(["fedavg", "fedmd"]) == ("fedavg", "fedmd")
+    assert given_seeds("0,1") == given_seeds([0, np.int64(1)]) == (0, 1)
+    assert given_seeds(3) == (3,)
+    rates = axes_of({"train.learning_rate": [0.01, 0.05]})
+    assert axes_of("train.learning_rate=0.01,0.05") == axes_of(["train.learning_rate=0.01,0.05"]) == rates
+    for seeds in ("one", [0.5]):
+        with pytest.raises(UsageError, match="seeds: expected whole numbers"):
+            given_seeds(seeds)
 
 
 def test_a_sweep_and_what_was_chosen(tmp_path):
