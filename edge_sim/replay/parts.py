@@ -9,7 +9,7 @@ from pathlib import Path
 from coordinator.config import public_set, read_settings
 from coordinator.serving.equipment import Equipment, load_nets
 from coordinator.trace.log import Header
-from edge_sdk.agent import Agent
+from edge_sdk.agent import Agent, SimulatedId
 from edge_sdk.app import App, load_app
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import UsageError
@@ -71,7 +71,7 @@ def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
         return make(
             federation=federation,
             broker=line,
-            identity=kit.id,
+            identity=SimulatedId(kit.id),
             model=kit.model(device.public),
             data=device.data,
             public=device.public,
@@ -91,7 +91,7 @@ def _real(app: App, federation: str, device: str) -> Make:
     make = partial(
         Agent,
         federation=federation,
-        identity=device,
+        identity=SimulatedId(device),
         model=app.model,
         data=app.data,
         public=app.public,
