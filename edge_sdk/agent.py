@@ -583,8 +583,16 @@ class Agent(Participant, metaclass=_ListsApi):
         return min(POLL_S, max(0.0, due_s - self._clock() + spread_s))
 
 
+class SimulatedId(str):
+    """The id of a simulated device, which leaves alone the folder of a board that has the same id."""
+
+    __slots__ = ()
+
+
 def _enrolled(identity: str | Path) -> Identity | None:
     """Open the identity if it is a folder of `edge-sdk enroll`; None: it is an id alone."""
+    if isinstance(identity, SimulatedId):
+        return None
     folder = lasting(Path(identity))
     return open_identity(folder, Role.DEVICE) if (folder / ABOUT).exists() else None
 

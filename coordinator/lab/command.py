@@ -20,6 +20,7 @@ from coordinator.lab.desk import SUBSCRIPTION, EnrolmentDesk
 from coordinator.lab.keeper import Keeper, tell_owner
 from coordinator.lab.retained import clear_retained
 from edge_sdk.errors import StoreError, TransportError, UsageError
+from edge_sdk.identity import key_files
 from edge_sdk.identity.folder import AUTHORITY, CERTIFICATE, TLS_KEY
 from edge_sdk.identity.registry import check_lab
 from edge_sdk.transport.base import Connected, Disconnected, Incoming
@@ -115,16 +116,18 @@ def serve_command(args: argparse.Namespace) -> int:
     files = TlsFiles(args.lab / AUTHORITY, args.lab / DESK / CERTIFICATE, args.lab / DESK / TLS_KEY, OF_LAB)
     transport = MqttTransport(owner.local_broker(args.lab), DESK, tls=files, clean=True, seed=secrets.randbits(32))
     broker = None
-    try:
-        broker = None if args.no_broker else Keeper(args.lab)
-        transport.connect((SUBSCRIPTION,))
+    # two desks have one client id: each would end the other's connection
+    with key_files.used_alone(args.lab, "desk", f"{args.lab}: another process runs this lab's desk"):
         try:
-            _serve(desk, transport, broker, url)
-        finally:
-            transport.close()
-    except KeyboardInterrupt:
-        if broker is not None:
-            broker.end()
+            broker = None if args.no_broker else Keeper(args.lab)
+            transport.connect((SUBSCRIPTION,))
+            try:
+                _serve(desk, transport, broker, url)
+            finally:
+                transport.close()
+        except KeyboardInterrupt:
+            if broker is not None:
+                broker.end()
     return 0
 
 

@@ -31,8 +31,9 @@ _VIEWS = (
     "Alias",
     "Transpose",
     "T",
+    "Clamp",
 )
-"""Operators at the end of a net that leave its numbers as they are, as autograd names them."""
+"""Operators at the end of a net that leave its numbers as they are, or nearly so, as autograd names them."""
 _LAST = {"Softmax": "probabilities", "Sigmoid": "probabilities", "LogSoftmax": "log-probabilities"}
 """What the last operator of a net gives, as autograd names it; any other gives logits."""
 _SUM = 1e-4

@@ -22,7 +22,7 @@ from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter
-from edge_sdk.agent import INSTANCE_BYTES, Agent
+from edge_sdk.agent import INSTANCE_BYTES, Agent, SimulatedId
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.errors import RunFailed
@@ -137,7 +137,7 @@ class VirtualFleet:
                 fleet.federation.spec.federation,
                 queue=self._queue,
                 caches=caches,
-                identity=secured / device.kit.id if secured else device.kit.id,
+                identity=secured / device.kit.id if secured else SimulatedId(device.kit.id),
                 common=common,
             )
             for device in fleet.devices

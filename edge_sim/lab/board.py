@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_sdk.agent import Agent
+from edge_sdk.agent import Agent, SimulatedId
 from edge_sdk.errors import EdgeError, RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.policy.policy import Policy
 from edge_sdk.protocol import codec, topics
@@ -218,7 +218,7 @@ class BoardRun:
             federation=config.federation.name,
             broker=options.broker,
             tls=options.tls if options.broker.startswith("mqtts:") else None,
-            identity=device.kit.id,
+            identity=SimulatedId(device.kit.id),
             model=device.kit.model(device.public),
             data=device.data,
             public=device.public,

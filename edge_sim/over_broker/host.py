@@ -13,7 +13,7 @@ import threading
 import time
 from pathlib import Path
 
-from edge_sdk.agent import Agent
+from edge_sdk.agent import Agent, SimulatedId
 from edge_sdk.errors import EdgeError
 from edge_sim.fleet.fleet import read_device
 
@@ -35,7 +35,7 @@ def host_devices() -> int:
             Agent(
                 federation=args.federation,
                 broker=args.broker,
-                identity=device.kit.id,
+                identity=SimulatedId(device.kit.id),
                 model=device.kit.model(device.public),
                 data=device.data,
                 public=device.public,

@@ -14,7 +14,7 @@ from coordinator.config import public_set, read_settings
 from coordinator.serving.equipment import Equipment, load_nets
 from coordinator.trace.log import Header, Trace
 from coordinator.trace.replay import replay
-from edge_sdk.agent import Agent
+from edge_sdk.agent import Agent, SimulatedId
 from edge_sdk.app import App, load_app
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import UsageError
@@ -135,7 +135,7 @@ def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
         return make(
             federation=federation,
             broker=line,
-            identity=kit.id,
+            identity=SimulatedId(kit.id),
             model=kit.model(device.public),
             data=device.data,
             public=device.public,
@@ -155,7 +155,7 @@ def _real(app: App, federation: str, device: str) -> Make:
     make = partial(
         Agent,
         federation=federation,
-        identity=device,
+        identity=SimulatedId(device),
         model=app.model,
         data=app.data,
         public=app.public,

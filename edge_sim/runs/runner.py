@@ -201,8 +201,8 @@ def _run_in(
 
 
 def check_taken_part(result: Result) -> None:
-    """Raise RunFailed, with the refusals, where no device could take part."""
-    if result.completed or any(device.joined for device in result.devices):
+    """Raise RunFailed, with the refusals, where no device could take part, or none of those that did gave anything."""
+    if result.completed or any(device.joined and device.rounds_done for device in result.devices):
         return
     words = dict.fromkeys(f"{each['message']}; {each['remedy']}" for each in result.refused_devices)
     why = " | ".join([*words][:3]) or result.reason or "none was heard of"

@@ -11,6 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 
+from edge_sdk.agent import SimulatedId
 from edge_sdk.protocol.codec import CommonKnowledge
 from edge_sdk.transport.memory.hub import Publication
 from edge_sdk.transport.memory.splicing import Splicer
@@ -45,7 +46,14 @@ class DeviceWorld:
         """Number of frames from elsewhere that are not accepted yet."""
         spec = setup.spec
         self.device = VirtualDevice(
-            device, None, self.hub, self.clock, spec.federation, queue=queue, identity=device.kit.id, common=common
+            device,
+            None,
+            self.hub,
+            self.clock,
+            spec.federation,
+            queue=queue,
+            identity=SimulatedId(device.kit.id),
+            common=common,
         )
         schedule_broker_faults(self.clock, self.hub, setup.scenario)
         self.clock.at(self.clock.now_s, self._connect)

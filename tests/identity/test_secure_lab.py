@@ -6,6 +6,8 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -107,6 +109,16 @@ def test_a_desk_that_is_told_to_end_ends_its_broker(tmp_path: Path) -> None:
     with labs.serving(tmp_path, "lab", "serve", "lab"):
         os.kill(labs.desk_of(lab), signal.SIGTERM)
         labs.until(lambda: broker_settings.running_broker(lab) is None)
+
+
+def test_a_second_desk_of_a_lab_is_refused(tmp_path: Path) -> None:
+    """Two desks have one client id: each ended the other's connection, again and again."""
+    labs.made(tmp_path, labs.free_port())
+    with labs.serving(tmp_path, "lab", "serve", "lab"):
+        command = [sys.executable, "-m", "edge_sdk.cli", "lab", "serve", "lab", "--no-broker"]
+        second = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=10, check=False)
+    assert second.returncode == 2
+    assert second.stderr == "edge-sdk: lab: another process runs this lab's desk\n"
 
 
 def test_a_desk_that_was_killed_leaves_its_broker_and_the_next_one_uses_it(tmp_path: Path) -> None:

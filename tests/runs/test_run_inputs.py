@@ -142,3 +142,16 @@ def test_the_code_of_a_method_of_another_package_counts(
 
 def test_the_code_of_this_project_does_not_count(pictures: Path) -> None:
     assert run_inputs.code_digests(fleets.config(pictures, "fedmd")) == {}
+
+
+def test_a_simulated_device_leaves_alone_the_folder_of_a_board_that_has_its_id(
+    tmp_path: Path, pictures: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A board that enrolled in the current folder left `device-00` there; the run began with its keys, and stood still."""
+    monkeypatch.chdir(tmp_path)
+    board = tmp_path / "device-00" / "identity.json"
+    board.parent.mkdir()
+    board.write_text("{}")
+    config = settings.parse(fleets.tables(pictures, "local", devices=2, rounds=1, seed=0), Path("f.toml"))
+    assert run(config).completed
+    assert [each.name for each in board.parent.iterdir()] == ["identity.json"]

@@ -165,7 +165,7 @@ def test_all_devices_of_a_run_may_join_at_once_twice() -> None:
     desk = Desk(expected=1000)
     for _ in range(2):
         for number in range(1000):
-            assert desk.screen.passes(topics.device_status(FED, f"new-{number}"), b"", 0.0, chunk=False)
+            assert desk.screen.passes(topics.device_status(FED, f"new-{number}"), b"birth", 0.0, chunk=False)
             assert desk.passed(f"new-{number}", "hello", 1) == 1
 
 
@@ -192,6 +192,17 @@ def test_refused_frames_are_reported_once_a_second_and_summed_up() -> None:
     desk.screen.passes("made/up", b"", 0.5, chunk=False)
     assert desk.counted(REPORT_S / 2) == {}
     assert desk.counted(REPORT_S) == {(None, "topic"): 1}
+
+
+def test_an_empty_message_clears_a_retained_one_and_accuses_nobody() -> None:
+    """`lab revoke` publishes it on the topics of the revoked device; it still costs its sender's share."""
+    desk = Desk()
+    for topic in (topics.device_status(FED, ROGUE), topics.up(FED, ROGUE, "hello")):
+        assert not desk.screen.passes(topic, b"", 0.0, chunk=False)
+    assert desk.counted(0.0) == {}
+    for _ in range(100_000):
+        desk.screen.passes(topics.device_status(FED, ROGUE), b"", 0.0, chunk=False)
+    assert (ROGUE, "rate") in desk.counted()
 
 
 # --- room for long frames

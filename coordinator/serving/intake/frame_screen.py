@@ -50,11 +50,14 @@ class FrameScreen:
         self._report_s = 0.0
 
     def passes(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> bool:
-        """Whether a message may go on; if not, it is counted, unless it is a copy that honest devices may cause."""
+        """Whether a message may go on; if not, it is counted, unless it is a copy that honest devices may cause.
+
+        An empty message is not counted either: with it, `lab revoke` lets the broker forget a retained one.
+        """
         word = self._fault(topic, payload, now_s, chunk=chunk)
         if not word:
             return True
-        if word == _COPY:
+        if word in (_COPY, _CLEARED):
             return False
         with self._lock:
             sender = topics.sender(topic) or ""
@@ -103,11 +106,15 @@ class FrameScreen:
             return "" if self._shares.take_chunk(device, now_s) else "rate"
         if origin.kind == "upd" and self._shares.copies(device, payload, now_s):
             return _COPY if self._shares.copies_are_honest(device) else "rate"
-        return "" if self._shares.take(device, now_s, cost=cost) else "rate"
+        if not self._shares.take(device, now_s, cost=cost):
+            return "rate"
+        return "" if payload else _CLEARED
 
 
 _COPY = "copy"
 """An upload that has just come; it is dropped, and not reported."""
+_CLEARED = "cleared"
+"""An empty message, at which the broker forgets a retained one."""
 _REASONS = {
     "topic": "a topic that this federation does not have",
     "rate": "it sends more than its share, or one upload over and over",
