@@ -21,11 +21,15 @@ class DoubtedRefusal:
         self.due_s: float | None = None
         """When to call `settled`, in seconds; None: nothing is in doubt."""
 
-    def came(self, refusal: Refusal, now_s: float) -> None:
-        """Take in a Refusal."""
+    def came(self, refusal: Refusal, now_s: float, *, names_start: bool) -> None:
+        """Take in a Refusal.
+
+        names_start: whether it names this start of the device.  Else it answers a frame that the coordinator could not
+        read, which anybody may have sent: it is reason to ask, and none to leave.
+        """
         if self.due_s is None:
             self._begin(now_s)
-        else:
+        elif names_start:
             self._again = refusal
 
     def welcomed(self) -> None:

@@ -471,8 +471,7 @@ class Participant(ParticipantHooks):
     def _receive_refusal(self, refusal: Refusal, now_s: float) -> None:
         """End the session, unless the Refusal is an answer to another start or to another device with this id.
 
-        Without signatures anybody can have said Hello in this device's name.  So one that takes part asks again, and
-        ignores a Refusal that names no start: it answers a frame that the coordinator could not read, not a Hello.
+        Without signatures anybody can have said Hello in this device's name.  So one that takes part asks again.
         """
         if self._security is not None and (refusal.instance is None or refusal.instance != self.instance):
             # of an earlier start of this device, or an answer to a frame that was not its own, or was not read
@@ -485,8 +484,7 @@ class Participant(ParticipantHooks):
             if self._incoming.tell_once(IDENTITY, line):
                 log.warning("%s: %s", self.device, line)
         elif self._security is None and self.session.phase in session.TAKING_PART:
-            if refusal.instance is not None or self.instance is None:
-                self._doubt.came(refusal, now_s)
+            self._doubt.came(refusal, now_s, names_start=refusal.instance is not None or self.instance is None)
         else:
             self._obey(refusal)
 
