@@ -118,7 +118,8 @@ def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
 
 
 _VALUES: Mapping[str, Any] = {
-    **dict.fromkeys(("now_s", "begun_s"), float),
+    "now_s": float,
+    "begun_s": float | None,  # none before the first exchange
     **dict.fromkeys(("hardware", "open", "resumed"), Mapping[str, Any]),
 }
 
