@@ -119,7 +119,7 @@ def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
 
 _VALUES: Mapping[str, Any] = {
     "now_s": float,
-    "begun_s": float | None,  # none before the first exchange
+    "begun_s": float | None,
     **dict.fromkeys(("hardware", "open", "resumed"), Mapping[str, Any]),
 }
 
