@@ -15,6 +15,7 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.result import Result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
+from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter
 from edge_sdk.data import Preprocess
 from edge_sdk.device.store import Store
@@ -148,7 +149,7 @@ class Run(FinishedRun, VirtualFleet):
             caches=caches,
             engine=engine,
             observer=observer,
-            trace=trace,
+            new_server=functools.partial(recording_server.server, trace),
             state=state,
             secured=secured,
         )

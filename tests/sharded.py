@@ -5,11 +5,14 @@ from __future__ import annotations
 import os
 import pickle
 from collections import deque
+from functools import partial
 from typing import Any
 
 import fleets
 
 from coordinator.ledger import Ledger
+from coordinator.trace import recording_server
+from coordinator.trace.log import TraceWriter
 from edge_sdk.errors import EdgeError
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config.settings import Config, RunTable
@@ -62,10 +65,18 @@ class ShardedRun(fleets.FinishedRun, ShardedFleet):
     """A run in shards of this process."""
 
     def __init__(
-        self, fleet: Fleet | Config, *, count: int = 2, faults: Faults | None = None, seed: int = 0, **more: Any
+        self,
+        fleet: Fleet | Config,
+        *,
+        count: int = 2,
+        faults: Faults | None = None,
+        seed: int = 0,
+        trace: TraceWriter | None = None,
+        **more: Any,
     ) -> None:
         self.fleet = build_fleet(fleet) if isinstance(fleet, Config) else fleet
-        given = {"carrier": ShardsHere(), "run": RunTable(), **more}
+        new_server = partial(recording_server.server, trace)
+        given = {"carrier": ShardsHere(), "run": RunTable(), "new_server": new_server, **more}
         super().__init__(self.fleet, count, ledger=Ledger(None), faults=faults, faults_seed=seed, **given)
 
     def finished(self) -> ShardedRun:

@@ -59,7 +59,6 @@ from coordinator.serving.run_view import ServerView
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
-from edge_sdk.identity.sealing import sealed_limits
 from edge_sdk.methods.base import Method
 from edge_sdk.protocol import topics, transforms
 from edge_sdk.protocol.codec import Stamp
@@ -127,7 +126,7 @@ class Server:
         """Serves the public set to devices that lack it; None: they must bring it."""
         self._clock = clock
         self._limits = checks.limits(spec, method)
-        carried = sealed_limits(self._limits) if security and security.encrypts else self._limits
+        carried = security.carried(self._limits) if security else self._limits
         self.transport.accept_up_to(carried.frame_bytes)
         chain = transforms.chain(spec)
         self._demands = UploadChecks(spec, method)

@@ -20,8 +20,6 @@ from coordinator.serving.equipment import ready_method
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
-from coordinator.trace import recording_server
-from coordinator.trace.log import TraceWriter
 from edge_sdk.agent import INSTANCE_BYTES, Agent, SimulatedId
 from edge_sdk.device.meter import Meter
 from edge_sdk.device.store import MemoryStore, Store
@@ -67,7 +65,7 @@ class VirtualFleet:
         public_server: PublicSetServer | None = None,
         caches: Path | None = None,
         state: Mapping[str, Any] | None = None,
-        trace: TraceWriter | None = None,
+        new_server: Callable[..., Server] = Server,
         engine: Engine | None = None,
         wrap_method: MethodWrapper = unchanged,
         secured: Path | None = None,
@@ -77,8 +75,8 @@ class VirtualFleet:
         secured: a folder with a lab in `lab`, and an identity folder for each device beside it; None: frames are not
         signed.
 
-        state: what `to_json` returned, for a resumed run.  engine: default: ExactEngine.  wrap_method: decides where
-        uploads are added up.
+        state: what `to_json` returned, for a resumed run.  new_server: makes the coordinator, such as one that writes
+        a trace.  engine: default: ExactEngine.  wrap_method: decides where uploads are added up.
         """
         state = state or {"now_s": 0.0, "begun_s": None, "hardware": {}}
         self.clock = VirtualClock(state["now_s"])
@@ -99,7 +97,7 @@ class VirtualFleet:
             observer,
             public_server=public_server,
             work=self._work,
-            trace=trace,
+            new_server=new_server,
             wrap_method=wrap_method,
             begun_s=state.get("begun_s"),  # older checkpoints lack these
             unclosed=state.get("unclosed"),
@@ -287,7 +285,7 @@ class VirtualCoordinator:
         *,
         public_server: PublicSetServer | None = None,
         work: Callable[[], FleetWork] = lambda: NO_WORK,
-        trace: TraceWriter | None = None,
+        new_server: Callable[..., Server] = Server,
         wrap_method: MethodWrapper = unchanged,
         begun_s: float | None = None,
         unclosed: Mapping[str, Any] | None = None,
@@ -300,7 +298,7 @@ class VirtualCoordinator:
         """
         self._why_silent = why_silent
         self._work, self._wrap_method, self._lab = work, wrap_method, lab
-        self._trace = trace
+        self._new_server = new_server
         self._fleet, self._hub, self._clock, self._observer = fleet, hub, clock, observer
         self._public_server = public_server
         self.powered = True
@@ -332,8 +330,7 @@ class VirtualCoordinator:
 
     def _start(self, ledger: Ledger, begun_s: float | None, unclosed: Mapping[str, Any] | None) -> None:
         self._transport = self._hub.link("coordinator")
-        self.server = recording_server.server(
-            self._trace,
+        self.server = self._new_server(
             spec=self._fleet.federation.spec,
             policy=self._fleet.federation.policy,
             method=self._wrap_method(ready_method(self._fleet.federation.spec, self._fleet.equipment)),

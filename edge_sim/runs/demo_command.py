@@ -86,8 +86,8 @@ def _said(result: Result, took_s: float) -> Iterator[str]:
     for device in left_out:
         count = sum(result.refused_frames[device.id].values())
         yield (
-            f"{device.id} was refused: {count} messages from it were not made by edge-sdk.  Nothing of it counted,\n"
-            "and the others went on without it."
+            f"{device.id} was refused: {count} of its messages were invalid.  None of its data was used,\n"
+            "and the others continued without it."
         )
     yield (
         f"\nAll of it ran here in {human_seconds(took_s)}: a coordinator, {len(result.devices)} devices, real "

@@ -7,6 +7,7 @@ import shutil
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,6 +19,8 @@ from coordinator.record.result import Result
 from coordinator.report.finished_run import holds_finished_run
 from coordinator.report.run_files import read_run, write_run
 from coordinator.serving import final_prototypes
+from coordinator.serving.server import Server
+from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter, trace_writer
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
@@ -275,8 +278,9 @@ def _in_memory(
 
         use_exact_arithmetic()
     limit_threads(1)  # of numpy's library, too: several threads add in another order, and wait for one another
+    new_server = partial(recording_server.server, trace)
     with brought_code.as_method_error(config.federation.method):
-        virtual = _opened(config, fleet, (ledger, stores, state), observer, checkpoints, trace=trace)
+        virtual = _opened(config, fleet, (ledger, stores, state), observer, checkpoints, new_server=new_server)
     ended = ""
     try:
         try:
@@ -299,14 +303,16 @@ def _opened(
     observer: RunObserver | None,
     checkpoints: Checkpoints | None,
     *,
-    trace: TraceWriter | None,
+    new_server: Callable[..., Server],
 ) -> VirtualRun:
     """Return the fleet of a run, divided among as many processes as its table wants and it can have."""
     ledger, stores, state = kept
     if not config.run.one_process:
         why = why_together(fleet, config.faults, resumed=state is not None)
         if not why:
-            return divided_run(config, fleet, ledger=ledger, observer=observer, checkpoints=checkpoints, trace=trace)
+            return divided_run(
+                config, fleet, ledger=ledger, observer=observer, checkpoints=checkpoints, new_server=new_server
+            )
         line = f"run.processes: this run has one process: {why}"
         (observer.noted if observer is not None else log.warning)(line)
     return VirtualFleet(
@@ -319,7 +325,7 @@ def _opened(
         checkpoints=checkpoints,
         engine=choice.open_engine(config.run, fleet.devices, fleet.federation.spec),
         state=state,
-        trace=trace,
+        new_server=new_server,
     )
 
 

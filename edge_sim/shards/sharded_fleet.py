@@ -20,7 +20,6 @@ from coordinator.ledger import Ledger
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.run_record import FleetWork
 from coordinator.serving.server import Server
-from coordinator.trace.log import TraceWriter
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model
 from edge_sdk.protocol import topics
@@ -78,14 +77,14 @@ class ShardedFleet:
         faults_seed: int = 0,
         observer: RunObserver | None = None,
         checkpoints: Checkpoints | None = None,
-        trace: TraceWriter | None = None,
+        new_server: Callable[..., Server] = Server,
         run: RunTable,
         carrier: Carrier,
         wrap_method: MethodWrapper = unchanged,
     ) -> None:
         """count: number of processes for the devices.  run: how each of them computes.  carrier: starts them.
 
-        wrap_method: decides where uploads are added up.
+        new_server: makes the coordinator.  wrap_method: decides where uploads are added up.
         """
         self.clock = VirtualClock()
         self.hub = HalfHub(self.clock, faults, faults_seed)
@@ -107,7 +106,7 @@ class ShardedFleet:
             self.clock,
             observer,
             work=self._work,
-            trace=trace,
+            new_server=new_server,
             why_silent=causes,
             wrap_method=wrap_method,
         )

@@ -1,4 +1,4 @@
-"""README.md: every command line is read by the parser, those of a base install run, and so do the lines of the app."""
+"""README.md and the two pages with its commands: the parser reads each, those of a base install run, as does the app."""
 
 from __future__ import annotations
 
@@ -19,14 +19,16 @@ from edge_sdk.transport.memory.hub import Hub
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = [README, *((ROOT / "docs" / page).read_text("utf-8") for page in ("index.md", "how-to/simulate-a-fleet.md"))]
 COMMANDS = [
     shlex.split(line, comments=True)[1:]
-    for block in re.findall(r"^```sh\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+    for page in PAGES
+    for block in re.findall(r"^```sh\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
     for line in block.splitlines()
     if line.startswith("edge-sdk ")
 ]
 RUN = ("demo", "new", "init", "methods", "doctor")
-"""The sub-commands that are run here; those of the lab are run in tests/identity/test_secure_lab.py."""
+"""The sub-commands that are run here."""
 SIMULATIONS = ("simulate", "compare", "sweep", "replay", "report")
 
 

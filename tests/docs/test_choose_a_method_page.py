@@ -1,4 +1,4 @@
-"""docs/results/choose-a-method.md quotes rows that stand in the sections that it links."""
+"""docs/results/choose-a-method.md quotes rows of the sections that it links; the short page before it quotes that one."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.methods.registry import method_names
+from edge_sim.projects.methods_command import BEGIN_WITH
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"
 PAGE = RESULTS / "choose-a-method.md"
+SHORT = RESULTS.parent / "how-to" / "choose-a-method.md"
 BODY = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][1:]
 
 
@@ -61,3 +63,20 @@ def test_every_method_that_is_named_is_registered() -> None:
     for line in BODY:
         for word in re.findall(r"`([a-z_]+)`", cells(line)[4]):
             assert word in method_names()
+
+
+def test_the_short_page_has_at_most_ten_rows_with_the_figures_of_the_long_one() -> None:
+    rows = [cells(line) for line in SHORT.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][1:]
+    assert len(rows) <= 10
+    evidence = [line for line in BODY if "`" in line]
+    for _, method, _, measured in rows:
+        name = re.findall(r"`(\w+)`", method)[0]
+        figures = re.findall(r"\d+\.\d", measured)
+        assert figures
+        assert any(name in line and all(figure in line for figure in figures) for line in evidence), (name, figures)
+
+
+def test_the_short_page_begins_with_the_methods_that_the_program_names() -> None:
+    rows = [cells(line) for line in SHORT.read_text(encoding="utf-8").splitlines() if line.startswith("| ")][1:]
+    named = {re.findall(r"`(\w+)`", method)[0] for _, method, _, _ in rows}
+    assert named == {method.split(",")[0] for _, method in BEGIN_WITH}

@@ -1,4 +1,4 @@
-"""A lab as its owner sets it up: the README's commands, real mosquitto with TLS, two devices, and one that is revoked."""
+"""A lab as its owner sets it up: the commands of the page, real mosquitto with TLS, two devices, and one that is revoked."""
 
 from __future__ import annotations
 
@@ -26,23 +26,25 @@ from edge_sdk.transport.base import Connected
 
 pytestmark = [pytest.mark.broker, pytest.mark.processes, pytest.mark.timeout(600)]  # a dozen processes
 
-README = Path(__file__).parents[2] / "README.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "secure-lab.md"
 
 
 def commands() -> list[list[str]]:
-    """The commands of the README's section, without `edge-sdk`."""
-    section = README.read_text(encoding="utf-8").partition("## A lab that keeps others out")[2].partition("\n## ")[0]
+    """The commands of the page's first section that set up a lab and enrol a board, without `edge-sdk`."""
+    section = (
+        PAGE.read_text(encoding="utf-8").partition("## Three commands, and one on each board")[2].partition("\n## ")[0]
+    )
     block = re.search(r"```sh\n(.*?)```", section, re.DOTALL)
     assert block is not None
     lines = [shlex.split(line, comments=True) for line in block[1].splitlines()]
-    lines += [shlex.split(found) for found in re.findall(r"`(edge-sdk enroll [^`]*)`", section)]
+    lines += [shlex.split(found) for found in re.findall(r"^edge-sdk enroll .*", section, re.MULTILINE)]
     assert all(line[0] == "edge-sdk" for line in lines)
     return [line[1:] for line in lines]
 
 
 @contextmanager
 def lab_of(folder: Path, pictures: Path, **federation: object) -> Iterator[Deployment]:
-    """A deployment whose lab was set up and whose devices were enrolled by the README's commands."""
+    """A deployment whose lab was set up and whose devices were enrolled by the page's commands."""
     init, serve, claim, enroll = commands()
     port = str(labs.free_port())
     named = ["localhost" if each == "lab.local" else each for each in init]

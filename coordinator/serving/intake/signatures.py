@@ -14,9 +14,9 @@ from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.identity.folder import COORDINATOR_FOLDER, Identity, crypto_keys, open_identity
 from edge_sdk.identity.key_files import used_alone
 from edge_sdk.identity.registry import RegistryReader, change_registry, with_revoked
-from edge_sdk.identity.sealing import Sealing
+from edge_sdk.identity.sealing import Sealing, sealed_limits
 from edge_sdk.identity.signatures import FrameSigner, Genuine, Role, signed_text
-from edge_sdk.protocol.codec import Stamp, Verify
+from edge_sdk.protocol.codec import Limits, Stamp, Verify
 
 LOOK_EVERY_S = 1.0
 """Seconds between two looks at the registry: a device that is revoked is out after that."""
@@ -46,6 +46,10 @@ class LabSecurity:
     def encrypts(self) -> bool:
         """Whether what devices and coordinator send each other must be encrypted."""
         return self.identity.exchange_key is not None
+
+    def carried(self, limits: Limits) -> Limits:
+        """Return the limits of frames as the broker carries them: larger than `limits` if they are encrypted."""
+        return sealed_limits(limits) if self.encrypts else limits
 
     def sealing(self, federation: str, device: str) -> Sealing | None:
         """Return what encrypts the frames to and from a device; None: the lab does not encrypt, or it has no key."""
