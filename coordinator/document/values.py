@@ -10,18 +10,26 @@ import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
+from coordinator.record.figures import FigureColumn, shown_figures
 from coordinator.record.result import DeviceResult, Result, RoundResult
+from coordinator.record.round_figures import shown_of_round
 from coordinator.record.run_record import MAX_MISSED
-from coordinator.record.units import human_bytes, human_flops, human_joules, human_seconds, percent, printable
+from coordinator.record.units import (
+    human_bytes,
+    human_flops,
+    human_joules,
+    human_seconds,
+    percent,
+    printable,
+)
 from coordinator.report.budgets import budget_table
 from coordinator.report.compare import Comparison, Trial, setting_text
 from coordinator.report.compare_files import SweptCondition
 from coordinator.report.compare_table import compare_table
 from coordinator.report.run_table import run_table
 from coordinator.report.tables import UNKNOWN, Table
-from coordinator.report.text_files import by_reason
 from edge_sdk.class_names import listed
 
 SortKey: TypeAlias = "float | str"
@@ -236,16 +244,21 @@ _PARTS = {"source": "in the source", "private": "for the devices", "test": "in t
 def _device_table(result: Result) -> SortableTable:
     table = run_table(result)
     devices = sorted(result.devices, key=lambda device: device.number)
-    extra: tuple[tuple[str, Callable[[DeviceResult], DocumentCell]], ...] = (
-        ("computed for", lambda device: _measure(device.busy_s, human_seconds)),
-        ("drew", lambda device: _measure(device.energy_j, human_joules)),
-        ("waited for", lambda device: _measure(device.waited_s, human_seconds)),
-        ("missed", lambda device: _count(device.silent + sum(device.declined.values()))),
-    )
+    extra = shown_figures(report=True)
     shown = _sortable(table, "Devices", [*map(_device_keys, devices)])
-    rows = tuple((*row, *(say(device) for _, say in extra)) for row, device in zip(shown.rows, devices, strict=True))
-    columns = (*shown.columns, *((name, True) for name, _ in extra))
+    rows = tuple(
+        (*row, *(_cell(column, each.of(device)) for each, column in extra))
+        for row, device in zip(shown.rows, devices, strict=True)
+    )
+    columns = (*shown.columns, *((column.heading, column.right) for _, column in extra))
     return SortableTable(shown.caption, columns, rows, (*shown.last, *("" for _ in extra)) if shown.last else ())
+
+
+def _cell(column: FigureColumn, value: Any) -> DocumentCell:
+    text = column.say(value)
+    if not column.right:
+        return _text(text)
+    return DocumentCell(text, value) if text else DocumentCell(UNKNOWN, math.inf)
 
 
 def _device_keys(device: DeviceResult) -> Mapping[str, SortKey]:
@@ -259,13 +272,12 @@ def _device_keys(device: DeviceResult) -> Mapping[str, SortKey]:
 
 def _round_table(result: Result) -> SortableTable:
     measured = any(entry.global_accuracy for entry in result.history)
-    heads = ["round", "accuracy", *(["global model"] if measured else []), "contributors", "sent", "received", "took"]
-    heads += ["computing", "drawn", "waited for", "for", "declined", "silent"]
+    heads = [("round", True), ("accuracy", True), *([("global model", True)] if measured else [])]
+    heads += [(column.heading, column.right) for _, column in shown_of_round()]
     entries = result.history[:MOST_ROUNDS]
     rows = tuple(tuple(_round_cells(result, entry, measured=measured)) for entry in entries)
     more = f" (the first {MOST_ROUNDS}; rounds.csv has all)" if len(result.history) > MOST_ROUNDS else ""
-    words = {"waited for", "declined"}
-    return SortableTable(f"Rounds{more}", tuple((name, name not in words) for name in heads), rows)
+    return SortableTable(f"Rounds{more}", tuple(heads), rows)
 
 
 def _round_cells(result: Result, entry: RoundResult, *, measured: bool) -> Iterator[DocumentCell]:
@@ -273,16 +285,7 @@ def _round_cells(result: Result, entry: RoundResult, *, measured: bool) -> Itera
     for model in ("personal", "global") if measured else ("personal",):
         values = [*result.learned(entry.of(model)).values()]
         yield _measure(math.fsum(values) / len(values) if values else 0.0, percent)
-    yield _count(entry.contributors)
-    yield _measure(entry.bytes_up, human_bytes)
-    yield _measure(entry.bytes_down, human_bytes)
-    yield _measure(entry.virtual_s or entry.wall_s, human_seconds)
-    yield _measure(entry.device_s, human_seconds)
-    yield _measure(entry.device_j, human_joules)
-    yield _text(entry.waited_for)
-    yield _measure(entry.waited_s, human_seconds)
-    yield _text(by_reason(entry.declined))
-    yield _count(entry.silent)
+    yield from (_cell(column, figure.of(entry)) for figure, column in shown_of_round())
 
 
 def _missed_table(result: Result) -> SortableTable:

@@ -38,7 +38,10 @@ class Missed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
-    """One device at the end of a run.  Accuracies are fractions in [0, 1]; None: not measured."""
+    """One device at the end of a run.  Accuracies are fractions in [0, 1]; None: not measured.
+
+    coordinator/record/figures.py, and docs/reference/figures.md, say what each field is.
+    """
 
     id: str
     number: int
@@ -47,7 +50,6 @@ class DeviceResult:
     model: str = ""
     runtime: str = ""
     note: str = ""
-    """A note on its model for readers of reports, such as the origin of a frozen extractor."""
     learns: bool = True
     """False for a device that can only teach; no mean includes it."""
     joined: bool = True
@@ -58,9 +60,7 @@ class DeviceResult:
     class_counts: tuple[int, ...] = ()
     """Samples per class; empty if the owner withholds them."""
     accuracy: float | None = None
-    """The accuracy of its personal model on the shared test."""
     standalone_accuracy: float | None = None
-    """The accuracy after the same training on its own data alone."""
     metrics: Mapping[str, float] = field(default_factory=dict)
     """All other values of its newest evaluations, by name; those of the global model begin with `global_`."""
     bytes_up: int = 0
@@ -78,19 +78,13 @@ class DeviceResult:
     flops: int = 0
     """Floating-point operations, evaluations included; 0 if it is not metered."""
     steps: int = 0
-    """Optimiser steps of all its training, on private and public samples; 0 if they are not metered."""
     standalone_steps: int = 0
-    """The same of the device alone."""
-    withheld: int = 0
-    """Uploads that it withheld because its training diverged or failed."""
     joining: Mapping[str, float] = field(default_factory=dict)
     """The figures of its own model before its first round, by the names of `metrics` and `accuracy`; empty: unknown."""
-    not_served: int = 0
-    """Rounds whose model its app does not predict with, because it is worse on the device's held-out samples."""
     declined: Mapping[str, int] = field(default_factory=dict)
-    """Exchanges that it declined because its owner's policy did not allow it to train, by the word of the reason."""
     silent: int = 0
-    """Exchanges whose deadline passed without an answer of any kind."""
+    sums: Mapping[str, float] = field(default_factory=dict)
+    """What the record summed of further figures (coordinator/record/figures.py), by name, where it is not 0."""
 
     @property
     def since_joining(self) -> tuple[float, float] | None:
@@ -122,7 +116,10 @@ class DeviceResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundResult:
-    """One completed round.  Seconds, bytes and work are those of this round alone."""
+    """One completed round.  Seconds, bytes and work are those of this round alone.
+
+    coordinator/record/round_figures.py, and docs/reference/figures.md, say what each field is.
+    """
 
     round: int
     """The number of the round, 1 for the first; rounds are completed in this order."""
@@ -150,7 +147,6 @@ class RoundResult:
     bytes_up: int = 0
     bytes_down: int = 0
     scalars_up: int = 0
-    """Numbers of knowledge in accepted uploads, in any encoding; class ids and counts are not included."""
     scalars_down: int = 0
     exchanges: int = 0
     device_flops: int = 0
@@ -160,13 +156,11 @@ class RoundResult:
     device_j: float = 0.0
     """Joules, total over all devices, in a simulation with waiting and communication; 0 if they are not metered."""
     waited_for: str = ""
-    """The device that this round waited for longest; empty if it waited for none."""
     waited_s: float = 0.0
-    """Seconds that the round waited for that device."""
     declined: Mapping[str, int] = field(default_factory=dict)
-    """Exchanges that devices declined in this round, by the word of the reason."""
     silent: int = 0
-    """Exchanges whose deadline passed without an answer of a device, summed over the devices."""
+    sums: Mapping[str, float] = field(default_factory=dict)
+    """Sums over the devices of further figures (`Figure.by_round`), by name, where they are not 0."""
 
     def of(self, model: MeasuredModel, name: str = "accuracy") -> Mapping[str, float]:
         """Return accuracies of a model by device id; name: one without the model's prefix."""

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from coordinator.record.figures import by_round, summed
 from coordinator.record.instruments import ByName
 from coordinator.record.metrics import CURVES, PREFIXES
 from coordinator.record.result import Missed, RoundResult
+from coordinator.record.round_figures import of_record
 from coordinator.record.waiting import Waiting
 from edge_sdk.errors import REFUSAL_WORDS
 from edge_sdk.methods.requests import MeasuredModel
@@ -41,13 +43,9 @@ MAX_STRANGERS = 100
 """The most names that are kept of senders that do not take part, and whose frames were refused."""
 OTHERS = "others"
 """The name under which further ones are counted."""
-KEPT = ("contributors", "exchanges", "waited_for", "waited_s", "declined", "silent")
-"""Fields of a RoundResult that are noted per round."""
 KINDS = ("knowledge", "receipts", "joining", "public set", "other")
 """What travels: uploads and tasks, which hold the knowledge; receipts of uploads; Hello, Welcome and refusals; the
 public set in blocks, and requests for them; everything else."""
-TOTALS = ("wall_s", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops", "device_s", "device_j")
-"""Fields of a RoundResult that are differences of totals since the run began."""
 
 
 def _scalars(payload: Payload) -> int:
@@ -81,20 +79,6 @@ NO_WORK = FleetWork()
 """The work in runs whose devices are not metered."""
 
 
-class _Totals(NamedTuple):
-    """Totals since the run began, one field for each of TOTALS."""
-
-    wall_s: float = 0.0
-    """Seconds since the first exchange opened."""
-    bytes_up: int = 0
-    bytes_down: int = 0
-    scalars_up: int = 0
-    scalars_down: int = 0
-    device_flops: int = 0
-    device_s: float = 0.0
-    device_j: float = 0.0
-
-
 @dataclass
 class RunRecord:
     """Counters and curves of one run."""
@@ -123,8 +107,8 @@ class RunRecord:
     refused_by_devices: dict[str, Counter[str]] = field(default_factory=dict)
     """Frames that devices refused, as their uploads tell: device -> word -> count."""
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
-    withheld: Counter[str] = field(default_factory=Counter)
-    """Uploads that each device withheld because its training diverged or failed."""
+    sums: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in summed()})
+    """What is added up by device of each summed figure (coordinator/record/figures.py): name -> device -> amount."""
     why_withheld: dict[str, str] = field(default_factory=dict)
     """The newest reason of each device."""
     refused_uploads: dict[str, tuple[ExchangeId, str]] = field(default_factory=dict)
@@ -133,12 +117,6 @@ class RunRecord:
     """The devices that decline now -> word and text of the reason.  Not saved: after a restart their statuses tell."""
     declined: dict[str, Counter[str]] = field(default_factory=dict)
     """By device: the exchanges that closed without it because it declined, by the word of the reason."""
-    silent: Counter[str] = field(default_factory=Counter)
-    """By device: the exchanges whose deadline passed without an answer of any kind."""
-    busy_s: Counter[str] = field(default_factory=Counter)
-    """Seconds of training, as devices reported them."""
-    energy_j: Counter[str] = field(default_factory=Counter)
-    """Joules drawn while training, as devices reported them."""
     joules_source: dict[str, str] = field(default_factory=dict)
     """Where the joules of each device are from: measured, or profile if any of them are from a profile."""
     temperature_c: dict[str, float] = field(default_factory=dict)
@@ -153,8 +131,6 @@ class RunRecord:
     """This round's exchanges that devices left without any answer.  Not saved."""
     contested: Counter[str] = field(default_factory=Counter)
     """By id: how often one of several devices that use it showed that it was still alive."""
-    not_served: Counter[str] = field(default_factory=Counter)
-    """Rounds whose model each device's app does not predict with, because it is worse on held-out samples."""
     why_not_served: dict[str, str] = field(default_factory=dict)
     """The newest reason of each device."""
     joining: dict[str, dict[str, float]] = field(default_factory=dict)
@@ -206,11 +182,12 @@ class RunRecord:
     """Starts empty after a restart, unless `remember` restores it."""
     unsaved: set[int] = field(default_factory=set, repr=False, compare=False)
     """The rounds, by number, of which something was noted that `saved` does not know of yet."""
-    _closed: _Totals = field(default_factory=_Totals)
-    """The sums over all completed rounds."""
+    _closed: dict[str, Any] = field(default_factory=dict)
+    """The sums over all completed rounds, by the name of a figure."""
 
     def __post_init__(self) -> None:
-        self._closed = _Totals(**{name: sum(getattr(entry, name) for entry in self.rounds) for name in TOTALS})
+        self._closed = {name: sum(getattr(entry, name) for entry in self.rounds) for name in of_record("total")}
+        self._closed |= {name: sum(entry.sums.get(name, 0) for entry in self.rounds) for name in by_round()}
 
     def measured(
         self, device: str, rounds: int, metrics: Mapping[str, float], model: MeasuredModel = "personal"
@@ -280,9 +257,13 @@ class RunRecord:
         if device in self.refused_devices or len(self.refused_devices) < MAX_REFUSED:
             self.refused_devices[device] = note
 
+    def add(self, name: str, device: str, amount: float) -> None:
+        """Add to a summed figure of a device."""
+        self.sums[name][device] += amount  # type: ignore[assignment]  # a Counter of seconds or joules, too
+
     def displaced(self, device: str) -> None:
         """Forget a device that was on probation, and gave up its place."""
-        for counts in (self.bytes_up, self.bytes_down, self.silent):
+        for counts in (self.bytes_up, self.bytes_down, self.sums["silent"]):
             counts.pop(device, None)
         self.declining.pop(device, None)
 
@@ -299,7 +280,7 @@ class RunRecord:
 
     def diverged(self, device: str, reason: str) -> None:
         """Count an upload that the device withheld."""
-        self.withheld[device] += 1
+        self.add("withheld", device, 1)
         self.why_withheld[device] = reason
 
     def closed_without(
@@ -324,7 +305,7 @@ class RunRecord:
             self.declined.setdefault(device, Counter())[reason] += 1
             self.round_declined[reason] += 1
             why[device] = f"declined: {text or reason}"
-        self.silent.update(silent)
+        self.sums["silent"].update(silent)
         self.round_silent += len(silent)
         why |= {device: self._why_missed(device, at, lost=device in away) for device in silent}
         if at is not None:
@@ -351,9 +332,9 @@ class RunRecord:
     def spent(self, device: str, upload: Upload) -> None:
         """Count what an accepted upload reports of the device's training."""
         if upload.busy_s:
-            self.busy_s[device] += upload.busy_s  # type: ignore[assignment]  # a Counter of seconds
+            self.add("busy_s", device, upload.busy_s)
         if upload.energy_j:
-            self.energy_j[device] += upload.energy_j  # type: ignore[assignment]  # a Counter of joules
+            self.add("energy_j", device, upload.energy_j)
         if upload.joules_source and self.joules_source.get(device) != "profile":
             self.joules_source[device] = upload.joules_source
         if upload.temperature_c is not None:
@@ -364,7 +345,7 @@ class RunRecord:
         if joining:
             self.joining[device] = dict(joining)
         if not_served:
-            self.not_served[device] += 1
+            self.add("not_served", device, 1)
             self.why_not_served[device] = not_served
 
     def outlier(self, device: str, times: float) -> None:
@@ -391,7 +372,7 @@ class RunRecord:
     def begun(self, now_s: float) -> None:
         """Note that the first exchange since the start or a restart is open."""
         if self.started_s is None:
-            self.started_s = now_s - self._closed.wall_s
+            self.started_s = now_s - self._closed["wall_s"]
 
     def round_done(self, contributors: int, exchanges: int, now_s: float, work: FleetWork = NO_WORK) -> RoundResult:
         """Close a round and return it; `work` is what the devices have spent since the run began.
@@ -408,7 +389,8 @@ class RunRecord:
             waited_s=waited_s,
             declined=dict(self.round_declined),
             silent=self.round_silent,
-            **{name: getattr(now, name) - getattr(then, name) for name in TOTALS},
+            **{name: now[name] - then[name] for name in of_record("total")},
+            sums={name: grown for name in by_round() if (grown := now[name] - then[name])},
         )
         self._closed = now
         self.rounds.append(result)
@@ -417,17 +399,19 @@ class RunRecord:
         self.round_declined, self.round_silent = Counter(), 0
         return result
 
-    def _totals(self, now_s: float, work: FleetWork) -> _Totals:
-        return _Totals(
-            wall_s=self._closed.wall_s if self.started_s is None else now_s - self.started_s,
-            bytes_up=self.bytes_up.total(),
-            bytes_down=self.bytes_down.total(),
-            scalars_up=self.scalars["up"],
-            scalars_down=self.scalars["down"],
-            device_flops=work.flops,
-            device_s=work.busy_s + math.fsum(self.busy_s.values()),
-            device_j=work.used_j + math.fsum(self.energy_j.values()),
-        )
+    def _totals(self, now_s: float, work: FleetWork) -> dict[str, Any]:
+        """The totals since the run began: seconds since the first exchange opened, and what was counted."""
+        return {
+            "wall_s": self._closed["wall_s"] if self.started_s is None else now_s - self.started_s,
+            "bytes_up": self.bytes_up.total(),
+            "bytes_down": self.bytes_down.total(),
+            "scalars_up": self.scalars["up"],
+            "scalars_down": self.scalars["down"],
+            "device_flops": work.flops,
+            "device_s": work.busy_s + math.fsum(self.sums["busy_s"].values()),
+            "device_j": work.used_j + math.fsum(self.sums["energy_j"].values()),
+            **{name: self.sums[name].total() for name in by_round()},
+        }
 
     def unclosed(self) -> dict[str, Any]:
         """The counts and figures of the open round as plain values; a restart would lose them."""
@@ -481,42 +465,7 @@ class RunRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain values for JSON, without what it notes of each round (`new_history`)."""
-        names = (
-            "updates",
-            "refused_frames",
-            "refused_by_devices",
-            "refused_devices",
-            "left",
-            "withheld",
-            "why_withheld",
-            "not_served",
-            "why_not_served",
-            "joining",
-            "declined",
-            "silent",
-            "busy_s",
-            "energy_j",
-            "joules_source",
-            "contested",
-            "outliers",
-            "left_out",
-            "held_out",
-            "why_left_out",
-            "capped",
-            "count_cap",
-            "slot_caps",
-            "bytes_up",
-            "bytes_down",
-            "scalars",
-            "contributed",
-            "rounds_done",
-            "metrics",
-            "missed",
-            "stopped",
-            "asked",
-            "answered",
-        )
-        return {name: getattr(self, name) for name in names}
+        return {**{name: getattr(self, name) for name in (*_RESTORED, *_RESTORED_LATER)}, **self.sums}
 
     def new_history(self) -> dict[int, dict[str, Any]]:
         """What is noted of each unsaved round, as plain values for JSON, by its number."""
@@ -527,7 +476,8 @@ class RunRecord:
         found: dict[str, Any] = {name: noted for name, noted in by_round.items() if noted}
         if 1 <= number <= len(self.rounds):
             result = self.rounds[number - 1]
-            found["result"] = {name: getattr(result, name) for name in (*KEPT, *TOTALS)}
+            found["result"] = {name: getattr(result, name) for name in (*of_record("noted"), *of_record("total"))}
+            found["result"] |= {"sums": dict(result.sums)} if result.sums else {}
         return found
 
     def saved(self) -> None:
@@ -546,44 +496,60 @@ class RunRecord:
         results = by_round.pop("result")
         return cls(
             **by_round,
-            metrics={device: dict(found) for device, found in plain["metrics"].items()},
             rounds=[RoundResult(round=number, **result) for number, result in results.items()],
-            updates=Counter(plain["updates"]),
-            refused_frames={sender: Counter(kinds) for sender, kinds in plain["refused_frames"].items()},
-            refused_by_devices={
-                device: Counter(kinds) for device, kinds in plain.get("refused_by_devices", {}).items()
-            },
-            refused_devices=dict(plain["refused_devices"]),
-            left=dict(plain["left"]),
-            withheld=Counter(plain["withheld"]),
-            why_withheld=dict(plain["why_withheld"]),
-            not_served=Counter(plain.get("not_served", {})),  # older records do not have them
-            why_not_served=dict(plain.get("why_not_served", {})),
-            joining={device: dict(found) for device, found in plain.get("joining", {}).items()},
-            declined={device: Counter(reasons) for device, reasons in plain.get("declined", {}).items()},
-            silent=Counter(plain.get("silent", {})),
-            busy_s=Counter(plain.get("busy_s", {})),
-            energy_j=Counter(plain.get("energy_j", {})),
-            joules_source=dict(plain.get("joules_source", {})),
-            contested=Counter(plain.get("contested", {})),
-            outliers={device: (count, most) for device, (count, most) in plain["outliers"].items()},
-            left_out=Counter(plain.get("left_out", {})),
-            held_out=dict(plain.get("held_out", {})),
-            why_left_out=dict(plain.get("why_left_out", {})),
-            capped={device: (claimed, weighs) for device, (claimed, weighs) in plain.get("capped", {}).items()},
-            count_cap=plain.get("count_cap") and tuple(plain["count_cap"]),
-            slot_caps=dict(plain.get("slot_caps", {})),
-            bytes_up=Counter(plain["bytes_up"]),
-            bytes_down=Counter(plain["bytes_down"]),
-            scalars=Counter(plain["scalars"]),
-            contributed=Counter(plain["contributed"]),
-            rounds_done=Counter(plain["rounds_done"]),
-            stopped=plain.get("stopped", ""),
-            missed=[Missed(*each) for each in plain.get("missed", ())],
-            asked=plain["asked"],
-            answered=plain["answered"],
+            sums={name: Counter(plain.get(name, {})) for name in summed()},  # older records lack some
+            **{name: restore(plain[name]) for name, restore in _RESTORED.items()},
+            **{name: restore(plain[name]) for name, restore in _RESTORED_LATER.items() if name in plain},
             unsaved=set(older),
         )
+
+
+def _pairs(plain: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
+    return {device: tuple(pair) for device, pair in plain.items()}
+
+
+def _dicts(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    return {device: dict(found) for device, found in plain.items()}
+
+
+def _counters(plain: Mapping[str, Mapping[str, int]]) -> dict[str, Counter[str]]:
+    return {device: Counter(counts) for device, counts in plain.items()}
+
+
+_RESTORED: Mapping[str, Callable[[Any], Any]] = {
+    "updates": Counter,
+    "refused_frames": _counters,
+    "refused_devices": dict,
+    "left": dict,
+    "why_withheld": dict,
+    "outliers": _pairs,
+    "bytes_up": Counter,
+    "bytes_down": Counter,
+    "scalars": Counter,
+    "contributed": Counter,
+    "rounds_done": Counter,
+    "metrics": _dicts,
+    "asked": int,
+    "answered": int,
+}
+"""The fields that are saved, beside the sums and what is noted of each round, and how each comes back from JSON."""
+_RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
+    "refused_by_devices": _counters,
+    "why_not_served": dict,
+    "joining": _dicts,
+    "declined": _counters,
+    "joules_source": dict,
+    "contested": Counter,
+    "left_out": Counter,
+    "held_out": dict,
+    "why_left_out": dict,
+    "capped": _pairs,
+    "count_cap": lambda plain: plain and tuple(plain),
+    "slot_caps": dict,
+    "missed": lambda plain: [Missed(*each) for each in plain],
+    "stopped": str,
+}
+"""Those that older records may lack."""
 
 
 def _older_history(plain: Mapping[str, Any]) -> dict[int, dict[str, Any]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 _BYTE_STEP = 1000
 _PRECISE_BELOW = 99.95
 """Numbers below this have one decimal, others none; 99.95 is the first that would round to 100.0."""
@@ -65,3 +67,8 @@ def percent(fraction: float) -> str:
 def printable(text: str) -> str:
     """Text from a device, safe to print: control characters, which could steer the terminal, become question marks."""
     return "".join(character if character.isprintable() else "?" for character in text)
+
+
+def by_reason(counts: Mapping[str, int]) -> str:
+    """Counts by the word of a reason, such as `charging 1; temperature 3`."""
+    return "; ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))

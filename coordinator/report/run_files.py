@@ -27,89 +27,31 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from coordinator.record.figures import cells, csv_figures, summed
 from coordinator.record.insight import Insight
-from coordinator.record.metrics import CURVES, PREFIXES, SHARES
+from coordinator.record.metrics import CURVES
 from coordinator.record.result import METERED, DeviceResult, Missed, Result, RoundResult, spread
+from coordinator.record.round_figures import (
+    FIELDS,
+    OWN_TASK_COLUMNS,
+    PERSONAL,
+    SHARED,
+    SHARED_COLUMNS,
+    csv_columns,
+    figures_of_rounds,
+    round_cells,
+)
 from coordinator.report import text_files
 from coordinator.report.progress_file import LEDGER
 from coordinator.report.summary import SUMMARY_VERSION, summary
-from coordinator.report.text_files import as_text, by_reason, csv_text
+from coordinator.report.text_files import as_text, csv_text
 from edge_sdk.at_rest.foreign import LARGEST, LARGEST_INTEGER, check_fields, open_foreign
 from edge_sdk.errors import StoreError, UsageError
-from edge_sdk.methods.requests import MeasuredModel
 
 T = TypeVar("T")
 INSIGHT = "insight.npz"
 _MOST_INSIGHT_BYTES = 2**28
 """The most that its arrays may take in memory."""
-OWN_TASK_COLUMNS = ("amp", "fm", "wlp", "sd", *(f"q{round(100 * share)}" for share in SHARES))
-"""Columns of measures over the devices' own tasks."""
-PERSONAL = ("pm_v", "pm_l")
-"""FedNH's measures, whose columns are means over the learning devices."""
-SHARED: tuple[MeasuredModel, ...] = ("global", "active")
-"""The models that devices share; their columns have the model's prefix."""
-SHARED_FIGURES = ("gm", "mean", "measured", "amp", "fm", "wlp")
-"""Figures of a shared model: `gm` where all devices measured one model, means, and measures of its own tasks."""
-SHARED_COLUMNS: Mapping[MeasuredModel, Mapping[str, str]] = {
-    model: {name: "gm" if (model, name) == ("global", "gm") else PREFIXES[model] + name for name in SHARED_FIGURES}
-    for model in SHARED
-}
-"""The column of each figure."""
-COUNTS = ("contributors", "exchanges", "bytes_up", "bytes_down", "scalars_up", "scalars_down", "device_flops")
-SECONDS = ("wall_s", "virtual_s", "device_s", "waited_s")
-ROUND_COSTS = tuple(f"device_{of}" for of in METERED)
-DEVICE_COSTS = ("waited_s", *METERED.values())
-ROUND_COLUMNS = (
-    "round",
-    "accuracy_mean",
-    "accuracy_min",
-    "accuracy_max",
-    "accuracy_std",
-    "measured",
-    "standalone_mean",
-    *OWN_TASK_COLUMNS,
-    *(f"{name}_mean" for name in PERSONAL),
-    *(column for model in SHARED for column in SHARED_COLUMNS[model].values()),
-    *COUNTS,
-    *SECONDS,
-    "device_j",
-    "waited_for",
-    "declined",
-    "silent",
-)
-LATER_COLUMNS = ("declined", "silent")
-"""Columns of rounds.csv that older run directories do not have."""
-DEVICE_COLUMNS = (
-    "id",
-    "number",
-    "board",
-    "link",
-    "model",
-    "runtime",
-    "learns",
-    "joined",
-    "samples",
-    "test_samples",
-    "classes",
-    "class_counts",
-    "accuracy",
-    "standalone_accuracy",
-    "before_accuracy",
-    "now_accuracy",
-    "global_accuracy",
-    "bytes_up",
-    "bytes_down",
-    "rounds_done",
-    "withheld",
-    "not_served",
-    "declined",
-    "silent",
-    *DEVICE_COSTS,
-    "joules_source",
-    "steps",
-    "standalone_steps",
-    "note",
-)
 ACCURACY_COLUMNS = ("round", "device", *CURVES, "standalone_accuracy")
 INSTRUMENT_COLUMNS = ("round", "instrument", "device", "value")
 
@@ -139,8 +81,8 @@ def write_run(result: Result, resolved_toml: str, directory: str | os.PathLike[s
 def run_tables(result: Result) -> dict[str, tuple[Sequence[str], Iterable[dict[str, object]]]]:
     """The columns and the rows of each CSV file, by its name."""
     return {
-        "rounds": (ROUND_COLUMNS, _round_rows(result)),
-        "devices": (DEVICE_COLUMNS, _device_rows(result)),
+        "rounds": (csv_columns(), _round_rows(result)),
+        "devices": ([figure.name for figure in csv_figures()], _device_rows(result)),
         "accuracy": (ACCURACY_COLUMNS, _accuracy_rows(result)),
         "instruments": (INSTRUMENT_COLUMNS, _instrument_rows(result)),
         "missed": (Missed._fields, (each._asdict() for each in result.missed)),
@@ -158,8 +100,9 @@ def read_run(directory: str | os.PathLike[str]) -> Result:
     measured = _read_table(folder / "accuracy.csv", ACCURACY_COLUMNS, _measured_from)
     curves = {name: _by_round(measured, name) for name in CURVES}
     instruments = _read_instruments(folder)
-    columns = [name for name in ROUND_COLUMNS if name not in LATER_COLUMNS]
-    rounds = _read_table(folder / "rounds.csv", columns, lambda row: _round_from(row, curves, instruments))
+    rounds = _read_table(
+        folder / "rounds.csv", csv_columns(older=True), lambda row: _round_from(row, curves, instruments)
+    )
     with text_files.reading(folder / "summary.json", _remedy(folder / "summary.json")):
         found = _result(whole, [entry for entry, _ in rounds], _by_round(measured, "standalone_accuracy"))
         _check_values(found)
@@ -209,8 +152,7 @@ def _round_rows(result: Result) -> Iterable[dict[str, object]]:
             **dict(_shared_cells(result, entry)),
             **{key: own_task.get(key) for key in OWN_TASK_COLUMNS},
             **{f"{key}_mean": spread([*result.learned(getattr(entry, key)).values()]).get("mean") for key in PERSONAL},
-            **{key: getattr(entry, key) for key in (*COUNTS, *SECONDS, "device_j", "waited_for", "silent")},
-            "declined": by_reason(entry.declined),
+            **round_cells(entry),
             **unknown,
         }
 
@@ -233,19 +175,7 @@ def _shared_cells(result: Result, entry: RoundResult) -> Iterator[tuple[str, obj
 
 def _device_rows(result: Result) -> Iterable[dict[str, object]]:
     unknown: dict[str, object] = {METERED[of]: None for of in METERED.keys() - result.metered}
-    for device in result.devices:
-        yield {
-            **{name: getattr(device, name, None) for name in DEVICE_COLUMNS},
-            **dict(zip(("before_accuracy", "now_accuracy"), device.since_joining or (None, None), strict=True)),
-            "global_accuracy": device.metrics.get("global_accuracy"),
-            **{name: getattr(device, name) or None for name in ("test_samples", "steps", "standalone_steps")},
-            "learns": int(device.learns),
-            "joined": int(device.joined),
-            "declined": by_reason(device.declined),
-            "classes": " ".join(map(str, device.classes)),
-            "class_counts": " ".join(map(str, device.class_counts)),
-            **unknown,
-        }
+    return ({**cells(device), **unknown} for device in result.devices)
 
 
 def _instrument_rows(result: Result) -> Iterable[dict[str, object]]:
@@ -484,7 +414,8 @@ def _by_round(rows: Iterable[_Measured], column: str) -> dict[int, dict[str, flo
 
 def _device_from(entry: Mapping[str, Any]) -> DeviceResult:
     values = {key: value for key, value in entry.items() if key in DeviceResult.__dataclass_fields__}
-    return DeviceResult(**values | {"class_counts": tuple(entry.get("class_counts", ()))})
+    sums = {name: entry[name] for name in summed() if name not in values and entry.get(name)}
+    return DeviceResult(**values | {"class_counts": tuple(entry.get("class_counts", ())), "sums": sums})
 
 
 def _round_from(
@@ -495,15 +426,26 @@ def _round_from(
     """A round, and how many accuracies its row tells of."""
     number = _whole_number(row["round"])
     values: dict[str, Any] = {name: curve.get(number, {}) for name, curve in curves.items()}
-    cells = dict(row) | {key: "0" for key in ROUND_COSTS if row[key] == ""}  # where nobody metered
-    values |= {key: _whole_number(cells[key]) for key in COUNTS}
-    values |= {key: _number(cells[key]) for key in (*SECONDS, "device_j")}
-    values |= {"declined": _counted_reasons(row.get("declined", "")), "silent": _whole_number(row.get("silent") or "0")}
-    values |= {"waited_for": row["waited_for"], "instruments": instruments.get(number, {})}
-    return RoundResult(round=number, **values), _whole_number(row["measured"]) if row["measured"] else None
+    values["instruments"] = instruments.get(number, {})
+    sums: dict[str, float] = {}
+    for figure in figures_of_rounds():
+        text = row.get(figure.name, "")
+        if figure.cell != "computed" and (text or not (figure.later or figure.metered)):
+            (values if figure.name in FIELDS else sums)[figure.name] = _READ[figure.cell](text)
+    return RoundResult(round=number, **values, sums=sums), _whole_number(row["measured"]) if row["measured"] else None
 
 
 def _counted_reasons(text: str) -> dict[str, int]:
     """Read what `by_reason` wrote."""
     pairs = [each.rsplit(" ", 1) for each in text.split("; ") if each]
     return {reason: _whole_number(count) for reason, count in pairs}
+
+
+_READ: Mapping[str, Callable[[str], Any]] = {
+    "whole": _whole_number,
+    "number": _number,
+    "sum": lambda text: _whole_number(text) if text.isdigit() else _number(text),
+    "text": str,
+    "reasons": _counted_reasons,
+}
+"""How a cell of rounds.csv is read, by what it holds."""

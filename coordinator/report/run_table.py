@@ -4,33 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 from coordinator.record import remarks
+from coordinator.record.figures import FigureColumn, shown_figures
 from coordinator.record.result import DeviceResult, Result
-from coordinator.record.units import human_bytes, human_joules, human_seconds, percent, printable
+from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, percent, printable
 from coordinator.report.summary import summary
 from coordinator.report.tables import UNKNOWN, Column, Table
-from coordinator.report.text_files import by_reason
 from edge_sdk.class_names import name_of
 
-COLUMNS = (
-    Column("device"),
-    Column("board", optional=2),
-    Column("model", optional=7),
-    Column("runtime", optional=1),
-    Column("classes", optional=6),
-    Column("samples", right=True, optional=3),
-    Column("alone steps", right=True, optional=9),
-    Column("steps", right=True, optional=10),
-    Column("alone", right=True),
-    Column("federated", right=True),
-    Column("gain", right=True, signed=True),
-    Column("global", right=True, optional=8),
-    Column("sent", right=True, optional=5),
-    Column("received", right=True, optional=4),
-)
 SINCE_JOINING = {"alone": "as shipped", "federated": "now", "gain": "change"}
 """The names of columns where models are compared with those that devices joined with."""
 MOST_CLASSES = 10
@@ -51,11 +34,11 @@ def run_table(result: Result) -> Table:
     compared, own = _is_compared(result), _on_own_samples(result)
     unknown = {
         "global": "global" not in result.models,
-        "steps": not any(device.steps for device in devices),
+        **{column.heading: not any(map(figure.of, devices)) for figure, column in shown_figures() if figure.sparse},
         "alone steps": not any(device.steps and device.standalone_steps for device in devices),
     }
     table = Table(
-        columns=tuple(_since_joining(column) for column in COLUMNS) if compared else COLUMNS,
+        columns=tuple(_column(column, compared=compared) for _, column in shown_figures()),
         rows=tuple(
             _row(device, result.class_names, *_pair(device, compared=compared, own=compared or own))
             for device in devices
@@ -74,8 +57,9 @@ def _is_compared(result: Result) -> bool:
     return compared and all(device.standalone_accuracy is None for device in result.devices)
 
 
-def _since_joining(column: Column) -> Column:
-    return replace(column, name=SINCE_JOINING.get(column.name, column.name))
+def _column(shown: FigureColumn, *, compared: bool) -> Column:
+    name = SINCE_JOINING.get(shown.heading, shown.heading) if compared else shown.heading
+    return Column(name, right=shown.right, signed=shown.signed, optional=shown.optional)
 
 
 def _on_own_samples(result: Result) -> bool:
@@ -142,22 +126,24 @@ def _encodings(result: Result) -> list[str]:
 
 
 def _row(device: DeviceResult, names: Sequence[str], alone: float | None, federated: float | None) -> tuple[str, ...]:
-    return (
-        printable(device.id),
-        printable(device.board) or UNKNOWN,
-        printable(device.model) or UNKNOWN,
-        _runtime(device),
-        _classes(device, names),
-        str(device.samples),
-        str(device.standalone_steps),
-        str(device.steps),
-        _percent(alone),
-        _percent(federated),
-        _gain(alone, federated),
-        _percent(device.metrics.get("global_accuracy")),
-        human_bytes(device.bytes_up),
-        human_bytes(device.bytes_down),
+    own = {"runtime": _runtime(device), "classes": _classes(device, names), **_compared(alone, federated)}
+    return tuple(
+        own[figure.name] if figure.name in own else _said(column, figure.of(device))
+        for figure, column in shown_figures()
     )
+
+
+def _compared(alone: float | None, federated: float | None) -> dict[str, str]:
+    """The cells of the columns that compare models."""
+    return {
+        "standalone_accuracy": _percent(alone),
+        "accuracy": _percent(federated),
+        "gain": _gain(alone, federated),
+    }
+
+
+def _said(column: FigureColumn, value: Any) -> str:
+    return UNKNOWN if value is None else column.say(value) or UNKNOWN
 
 
 def _runtime(device: DeviceResult) -> str:
@@ -168,25 +154,15 @@ def _runtime(device: DeviceResult) -> str:
 
 def _mean_row(result: Result) -> tuple[str, ...]:
     whole = summary(result)
-    alone, federated = _means(result, whole)
-    common = _percent(_global_mean(whole))
-    samples, sent, received = (
-        statistics.fmean(values) if values else 0.0
-        for values in (
-            [device.samples for device in result.devices],
-            [device.bytes_up for device in result.devices],
-            [device.bytes_down for device in result.devices],
-        )
-    )
-    steps = [
-        f"{statistics.fmean(values) if values else 0.0:.0f}"
-        for values in (
-            [device.standalone_steps for device in result.devices],
-            [device.steps for device in result.devices],
-        )
-    ]
-    figures = (f"{samples:.0f}", *steps, _percent(alone), _percent(federated), _gain(alone, federated), common)
-    return ("mean", "", "", "", "", *figures, human_bytes(sent), human_bytes(received))
+    own = {"id": "mean", **_compared(*_means(result, whole)), "global_accuracy": _percent(_global_mean(whole))}
+    found = []
+    for figure, column in shown_figures():
+        if figure.name in own or not column.right:
+            found.append(own.get(figure.name, ""))
+        else:
+            values = [value for value in map(figure.of, result.devices) if value is not None]
+            found.append(column.say(statistics.fmean(values) if values else 0.0))
+    return tuple(found)
 
 
 def _classes(device: DeviceResult, names: Sequence[str]) -> str:

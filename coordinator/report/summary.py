@@ -7,13 +7,12 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from coordinator.record import figures
 from coordinator.record.metrics import PREFIXES, TARGETS, Point, to_target
-from coordinator.record.result import METERED, VERDICTS, DeviceResult, Result, RoundResult, spread
+from coordinator.record.result import VERDICTS, DeviceResult, Result, RoundResult, spread
 from edge_sdk.methods.requests import MeasuredModel
 
 SUMMARY_VERSION = 1
-COSTS = ("waited_s", *METERED.values(), "steps", "standalone_steps")
-"""Figures of a device that are left out where they are 0, because nobody metered them."""
 
 
 def summary(result: Result) -> dict[str, Any]:
@@ -58,7 +57,7 @@ def summary(result: Result) -> dict[str, Any]:
         "refused_devices": [dict(refusal) for refusal in result.refused_devices],
         "warnings": list(result.warnings),
         **({"privacy": dict(result.privacy)} if result.privacy else {}),
-        "per_device": [_device(device) for device in result.devices],
+        "per_device": [figures.entries(device) for device in result.devices],
         **({"class_names": list(result.class_names)} if result.class_names else {}),
         "data": dict(result.data),
         **({"card": dict(result.card)} if result.card else {}),
@@ -151,34 +150,3 @@ def _exchange(history: Sequence[RoundResult]) -> dict[str, int]:
     """Exchanges of knowledge: over the run, and in a round (constant by the method's contract)."""
     counts = [entry.exchanges for entry in history]
     return {"total": sum(counts), "per_round": max(counts, default=0)}
-
-
-def _device(device: DeviceResult) -> dict[str, Any]:
-    counts = {"classes": len(device.classes), "class_counts": list(device.class_counts)} if device.class_counts else {}
-    measured = _known((("accuracy", device.accuracy), ("standalone_accuracy", device.standalone_accuracy)))
-    return {
-        "id": device.id,
-        "number": device.number,
-        "board": device.board,
-        "link": device.link,
-        "model": device.model,
-        "runtime": device.runtime,
-        "note": device.note,
-        "learns": device.learns,
-        "joined": device.joined,
-        "samples": device.samples,
-        **({"test_samples": device.test_samples} if device.test_samples else {}),
-        **counts,
-        **measured,
-        "metrics": _known(device.metrics.items()),
-        "bytes_up": device.bytes_up,
-        "bytes_down": device.bytes_down,
-        "rounds_done": device.rounds_done,
-        **{name: value for name in COSTS if (value := getattr(device, name))},
-        **({"joules_source": device.joules_source} if device.joules_source else {}),
-        "withheld": device.withheld,
-        **({"joining": _known(device.joining.items())} if device.joining else {}),
-        **({"not_served": device.not_served} if device.not_served else {}),
-        **({"declined": dict(device.declined)} if device.declined else {}),
-        **({"silent": device.silent} if device.silent else {}),
-    }

@@ -85,8 +85,3 @@ def as_text(value: object) -> object:
             return value
         return f"'{value}"
     return value
-
-
-def by_reason(counts: Mapping[str, int]) -> str:
-    """Counts by the word of a reason, such as `charging 1; temperature 3`."""
-    return "; ".join(f"{reason} {count}" for reason, count in sorted(counts.items()))

@@ -13,6 +13,7 @@ from functools import cache
 from typing import Any
 
 from coordinator.record import remarks
+from coordinator.record.figures import FIELDS
 from coordinator.record.metrics import CURVES
 from coordinator.record.result import VERDICTS, DeviceResult, Result, RoundResult
 from coordinator.rounds import RoundPhase
@@ -56,14 +57,13 @@ def device_result(server: Server, name: str) -> DeviceResult:
         bytes_down=record.bytes_down[name],
         rounds_done=record.rounds_done[name],
         waited_s=float(record.waiting.total_s[name]),
-        withheld=record.withheld[name],
         joining=record.joining.get(name, {}),
-        not_served=record.not_served[name],
         declined=dict(sorted(record.declined.get(name, {}).items())),
-        silent=record.silent[name],
-        busy_s=float(record.busy_s[name]),
-        energy_j=float(record.energy_j[name]),
+        silent=record.sums["silent"][name],
+        busy_s=float(record.sums["busy_s"][name]),
+        energy_j=float(record.sums["energy_j"][name]),
         joules_source=record.joules_source.get(name, ""),
+        sums={of: count for of, found in record.sums.items() if of not in FIELDS and (count := found[name])},
     )
 
 

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from coordinator.record.observer import RunObserver
 from coordinator.record.result import RoundResult
+from coordinator.record.round_figures import written
 from coordinator.record.run_record import RunRecord
 
 
@@ -28,17 +29,7 @@ def round_figures(result: RoundResult, record: RunRecord) -> dict[str, float]:
         values = [*curves.get(max(curves, default=0), {}).values()]
         if values:
             found |= {f"{name}/mean": statistics.fmean(values), f"{name}/min": min(values), f"{name}/max": max(values)}
-    found |= {
-        "bytes/up": result.bytes_up,
-        "bytes/down": result.bytes_down,
-        "devices/contributors": result.contributors,
-        "devices/silent": result.silent,
-        "devices/declined": sum(result.declined.values()),
-        "time/round_s": result.virtual_s or result.wall_s,
-        "time/waited_s": result.waited_s,
-    }
-    metered = {"work/flops": result.device_flops, "work/computing_s": result.device_s, "work/joules": result.device_j}
-    return found | {name: value for name, value in metered.items() if value}
+    return found | written(result)
 
 
 class WriterObserver(RunObserver):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from coordinator.address import ListenAddress, bind, parse_address
+from coordinator.record.round_figures import counters
 from edge_sdk.errors import MissingExtra
 from edge_sdk.protocol.entry_guard import EntryGuard
 
@@ -45,8 +46,9 @@ class PrometheusWriter:
     def write(self, round_: int, figures: Mapping[str, float]) -> None:
         """Set the gauges and raise the counters."""
         self._of("round", counts=False).set(round_)
+        known = counters()
         for name, value in figures.items():
-            counts = name.startswith(("bytes/", "devices/silent", "devices/declined", "work/"))
+            counts = name in known
             metric = self._of(name.replace("/", "_"), counts=counts)
             if counts:
                 metric.inc(value)

@@ -191,8 +191,8 @@ class LabDesk:
             name = fleet.devices[number].kit.id
             figures = hello.figures if hello.run == asked.run else {}
             spent[name] = DeviceCost(
-                busy_s=float(record.busy_s[name]),
-                energy_j=float(record.energy_j[name]),
+                busy_s=float(record.sums["busy_s"][name]),
+                energy_j=float(record.sums["energy_j"][name]),
                 flops=int(figures.get("flops", 0)),
                 steps=int(figures.get("steps", 0)),
             )

@@ -88,7 +88,7 @@ def test_the_round_goes_on_without_a_hot_device_which_takes_part_later(serve) ->
     until(lambda: not any(agent.running for agent in agents))
     assert server.rounds.phase is RoundPhase.DONE
     assert server.record.declined["hot"]["temperature"] >= 2
-    assert server.record.silent.total() == 0
+    assert server.record.sums["silent"].total() == 0
     rounds = server.record.rounds
     assert sum(entry.declined.get("temperature", 0) for entry in rounds) == server.record.declined["hot"].total()
     result = run_result(server, tuple(device_result(server, name) for name in ("cool", "hot")), "hub", {})

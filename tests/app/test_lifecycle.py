@@ -193,7 +193,7 @@ def test_a_model_that_answers_for_fewer_classes_is_withheld(serve) -> None:
     agent.start()
     other.start()
     wait_for(lambda: not (agent.running or other.running))
-    assert server.record.withheld["left"] > 0
+    assert server.record.sums["withheld"]["left"] > 0
     assert agent.predict(np.zeros((1, 8))).shape == (1, CLASSES)
 
 
@@ -217,7 +217,7 @@ def test_training_that_keeps_failing_is_tried_less_and_less_often(serve) -> None
     other.start()
     wait_for(lambda: not (agent.running or other.running))
     assert model.fits == 2
-    assert server.record.withheld["left"] > 2
+    assert server.record.sums["withheld"]["left"] > 2
     assert len([line for line in notes.lines if "withheld" in line]) == 2  # one for each reason, not for each round
     assert server.rounds.phase is RoundPhase.DONE
 

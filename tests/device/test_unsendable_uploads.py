@@ -38,5 +38,5 @@ def test_it_withholds_the_round_and_takes_part_in_the_next_one(
     run.finished()
     record = run.server.record
     assert run.result.completed
-    assert dict(record.withheld) == {"device-01": 1}
+    assert dict(record.sums["withheld"]) == {"device-01": 1}
     assert told in record.why_withheld["device-01"]

@@ -8,7 +8,7 @@ import os
 import pytest
 import synthetic
 
-from coordinator.report import run_files
+from coordinator.record.round_figures import csv_columns
 from coordinator.report.run_files import read_run, write_run
 from coordinator.report.summary import summary
 from edge_sdk import cli
@@ -208,7 +208,7 @@ BROKEN = {
     "a word for a number": lambda folder: (folder / "accuracy.csv").write_text(
         "round,device,accuracy,standalone_accuracy\none,a,0.5,\n"
     ),
-    "half a row": lambda folder: (folder / "rounds.csv").write_text(",".join(run_files.ROUND_COLUMNS) + "\n1,0.5\n"),
+    "half a row": lambda folder: (folder / "rounds.csv").write_text(",".join(csv_columns()) + "\n1,0.5\n"),
 }
 
 

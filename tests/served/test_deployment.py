@@ -122,7 +122,7 @@ def test_a_bad_aggregate_is_not_served_and_the_third_pauses(method: str, given: 
     assert server.rounds.phase is RoundPhase.DONE
     assert not reports[8].not_served
     assert accuracy(agent) > 0.7
-    assert server.record.not_served["left"] == 3 + sum(bool(report.not_served) for report in reports[7:])
+    assert server.record.sums["not_served"]["left"] == 3 + sum(bool(report.not_served) for report in reports[7:])
 
 
 def test_without_the_guard_a_bad_aggregate_is_served() -> None:

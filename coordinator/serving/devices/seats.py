@@ -40,7 +40,7 @@ class Seats:
         """Whether a device has no seat yet: it is on no roster, and no upload of it has come."""
         if self._registry.place_on_roster(device) is not None or device in self._state().folded:
             return False
-        answered = self._record.contributed[device] or self._record.withheld[device]
+        answered = self._record.contributed[device] or self._record.sums["withheld"][device]
         return not answered and all(each.device != device for each in self._unwritten())
 
     def refusal(self, device: str) -> RefusalReason | None:

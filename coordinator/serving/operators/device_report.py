@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from coordinator.record.figures import live
 from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPhase, RoundState
@@ -144,9 +145,7 @@ class DeviceReport:
         found = {
             "accuracy": record.last_accuracy(device),
             "temperature_c": record.temperature_c.get(device),
-            "busy_s": float(record.busy_s[device]) or None,
-            "energy_j": float(record.energy_j[device]) or None,
-            "not_served": float(record.not_served[device]) or None,
+            **{name: float(record.sums[name][device]) or None for name in live()},
         }
         return {name: value for name, value in found.items() if value is not None}
 

@@ -1,0 +1,59 @@
+"""Writes docs/reference/figures.md from the figures that records, files and tables are made from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coordinator.record import figures
+from coordinator.record.figures import Figure
+from coordinator.record.round_figures import RoundFigure, figures_of_rounds
+
+PAGE = Path(__file__).parent / "reference" / "figures.md"
+HEAD = """\
+# Figures of devices and rounds
+
+What `per_device` in `summary.json` and the columns of `devices.csv` and `rounds.csv` mean, and the headings under which
+tables show them. `docs/gen_figures.py` writes this page from `coordinator/record/figures.py` and `round_figures.py`
+beside it, from which the files, tables and writers are made, too: a new figure is declared there, and nowhere else.
+[Reports](reports.md) has the figures of a whole run.
+
+## Of a device
+
+A figure that is not known is absent from `summary.json`, and its cell is empty; one marked `*` is absent where it is 0
+or empty, too.
+
+| figure | unit | measured by | file | heading | |
+|---|---|---|---|---|---|
+"""
+ROUNDS = """
+## Of a round
+
+Accuracies are over the devices that learn and were measured after it. The tools of `--log` and Prometheus have the
+figures with a name there; Prometheus writes `/` as `_`, and adds `_total` to those that it adds up, marked `+`.
+
+| figure | unit | name for writers | heading | |
+|---|---|---|---|---|
+"""
+FILES = {"both": "both", "summary": "`summary.json`", "csv": "`devices.csv`", "neither": ""}
+
+
+def page() -> str:
+    """The whole page."""
+    return HEAD + "".join(map(_row, figures.DEVICE_FIGURES)) + ROUNDS + "".join(map(_round_row, figures_of_rounds()))
+
+
+def _row(figure: Figure) -> str:
+    column = figure.column
+    heading = "" if column is None else column.heading + (" (HTML report)" if column.where == "report" else "")
+    name = f"`{figure.name}`" + (" *" if figure.sparse else "")
+    return f"| {name} | {figure.unit} | {figure.by} | {FILES[figure.files]} | {heading} | {figure.meaning} |\n"
+
+
+def _round_row(figure: RoundFigure) -> str:
+    heading = "" if figure.column is None else figure.column.heading
+    writer = f"`{figure.writer}`" + (" +" if figure.counter else "") if figure.writer else ""
+    return f"| `{figure.name}` | {figure.unit} | {writer} | {heading} | {figure.meaning} |\n"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

@@ -1,0 +1,93 @@
+"""A figure of a device is declared once, and shows wherever figures show."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import runpy
+from pathlib import Path
+
+import pytest
+import synthetic
+
+from coordinator.document.values import run_section
+from coordinator.record import figures
+from coordinator.record.figures import Figure, FigureColumn
+from coordinator.record.metrics import CURVES
+from coordinator.record.result import DeviceResult, RoundResult
+from coordinator.record.round_figures import ROUND_FIGURES, counters
+from coordinator.record.run_record import RunRecord
+from coordinator.report.run_files import read_run, write_run
+from coordinator.report.run_table import run_table
+from coordinator.report.tables import plain_text
+from coordinator.writers.figures import round_figures
+
+DOCS = Path(__file__).parents[2] / "docs"
+SPINS = Figure(
+    "spins",
+    "How often its fan turned.",
+    "device",
+    "cost",
+    unit="turns",
+    summed=True,
+    by_round=True,
+    live=True,
+    sparse=True,
+    column=FigureColumn("fan", say="{:.0f} turns".format),
+)
+
+
+def test_a_figure_that_is_declared_once_shows_everywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(figures, "DEVICE_FIGURES", (*figures.DEVICE_FIGURES, SPINS))
+    record = RunRecord()
+    record.add("spins", "device-0", 3)  # where it is measured
+    record.add("spins", "device-0", 4)
+    record.round_done(contributors=2, exchanges=1, now_s=1.0)
+    history = {int(number): noted for number, noted in json.loads(json.dumps(record.new_history())).items()}
+    again = RunRecord.from_json(json.loads(json.dumps(record.to_json())), history)
+    again.add("spins", "device-1", 5)
+    again.round_done(contributors=2, exchanges=1, now_s=2.0)
+    assert again.sums["spins"] == {"device-0": 7, "device-1": 5}
+    assert [entry.sums for entry in again.rounds] == [{"spins": 7}, {"spins": 5}]
+
+    whole = synthetic.result(count=2, rounds=1)
+    first = dataclasses.replace(whole.devices[0], sums={"spins": again.sums["spins"]["device-0"]})
+    entry = dataclasses.replace(whole.history[0], sums=again.rounds[0].sums)
+    whole = dataclasses.replace(whole, devices=(first, whole.devices[1]), history=(entry,))
+    write_run(whole, "", tmp_path)
+    devices = json.loads((tmp_path / "summary.json").read_text())["per_device"]
+    assert [device.get("spins") for device in devices] == [7, None]
+    heads, *rows = (line.split(",") for line in (tmp_path / "devices.csv").read_text().splitlines())
+    assert [row[heads.index("spins")] for row in rows] == ["7", "0"]
+    assert (tmp_path / "rounds.csv").read_text().splitlines()[0].endswith(",spins")
+    found = read_run(tmp_path)
+    assert (found.devices[0].sums, found.history[0].sums) == ({"spins": 7}, {"spins": 7})
+    assert round_figures(found.history[0], record)["devices/spins"] == 7
+    assert "devices/spins" in counters()
+
+    table = plain_text(run_table(whole)).splitlines()
+    assert table[0].endswith("fan")
+    assert [line.rsplit("  ", 1)[-1] for line in (*table[2:4], table[5])] == ["7 turns", "0 turns", "4 turns"]
+    shown = run_section(whole, "run", "", "a").tables[0]
+    assert [row[shown.columns.index(("fan", True))].text for row in shown.rows] == ["7 turns", "0 turns"]
+    page = runpy.run_path(str(DOCS / "gen_figures.py"))["page"]()
+    assert "| `spins` * | turns | device | both | fan | How often its fan turned. |" in page
+    assert "| `spins` | turns | `devices/spins` + |  | How often its fan turned. |" in page
+
+
+def test_every_field_is_a_figure() -> None:
+    of_devices, of_rounds = ([each.name for each in table] for table in (figures.DEVICE_FIGURES, ROUND_FIGURES))
+    assert len(set(of_devices)) == len(of_devices)
+    assert len(set(of_rounds)) == len(of_rounds)
+    assert {field.name for field in dataclasses.fields(DeviceResult)} - {"sums"} <= set(of_devices)
+    elsewhere = {"sums", "instruments", *CURVES}  # instruments.csv and accuracy.csv have them
+    assert {field.name for field in dataclasses.fields(RoundResult)} - elsewhere <= set(of_rounds)
+
+
+def test_a_summed_figure_of_a_restart_starts_where_it_was() -> None:
+    older = {name: value for name, value in RunRecord().to_json().items() if name not in figures.summed()}
+    record = RunRecord.from_json({**older, "withheld": {"a": 2}}, {})  # a ledger from before there were more
+    record.diverged("a", "the loss was nan")
+    record.diverged("b", "the loss was nan")
+    assert record.sums["withheld"] == {"a": 3, "b": 1}
+    assert not record.sums["silent"]
