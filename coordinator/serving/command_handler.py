@@ -1,6 +1,6 @@
-"""Carries out the commands of the rounds: invites devices, adds uploads up, reduces, answers, and records rounds.
+"""Carries out the commands of the rounds: invites devices, adds up uploads, reduces, sends receipts, records rounds.
 
-A command that the disk refuses can be carried out again: each command writes to the disk first, and counts after that.
+A command that the disk refuses can be repeated, because it writes to the disk before it changes any state.
 """
 
 from __future__ import annotations
@@ -48,12 +48,12 @@ from edge_sdk.transport.base import Incoming
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrived:
-    """An upload and its frame: the object that the rounds pass on from Received to Fold."""
+    """An upload and its frame: the object that the rounds pass from Received to Fold."""
 
     upload: Upload
     incoming: Incoming
     frame: bytes
-    """In the form in which it is kept: not encrypted."""
+    """As the ledger keeps it: not encrypted."""
 
 
 class CommandHandler:
@@ -75,7 +75,7 @@ class CommandHandler:
         work: Callable[[], FleetWork],
         state: Callable[[], RoundState],
     ) -> None:
-        """observer, work, state: return the observer, what the fleet has computed, and the state of the rounds."""
+        """observer, work, state: return the observer, the fleet's computing work, and the state of the rounds."""
         self._spec, self._ledger, self._registry = spec, ledger, registry
         self._reduction, self._aggregation, self._chain = reduction, aggregation, chain
         self._sender, self._warnings, self._orders, self._observer = sender, warnings, orders, observer
@@ -111,7 +111,7 @@ class CommandHandler:
         word = "stale" if verdict == "late" else verdict
         self._record.updates[word] += 1
         if verdict == "withheld":
-            if self._withholding.get(device) != reason:  # said once, however many rounds it lasts
+            if self._withholding.get(device) != reason:  # log once, however many rounds it lasts
                 self._observer().noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
             self._withholding[device] = reason
             self._record.diverged(device, reason)
@@ -126,7 +126,7 @@ class CommandHandler:
         self._sender.receipt(device, place, verdict, reason)
 
     def _tell_of_rounds_lost(self, device: str, place: ExchangeId) -> None:
-        """Say once that a device is ahead: it then answers nothing, and the run ends for want of uploads."""
+        """Log once that a device is ahead: it answers no Assign, and the run fails without uploads."""
         own = self._state().place
         if place.round > own.round and not self._told_of_rounds_lost:
             self._told_of_rounds_lost = True
@@ -142,7 +142,7 @@ class CommandHandler:
             fault = admission.nobody_learns(members, self._reduction.method)
             if not self._registry.open_to_all:
                 return Broken(fault)
-            if not self._told_of_teachers:  # one that learns may still join
+            if not self._told_of_teachers:  # a device that learns may still join
                 self._told_of_teachers = True
                 self._observer().noted(fault)
         self._record.begun(now_s)
@@ -180,7 +180,7 @@ class CommandHandler:
 
     def _reduce(self, reduce: Reduce, now_s: float) -> Finished | Broken:
         state = self._state()
-        self._record.waiting.closed(state.missing, now_s)  # only once: a disk wait counts for no device
+        self._record.waiting.closed(state.missing, now_s)  # not again after a wait for the disk
         try:
             self._ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
             noted = self._aggregation.close(reduce.place, reduce.contributors)
@@ -214,13 +214,13 @@ class CommandHandler:
         try:
             self._ledger.checkpoint(at.round, storage.serialise(self._reduction.state), record.to_json())
         except StoreError:
-            record.count_cap = None  # the invitation is carried out again
+            record.count_cap = None  # the invitation will be repeated
             raise
 
     def _round_done(self, done: RoundDone, now_s: float) -> None:
         state, record = self._state(), self._record
         slots = self._reduction.slots_after(done.round)
-        if len(record.rounds) == done.round:  # otherwise the disk refused the checkpoint, and this is another try
+        if len(record.rounds) == done.round:  # else a retry, after the disk refused the checkpoint
             for warning in self._warnings.round_ended(record, self._reduction.state):
                 self._observer().noted(warning)
             record.round_done(self._aggregation.contributors, state.policy.exchanges, now_s, self._work())
@@ -244,7 +244,7 @@ class CommandHandler:
         self._sender.announce("failed" if end.reason else "finished", end.reason)
 
 
-# -- Checks of what the method gives the coordinator to send: devices would refuse it, each in its own log ------------
+# -- Checks of the knowledge that the method sends: without them each device would refuse it, in its own log ----------
 
 
 class AssignChecks:
@@ -255,14 +255,14 @@ class AssignChecks:
         self._sizes = expectation(spec)
 
     def check_common(self, at: ExchangeId, hello: Hello, common: Mapping[str, Payload]) -> None:
-        """Raise LocalProtocolError, which names the method, for knowledge that is not of the exchange at `at`.
+        """Raise LocalProtocolError, which names the method, for knowledge that does not fit the exchange at `at`.
 
-        common: of all devices, before the federation's transforms.  hello: that of one of them.
+        common: for all devices, before the federation's transforms.  hello: of one of them.
         """
         self._check(common, down_slots(self._exchange(at))[0], hello)
 
     def check_personal(self, at: ExchangeId, hello: Hello, personal: Mapping[str, Payload]) -> None:
-        """Raise LocalProtocolError for knowledge for the device of this Hello, as `check_common` does."""
+        """Check the knowledge for the device of this Hello, as `check_common` does."""
         slots = down_slots(self._exchange(at))[1]
         if slots or personal:
             self._check(personal, slots, hello)

@@ -1,4 +1,4 @@
-"""Devices that join and leave: answers their messages other than uploads, and turns them into events of the rounds."""
+"""Devices that join and leave: answers all their messages except uploads, and turns them into events of the rounds."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from edge_sdk.terminal import LineBudget
 from edge_sdk.version import __version__
 
 NOBODYS = b"\0"
-"""An instance that no device has: where a Hello names none, its Refusal is for no device that has one."""
+"""An id that no instance has: the Refusal of a Hello without instance must not stop a device that has one."""
 
 
 class MembershipHandler:
@@ -50,10 +50,10 @@ class MembershipHandler:
         forgot: Callable[[str], None],
         signed: bool = False,
     ) -> None:
-        """draining: returns the devices that finish their last round.  welcomed: is called after each Welcome.
+        """draining: returns the devices in their last round.  welcomed: is called after each Welcome.
 
-        expected: how many devices this run was made for.  forgot: is called for each device that gave up its place.
-        signed: whether frames are signed, so that stamps are true.
+        expected: the planned number of devices.  forgot: is called for each device that gave up its place.
+        signed: whether frames are signed, so that stamps can be trusted.
         """
         self._signed = signed
         self._seats, self._forgot, self._strangers = seats, forgot, LineBudget()
@@ -66,9 +66,9 @@ class MembershipHandler:
     def take(
         self, envelope: Envelope, frame: bytes, came_bytes: int, now_s: float, observer: RunObserver
     ) -> rounds.RoundEvent | None:
-        """Handle a decoded message that is no upload; returns the event for the rounds, or None if there is none.
+        """Handle a decoded message other than an upload; returns the event for the rounds, or None.
 
-        frame: in the form in which it is kept.  came_bytes: its size as it came.
+        frame: as the ledger keeps it.  came_bytes: its size as it came.
 
         Raises RemoteProtocolError for a message that the coordinator does not accept, StoreError if the disk fails.
         """
@@ -92,7 +92,7 @@ class MembershipHandler:
     def _greet(
         self, hello: Hello, stamp: Stamp, frame: bytes, now_s: float, observer: RunObserver, *, came_bytes: int
     ) -> rounds.RoundEvent | None:
-        """Answer a Hello.  Of a stranger that may not join, only the refusal is kept."""
+        """Answer a Hello.  Only the refusal is kept of a stranger that may not join."""
         device, refusal = hello.device, self._refusal(hello)
         if not self._registry.known(device):
             refusal = refusal or self._seats.refusal(device)
@@ -102,14 +102,14 @@ class MembershipHandler:
             displaced = self._seats.to_displace() if takes_seat else ""
             if displaced is None:
                 self._say(f"{device} waits: too many devices are on probation", now_s, observer)
-                return None  # it will say Hello again
+                return None  # it will send Hello again
             if displaced:
                 self._displace(displaced)
             self._registry.greeted(device, stamp)
             self._registry.identities.contested_by(hello, stamp)
             return self._admit(hello, frame, now_s, observer, came_bytes=came_bytes, instead_of=displaced)
         if refusal is not None and not self._signed and device in self._registry.hellos and not self._barred(device):
-            # perhaps somebody else says it: the device that takes part is fit, and asks again if it is meant
+            # possibly forged: the device takes part, so it is fit; a genuine one sends Hello again
             instance = NOBODYS if self._registry.hellos[device].instance else None
             self._sender.refuse(device, refusal, hello.instance or instance)
             self._say(f"{refusal.message}; another Hello of it was not refused, and it takes part", now_s, observer)
@@ -128,18 +128,18 @@ class MembershipHandler:
             return refusal or version_refusal(hello) or self._registry.refusal(hello)
 
     def _barred(self, device: str) -> bool:
-        """Whether an operator has taken a device out, and it has finished its round."""
+        """Whether an operator has taken a device out and it has finished its round."""
         return device in self._orders.drained and device not in self._draining()
 
     def _displace(self, device: str) -> None:
-        """Forget a device on probation, whose place another one takes.  Raises StoreError."""
+        """Forget a device on probation; another one takes its place.  Raises StoreError."""
         self._ledger.forget(device)
         self._registry.forget(device)
         self._record.displaced(device)
         self._forgot(device)
 
     def _say(self, line: str, now_s: float, observer: RunObserver) -> None:
-        """Note a line about strangers, if there were not too many of them."""
+        """Log a line about strangers, within a limited number of lines."""
         told = self._strangers.line(line, now_s)
         if told is not None:
             observer.noted(told)
@@ -147,7 +147,7 @@ class MembershipHandler:
     def _admit(
         self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver, *, came_bytes: int, instead_of: str = ""
     ) -> rounds.RoundEvent | None:
-        """Welcome a device.  instead_of: a device that gave up its place; empty: none."""
+        """Welcome a device.  instead_of: a device that gave up its place, or empty."""
         device = hello.device
         if device in self._orders.forgotten:
             self._orders.let_in(device)
@@ -166,20 +166,19 @@ class MembershipHandler:
         )
         self._welcomed()
         if unbound:
-            return None  # it takes part once its Hello names the run, which the Welcome tells
+            return None  # it takes part once its Hello names the run, which it learns from the Welcome
         if fetching:
             return None  # it takes part once its Hello names the set
         if waits(hello):
-            return rounds.Lost(device)  # likewise; if it took part before, nobody waits for it
+            return rounds.Lost(device)  # likewise; if it took part before, the round must not wait for it
         self._take_in(hello, now_s, observer)
         return rounds.Joined(device, now_s, instead_of)
 
     def _check_newest(self, hello: Hello, stamp: Stamp) -> None:
         """Raise RemoteProtocolError for a signed Hello that is not newer than the device's last one.
 
-        A device whose keys came back from a backup, or are a copy, counts a start that another process has counted, and
-        learns that it must enrol again: the Refusal names the instance of this Hello, so that one that was replayed
-        stops nobody.
+        A device restored from a backup, or a copy, reuses a start that another process has counted, and learns that it
+        must enrol again.  The Refusal names the instance of this Hello, so that a replayed Hello stops no other device.
         """
         device, last = hello.device, self._registry.last_hello(hello.device)
         repeats = counts_again(stamp, last) and self._registry.identities.is_other(hello)
@@ -190,20 +189,20 @@ class MembershipHandler:
         raise RemoteProtocolError("replayed", f"a Hello of {device} that is not its newest")
 
     def revoke(self, device: str, now_s: float, observer: RunObserver) -> rounds.RoundEvent:
-        """Take a device out at once, and tell it; returns the event for the rounds."""
+        """Take a device out at once and notify it; returns the event for the rounds."""
         hello = self._registry.hellos.get(device)
         self._sender.refuse(device, admission.revoked(device), hello.instance if hello else None)
         observer.noted(f"{device} was revoked: nothing of it counts from now on")
         return rounds.Left(device, now_s)
 
     def _is_intruder(self, hello: Hello, stamp: Stamp, observer: RunObserver) -> bool:
-        """Whether another device has this id and came before; then this one is refused, and that one stays."""
+        """Whether another device with this id came first; if so, this one is refused."""
         device, identities = hello.device, self._registry.identities
         if identities.contested_by(hello, stamp):
             if device not in self._record.contested:
                 observer.noted(remarks.contested(device))
             self._record.contested[device] += 1
-            # the one that stays is connected now; a broker that knows one of them at a time gives it no later refusal
+            # the first one is connected now; it never sees this refusal if the broker keeps one connection per id
             self._sender.refuse(device, admission.identity_taken(device), identities.intruders(device)[-1])
         if not identities.intrudes(hello):
             return False
@@ -211,13 +210,13 @@ class MembershipHandler:
         return True
 
     def refuse_plain(self, hello: Hello, now_s: float, observer: RunObserver) -> rounds.DeviceRefused | None:
-        """Refuse a device that sends plain frames, in a lab that encrypts."""
+        """Refuse a device that sends plain frames in a lab that encrypts."""
         return self._turn_away(hello.device, admission.unencrypted(hello.device), now_s, observer, hello.instance)
 
     def unreadable(self, device: str, reason: str, now_s: float, observer: RunObserver) -> None:
-        """Refuse a device whose Hello has a frame version that is not ours; it learns from the answer which one is.
+        """Refuse a device whose Hello has another frame version; the answer shows it ours.
 
-        reason: what the codec said, which calls the coordinator this side.
+        reason: of the codec, which calls the coordinator "this side".
         """
         fault, _, side = reason.partition(": upgrade ")
         older = "coordinator" if side == "this side" else "device"
@@ -236,7 +235,7 @@ class MembershipHandler:
         told = line if self._registry.known(device) else self._strangers.line(line, now_s)
         if not known and told is not None:
             observer.turned_away(device, told)
-        # without a roster another device, or this one once corrected, may still join in its place
+        # without a roster, another device, or this one once it is fixed, may still join
         return rounds.DeviceRefused(device) if self._registry.place_on_roster(device) is not None else None
 
     def _take_in(self, hello: Hello, now_s: float, observer: RunObserver) -> None:
@@ -270,7 +269,7 @@ class MembershipHandler:
     def _consent(
         self, status: DeviceStatus, stamp: Stamp, now_s: float, observer: RunObserver
     ) -> rounds.Declined | rounds.Willing | None:
-        """Note whether a device computes what it is assigned; None: nothing changes, or the status is out of date."""
+        """Note whether a device computes its assignments; returns None if that is unchanged or the status is old."""
         device, reasons = status.device, self._record.declining
         changes = bool(status.declines) or device in reasons
         if not changes or device not in self._registry.numbers or not self._registry.newest_status(device, stamp):
@@ -297,15 +296,15 @@ class MembershipHandler:
         return rounds.Left(bye.device, now_s)
 
 
-# -- Which versions of edge-sdk work together: one major version, and one minor version apart at most for sure --------
+# -- Which versions of edge-sdk work together: the same major version; tested for at most one minor version apart ------
 # Within a major version all changes of the protocol are additions (docs/reference/protocol.md, "Evolution"), so that a
-# device that is further behind takes part, too; but nobody tests that.
+# device that is further behind may take part, too, but that is untested.
 
 _VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})(\..*)?")
 
 
 def version_refusal(hello: Hello, ours: str = __version__) -> RefusalReason | None:
-    """The refusal of a device with another major version; None: it has the same, or does not say which it has."""
+    """The refusal of a device with another major version, or None if it has the same or does not name it."""
     found, own = _parsed(hello.sdk), _parsed(ours)
     if found is None or own is None or found[0] == own[0]:
         return None
@@ -318,7 +317,7 @@ def version_refusal(hello: Hello, ours: str = __version__) -> RefusalReason | No
 
 
 def version_remark(hello: Hello, ours: str = __version__) -> str:
-    """A line about a device that is more than one minor version apart; empty: it is not."""
+    """A line about a device that is more than one minor version apart, or empty."""
     found, own = _parsed(hello.sdk), _parsed(ours)
     if found is None or own is None or abs(found[1] - own[1]) <= 1:
         return ""
@@ -330,6 +329,6 @@ def version_remark(hello: Hello, ours: str = __version__) -> str:
 
 
 def _parsed(version: str) -> tuple[int, int] | None:
-    """Major and minor version; None for a text of another form, as other implementations may send."""
+    """Major and minor version, or None for a text of another form, which other implementations may send."""
     found = _VERSION.fullmatch(version)
     return (int(found[1]), int(found[2])) if found else None

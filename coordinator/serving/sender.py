@@ -46,7 +46,7 @@ _COUNTED_AS = {
     PublicBlock: "public set",
     LogRequest: "other",
 }
-"""What frames are counted as, of `run_record.KINDS`."""
+"""The kinds under which frames are counted (`run_record.KINDS`)."""
 
 
 class Sender:
@@ -64,28 +64,28 @@ class Sender:
         signer: FrameSigner | None = None,
         sealing: Callable[[str], Sealing | None] | None = None,
     ) -> None:
-        """run: the id that messages carry; None: none.  epoch: returns the epoch of this start.
+        """run: the id that messages carry, if any.  epoch: returns the epoch of this start.
 
-        sent: is called with each frame's device and size in bytes.
-        asks: is called when a device is asked for something for the first time, with the most frames of its answer.
-        signer: stamps and signs each frame; None: frames are not signed.
-        sealing: returns what encrypts frames to a device; None: nothing is encrypted.
+        sent: is called with each frame's device, size in bytes and kind.
+        asks: is called at each new request to a device, with the maximum number of frames of the answer.
+        signer: stamps and signs each frame, or None if frames are not signed.
+        sealing: returns the encryption to a device; None if the lab does not encrypt.
         """
         self._sealing = sealing
         self._signer = signer
         self._spec, self._transport, self._epoch, self._sent = spec, transport, epoch, sent
         self._run, self._asks = run, asks
         self._asked: dict[str, ExchangeId] = {}
-        """The last exchange that each device was asked for."""
+        """The last exchange to which each device was invited."""
         self._sequence = 0
         self._long: dict[str, tuple[ExchangeId, Sealing | None, Frame]] = {}
-        """Assigns that travel in chunks, by device: sent again with the same bytes, a transfer continues.  What they
-        have in common is in memory once."""
+        """Assigns that travel in chunks, by device: resending the same bytes lets a transfer continue.  Devices share
+        the common part in memory."""
         self._circulars: dict[type, tuple[object, codec.Circular]] = {}
-        """For each kind of message, the last one that went to many devices, with what tells it from others."""
+        """For each kind of message, the last one that went to many devices, with its key."""
 
     def connect(self) -> None:
-        """Open the link; its last will tells devices that the coordinator is lost."""
+        """Open the link; its last will announces to devices that the coordinator is lost."""
         federation = self._spec.federation
         will = Will(topics.coordinator_status(federation), self._frame(self._status("lost")))
         self._transport.connect(topics.coordinator_subscriptions(federation), will)
@@ -96,7 +96,7 @@ class Sender:
         self._transport.send(topics.coordinator_status(self._spec.federation), frame, retain=True)
 
     def ask_for_hello(self, device: str) -> None:
-        """Tell a device that sends as if it took part, and is not known here, to send Hello."""
+        """Ask a device that sends as if it took part, but is unknown here, to send Hello."""
         status = CoordinatorStatus(
             federation=self._spec.federation, state="ready", epoch=self._epoch(), run=self._run, greet=True
         )
@@ -114,7 +114,7 @@ class Sender:
         self._transport.send(topic, self._frame(answer))
 
     def welcome(self, device: str, number: int, run: bytes, public_bytes: int) -> None:
-        """Welcome a device that may take part; public_bytes: size of the public set that it can fetch here, 0: none."""
+        """Welcome a device that may take part; public_bytes: size of the public set to fetch here, or 0."""
         self.send(
             device,
             Welcome(
@@ -129,7 +129,7 @@ class Sender:
         )
 
     def refuse(self, device: str, refusal: RefusalReason, instance: bytes | None = None) -> None:
-        """Refuse a device that may not take part; instance: the only one of this id that is meant."""
+        """Refuse a device that may not take part; instance: the one that is meant, if several use this id."""
         self.send(
             device,
             Refusal(
@@ -158,7 +158,7 @@ class Sender:
             )
 
         frame = self._frame_to(device, Receipt, receipt, (place, verdict, reason))
-        self._hand(device, Receipt, frame, answered=True)  # else the upload comes again
+        self._hand(device, Receipt, frame, answered=True)  # unanswered, the device would send the upload again
 
     def repeat(self, device: str, at: ExchangeId) -> bool:
         """Send the Assign of this exchange again if it travels in chunks; returns whether it was sent."""
@@ -177,9 +177,9 @@ class Sender:
         left_s: float,
         after: int | None = None,
     ) -> None:
-        """Send an Assign; common: its field of that name, packed once for all devices; left_s: until the deadline.
+        """Send an Assign; common: that field, packed once for all devices; left_s: time to the deadline.
 
-        after: how many rounds were done, in the closing exchange of a run that ends before its last round.
+        after: the number of rounds done, in the closing exchange of a run that ends early.
         """
 
         def assign() -> Assign:
@@ -207,7 +207,7 @@ class Sender:
         self._hand(device, Assign, frame, answered=first)
 
     def packed_common(self, common: Mapping[str, Payload], at: ExchangeId, anybody: str) -> PackedField:
-        """Pack the payloads that all Assigns of an exchange have in common; anybody: the id of any device."""
+        """Pack the payloads that all Assigns of an exchange share; anybody: the id of any device."""
         federation = self._spec.federation
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
         return codec.pack_field(assign, "common")
@@ -230,10 +230,10 @@ class Sender:
         same: object = None,
         packed: Mapping[str, PackedField] = MappingProxyType({}),
     ) -> Frame | None:
-        """Return the frame of a message to one device, encrypted where the lab encrypts; None: it has no key for that.
+        """Return the frame of a message to one device, encrypted if the lab encrypts, or None without a key for that.
 
-        same: equal for messages of a kind that differ in the device's id alone, and are packed once; None: it is for
-        this device.  A Refusal is plain if the device has no key, and if it says just that.
+        same: equal for messages of a kind that differ only in the device's id, and are packed once; None for a message
+        of its own.  A Refusal for lack of a key is sent unencrypted.
         """
         if self._signer is None:
             return self._circulated(device, kind, made, same, packed) if same else self._frame(made(), packed)

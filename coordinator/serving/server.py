@@ -1,4 +1,4 @@
-"""The coordinator's loop: takes in frames, and gives the rounds what follows from them.
+"""The coordinator's loop: takes in frames, and turns them into events of the rounds.
 
 `run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
 
@@ -83,17 +83,17 @@ from edge_sdk.transport.base import (
 log = logging.getLogger(__name__)
 
 SAID = frozenset({"busy", "rate"})
-"""The words of refusals that an operator is told of: a sender floods, or takes the room of others."""
+"""Refusals reported to operators: a sender floods, or takes the room of others."""
 UNBOUND_HELLOS = 4
-"""So many Hellos of one device that do not name the run are no coincidence: those that take the Welcome name it."""
+"""Hellos of one device without the run's id after which the hint at a backup is logged: the Welcome names the run."""
 POLL_S = 0.5
-"""The longest sleep of the loop, in seconds."""
+"""Maximum sleep of the loop in seconds."""
 LINK_TOLD_S = 60.0
-"""Seconds within which the same line about the broker is not noted again: the link may come and go all the time."""
+"""Minimum seconds between two equal lines about the broker: a bad link drops every few moments."""
 REFUSAL_TOLD_S = 60.0
-"""Seconds within which it is not noted again that the disk still refuses uploads."""
+"""Minimum seconds between two lines about a disk that refuses uploads."""
 GROUP = 256
-"""The most frames that share one commit."""
+"""Maximum number of frames that share one commit."""
 
 
 class Server:
@@ -116,15 +116,15 @@ class Server:
         begun_s: float | None = None,
         robust: RobustTable = PAPER,
     ) -> None:
-        """begun_s: when a resumed run opened its first exchange, in seconds of this clock; None: not known.
+        """begun_s: when a resumed run opened its first exchange, in seconds of this clock, or None if unknown.
 
-        security: the keys of the lab; None: frames are not signed, and need not be.  robust: what one device may move.
+        security: the keys of the lab, or None to leave frames unsigned.  robust: limits on one device's influence.
         """
         self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))
         self.observer: RunObserver = observer or RunObserver()
         self._public_server = public_server
-        """Serves the public set to devices that lack it; None: they must bring it."""
+        """Serves the public set to devices that lack it, or None if they must bring it."""
         self._clock = clock
         self._limits = checks.limits(spec, method)
         carried = sealed_limits(self._limits) if security and security.encrypts else self._limits
@@ -141,7 +141,7 @@ class Server:
         )
         self._security, self._hinted = security, False
         self._unbound: Counter[str] = Counter()
-        """Hellos of enrolled devices that do not name this run, as those do not that refuse its Welcome."""
+        """Number of Hellos without this run's id by enrolled device: a device that refuses the Welcome sends many."""
         self._intake = Intake(spec.federation, self._limits, self._registry.known, security)
         self.hellos: Mapping[str, Hello] = self._registry.hellos
         """The Hello of each device that takes part."""
@@ -179,7 +179,7 @@ class Server:
         self._report = self._new_report()
         self._desk = self._new_desk()
         self._refused: list[Persist] = []
-        """Uploads that the disk refused; the round waits until it takes them."""
+        """Uploads that the disk refused; the round waits until they are written."""
         self._refusal_told_s = -math.inf
         self._linked, self._link_fault = False, "it does not answer"
         self._link_told, self._link_told_s = "", -math.inf
@@ -273,9 +273,8 @@ class Server:
     def run(self, check: Callable[[], str] = lambda: "", connect_within_s: float = math.inf) -> None:
         """Serve until the run is over; the ledger is kept, so that a later start can resume.
 
-        `check` is called in each turn of the loop, and ends the run if it returns a reason.  Raises TransportError if
-        there is no link to the broker within `connect_within_s`; a broker that is lost later is waited for without
-        limit.
+        `check` is called in each turn of the loop, and a reason that it returns ends the run.  Raises TransportError if
+        there is no link to the broker within `connect_within_s`; a broker that is lost later is awaited without limit.
         """
         self.connect()
         give_up_s = self._clock() + connect_within_s
@@ -302,12 +301,12 @@ class Server:
         finally:
             for rejected in self._screen.refused(math.inf):
                 self.handle(rejected, self._clock())
-            if not self.over:  # the last will is not published at a disconnect
+            if not self.over:  # an orderly disconnect suppresses the last will
                 self._sender.announce("lost", "the coordinator was stopped; the run can be resumed")
             self.close()
 
     def _note_stop(self) -> None:
-        """Note that an operator's order to stop the run is carried out: a restart goes on."""
+        """Note that an operator's order to stop the run is carried out, so that a restart resumes the run."""
         if self.drained:
             self._orders.stop(wanted=False)
             self._sender.announce("lost", "an operator stopped the coordinator; the run can be resumed")
@@ -346,7 +345,7 @@ class Server:
 
     @property
     def drained(self) -> bool:
-        """Whether an operator stopped the run; a restart goes on with it."""
+        """Whether an operator stopped the run; a restart resumes it."""
         return self.over and self.rounds.phase is RoundPhase.DRAINED
 
     # -- driven from outside ----------------------------------------------------------------------------------------
@@ -356,7 +355,7 @@ class Server:
         self._sender.connect()
 
     def next_due_s(self) -> float | None:
-        """The time in s at which `tick` can next change something; None: only another event can."""
+        """The time in s at which `tick` can next change something, or None if only another event can."""
         return self._queue.next_due_s()
 
     def tick(self, now_s: float) -> None:
@@ -367,12 +366,12 @@ class Server:
             self._hint_at_backup()
 
     def _hint_at_backup(self) -> None:
-        """Say once what may keep devices from answering a coordinator that was started again, unless one has."""
+        """Hint once at a restored backup if no device answers after a restart."""
         if not self._hinted and self.ledger.epoch > 1:
             self._hinted = True
             self._note(
                 "no device has answered this start: if the lab's folder came back from a backup, devices refuse this "
-                "coordinator's frames, and tell their owners so: edge-sdk lab restored DIR, and start again"
+                "coordinator's frames, and report this to their owners: run edge-sdk lab restored DIR, and start again"
             )
 
     def look_for_revoked(self, now_s: float) -> None:
@@ -386,9 +385,9 @@ class Server:
                 self._queue.feed(self._membership.revoke(device, now_s, self.observer), now_s=now_s)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
-        """Handle an event of the transport.  An illegal frame is counted for its sender, and changes nothing else.
+        """Handle an event of the transport.  Illegal frames are counted for their sender and otherwise ignored.
 
-        While the round waits for the disk, frames of devices are dropped: they get no answer, and send them again.
+        While the round waits for the disk, frames of devices are dropped: without an answer, devices send them again.
         """
         if isinstance(event, Connected):
             self._linked = True
@@ -422,7 +421,7 @@ class Server:
                 event.acknowledge()
 
     def _note_link_lost(self, event: Disconnected, now_s: float) -> str:
-        """Note why the link is down, unless that was said a moment ago; returns the line."""
+        """Log why the link is down, unless that was logged a moment ago; returns the line."""
         line = f"broker: {event.reason}"
         if event.taken_over:
             name = self.spec.federation
@@ -433,7 +432,7 @@ class Server:
         return line
 
     def _answer_unopened(self, sender: str, error: RemoteProtocolError, now_s: float) -> None:
-        """Tell a device why its Hello is not read; one whose frames are signed ignores this: it names no instance."""
+        """Answer an unreadable Hello with the reason; devices that sign ignore this answer, as it names no instance."""
         if error.kind == "version":
             self._membership.unreadable(sender, str(error), now_s, self.observer)
         elif error.kind == "signature" and self._security is not None:
@@ -443,7 +442,7 @@ class Server:
             self._sender.refuse(sender, admission.encrypted(sender))
 
     def _refuse_frame(self, sender: str, kind: str, reason: str, now_s: float, count: int = 1) -> None:
-        """Count refused frames; says it for the first one of a sender and a word, then for the tenth, hundredth ..."""
+        """Count refused frames; logs the first of a sender and kind, then the tenth, the hundredth ..."""
         known = self._registry.known(sender)
         total = self.record.refused_frame(sender, kind, count=count, named=known)
         if is_told(total, count):
@@ -453,7 +452,7 @@ class Server:
                 log.warning("%s", told)
                 if kind in SAID:
                     self.observer.noted(told)
-        if kind == "stranger":  # it may have taken part before this coordinator, or this run, began
+        if kind == "stranger":  # it may have joined before this start, or an earlier run
             self._sender.ask_for_hello(sender)
 
     @property
@@ -464,8 +463,8 @@ class Server:
     def flush(self, now_s: float) -> None:
         """Make the waiting uploads durable with one sync, and then count them one after the other.
 
-        If the disk refuses, they are kept, and the round waits until it takes them.  They are acknowledged to the
-        broker all the same, because it stops delivering after a few unacknowledged messages.
+        If the disk refuses, they are kept, and the round waits until they are written.  They are acknowledged to the
+        broker regardless, because it stops delivering after a few unacknowledged messages.
         """
         if not self.unwritten:
             return
@@ -484,7 +483,7 @@ class Server:
         self._queue.feed(*(Persisted(p.device, p.place, p.upload, now_s) for p in group), now_s=now_s)
 
     def _keep_refused(self, group: list[Persist], reason: str, now_s: float) -> None:
-        """Keep uploads that the disk refused; says so at once, and then every minute."""
+        """Keep uploads that the disk refused; logs this at once, and then every minute."""
         self._refused += group
         self._queue.hold(now_s)
         if now_s >= self._refusal_told_s + REFUSAL_TOLD_S:
@@ -492,7 +491,7 @@ class Server:
             self._note(f"{reason}; the round and its deadline wait, next try in {DISK_AGAIN_S:g} s")
 
     def _write_refused(self, now_s: float) -> None:
-        """Try the uploads again that the disk refused, if that is due."""
+        """Retry the uploads that the disk refused, if that is due."""
         due_s = self._queue.next_due_s()
         if not self._refused or due_s is None or now_s < due_s:
             return
@@ -500,12 +499,12 @@ class Server:
         self._write(group, now_s)
         if not self._refused:
             self._refusal_told_s = -math.inf
-            self._note("the ledger is written again; the round goes on")
+            self._note("the ledger is writable again; the round continues")
 
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _take(self, incoming: Incoming, sender: str, now_s: float) -> None:
-        """Take in a frame.  sender: for whom its topic says that it is."""
+        """Take in a frame.  sender: as its topic names it."""
         opened = self._intake.opened(incoming)
         envelope, message = opened.envelope, opened.envelope.message
         if isinstance(message, (Control, Inquiry)):
@@ -551,7 +550,7 @@ class Server:
             self._queue.feed(event, now_s=now_s)
 
     def _operate(self, operation: str, device: str | None) -> tuple[bool, str]:
-        """Carry out a command that was given on this machine, and return whether it was, and a line about it."""
+        """Carry out a command given on this machine; returns whether it was carried out, and a line about it."""
         done, text, event = self._desk.ordered(operation, device, self._clock())
         if event is not None:
             self._queue.feed(event, now_s=self._clock())
@@ -560,7 +559,7 @@ class Server:
     def _take_upload(self, upload: Upload, incoming: Incoming, frame: bytes, now_s: float) -> None:
         """Check an upload against what the exchange asks for; then the rounds decide whether it counts.
 
-        frame: in the form in which it is kept.
+        frame: as the ledger keeps it.
         """
         self._hinted = True
         place = ExchangeId(upload.round, upload.exchange)
@@ -568,7 +567,7 @@ class Server:
         of_another_run = upload.run != self._run and (upload.run is not None or self._security is not None)
         if of_another_run or upload.device not in self.numbers:
             self._sender.ask_for_hello(upload.device)
-        if of_another_run:  # the device has not heard of this run, and holds what it learnt in an earlier one
+        if of_another_run:  # the device does not know this run yet, and holds an upload of an earlier one
             log.info("an upload of %s to another run does not count; it is asked to join this one", upload.device)
             incoming.acknowledge()
             return
@@ -609,7 +608,7 @@ class Server:
         self._report.forgot(device)
 
     def _sent(self, device: str, frame_bytes: int, kind: str) -> None:
-        """Count a frame to a device; nothing is kept of strangers, whose number is not limited."""
+        """Count a frame to a device; unknown devices are not tracked (their number is unbounded)."""
         if self._registry.known(device):
             self.record.sent(device, frame_bytes, kind)
 
@@ -617,12 +616,12 @@ class Server:
         self.observer.noted(message)
 
     def _announce(self) -> None:
-        """Announce the state of the run to devices that connect now or later."""
+        """Announce the state of the run as a retained message, for devices that connect now or later."""
         state = ("failed" if self.rounds.reason else "finished") if self.over else "ready"
         self._sender.announce(state, self.rounds.reason if self.over else "")
 
     def _remind(self) -> None:
-        """Announce the end again if the run is over, since a device that joins after it does not know."""
+        """Repeat the announcement of the end to a device that joins after it."""
         if self.over:
             self._announce()
 

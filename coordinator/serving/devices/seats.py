@@ -1,7 +1,7 @@
-"""The seats of a federation without a roster: any device may join, until as many have taken part as it was made for.
+"""The seats of a federation without a roster: any device may join until all seats are taken.
 
-A newcomer is on probation until its first upload counts.  It is welcomed and invited, and has no seat yet: so devices
-that only say Hello take no seat, and keep nobody out.
+A newcomer is on probation until its first upload counts.  It is welcomed and invited, but has no seat yet: so devices
+that only say Hello cannot keep others out.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from coordinator.serving.devices.admission import RefusalReason
 from coordinator.serving.devices.device_registry import DeviceRegistry
 
 MOST_ON_PROBATION = 16
-"""The most devices on probation beyond the free seats."""
+"""Maximum number of devices on probation beyond the free seats."""
 
 
 class Seats:
-    """Who of the devices that are on no roster has a seat, and who may still come."""
+    """Open enrolment: which devices hold a seat, and which may still join."""
 
     def __init__(
         self,
@@ -37,14 +37,14 @@ class Seats:
         self._state, self._unwritten = state, unwritten
 
     def on_probation(self, device: str) -> bool:
-        """Whether a device has no seat yet: it is on no roster, and no upload of it has come."""
+        """Whether a device has no seat yet: it is not on a roster and has not uploaded."""
         if self._registry.place_on_roster(device) is not None or device in self._state().folded:
             return False
         answered = self._record.contributed[device] or self._record.withheld[device]
         return not answered and all(each.device != device for each in self._unwritten())
 
     def refusal(self, device: str) -> RefusalReason | None:
-        """Why a newcomer may not join; None: there is a seat left, or a device on probation may give up its place."""
+        """Why a newcomer may not join, or None if a seat is left or a device on probation may give up its place."""
         seated = sum(not self.on_probation(each) for each in self._here())
         if seated < self._count:
             return None
@@ -57,11 +57,11 @@ class Seats:
 
     @property
     def crowded(self) -> bool:
-        """Whether no further device is taken on probation, unless another one gives up its place."""
+        """Whether a further device gets on probation only if another one gives up its place."""
         return len(self._here()) >= self._count + MOST_ON_PROBATION
 
     def to_displace(self) -> str | None:
-        """The device on probation that gives up its place: one that was invited and silent; None: there is none."""
+        """The device on probation that gives up its place: one that was invited and silent, or None."""
         away = self._state().away
         return next((each for each in self._registry.numbers if each in away and self.on_probation(each)), None)
 

@@ -1,4 +1,4 @@
-"""What a coordinator knows about each device of a running federation, in the words that operators read."""
+"""Describes each device of a running federation to operators."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ WHY_CHARACTERS = 512
 
 
 class DeviceReport:
-    """The devices of a run, and what each is doing."""
+    """The devices of a run and their activities."""
 
     def __init__(
         self,
@@ -30,7 +30,7 @@ class DeviceReport:
         revoked: Callable[[], Collection[str]],
         held: Callable[[], bool],
     ) -> None:
-        """state: returns the state of the rounds.  revoked: returns the devices whose keys the lab takes no more.
+        """state: returns the state of the rounds.  revoked: returns the devices whose keys the lab has revoked.
 
         held: returns whether the round waits for the disk.
         """
@@ -40,7 +40,7 @@ class DeviceReport:
         self._seen_s: dict[str, float] = {}
         """When the last frame of each device that has joined arrived, in seconds of the server's clock."""
         self._here_s: dict[str, float] = {}
-        """When each device that is here joined."""
+        """When each present device joined."""
 
     # -- presence -----------------------------------------------------------------------------------------------------
 
@@ -72,7 +72,7 @@ class DeviceReport:
         return sorted((known | self._orders.drained) - forgotten)
 
     def run(self) -> str:
-        """Return what the run is doing, in one line."""
+        """Return the activity of the run in one line."""
         state, spec = self._state(), self._spec
         here = len(state.members - state.away)
         place = "closing exchange" if state.closing else f"round {state.place.round + 1} of {spec.rounds}"
@@ -80,17 +80,17 @@ class DeviceReport:
         return f"{spec.method}, {place}: {self.doing()}; {here} of {state.policy.expected} devices are here{stops}"
 
     def doing(self) -> str:
-        """Return what the run is doing in this exchange."""
+        """Return the activity of the run in this exchange."""
         state = self._state()
         words = {
             RoundPhase.GATHERING: "waiting for devices",
-            RoundPhase.COLLECTING: f"{len(state.folded)} of {len(state.invited)} uploads are here",
+            RoundPhase.COLLECTING: f"{len(state.folded)} of {len(state.invited)} uploads received",
             RoundPhase.FINISHING: "computing",
         }.get(state.phase, state.phase.value)
         if state.stalled:
-            words += f", {state.needed} are needed: waiting for devices that decline"
+            words += f", {state.needed} needed; waiting for devices that decline"
         if self._held():
-            words += "; the coordinator's disk refuses, and the round waits for it"
+            words += "; the round waits for the coordinator's disk, which refuses writes"
         return words
 
     def exchange(self) -> OpenExchange:
@@ -139,7 +139,7 @@ class DeviceReport:
         )
 
     def _figures(self, device: str) -> dict[str, float]:
-        """What a device reported last."""
+        """The last reported figures of a device."""
         record = self._record
         found = {
             "accuracy": record.last_accuracy(device),
@@ -151,7 +151,7 @@ class DeviceReport:
         return {name: value for name, value in found.items() if value is not None}
 
     def _doing(self, device: str) -> tuple[str, str]:
-        """Return the word for what a device is doing, and why it is not training."""
+        """Return the word for a device's activity, and why it is not training."""
         state, record = self._state(), self._record
         if device in self._revoked():
             return "revoked", "nothing of it counts; edge-sdk lab claim makes a claim with which it enrols again"

@@ -1,6 +1,6 @@
-"""Answers operators: carries out their commands, and tells them about the devices of the run.
+"""Answers operators: carries out their commands, and reports on the devices of the run.
 
-Where the lab was set up, the signature of a command is checked before anything here is called.  Elsewhere the broker's
+Where the lab was set up, signatures of commands are checked before this module sees them.  Elsewhere the broker's
 access rules decide who may publish on the topic of commands.
 """
 
@@ -26,10 +26,10 @@ from edge_sdk.protocol.messages import DEVICES_PER_PAGE, Control, ControlAnswer,
 
 T = TypeVar("T")
 Reply: TypeAlias = "tuple[bool, str, rounds.RoundEvent | None]"
-"""What became of a command: whether it is carried out, a line about it, and the event for the rounds."""
+"""The outcome of a command: whether it is carried out, a line about it, and the event for the rounds."""
 
 MOST_REQUESTS = 64
-"""The most answers that are kept for repeated commands, and the most questions about logs that wait for a device."""
+"""Maximum number of answers kept for repeated commands, and of questions about logs that wait for a device."""
 
 
 class OperatorDesk:
@@ -49,10 +49,10 @@ class OperatorDesk:
         run: bytes | None,
         revokes: Callable[[str], str] | None = None,
     ) -> None:
-        """state: returns the state of the rounds.  noted: takes a line for the owner of the run.
+        """state: returns the state of the rounds.  noted: receives a line for the owner of the run.
 
-        run: the id that a signed command must name.  revokes: revokes a device's keys, and returns why it cannot; None:
-        there are no keys.
+        run: the id that a signed command must name.  revokes: revokes a device's keys, and returns why it cannot, or
+        None if frames are not signed.
         """
         self._run, self._revokes = run, revokes
         self._federation, self._registry, self._record = federation, registry, record
@@ -75,8 +75,8 @@ class OperatorDesk:
     def carry_out(self, control: Control, now_s: float, signed: Stamp | None = None) -> rounds.RoundEvent | None:
         """Carry out a command once, and answer it; returns the event for the rounds, if any.
 
-        signed: the stamp of its frame, if that is signed.  Raises RemoteProtocolError for a command that nobody waits
-        to see answered, and for a signed one that was recorded earlier; StoreError if the disk fails.
+        signed: the stamp of its frame, if that is signed.  Raises RemoteProtocolError for a command without operator
+        and request, and for a signed one that was recorded earlier; StoreError if the disk fails.
         """
         if control.operator is None or control.request is None:
             raise RemoteProtocolError("knowledge", "a Control without operator and request is not carried out")
@@ -99,7 +99,7 @@ class OperatorDesk:
         return event
 
     def ordered(self, operation: str, device: str | None, now_s: float) -> Reply:
-        """Carry out a command whose right to be given was checked before; the caller feeds the event to the rounds."""
+        """Carry out an authorised command; the caller feeds the event to the rounds."""
         try:
             command = self._commands.get(operation)
             done, text, event = command(device, now_s) if command else self._unknown(operation)
@@ -124,9 +124,9 @@ class OperatorDesk:
         self._orders.drain(device)
         text = f"{device} is not here; it is refused if it comes back"
         if device in state.members:
-            text = f"{device} is told to stop"
+            text = f"{device} gets the order to stop"
             if state.phase is not RoundPhase.GATHERING:
-                text = f"{device} finishes round {state.place.round + 1}, and is then told to stop"
+                text = f"{device} finishes round {state.place.round + 1}, and then gets the order to stop"
         return True, text, rounds.Drain(now_s, device)
 
     def _stop(self, now_s: float) -> Reply:
@@ -136,7 +136,7 @@ class OperatorDesk:
         when = "now" if state.phase is RoundPhase.GATHERING or state.stalled else "at the end of"
         if when != "now":
             when += f" round {state.place.round + 1} of {state.policy.rounds}"
-        text = f"the coordinator stops {when}; --resume goes on with the run"
+        text = f"the coordinator stops {when}; --resume continues the run"
         if state.stopping:
             return True, text, None
         self._orders.stop(wanted=True)
@@ -146,7 +146,7 @@ class OperatorDesk:
         if device is None:
             return (
                 False,
-                "name the device to pause; edge-sdk drain stops the whole run, and --resume goes on with it",
+                "name the device to pause; edge-sdk drain stops the whole run, and --resume continues it",
                 None,
             )
         fault = self._unknown_device(device)
@@ -168,9 +168,9 @@ class OperatorDesk:
     def _resume(self, device: str | None, now_s: float) -> Reply:
         if device is None:
             if not self._orders.stopping:
-                return True, "the run goes on: it was not to stop", None
+                return True, "the run continues: it was not going to stop", None
             self._orders.stop(wanted=False)
-            return True, "the run goes on", rounds.CancelDrain()
+            return True, "the run continues", rounds.CancelDrain()
         if device in self._orders.paused:
             self._orders.pause(device, wanted=False)
             return True, f"{device} is invited again", rounds.Willing(device, now_s)
@@ -203,7 +203,7 @@ class OperatorDesk:
         return True, text, rounds.Left(device, now_s)
 
     def _unfit(self, device: str) -> str:
-        """Return why a device cannot be taken out: there is none, or the run would end; empty: it can."""
+        """Return why a device cannot be taken out (it is unknown, or the run would end), or empty if it can."""
         fault = self._unknown_device(device)
         state = self._state()
         if fault or device in state.gone:
@@ -255,7 +255,7 @@ class OperatorDesk:
         self._sender.send(inquiry.device, request)
 
     def _no_logs(self, device: str | None) -> str:
-        """Return why a device cannot be asked for its log; empty: it can."""
+        """Return why a device cannot be asked for its log, or empty if it can."""
         if device is None:
             return "name the device whose log is wanted"
         fault = self._unknown_device(device)
@@ -273,7 +273,7 @@ class OperatorDesk:
         """
         operator, device = self._waiting.get(lines.request, ("", ""))
         if device != lines.device:
-            raise RemoteProtocolError("knowledge", f"log lines of {lines.device} that nobody asked for")
+            raise RemoteProtocolError("knowledge", f"log lines of {lines.device} that no operator requested")
         self._sender.answer(replace(self._blank(operator, lines.request), lines=lines.lines))
 
     def _blank(self, operator: str, request: bytes) -> ControlAnswer:
