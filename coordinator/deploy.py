@@ -356,7 +356,7 @@ def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[
     if not resume and path.exists():
         if _has_begun(path, folder):
             raise UsageError(
-                f"{folder}: holds a run already; add --resume to continue it, or give --out another folder"
+                f"{folder}: already holds a run; add --resume to continue it, or give --out another folder"
             )
         path.unlink()
 

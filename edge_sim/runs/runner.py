@@ -191,7 +191,7 @@ def _run_in(
         if virtual_time
         else ()
     )
-    slow = [f"model {name!r} trained without tracing, more slowly: {why}" for name, why in sorted(untraced)]
+    slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
     warnings = (*found.warnings, *parsed.remarks, *left, *slow, *unseen, *filter(None, [fleet.dataset.remark]))
     return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
 

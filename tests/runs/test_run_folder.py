@@ -262,7 +262,7 @@ def test_another_world_is_refused_by_its_first_keys(
     with pytest.raises(UsageError) as caught:
         run(with_setting(tables, setting), out=out, resume=True)
     assert str(caught.value).startswith(f"{out}: ")
-    assert f": {words} go on" in str(caught.value)
+    assert f": {words} continue" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert contents(out) == before
 
