@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
 from coordinator.serving.devices.admission import ENCRYPTION, RefusalReason
 from coordinator.serving.intake.shares import BLOCK_EARNS, EXCHANGE_EARNS
+from coordinator.serving.run_context import RunContext
 from edge_sdk.identity.sealing import Sealing
-from edge_sdk.identity.signatures import FrameSigner
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.body import PackedField
 from edge_sdk.protocol.codec import Stamp
@@ -22,7 +23,6 @@ from edge_sdk.protocol.messages import (
     Assign,
     ControlAnswer,
     CoordinatorStatus,
-    FederationSpec,
     LogRequest,
     Message,
     PublicBlock,
@@ -52,29 +52,12 @@ _COUNTED_AS = {
 class Sender:
     """Sends messages, each stamped with the coordinator's epoch and a sequence number."""
 
-    def __init__(
-        self,
-        spec: FederationSpec,
-        transport: Transport,
-        *,
-        run: bytes | None,
-        epoch: Callable[[], int],
-        sent: Callable[[str, int, str], None],
-        asks: Callable[[str, int], None],
-        signer: FrameSigner | None = None,
-        sealing: Callable[[str], Sealing | None] | None = None,
-    ) -> None:
-        """run: the id that messages carry, if any.  epoch: returns the epoch of this start.
-
-        sent: is called with each frame's device, size in bytes and kind.
-        asks: is called at each new request to a device, with the maximum number of frames of the answer.
-        signer: stamps and signs each frame, or None if frames are not signed.
-        sealing: returns the encryption to a device; None if the lab does not encrypt.
-        """
-        self._sealing = sealing
-        self._signer = signer
-        self._spec, self._transport, self._epoch, self._sent = spec, transport, epoch, sent
-        self._run, self._asks = run, asks
+    def __init__(self, context: RunContext, transport: Transport, asks: Callable[[str, int], None]) -> None:
+        """asks: is called at each new request to a device, with the maximum number of frames of the answer."""
+        self._context, self._transport, self._asks = context, transport, asks
+        self._spec, self._run, self._ledger, security = context.spec, context.run, context.ledger, context.security
+        self._signer = security.started(self._ledger.epoch) if security else None
+        self._sealing = partial(security.sealing, self._spec.federation) if security and security.encrypts else None
         self._asked: dict[str, ExchangeId] = {}
         """The last exchange to which each device was invited."""
         self._sequence = 0
@@ -95,10 +78,16 @@ class Sender:
         frame = self._frame(self._status(state, reason))
         self._transport.send(topics.coordinator_status(self._spec.federation), frame, retain=True)
 
+    def announce_run(self) -> None:
+        """Announce the state of the run to devices that connect now or later."""
+        over, reason = self._context.queue.over, self._context.rounds.reason
+        state = ("failed" if reason else "finished") if over else "ready"
+        self.announce(state, reason if over else "")
+
     def ask_for_hello(self, device: str) -> None:
         """Ask a device that sends as if it took part, but is unknown here, to send Hello."""
         status = CoordinatorStatus(
-            federation=self._spec.federation, state="ready", epoch=self._epoch(), run=self._run, greet=True
+            federation=self._spec.federation, state="ready", epoch=self._ledger.epoch, run=self._run, greet=True
         )
         self._transport.send(topics.down(self._spec.federation, device, "join"), self._frame(status))
 
@@ -121,7 +110,7 @@ class Sender:
                 federation=self._spec.federation,
                 device=device,
                 number=number,
-                epoch=self._epoch(),
+                epoch=self._ledger.epoch,
                 run=run,
                 spec=self._spec,
                 public_bytes=public_bytes,
@@ -216,7 +205,8 @@ class Sender:
         if frame is None:
             log.warning("%s is sent no %s: the lab encrypts, and it has no key for that", device, kind.__name__)
             return
-        self._sent(device, len(frame), _COUNTED_AS[kind])
+        if self._context.registry.known(device):  # others are not tracked: their number is unbounded
+            self._context.record.sent(device, len(frame), _COUNTED_AS[kind])
         self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame, answered=answered)
 
     def _sealing_to(self, device: str) -> Sealing | None:
@@ -260,19 +250,19 @@ class Sender:
             circular = codec.Circular(made(), packed)
             self._circulars[kind] = same, circular
         self._sequence += 1
-        return circular.frame(device, Stamp(self._epoch(), self._sequence))
+        return circular.frame(device, Stamp(self._ledger.epoch, self._sequence))
 
     def _frame(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> bytes:
         if self._signer is not None:
             return codec.encode(message, self._signer.stamp(), self._signer.sign, packed)
         self._sequence += 1
-        return codec.encode(message, Stamp(self._epoch(), self._sequence), packed=packed)
+        return codec.encode(message, Stamp(self._ledger.epoch, self._sequence), packed=packed)
 
     def _status(self, state: str, reason: str = "") -> CoordinatorStatus:
         return CoordinatorStatus(
             federation=self._spec.federation,
             state=state,
-            epoch=self._epoch(),
+            epoch=self._ledger.epoch,
             reason=one_line(reason),
             run=self._run,
         )

@@ -15,7 +15,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, cast
 
 from coordinator.ledger import Ledger, Row
@@ -38,11 +37,9 @@ from coordinator.rounds import (
 )
 from coordinator.rounds.queue import DISK_AGAIN_S, RoundQueue
 from coordinator.serving import restart
-from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.devices import admission
 from coordinator.serving.devices.device_registry import DeviceRegistry
-from coordinator.serving.devices.seats import Seats
 from coordinator.serving.intake import checks
 from coordinator.serving.intake.checks import UploadChecks
 from coordinator.serving.intake.frame_intake import Intake, booked_to
@@ -55,6 +52,7 @@ from coordinator.serving.operators.operator_desk import OperatorDesk
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
+from coordinator.serving.run_context import RunContext
 from coordinator.serving.run_view import ServerView
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
@@ -122,7 +120,6 @@ class Server:
         """
         self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))
-        self.observer: RunObserver = observer or RunObserver()
         self._public_server = public_server
         """Serves the public set to devices that lack it, or None if they must bring it."""
         self._clock = clock
@@ -131,7 +128,6 @@ class Server:
         self.transport.accept_up_to(carried.frame_bytes)
         chain = transforms.chain(spec)
         self._demands = UploadChecks(spec, method)
-        self._warnings = RunWarnings(method, spec, policy)
         self._registry = DeviceRegistry(
             spec,
             method,
@@ -162,7 +158,18 @@ class Server:
         )
         self.record = aggregation.record
         self.record.started_s = begun_s
-        self._run = ledger.run if security else ledger.unique_run
+        self._context = RunContext(
+            spec=spec,
+            policy=policy,
+            ledger=ledger,
+            registry=self._registry,
+            record=self.record,
+            orders=self._orders,
+            warnings=RunWarnings(method, spec, policy),
+            observer=observer or RunObserver(),
+            security=security,
+            run=ledger.run if security else ledger.unique_run,
+        )
         self._shares = DeviceShares(carried.frame_bytes, policy.expected)
         self._screen = FrameScreen(
             federation=spec.federation,
@@ -171,102 +178,25 @@ class Server:
             known=self._registry.known,
             due=lambda device: device in self.rounds.missing,
         )
-        self._sender = self._new_sender()
-        self._commands = self._new_commands(aggregation, chain, work)
-        self._queue = RoundQueue(standing, self._commands.carry_out, self._note)
-        self._membership = self._new_membership(policy)
+        self._sender = Sender(self._context, self.transport, self._shares.earned)
+        self._commands = CommandHandler(
+            self._context,
+            reduction=self.reduction,
+            aggregation=aggregation,
+            chain=chain,
+            sender=self._sender,
+            work=work,
+        )
+        self._context.queue = self._queue = RoundQueue(standing, self._commands.carry_out, self._context.note)
+        self._report = DeviceReport(self._context, self.roster)
+        self._membership = MembershipHandler(self._context, self._sender, self._report, public_server)
+        self._desk = OperatorDesk(self._context, self._report, self._sender)
         self._strangers, self._disk_faults = LineBudget(), LineBudget(first=1)
-        self._report = self._new_report()
-        self._desk = self._new_desk()
-        self._refused: list[Persist] = []
-        """Uploads that the disk refused; the round waits until they are written."""
         self._refusal_told_s = -math.inf
         self._linked, self._link_fault = False, "it does not answer"
         self._link_told, self._link_told_s = "", -math.inf
         self.transport.screen_with(self._screen)
         self.observer.begun(ServerView(self.record, clock, self._report, self._operate))
-
-    def _new_sender(self) -> Sender:
-        security, ledger = self._security, self.ledger
-        return Sender(
-            self.spec,
-            self.transport,
-            run=self._run,
-            epoch=lambda: ledger.epoch,
-            sent=self._sent,
-            asks=self._shares.earned,
-            signer=security.started(ledger.epoch) if security else None,
-            sealing=partial(security.sealing, self.spec.federation) if security and security.encrypts else None,
-        )
-
-    def _new_commands(
-        self, aggregation: Aggregation, chain: transforms.Chain, work: Callable[[], FleetWork]
-    ) -> CommandHandler:
-        return CommandHandler(
-            spec=self.spec,
-            ledger=self.ledger,
-            registry=self._registry,
-            reduction=self.reduction,
-            aggregation=aggregation,
-            chain=chain,
-            sender=self._sender,
-            warnings=self._warnings,
-            orders=self._orders,
-            observer=lambda: self.observer,
-            work=work,
-            state=lambda: self.rounds,
-        )
-
-    def _new_membership(self, policy: RoundPolicy) -> MembershipHandler:
-        seats = Seats(
-            self._registry,
-            self.record,
-            max(policy.expected, policy.most_devices),
-            state=lambda: self.rounds,
-            unwritten=lambda: [*self._refused, *self.unwritten],
-        )
-        return MembershipHandler(
-            registry=self._registry,
-            ledger=self.ledger,
-            record=self.record,
-            sender=self._sender,
-            public_server=self._public_server,
-            warnings=self._warnings,
-            orders=self._orders,
-            draining=lambda: self.rounds.draining,
-            seats=seats,
-            expected=policy.expected,
-            welcomed=self._remind,
-            forgot=self._forgot,
-            signed=self._security is not None,
-        )
-
-    def _new_report(self) -> DeviceReport:
-        security = self._security
-        return DeviceReport(
-            spec=self.spec,
-            roster=self.roster,
-            registry=self._registry,
-            record=self.record,
-            orders=self._orders,
-            state=lambda: self.rounds,
-            revoked=lambda: security.revoked if security else frozenset(),
-            held=lambda: self._queue.held,
-        )
-
-    def _new_desk(self) -> OperatorDesk:
-        return OperatorDesk(
-            federation=self.spec.federation,
-            registry=self._registry,
-            record=self.record,
-            orders=self._orders,
-            report=self._report,
-            sender=self._sender,
-            state=lambda: self.rounds,
-            noted=self._note,
-            run=self._run,
-            revokes=self._security.revoke if self._security else None,
-        )
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
@@ -319,9 +249,18 @@ class Server:
             self._public_server.close()
 
     @property
+    def observer(self) -> RunObserver:
+        """Hears of all events of the run; may be replaced at any time."""
+        return self._context.observer
+
+    @observer.setter
+    def observer(self, observer: RunObserver) -> None:
+        self._context.observer = observer
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings about the method's parameters, the devices and the course of this run."""
-        return self._warnings.all(self.hellos, self.record)
+        return self._context.warnings.all(self.hellos, self.record)
 
     @property
     def method(self) -> Method[Any]:
@@ -369,7 +308,7 @@ class Server:
         """Hint once at a restored backup if no device answers after a restart."""
         if not self._hinted and self.ledger.epoch > 1:
             self._hinted = True
-            self._note(
+            self._context.note(
                 "no device has answered this start: if the lab's folder came back from a backup, devices refuse this "
                 "coordinator's frames, and report this to their owners: run edge-sdk lab restored DIR, and start again"
             )
@@ -382,7 +321,7 @@ class Server:
         if self._security.look(now_s):
             for device in sorted((self._security.revoked - before) & self.numbers.keys()):
                 self._report.parted(device)
-                self._queue.feed(self._membership.revoke(device, now_s, self.observer), now_s=now_s)
+                self._queue.feed(self._membership.revoke(device, now_s), now_s=now_s)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Handle an event of the transport.  Illegal frames are counted for their sender and otherwise ignored.
@@ -392,7 +331,7 @@ class Server:
         if isinstance(event, Connected):
             self._linked = True
             self._queue.link_restored(now_s)
-            self._announce()
+            self._sender.announce_run()
         elif isinstance(event, Disconnected):
             self._link_fault = event.reason
             line = self._note_link_lost(event, now_s)
@@ -434,7 +373,7 @@ class Server:
     def _answer_unopened(self, sender: str, error: RemoteProtocolError, now_s: float) -> None:
         """Answer an unreadable Hello with the reason; devices that sign ignore this answer, as it names no instance."""
         if error.kind == "version":
-            self._membership.unreadable(sender, str(error), now_s, self.observer)
+            self._membership.unreadable(sender, str(error), now_s)
         elif error.kind == "signature" and self._security is not None:
             known = sender in self._security.revoked
             self._sender.refuse(sender, admission.revoked(sender) if known else admission.unsigned(sender))
@@ -458,7 +397,7 @@ class Server:
     @property
     def unwritten(self) -> list[Persist]:
         """Uploads that share the next commit."""
-        return self._commands.unwritten
+        return self._context.unwritten
 
     def flush(self, now_s: float) -> None:
         """Make the waiting uploads durable with one sync, and then count them one after the other.
@@ -484,22 +423,22 @@ class Server:
 
     def _keep_refused(self, group: list[Persist], reason: str, now_s: float) -> None:
         """Keep uploads that the disk refused; logs this at once, and then every minute."""
-        self._refused += group
+        self._context.refused += group
         self._queue.hold(now_s)
         if now_s >= self._refusal_told_s + REFUSAL_TOLD_S:
             self._refusal_told_s = now_s
-            self._note(f"{reason}; the round and its deadline wait, next try in {DISK_AGAIN_S:g} s")
+            self._context.note(f"{reason}; the round and its deadline wait, next try in {DISK_AGAIN_S:g} s")
 
     def _write_refused(self, now_s: float) -> None:
         """Retry the uploads that the disk refused, if that is due."""
         due_s = self._queue.next_due_s()
-        if not self._refused or due_s is None or now_s < due_s:
+        if not self._context.refused or due_s is None or now_s < due_s:
             return
-        group, self._refused = self._refused, []
+        group, self._context.refused = self._context.refused, []
         self._write(group, now_s)
-        if not self._refused:
+        if not self._context.refused:
             self._refusal_told_s = -math.inf
-            self._note("the ledger is writable again; the round continues")
+            self._context.note("the ledger is writable again; the round continues")
 
     # -- frames in --------------------------------------------------------------------------------------------------
 
@@ -521,9 +460,9 @@ class Server:
             return
         event: RoundEvent | None
         if opened.plain and isinstance(message, Hello):
-            event = self._membership.refuse_plain(message, now_s, self.observer)
+            event = self._membership.refuse_plain(message, now_s)
         else:
-            event = self._membership.take(envelope, opened.frame, len(incoming.frame), now_s, self.observer)
+            event = self._membership.take(envelope, opened.frame, len(incoming.frame), now_s)
         if isinstance(message, Hello) and self._registry.is_unbound(message):
             self._unbound[message.device] += 1
             if self._unbound[message.device] == UNBOUND_HELLOS:
@@ -564,7 +503,7 @@ class Server:
         self._hinted = True
         place = ExchangeId(upload.round, upload.exchange)
         hello = self.hellos.get(upload.device)
-        of_another_run = upload.run != self._run and (upload.run is not None or self._security is not None)
+        of_another_run = upload.run != self._context.run and (upload.run is not None or self._security is not None)
         if of_another_run or upload.device not in self.numbers:
             self._sender.ask_for_hello(upload.device)
         if of_another_run:  # the device does not know this run yet, and holds an upload of an earlier one
@@ -603,27 +542,6 @@ class Server:
             self._commands.answer(upload.device, place, "refused", "withheld, and yet something to take")
             raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
         self._queue.feed(Withheld(upload.device, place, remarks.why_withheld(upload)), now_s=now_s)
-
-    def _forgot(self, device: str) -> None:
-        self._report.forgot(device)
-
-    def _sent(self, device: str, frame_bytes: int, kind: str) -> None:
-        """Count a frame to a device; unknown devices are not tracked (their number is unbounded)."""
-        if self._registry.known(device):
-            self.record.sent(device, frame_bytes, kind)
-
-    def _note(self, message: str) -> None:
-        self.observer.noted(message)
-
-    def _announce(self) -> None:
-        """Announce the state of the run as a retained message, for devices that connect now or later."""
-        state = ("failed" if self.rounds.reason else "finished") if self.over else "ready"
-        self._sender.announce(state, self.rounds.reason if self.over else "")
-
-    def _remind(self) -> None:
-        """Repeat the announcement of the end to a device that joins after it."""
-        if self.over:
-            self._announce()
 
     def _patience_s(self) -> float:
         due_s = self.next_due_s()

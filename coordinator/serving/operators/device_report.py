@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-
 from coordinator.record.open_exchange import OpenExchange
-from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPhase, RoundState
-from coordinator.serving.devices.device_registry import DeviceRegistry
-from coordinator.serving.operators.orders import Orders
+from coordinator.serving.run_context import RunContext
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import DeviceEntry, FederationSpec
+from edge_sdk.protocol.messages import DeviceEntry
 
 WHY_CHARACTERS = 512
 
@@ -18,25 +14,9 @@ WHY_CHARACTERS = 512
 class DeviceReport:
     """The devices of a run and their activities."""
 
-    def __init__(
-        self,
-        *,
-        spec: FederationSpec,
-        roster: tuple[str, ...],
-        registry: DeviceRegistry,
-        record: RunRecord,
-        orders: Orders,
-        state: Callable[[], RoundState],
-        revoked: Callable[[], Collection[str]],
-        held: Callable[[], bool],
-    ) -> None:
-        """state: returns the state of the rounds.  revoked: returns the devices whose keys the lab has revoked.
-
-        held: returns whether the round waits for the disk.
-        """
-        self._spec, self._roster, self._registry = spec, roster, registry
-        self._record, self._orders, self._state, self._revoked = record, orders, state, revoked
-        self._held = held
+    def __init__(self, context: RunContext, roster: tuple[str, ...]) -> None:
+        self._context, self._spec, self._roster = context, context.spec, roster
+        self._registry, self._record, self._orders = context.registry, context.record, context.orders
         self._seen_s: dict[str, float] = {}
         """When the last frame of each device that has joined arrived, in seconds of the server's clock."""
         self._here_s: dict[str, float] = {}
@@ -67,13 +47,13 @@ class DeviceReport:
 
     def devices(self) -> list[str]:
         """Return all devices that are known, sorted."""
-        forgotten = self._orders.forgotten - self._state().members
+        forgotten = self._orders.forgotten - self._context.rounds.members
         known = {*self._registry.numbers, *self._roster, *self._record.refused_devices, *self._record.left}
         return sorted((known | self._orders.drained) - forgotten)
 
     def run(self) -> str:
         """Return the activity of the run in one line."""
-        state, spec = self._state(), self._spec
+        state, spec = self._context.rounds, self._spec
         here = len(state.members - state.away)
         place = "closing exchange" if state.closing else f"round {state.place.round + 1} of {spec.rounds}"
         stops = "; stops at the end of this round" if state.stopping else ""
@@ -81,7 +61,7 @@ class DeviceReport:
 
     def doing(self) -> str:
         """Return the activity of the run in this exchange."""
-        state = self._state()
+        state = self._context.rounds
         words = {
             RoundPhase.GATHERING: "waiting for devices",
             RoundPhase.COLLECTING: f"{len(state.folded)} of {len(state.invited)} uploads received",
@@ -89,13 +69,13 @@ class DeviceReport:
         }.get(state.phase, state.phase.value)
         if state.stalled:
             words += f", {state.needed} needed; waiting for devices that decline"
-        if self._held():
+        if self._context.queue.held:
             words += "; the round waits for the coordinator's disk, which refuses writes"
         return words
 
     def exchange(self) -> OpenExchange:
         """Return the exchange that is open."""
-        state = self._state()
+        state = self._context.rounds
         collecting = state.phase is RoundPhase.COLLECTING
         return OpenExchange(
             line=self.run(),
@@ -152,8 +132,8 @@ class DeviceReport:
 
     def _doing(self, device: str) -> tuple[str, str]:
         """Return the word for a device's activity, and why it is not training."""
-        state, record = self._state(), self._record
-        if device in self._revoked():
+        state, record = self._context.rounds, self._record
+        if device in self._context.revoked:
             return "revoked", "nothing of it counts; edge-sdk lab claim makes a claim with which it enrols again"
         if device in self._orders.paused:
             return "paused", f"an operator paused it; edge-sdk resume {device} invites it again"

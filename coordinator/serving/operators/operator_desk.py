@@ -13,11 +13,9 @@ from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from coordinator import rounds
-from coordinator.record.run_record import RunRecord
-from coordinator.rounds import RoundPhase, RoundState
-from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.rounds import RoundPhase
 from coordinator.serving.operators.device_report import DeviceReport
-from coordinator.serving.operators.orders import Orders
+from coordinator.serving.run_context import RunContext
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Stamp
@@ -35,29 +33,10 @@ MOST_REQUESTS = 64
 class OperatorDesk:
     """Takes the frames of operators, and the log lines that devices send for them."""
 
-    def __init__(
-        self,
-        *,
-        federation: str,
-        registry: DeviceRegistry,
-        record: RunRecord,
-        orders: Orders,
-        report: DeviceReport,
-        sender: Sender,
-        state: Callable[[], RoundState],
-        noted: Callable[[str], None],
-        run: bytes | None,
-        revokes: Callable[[str], str] | None = None,
-    ) -> None:
-        """state: returns the state of the rounds.  noted: receives a line for the owner of the run.
-
-        run: the id that a signed command must name.  revokes: revokes a device's keys, and returns why it cannot, or
-        None if frames are not signed.
-        """
-        self._run, self._revokes = run, revokes
-        self._federation, self._registry, self._record = federation, registry, record
-        self._orders, self._report, self._sender = orders, report, sender
-        self._state, self._noted = state, noted
+    def __init__(self, context: RunContext, report: DeviceReport, sender: Sender) -> None:
+        self._context, self._report, self._sender = context, report, sender
+        self._registry, self._record, self._orders = context.registry, context.record, context.orders
+        self._federation = context.spec.federation
         self._answers: OrderedDict[bytes, ControlAnswer] = OrderedDict()
         """The answers to the last commands, by request."""
         self._waiting: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
@@ -84,7 +63,7 @@ class OperatorDesk:
         if known is not None:
             self._sender.answer(known)
             return None
-        if signed is not None and (control.run != self._run or not self._orders.take_note(signed)):
+        if signed is not None and (control.run != self._context.run or not self._orders.take_note(signed)):
             raise RemoteProtocolError("replayed", f"a command {control.operation} of before, or of another run")
         done, text, event = self.ordered(control.operation, control.device, now_s)
         answer = ControlAnswer(
@@ -106,7 +85,7 @@ class OperatorDesk:
         except StoreError as error:
             return False, str(error), None
         if event is not None:
-            self._noted(f"an operator: {operation} {device or 'the run'}: {text}")
+            self._context.note(f"an operator: {operation} {device or 'the run'}: {text}")
         return done, text, event
 
     def _unknown(self, operation: str) -> Reply:
@@ -118,7 +97,7 @@ class OperatorDesk:
         fault = self._unfit(device)
         if fault:
             return False, fault, None
-        state = self._state()
+        state = self._context.rounds
         if device in self._orders.drained:
             return True, f"{device} is taken out already", None
         self._orders.drain(device)
@@ -130,7 +109,7 @@ class OperatorDesk:
         return True, text, rounds.Drain(now_s, device)
 
     def _stop(self, now_s: float) -> Reply:
-        state = self._state()
+        state = self._context.rounds
         if state.closing:
             return True, "the last round is over: the run ends with its closing exchange", None
         when = "now" if state.phase is RoundPhase.GATHERING or state.stalled else "at the end of"
@@ -162,7 +141,8 @@ class OperatorDesk:
     def _revoke(self, device: str | None, _now_s: float) -> Reply:
         if device is None:
             return False, "name the device to revoke", None
-        fault = self._revokes(device) if self._revokes else "frames are not signed here: start it with --lab"
+        security = self._context.security
+        fault = security.revoke(device) if security else "frames are not signed here: start it with --lab"
         return not fault, fault or f"{device} is revoked; edge-sdk lab revoke also closes the broker for it", None
 
     def _resume(self, device: str | None, now_s: float) -> Reply:
@@ -177,7 +157,7 @@ class OperatorDesk:
         if device not in self._orders.drained:
             fault = self._unknown_device(device)
             return not fault, fault or f"{device} takes part: it was not taken out", None
-        stays = device in self._state().draining
+        stays = device in self._context.rounds.draining
         self._orders.let_in(device)
         self._record.refused_devices.pop(device, None)
         text = f"{device} stays" if stays else f"{device} may take part again: start it again on the board"
@@ -191,11 +171,11 @@ class OperatorDesk:
             return False, fault, None
         if device in self._orders.forgotten:
             return True, f"{device} is forgotten already", None
-        here = device in self._state().members
+        here = device in self._context.rounds.members
         self._orders.forget(device)
         self._record.refused_devices.pop(device, None)
         self._record.left.pop(device, None)
-        if self._state().between_rounds:
+        if self._context.rounds.between_rounds:
             self._orders.delete_forgotten(self._registry)
         joins = "; it is here: when its link comes back, or it is started again, it joins as a new device"
         again = f"{joins} (edge-sdk drain, in place of forget, keeps a device out)" if here else ""
@@ -205,7 +185,7 @@ class OperatorDesk:
     def _unfit(self, device: str) -> str:
         """Return why a device cannot be taken out (it is unknown, or the run would end), or empty if it can."""
         fault = self._unknown_device(device)
-        state = self._state()
+        state = self._context.rounds
         if fault or device in state.gone:
             return fault
         without = replace(state, members=state.members - {device}, gone=state.gone | {device})
