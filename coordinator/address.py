@@ -13,7 +13,7 @@ from edge_sdk.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
 NEAR = 50
-"""How many ports above one in use are tried for a free one."""
+"""How many ports above one in use to try."""
 _MOST_PORT = 65535
 
 
@@ -26,7 +26,7 @@ class ListenAddress:
 
     @property
     def loopback(self) -> bool:
-        """Whether only this machine reaches it."""
+        """Whether only this machine can reach it."""
         if self.host == "localhost":
             return True
         try:
@@ -36,14 +36,14 @@ class ListenAddress:
 
     @property
     def shown_host(self) -> str:
-        """The host as it stands in a URL."""
+        """The host as written in a URL."""
         return f"[{self.host}]" if ":" in self.host else self.host
 
 
 def parse_address(text: str, option: str, usual_port: int) -> ListenAddress:
     """Read HOST:PORT, :PORT, PORT or [IPV6]:PORT.
 
-    Raises UsageError, which names the option that it stands under, and an address with the usual port as an example.
+    Raises UsageError that names the option and gives an address with the usual port as an example.
     """
     host, _, port = text.rpartition(":")
     host = host.removeprefix("[").removesuffix("]") or LOOPBACK
@@ -53,12 +53,12 @@ def parse_address(text: str, option: str, usual_port: int) -> ListenAddress:
 
 
 def bind(address: ListenAddress, option: str) -> socket.socket:
-    """Return a listening socket; port 0 takes a free one.  Raises UsageError that names what is wrong."""
+    """Return a listening socket; port 0 takes a free one.  Raises UsageError that names the fault."""
     shown = f"{option} {address.shown_host}:{address.port}"
     try:
         return _listening(address.host, address.port)
     except socket.gaierror:
-        raise UsageError(f"{shown}: {address.host} is no address of this machine; try {LOOPBACK}") from None
+        raise UsageError(f"{shown}: {address.host} is not an address of this machine; try {LOOPBACK}") from None
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             free = _free_near(address)
@@ -66,7 +66,7 @@ def bind(address: ListenAddress, option: str) -> socket.socket:
                 f"{shown}: port {address.port} is in use; port {free} is free: {option} {address.shown_host}:{free}"
             ) from None
         if error.errno == errno.EADDRNOTAVAIL:
-            raise UsageError(f"{shown}: {address.host} is no address of this machine; try {LOOPBACK}") from None
+            raise UsageError(f"{shown}: {address.host} is not an address of this machine; try {LOOPBACK}") from None
         raise UsageError(f"{shown}: cannot be used ({error.strerror}); try a port above 1023") from None
 
 
@@ -91,7 +91,7 @@ def _free_near(address: ListenAddress) -> int:
 
 
 def _if_free(host: str, port: int) -> int:
-    """Return the port, or any free one for 0; 0 where it is in use."""
+    """Return the port (for 0: any free one), or 0 if it is in use."""
     with suppress(OSError), closing(_listening(host, port)) as probe:
         return int(probe.getsockname()[1])
     return 0

@@ -27,15 +27,15 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--set", dest="overrides", action="append", default=[], metavar="SECTION.KEY=VALUE")
     parser.add_argument("--out", type=Path, metavar="DIR", help="run directory (default: runs/NAME)")
-    parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
+    parser.add_argument("--resume", action="store_true", help="continue the run in that directory")
     parser.add_argument(
         "--quarantine",
         action="store_true",
-        help="with --resume: set a damaged ledger aside, and begin the run anew",
+        help="with --resume: set a damaged ledger aside, and restart the run from the beginning",
     )
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     parser.add_argument(
-        "--json", action="store_true", help="print the summary as JSON at the end, in place of the table"
+        "--json", action="store_true", help="print the summary as JSON at the end, instead of the table"
     )
     add_page_option(parser)
     add_writer_options(parser)
@@ -55,7 +55,7 @@ def _broker_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--open",
         action="store_true",
-        help="let everybody who reaches the address in: there is no password and no TLS; for a network that you trust",
+        help="accept everyone who reaches the address, without password or TLS; only in a network that you trust",
     )
 
 
@@ -103,7 +103,7 @@ def _table_arguments(parser: argparse.ArgumentParser) -> None:
         type=_names,
         default=(),
         metavar="5MB,100J",
-        help="accuracy by the time that so much was spent: B, J, FLOP and s with k, M, G, T, and min, h",
+        help="accuracy when this much was spent, in B, J, FLOP or s with prefixes k, M, G, T, or in min or h",
     )
     parser.add_argument("--format", choices=("text", "latex", "markdown", "csv"), default="text")
     parser.add_argument("--caption", default="", help="the first words of the caption (default: the federation's name)")
@@ -129,14 +129,14 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     init.add_argument(
         "--encrypt",
         action="store_true",
-        help="encrypt what devices and coordinators send each other, so that the broker cannot read it",
+        help="encrypt messages between devices and coordinators, so that the broker cannot read them",
     )
     init.set_defaults(action="init")
     serve = actions.add_parser("serve", help="run the lab's broker, and the desk that enrols boards, until Ctrl-C")
     serve.add_argument("lab", type=Path, metavar="DIR")
-    serve.add_argument("--no-broker", action="store_true", help="the desk alone: the broker runs as a service")
+    serve.add_argument("--no-broker", action="store_true", help="run only the desk; the broker runs as a service")
     serve.set_defaults(action="serve")
-    broker = actions.add_parser("broker", help="run the broker alone, and start it again whenever it ends")
+    broker = actions.add_parser("broker", help="run only the broker, and restart it whenever it ends")
     broker.add_argument("lab", type=Path, metavar="DIR")
     broker.set_defaults(action="broker")
     claim = actions.add_parser("claim", help="write a claim file for each device, with which it enrols once")
@@ -145,11 +145,11 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     claim.add_argument("--lab", type=Path, default=Path("lab"), metavar="DIR", help="default: lab")
     claim.add_argument("--out", type=Path, metavar="DIR", help="folder for the claims (default: claims in the lab)")
     claim.set_defaults(action="claim")
-    revoke = actions.add_parser("revoke", help="take devices out of the lab, at once and for good")
+    revoke = actions.add_parser("revoke", help="remove devices from the lab, immediately and permanently")
     revoke.add_argument("devices", nargs="+", metavar="DEVICE")
     revoke.add_argument("--lab", type=Path, default=Path("lab"), metavar="DIR", help="default: lab")
     revoke.set_defaults(action="revoke")
-    restored = actions.add_parser("restored", help="go on after the lab's folder came back from a backup")
+    restored = actions.add_parser("restored", help="continue after restoring the lab's folder from a backup")
     restored.add_argument("lab", type=Path, metavar="DIR")
     restored.set_defaults(action="restored")
 
@@ -211,7 +211,7 @@ TABLE = Subcommand(
 )
 PAGE = Subcommand(
     name="page",
-    help="show a finished run in a browser, or follow one that goes on",
+    help="show a finished run in a browser, or follow a running one",
     example="edge-sdk page runs/demo",
     arguments=_page_arguments,
     function="coordinator.page.command:command",

@@ -53,18 +53,18 @@ class FederationTable:
     name: Id
     """The name in topics and folders: small letters, digits and hyphens."""
     method: Word = "fedmd"
-    """The method: one that `edge-sdk methods` lists, or your own."""
+    """The method: one of those that `edge-sdk methods` lists, or your own."""
     rounds: Annotated[int, Integer(1, 10**9)]
-    """How many rounds the run has; a closing exchange after them sends the result to all devices."""
+    """The number of rounds; after them a closing exchange sends the result to all devices."""
     devices: Annotated[int, Integer(1, 10**6)]
-    """How many devices the run is made for."""
+    """The number of devices that the run is planned for."""
     quorum: Annotated[int, Integer(1, 10**6)] | None = None
-    """The fewest uploads that an exchange may close with; default: all devices, or all participants."""
+    """The minimum number of uploads to close an exchange; default: all devices, or all participants."""
     participants: Annotated[int, Integer(1, 10**6)] | None = None
     """How many answers a round waits for, from devices drawn for it, or which share of `devices`, as 0.3; default: it
     invites all devices."""
     over_selection: bool = False
-    """Whether to invite more devices than `participants`, by the measured share of answers; the first ones count."""
+    """Whether to invite more devices than `participants`, by the measured rate of answers; the first answers count."""
     classes: Annotated[int, Integer(2, 65535)] | None = None
     """The number of classes; needed if neither a data set nor `class_names` gives it."""
     class_names: ClassNames = ()
@@ -74,29 +74,29 @@ class FederationTable:
     """The seed of all random draws: the same file gives the same run."""
     start: Annotated[str, Text(8, "equal|own")] | None = None
     """Whether all devices of one architecture begin with equal weights, or each with its own; default: equal in a
-    simulation, own in a deployment, where equal means that the owners gave all devices one file of weights."""
+    simulation, own in a deployment.  Equal weights in a deployment need one weights file, given to all devices."""
     roster: tuple[Id, ...] = ()
-    """Ids of the devices that may join; empty: any device may join, as long as there are seats."""
+    """Ids of the devices that may join; if empty, any device may join while seats are free."""
     most_devices: Annotated[int, Integer(1, 10**6)] | None = None
-    """Without a roster: how many devices may take part; None: `devices`.  A device takes its seat with its first
-    upload, and keeps it until it leaves or is forgotten."""
+    """Without a roster: the maximum number of devices; default: `devices`.  A device takes its seat with its first
+    upload and keeps it until it leaves or an operator forgets it."""
     deadline_s: Annotated[float, Real(0.001, 1e7)] = 60.0
     """Seconds after which an exchange closes if it has a quorum."""
     retry_s: Annotated[float, Real(0.001, 1e6)] = 5.0
     """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  A device whose
-    last answers took longer is left out until it takes 1.5 times as long; not so for ten rounds after messages were
-    lost, nor where it needs more than two fifths of `deadline_s`."""
+    last answers took longer is left out until it takes 1.5 times as long; except for ten rounds after messages were
+    lost, and where it needs more than two fifths of `deadline_s`."""
     join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: Annotated[int, Integer(0, 1000)] = 3
-    """How many deadlines an exchange may pass without a quorum before the run fails; those that pass because devices
-    decline do not count, nor, without a roster, those of a deployment before its first upload."""
+    """Deadlines that an exchange may pass without a quorum before the run fails.  Deadlines missed because devices
+    decline do not count, nor, in a deployment without a roster, those before the first upload."""
     stop_at_bytes: Annotated[int, Integer(1, 2**60)] | None = None
-    """The run ends after the first round by which all devices together have sent and received so many bytes; default:
-    never."""
+    """End the run after the first round in which the bytes sent and received by all devices reach this; default: no
+    limit."""
     stop_at_accuracy: Annotated[float, Real(0.001, 1.0)] | None = None
-    """The run ends after the first round by which the mean accuracy is so high, of the global model where there is one,
-    else of the devices' own models; default: never."""
+    """End the run after the first round in which the mean accuracy reaches this: of the global model where there is
+    one, else of the devices' own models; default: no limit."""
     feature_dim: Count = 0
     """The width of every model's features; needed by methods that exchange rows of features."""
     nets: Annotated[str, Text(200)] | None = None
@@ -104,11 +104,11 @@ class FederationTable:
 
     @property
     def asked(self) -> int:
-        """The number of answers that a round waits for."""
+        """The number of devices whose answers a round waits for."""
         return self.devices if self.participants is None else self.participants
 
     def check(self, where: str) -> None:
-        """Raise UsageError, naming `where` and the key, for values that do not go together."""
+        """Raise UsageError, naming `where` and the key, for values that contradict each other."""
         if self.asked > self.devices:
             raise UsageError(
                 f"{where}.participants: expected at most the {self.devices} devices, found {self.participants}"
@@ -122,13 +122,17 @@ class FederationTable:
             word = "devices" if self.participants is None else "participants"
             raise UsageError(f"{where}.quorum: expected at most the {self.asked} {word}, found {self.quorum}")
         if self.most_devices is not None and self.roster:
-            raise UsageError(f"{where}.most_devices: of no use with federation.roster, which names all devices")
+            raise UsageError(
+                f"{where}.most_devices: has no effect with federation.roster, which names all devices; leave it out"
+            )
         if self.most_devices is not None and self.most_devices < self.devices:
             raise UsageError(
                 f"{where}.most_devices: expected at least the {self.devices} devices, found {self.most_devices}"
             )
         if self.over_selection and self.participants is None:
-            raise UsageError(f"{where}.over_selection: of no use without federation.participants, the answers wanted")
+            raise UsageError(
+                f"{where}.over_selection: has no effect without federation.participants; set that, or leave it out"
+            )
 
 
 def names_fit(names: Sequence[str]) -> bool:
@@ -146,7 +150,7 @@ class PublicTable:
     serve: bool = True
     """Whether devices that lack the set may fetch it from the coordinator."""
     layout: Annotated[str, Text(4, "NCHW|NHWC")] | None = None
-    """Order of the axes of its pictures: NCHW, channels first, or NHWC; default: the one that their sizes tell."""
+    """Order of the axes of its pictures: NCHW, channels first, or NHWC; default: inferred from their sizes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +161,7 @@ class Settings:
     """The TOML file; paths in it are relative to its folder."""
     federation: FederationTable
     method: Mapping[str, Any]
-    """The section [method] as it is in the file; `chosen_method` reads it for the method that is run."""
+    """The section [method] as written in the file; `chosen_method` reads it for the method of the run."""
     train: TrainSpec
     encoding: EncodingSpec
     public: PublicTable | None
@@ -165,7 +169,7 @@ class Settings:
 
     @property
     def tables(self) -> TomlTable:
-        """The TOML tables that give these settings when they are read; values at their defaults are left out."""
+        """The TOML tables that read back as these settings; values at their defaults are left out."""
         found = {
             "federation": to_table(self.federation, defaults=True),
             "method": self.method,
@@ -179,7 +183,7 @@ class Settings:
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """A federation that is ready to run: its specification, the policy of its rounds, its roster, its bounds."""
+    """A federation ready to run: its specification, the policy of its rounds, its roster, its limits."""
 
     spec: FederationSpec
     policy: RoundPolicy
@@ -198,7 +202,7 @@ def load_toml(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: is not UTF-8 text, and so no TOML file ({error.reason})") from None
+        raise UsageError(f"{path}: is not a TOML file, because it is not UTF-8 text ({error.reason})") from None
     tables = toml.loads(text, str(path))
     for override in overrides:
         _override(tables, override)
@@ -224,7 +228,7 @@ def _override(tables: TomlTable, override: str) -> None:
 
 
 def read_values(text: str) -> list[Any]:
-    """Read values separated by commas as TOML; those that are not TOML are words: 0.1,0.5 or rpi4,x86 or 1,auto."""
+    """Read values separated by commas as TOML; a value that is not TOML is a word: 0.1,0.5 or rpi4,x86 or 1,auto."""
     try:
         values: list[Any] = toml.loads(f"values = [{text}]", text)["values"]
     except UsageError:
@@ -242,7 +246,7 @@ def _value_or_word(text: str) -> Any:
 def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
     """Read the sections that coordinator and simulator share.
 
-    Raises UsageError naming file, key and what is allowed.
+    Raises UsageError naming file, key and allowed values.
     """
     known = (*SECTIONS, *SIMULATION)
     for name in tables:
@@ -278,7 +282,7 @@ def _with_count(table: Any) -> Any:
 
 
 def read_section(cls: type[T], table: Any, section: str, file: Path) -> T:
-    """Read a section as its dataclass.  Raises UsageError naming file, key, what is allowed and what was found."""
+    """Read a section as its dataclass.  Raises UsageError naming file, key, allowed and found value."""
     if not isinstance(table, dict):
         raise UsageError(f"{file}: [{section}] must be a table")
     return toml_table.read_table(cls, table, f"{file}: {section}.")
@@ -304,7 +308,7 @@ def federation(
     names = class_names or table.class_names
     known_classes = classes if classes is not None else table.classes or len(names) or None
     if known_classes is None:
-        raise UsageError(f"{file}: federation.classes: missing, and there is no data set here that would tell")
+        raise UsageError(f"{file}: federation.classes: missing; without a data set it cannot be inferred")
     _check_schedule(settings)
     method = chosen_method(settings)
     misfit = method.misfit(table.devices)
@@ -319,8 +323,8 @@ def federation(
         )
     if method.same_width and not table.feature_dim:
         raise UsageError(
-            f"{file}: federation.feature_dim: missing; {method.name} averages rows of features, so all models must "
-            "have as many, such as feature_dim = 64"
+            f"{file}: federation.feature_dim: missing; {method.name} averages rows of features, which all models must "
+            "give in one width, such as feature_dim = 64"
         )
     spec = FederationSpec(
         federation=table.name,
@@ -366,7 +370,7 @@ def _policy(table: FederationTable, *, exchanges: int) -> RoundPolicy:
 def _check_robust(
     table: RobustTable, method: Method[Any], public: PublicSetSpec | None, classes: int, file: Path
 ) -> None:
-    """Raise UsageError for a way to combine uploads that the method has no use for, or that lacks its labels."""
+    """Raise UsageError for a way to combine uploads that the method does not use, or that lacks its labels."""
     wanted = {"rows": table.rows != "mean", "logits": table.logits != "mean", "min_group": table.min_group > 1}
     for key, asked in wanted.items():
         if asked and ("rows" if key == "min_group" else key) not in method.robust:
@@ -375,7 +379,7 @@ def _check_robust(
     if table.logits == "root-gate" and not any(label >= 0 for label in table.labels):
         raise UsageError(f'{file}: robust.labels: robust.logits = "root-gate" needs the labels of some public samples')
     if table.labels and table.logits != "root-gate":
-        raise UsageError(f'{file}: robust.labels: is used only with robust.logits = "root-gate"; leave it out')
+        raise UsageError(f'{file}: robust.labels: has no effect without robust.logits = "root-gate"; leave it out')
     if table.labels and max(table.labels) >= classes:
         raise UsageError(
             f"{file}: robust.labels: expected classes from 0 to {classes - 1}, or -1, found {max(table.labels)}"
@@ -407,7 +411,7 @@ def _check_schedule(settings: Settings) -> None:
 
 
 def _encodings(table: Any, file: Path) -> EncodingSpec:
-    """Read [encoding], whose keys are the payload kinds, those of other packages included.  Raises UsageError."""
+    """Read [encoding]; its keys are the payload kinds, including those of other packages.  Raises UsageError."""
     if not isinstance(table, Mapping):
         return read_section(EncodingSpec, table, "encoding", file)
     own = [field.name for field in dataclasses.fields(EncodingSpec) if field.name != "others"]
@@ -430,7 +434,7 @@ def _encoding_table(spec: EncodingSpec) -> dict[str, Any]:
 
 
 def chosen_method(settings: Settings) -> Method[Any]:
-    """The method that is run, with its parameters: the keys of [method] and those of [method.NAME].
+    """The method of the run with its parameters: the keys of [method] and of [method.NAME].
 
     Sub-tables of other methods are only checked, so that one file serves several methods.  Raises UsageError.
     """
@@ -446,7 +450,7 @@ def chosen_method(settings: Settings) -> Method[Any]:
     method = _method(name, file)
     for key in flat:
         if key in own:
-            raise UsageError(f"{file}: method.{key}: stands in [method.{name}], too; set method.{name}.{key}")
+            raise UsageError(f"{file}: method.{key}: is also set in [method.{name}]; keep only method.{name}.{key}")
     values, start = {**flat, **own}, settings.federation.start
     if start == "own" and values.get("start") == "equal":
         raise UsageError(f"{file}: method.start: 'equal' contradicts federation.start = 'own'; change one of them")
@@ -464,7 +468,7 @@ def _method(name: str, file: Path) -> type[Method[Any]]:
 
 
 def public_set(settings: Settings) -> PublicSet | None:
-    """The public set of a deployment; None: there is none.  Raises UsageError."""
+    """The public set of a deployment, if it has one.  Raises UsageError."""
     if settings.public is None:
         return None
     layout = cast("PictureLayout | None", settings.public.layout)  # its pattern allows no other
@@ -472,12 +476,12 @@ def public_set(settings: Settings) -> PublicSet | None:
 
 
 def public_to_serve(settings: Settings) -> PublicSet | None:
-    """The public set that devices may fetch; None: there is none, or it is not to be served.  Raises UsageError."""
+    """The public set that devices may fetch, or None.  Raises UsageError."""
     return public_set(settings) if settings.public is not None and settings.public.serve else None
 
 
 def to_toml(tables: Mapping[str, Any]) -> str:
-    """Write tables as TOML that load_toml reads back, so that a run can be repeated; None values are left out."""
+    """Write tables as TOML that load_toml reads back; None values are left out."""
     return toml.dumps(_without_none(tables))
 
 

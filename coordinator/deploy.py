@@ -67,7 +67,7 @@ from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
 
 QUESTION_EXPIRES_S = 2
-"""Seconds for which the broker keeps a question for a coordinator that is away."""
+"""Seconds for which the broker keeps an operator's question while the coordinator is offline."""
 
 
 def command(args: argparse.Namespace) -> int:
@@ -107,15 +107,15 @@ def run_coordinator(
     feed: Feed | None = None,
     tools: WriterOptions = NO_WRITERS,
 ) -> int:
-    """Serve a federation until it is over; returns the exit code.  as_json: print the summary in place of the table.
+    """Serve a federation until it is over; returns the exit code.  as_json: print the summary instead of the table.
 
-    lab: the folder of a lab, which brings keys, certificates, and the broker if that is None.  feed: that of the live
-    page; None: there is none.  tools: what is written for other tools.
+    lab: the folder of a lab, with keys, certificates, and the broker's address unless `broker` is given.  feed: of the
+    live page, if there is one.  tools: outputs for other tools.
     """
-    reach = _reach(broker, tls, lab, trace=trace)  # a mistake in it is reported before anything is opened
+    reach = _reach(broker, tls, lab, trace=trace)  # first, to report mistakes before opening anything
     shown = without_password(reach.broker)
     toml.check_writer()
-    tables = load_toml(file, overrides)  # kept as it is, with the sections that only a simulation reads
+    tables = load_toml(file, overrides)  # unfiltered: with the sections that only a simulation reads
     settings = read_settings(tables, file)
     ready = federation(settings)
     folder = out or Path("runs") / ready.spec.federation
@@ -144,7 +144,7 @@ def run_coordinator(
         again = _resume_command(file, reach, overrides, folder, cloud_safe=cloud_safe, trace=trace)
         with (
             trace_writer(folder, tables, file, wanted=trace, resume=resume) as kept,
-            as_method_error(spec.method, f", then go on with: {again}; edge-sdk -v shows the traceback"),
+            as_method_error(spec.method, f", then continue with: {again}; edge-sdk -v shows the traceback"),
         ):
             server = recording_server.server(
                 kept,
@@ -167,7 +167,7 @@ def run_coordinator(
             progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {shown}")
             _serve(server, progress, again)
         if server.drained:
-            progress.noted(f"an operator stopped the run; go on with: {again}")
+            progress.noted(f"an operator stopped the run; continue with: {again}")
             return 0
         used = {"wall_s": earlier_s + time.monotonic() - begun_s, "start_s": start_s}
         result = _result(server, shown, used)
@@ -180,10 +180,10 @@ def run_coordinator(
 
 
 def nothing_left(folder: Path, spec: FederationSpec) -> bool:
-    """Whether the run in a folder was completed.  Raises UsageError if it is one of another configuration."""
+    """Whether the run in a folder was completed.  Raises UsageError if it has another configuration."""
     try:
-        over = holds_finished_run(folder) and not is_running(folder)  # a run that was begun anew leaves the old results
-    except UsageError:  # they do not read; going on writes them again
+        over = holds_finished_run(folder) and not is_running(folder)  # a restarted run still has the old results
+    except UsageError:  # unreadable results: resuming writes them again
         return False
     if over:
         restart.check_same_federation(bound_spec(folder / LEDGER), spec)
@@ -196,16 +196,16 @@ def _made(folder: Path) -> Path:
 
 
 def _serve(server: Server, progress: RunObserver, again: str) -> None:
-    """Serve until the run is over.  again: the command that goes on with it after an interrupt."""
+    """Serve until the run is over.  again: the command that resumes it after an interrupt."""
     try:
         server.run()
     except KeyboardInterrupt:
-        progress.noted(f"interrupted; go on with: {again}" if server.numbers else "interrupted before it began")
+        progress.noted(f"interrupted; continue with: {again}" if server.numbers else "interrupted before it began")
         raise
 
 
 def _result(server: Server, broker: str, used: Mapping[str, float]) -> Result:
-    """The result of a run that is over.  used: its times in seconds."""
+    """The result of a finished run.  used: its times in seconds."""
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
     result = run_result(server, devices, broker, used)
     return dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))
@@ -221,8 +221,8 @@ def _draw(result: Result, folder: Path, progress: RunObserver) -> None:
 def _refuse_second(reach: Reach, federation: str) -> None:
     """Raise UsageError if another coordinator of this federation answers on this broker.
 
-    In a lab this is not asked: who connects with this machine's certificate takes the other's place.  There a lock in
-    the lab's folder keeps a second one on this machine away.
+    A lab skips this: connecting with this machine's certificate would take the other coordinator's place.  There a lock
+    in the lab's folder keeps out a second coordinator on this machine.
     """
     if reach.security is not None:
         return
@@ -249,8 +249,8 @@ def _transport(reach: Reach, federation: str, folder: Path, *, cloud_safe: bool)
 
 
 def _note_resumption(progress: RunObserver, folder: Path, done: int, rounds: int, *, quarantine: bool) -> None:
-    """Say where a resumed run goes on, and which rounds are lost.  done: the rounds that the ledger knows."""
-    progress.noted(f"going on at round {min(done + 1, rounds)} of {rounds}")
+    """Log where a resumed run continues, and which rounds are lost.  done: the rounds that the ledger knows."""
+    progress.noted(f"continuing at round {min(done + 1, rounds)} of {rounds}")
     lost = "" if quarantine else lost_rounds(folder, done)
     if lost:
         progress.noted(lost)
@@ -259,7 +259,7 @@ def _note_resumption(progress: RunObserver, folder: Path, done: int, rounds: int
 def _resume_command(
     file: Path, reach: Reach, overrides: Sequence[str], folder: Path, *, cloud_safe: bool, trace: bool
 ) -> str:
-    """Return the command line that goes on with this run; it names the variable for the password, not the password."""
+    """Return the command line that resumes this run; it names the password's variable, never the password."""
     options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
     options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {shlex.quote(str(folder))}"
     secret = f"{PASSWORD_VARIABLE}=... " if without_password(reach.broker) != reach.broker else ""
@@ -279,7 +279,7 @@ def _equipment(settings: Settings) -> Equipment:
 
 
 def public_set_server(ready: Federation, settings: Settings, folder: Path) -> PublicSetServer | None:
-    """The server of the public set; None if none is served, or the method needs none."""
+    """The server of the public set, or None if none is served or the method needs none."""
     if not method_of(ready.spec).needs_public_set:
         return None
     public = public_to_serve(settings)
@@ -293,21 +293,21 @@ class Reach:
     broker: str
     tls: TlsFiles
     security: LabSecurity | None
-    """None: frames are not signed."""
+    """The keys of the lab, or None if frames are not signed."""
     options: str
-    """The options that say so, for the line that goes on with the run."""
+    """These options as typed, for the command that resumes the run."""
     one_connection: bool = False
     """Whether the broker gives each certificate of the lab one connection."""
 
     def serving_alone(self, federation: str) -> AbstractContextManager[None]:
-        """Keep other coordinators with this lab away while this one runs.  Raises UsageError if there is one."""
+        """Keep out other coordinators with this lab while this one runs.  Raises UsageError if one runs already."""
         if self.security is None:
             return nullcontext()
         return self.security.serving_alone(federation, one_connection=self.one_connection)
 
 
 def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) -> Reach:
-    """Find out where the broker is, and open the keys of the lab.  Raises UsageError."""
+    """Find the broker's address and open the keys of the lab.  Raises UsageError."""
     given = {"--lab": lab, "--ca": tls.ca, "--cert": tls.certificate, "--key": tls.key}
     options = "".join(f" {option} {shlex.quote(str(file))}" for option, file in given.items() if file is not None)
     options += "" if broker is None else f" --broker {shlex.quote(without_password(broker))}"
@@ -329,7 +329,7 @@ def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) 
 def _observers(
     ready: Federation, folder: Path, progress: RunObserver, feed: Feed | None, writers: RunWriters
 ) -> RunObserver:
-    """Return the observers of a run: its lines, its files, and its page where there is one."""
+    """Return the observers of a run: its log lines, its files, and its live page if it has one."""
     spec = ready.spec
     about = About(
         federation=spec.federation,
@@ -344,10 +344,10 @@ def _observers(
 
 
 def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[[str], None]) -> Ledger:
-    """The ledger of a run directory; with `quarantine` a damaged one is set aside, and an empty one is begun.
+    """The ledger of a run directory; with `quarantine` a damaged one is set aside for a new one.
 
     tell: is called with a line about that.  Raises UsageError if it would overwrite a run, if another coordinator
-    serves it, or if there is none to resume; Damaged if it is not as it was written.
+    serves it, or if there is none to resume; Damaged if its digests do not match.
     """
     path = folder / LEDGER
     log = path.with_name(f"{path.name}-wal")
@@ -356,7 +356,7 @@ def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[
     if not resume and path.exists():
         if _has_begun(path, folder):
             raise UsageError(
-                f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder"
+                f"{folder}: already holds a run; add --resume to continue it, or give --out another folder"
             )
         path.unlink()
 
@@ -369,24 +369,24 @@ def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[
 
 
 def lost_rounds(folder: Path, done: int) -> str:
-    """Say in one line that a ledger knows of fewer rounds than the progress file beside it; empty: it does not.
+    """A line if the ledger knows fewer rounds than the progress file beside it, or empty.
 
-    done: the rounds that the ledger knows.  The file is written at a round's end, so one round more shows nothing.
+    done: the rounds that the ledger knows.  The file may be one round ahead, because it is written first.
     """
     try:
         told = read_running(folder, whole=False).get("round", 0)
-    except UsageError:  # it is only read by people, and the next round replaces it
+    except UsageError:  # unreadable: it only informs people, and the next round replaces it
         return ""
     if not isinstance(told, int) or told <= done + 1:
         return ""
     return (
-        f"{folder / LEDGER}: knows {done} rounds, {folder / PROGRESS} tells of {told}; lost: the rounds between; "
+        f"{folder / LEDGER}: knows {done} rounds, {folder / PROGRESS} lists {told}; the rounds between are lost; "
         "if its -wal file was deleted or an old copy put back, stop, put back the newest files, and resume again"
     )
 
 
 def _has_begun(path: Path, folder: Path) -> bool:
-    """Whether there is anything in a ledger to go on with: a device that has joined, or a ledger that does not read."""
+    """Whether a ledger has something to resume: a device has joined, or the ledger cannot be read."""
     try:
         with closing(_opened(path, folder)) as ledger:
             return bool(ledger.enrolled()) or ledger.last_checkpoint() is not None

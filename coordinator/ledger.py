@@ -1,7 +1,7 @@
 """The coordinator's durable state: accepted uploads, closed exchanges, and the checkpoint of the last round.
 
-An upload counts once it is a row here, and its receipt is sent only after that.  After a crash the round is computed
-again from the checkpoint of its start and these rows, which gives the same bits.
+An upload counts once it is a row here, and its receipt is sent only after that.  After a crash the round is recomputed
+from the checkpoint at its start and these rows, with the same bits.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ CREATE TABLE IF NOT EXISTS history (round INTEGER PRIMARY KEY, entry TEXT NOT NU
 
 CONTENTS = Contents(
     "this run: its state and its uploads since the last round; devices keep their models",
-    "with --resume --quarantine it is set aside and the run begins anew",
+    "with --resume --quarantine it is set aside and the run restarts from the beginning",
 )
 _INSERT_UPLOAD = "INSERT OR IGNORE INTO uploads VALUES (?, ?, ?, ?, ?)"
 _FILL_SLOT = """INSERT OR REPLACE INTO slots SELECT device, round, frame, digest(device, round, frame) FROM uploads
 WHERE round = ? AND exchange = 0 AND device = ?"""
 _FORM = FileForm(8192, shrinks=True)
-"""The form of a new file.  Uploads of 40 kB fill pages of this size: in groups of ten 1.1 bytes are written for each
-byte taken in, alone 2.0.  With pages of 16 kB it is 1.2 and 2.8, with 4 kB 1.1 and 1.6, but a fifth more time."""
+"""Page size of a new file, chosen by measurement.  Per byte of a 40 kB upload in groups of ten (alone), it writes 1.1
+(2.0) bytes; 16 kB pages write 1.2 (2.8), and 4 kB pages 1.1 (1.6) but take a fifth longer."""
 _LOG_BYTES = 128 * 1024 * 1024
-"""The log is not longer than this for long: a restart reads all of it into memory."""
+"""The log is cut back to this size: a restart reads all of it into memory."""
 
 
 @record
@@ -81,7 +81,7 @@ class Slots:
     filled: tuple[str, ...] = ()
     """Devices whose upload of that round's first exchange is stored in their slot."""
     oldest: int = 0
-    """Slots of rounds before this one are deleted."""
+    """Slots filled before this round are deleted."""
     dropped: tuple[str, ...] = ()
     """Devices whose slots are deleted, because their newest upload does not count."""
 
@@ -94,26 +94,26 @@ class Checkpoint:
     state: bytes
     record: dict[str, Any]
     history: dict[int, dict[str, Any]] = field(default_factory=dict)
-    """What is noted of each round, by number."""
+    """The notes of each round, by number."""
 
 
 class Ledger:
     """One SQLite file, or memory for a simulation.  Every method raises StoreError if the disk refuses."""
 
     def __init__(self, path: Path | None, contents: Path | None = None) -> None:
-        """Open or create the file; path None: in memory.  contents: start with a copy of this file of `copy_to`."""
+        """Open or create the file, or use memory if path is None.  contents: start from this file of `copy_to`."""
         self._path = path
         kept = contents or path
         self._form = (file_form(kept) if kept is not None else None) or _FORM
         self._db = self._opened()
         self._file = None if path is None else WatchedFile(path, self._opened)
         self._closing: dict[ExchangeId, str] = {}
-        """Contributors, as JSON, of closed exchanges that are written with the next commit."""
+        """Contributors, as JSON, of closed exchanges that the next commit writes."""
         self._numbers: dict[str, int] = {}
         """The number of each device in the file."""
         self._taken: set[int] = set()
         self._next = 0
-        """The first number above all taken numbers."""
+        """The number after all taken ones."""
         try:
             if contents is not None:
                 self._fill(contents)
@@ -134,7 +134,7 @@ class Ledger:
             return found
         try:
             with as_store_error(self._path):
-                found.execute("PRAGMA secure_delete=FAST")  # Debian builds SQLite to write zeros over what is deleted
+                found.execute("PRAGMA secure_delete=FAST")  # Debian's SQLite zeroes deleted rows
         except StoreError:
             found.close()
             raise
@@ -142,9 +142,9 @@ class Ledger:
         return found
 
     def _write(self, statements: Callable[[], object]) -> None:
-        """Run statements in one transaction, in a file that is still there.
+        """Run statements in one transaction, after checking that the file still exists.
 
-        One that was deleted is written again first, and StoreError tells of that: what is refused once is tried again.
+        A deleted file is first written again and reported as StoreError, after which the caller tries again.
         """
         if self._file is not None:
             before, self._db = self._db, self._file.mended(self._db)
@@ -168,7 +168,7 @@ class Ledger:
             check_whole(self._db, _SCHEMA, contents)
 
     def _held_frames(self) -> dict[tuple[ExchangeId, str], bytes]:
-        """The uploads of a ledger in memory, kept outside SQLite, which would copy each of them twice."""
+        """The uploads of a ledger in memory, kept outside SQLite to save two copies of each."""
         if self._path is not None:
             return {}
         rows = self._rows("SELECT round, exchange, device, frame FROM uploads")
@@ -176,7 +176,7 @@ class Ledger:
         return {(ExchangeId(round_, exchange), device): bytes(frame) for round_, exchange, device, frame in rows}
 
     def bind(self, spec: bytes) -> bool:
-        """Whether this ledger belongs to the federation with this spec; a new one takes it as its own."""
+        """Whether this ledger belongs to the federation with this spec; a new one is bound to it."""
         known = self._get("spec")
         if known is None:
             salt = b"" if self._path is None else os.urandom(16)  # a simulation repeats bit for bit
@@ -192,12 +192,12 @@ class Ledger:
 
     @property
     def unique_run(self) -> bytes | None:
-        """The id of this run where no other run has it; None in a simulation, whose runs repeat bit for bit."""
+        """The id of this run if it is unique, or None in a simulation, whose repeated runs share one."""
         repeated = hashlib.sha256(self._get("spec") or b"").digest()[:16]
         return None if self.run in (b"", repeated) else self.run
 
     def enrol(self, device: str, number: int | None, hello: bytes) -> int:
-        """Store a device; returns its earlier number, else the one given, else (if taken or None) the next free one."""
+        """Store a device; returns its earlier number, else the given one, else (if taken or None) the next free one."""
         if number is None or number in self._taken:
             number = self._next
         number = self._numbers.get(device, number)
@@ -212,12 +212,12 @@ class Ledger:
         self._next = max(self._next, number + 1)
 
     def forget(self, device: str) -> None:
-        """Delete a device: its number is free, and it is unknown.  Its uploads and its slot must be gone already."""
+        """Delete a device and free its number.  Its uploads and slot must be deleted already."""
         self._write(lambda: self._db.execute("DELETE FROM devices WHERE id = ?", (device,)))
         self._taken.discard(self._numbers.pop(device, -1))
 
     def orders(self) -> dict[str, Any]:
-        """What `keep_orders` stored last; empty if it never did."""
+        """The orders last stored by `keep_orders`, or empty."""
         found: dict[str, Any] = json.loads(self._get("orders") or b"{}")
         return found
 
@@ -253,10 +253,9 @@ class Ledger:
         self._known.update((row.place, row.device) for row in fresh)
 
     def close_exchange(self, place: ExchangeId, contributors: tuple[str, ...], *, now: bool) -> None:
-        """Record the contributors of an exchange; now: write them at once, before any device learns the result.
+        """Record the contributors of an exchange; now: write them before any device learns the result.
 
-        If all invited devices have answered, the rows of uploads show the same, and the record may wait for the next
-        commit.
+        If all invited devices have answered, it may wait for the next commit: the rows of uploads then show the same.
         """
         self._closing[place] = json.dumps(contributors)
         if now:
@@ -268,7 +267,7 @@ class Ledger:
         return {exchange: tuple(json.loads(text)) for _, exchange, text in rows}
 
     def contributors(self, place: ExchangeId) -> tuple[str, ...]:
-        """The contributors that an exchange closed with, even if they are not written yet."""
+        """The contributors of a closed exchange, even if they are not written yet."""
         if place in self._closing:
             return tuple(json.loads(self._closing[place]))
         return self.closed(place.round).get(place.exchange, ())
@@ -279,7 +278,7 @@ class Ledger:
         return rows[0][2] if rows else None
 
     def slots_before(self, round_: int) -> tuple[str, ...]:
-        """The devices whose slots are of earlier rounds."""
+        """The devices whose slots were filled in earlier rounds."""
         rows = self._rows("SELECT device FROM slots WHERE round < ? ORDER BY device", round_)
         return tuple(device for (device,) in rows)
 
@@ -291,7 +290,7 @@ class Ledger:
         return {device: frame for _, _, device, frame in rows}
 
     def upload(self, place: ExchangeId, device: str) -> bytes:
-        """The frame of one device for one exchange, which must be there."""
+        """The frame of one device for one exchange, which must exist."""
         if self._path is None:
             return self._frames[place, device]
         query = "SELECT * FROM uploads WHERE round = ? AND exchange = ? AND device = ?"
@@ -308,7 +307,7 @@ class Ledger:
     ) -> None:
         """Begin a round: delete the rows of earlier rounds, except uploads that go into slots.
 
-        history: what is noted of some rounds, by number; it replaces what was noted of these, and no other.  So a
+        history: notes of some rounds, by number; they replace earlier notes of the same rounds only, so that a
         checkpoint does not grow with the number of rounds.
         """
         slots, noted = slots or Slots(), [with_digest(at, json.dumps(entry)) for at, entry in (history or {}).items()]
@@ -337,7 +336,7 @@ class Ledger:
         self._db.executemany("INSERT OR REPLACE INTO slots VALUES (?, ?, ?, ?)", rows)
 
     def last_checkpoint(self) -> Checkpoint | None:
-        """The checkpoint at the start of the last round; None: there is none yet."""
+        """The checkpoint at the start of the last round, or None if there is none yet."""
         rows = self._whole("SELECT * FROM checkpoint")
         if not rows:
             return None
@@ -359,15 +358,15 @@ class Ledger:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """Turn errors of decoding what this ledger holds into Damaged: it may be older than its digests."""
+        """Turn decoding errors of this ledger's contents into Damaged: old rows have no digest to check."""
         try:
             yield
         except (RemoteProtocolError, KeyError, TypeError, ValueError, AttributeError) as error:
-            found = f"a row does not read: {type(error).__name__}"
+            found = f"a row cannot be read: {type(error).__name__}"
             raise Damaged(self._path, found, CONTENTS.lost, CONTENTS.remedy) from error
 
     def free_bytes(self) -> int | None:
-        """Free bytes on the ledger's disk, or in memory; None if the system does not tell."""
+        """Free bytes on the ledger's disk, or in memory; None if the system does not report them."""
         try:
             if self._path is not None:
                 return shutil.disk_usage(self._path.parent).free
@@ -384,7 +383,7 @@ class Ledger:
         return bytes(rows[0][1]) if rows else None
 
     def _whole(self, query: str, *values: object) -> list[Any]:
-        """Return rows that were read with their digests, without these.  Raises Damaged."""
+        """Return rows without their digests, after checking these.  Raises Damaged."""
         with as_store_error(self._path, CONTENTS):
             return [checked_row(self._path, row) for row in self._rows(query, *values)]
 
@@ -398,9 +397,9 @@ class Ledger:
 
 
 def bound_spec(path: Path) -> bytes | None:
-    """Return the spec that the ledger in a file is bound to; None: it does not tell.
+    """Return the spec that the ledger in a file is bound to, or None if it cannot be read.
 
-    Nothing is locked or written, nor a log read: the spec never changes once it stands in the file.
+    Takes no lock, writes nothing and ignores the log: the spec never changes once it is in the file.
     """
     with (
         suppress(sqlite3.DatabaseError),

@@ -1,9 +1,9 @@
-"""The fleet simulator: it runs N agents and one coordinator, with the code of a deployment, on one machine.
+"""The fleet simulator: N agents and one coordinator, with the code of a deployment, on one machine.
 
-config/, data/, models/ and fleet/ describe and build the devices.  clock/ runs them in virtual time, shards/ does
-so in several processes, over_broker/ runs them over a broker, lab/ on boards.  engines/ compute.  runs/ carries out one
-run, studies/ many, and replay/ repeats a recorded one.
-projects/ makes what a newcomer begins with.  notebook/ is the Python interface.
+config/, data/, models/ and fleet/ describe and build the devices.  clock/ runs them in virtual time, shards/ does so in
+several processes, over_broker/ runs them over a broker, lab/ on boards.  engines/ computes.  runs/ carries out one run,
+studies/ many, and replay/ repeats a recorded one.  projects/ creates a newcomer's first files.  notebook/ is the Python
+interface.
 
 May import edge_sdk and coordinator.
 """

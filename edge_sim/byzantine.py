@@ -1,9 +1,9 @@
 """Byzantine devices: a function replaces the knowledge of their uploads.
 
-`byzantine = "MODULE:FUNCTION"` in a [[fleet]] row names one; FUNCTION(knowledge, rng) -> knowledge is given the
-payloads of an upload by role, as the method on the device made them, and a generator that follows from the
-seed, the device, the round and the exchange.  What it returns must be legal (the same payload kinds, shapes and
-classes, finite numbers): a device whose frame is not legal is refused by the protocol, as `rubbish` shows.
+`byzantine = "MODULE:FUNCTION"` in a [[fleet]] row names one; FUNCTION(knowledge, rng) -> knowledge receives the
+payloads of an upload by role, as the method on the device made them, and a generator seeded by the
+seed, the device, the round and the exchange.  Its result must be legal (the same payload kinds, shapes and
+classes, finite numbers): the coordinator refuses illegal frames, as `rubbish` shows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ Tamper: TypeAlias = Callable[[Knowledge, np.random.Generator], Knowledge]
 def load_tamper(name: str) -> Tamper:
     """Return the function that MODULE:FUNCTION names.
 
-    Raises UsageError also for a function whose signature is not that of a Tamper; the function is not called.
+    Raises UsageError also for a function with another signature; does not call it.
     """
     tamper: Tamper = load_function(name, "", example="edge_sim.byzantine:flip_signs")
     if not _takes_knowledge(tamper):
@@ -43,18 +43,18 @@ def load_tamper(name: str) -> Tamper:
 
 
 def _takes_knowledge(found: Callable[..., object]) -> bool:
-    """Whether an object can be called as FUNCTION(knowledge, rng); Python's builtins are refused."""
+    """Whether an object can be called as FUNCTION(knowledge, rng); Python's builtins cannot."""
     if inspect.isbuiltin(found) or inspect.isclass(found):
         return False
     try:
         inspect.signature(found).bind(None, None)
-    except (TypeError, ValueError):  # it takes other arguments, or has no known signature
+    except (TypeError, ValueError):  # other arguments, or an unknown signature
         return False
     return True
 
 
 def agent_for(name: str | None, federation: str, seed: int) -> Callable[..., Agent]:
-    """Return what makes a device's agent: a ByzantineAgent where a function is named."""
+    """Return the class or partial that makes a device's agent: a ByzantineAgent if a function is named."""
     if name is None:
         return Agent
     return partial(ByzantineAgent, tamper=CheckedTamper(name), seed=[seed, *federation.encode()])
@@ -66,19 +66,19 @@ class CheckedTamper:
     def __init__(self, name: str) -> None:
         self._name, self._tamper = name, load_tamper(name)
         self.claims: int = getattr(self._tamper, "claims", 0)
-        """The samples that the device claims to have when it joins; 0: it tells the truth."""
+        """The number of samples that the device falsely claims when it joins, or 0 to claim the true one."""
         self.breaks_frames: bool = getattr(self._tamper, "breaks_frames", False)
-        """Whether random bytes are sent in place of uploads."""
+        """Whether to send random bytes instead of uploads."""
 
     def __call__(self, knowledge: Knowledge, rng: np.random.Generator) -> Knowledge:
-        """Call the function.  Raises UsageError where it raises, or returns knowledge of another structure."""
+        """Call the function.  Raises UsageError if it raises, or returns knowledge of another structure."""
         try:
             found = self._tamper(knowledge, rng)
-        except (Exception, SystemExit) as error:  # a function of the user's may raise anything
+        except (Exception, SystemExit) as error:  # the user's function may raise anything
             words = one_line(f"{type(error).__name__}: {error}")
             raise UsageError(f"fleet.byzantine: {self._name!r} raised {words}") from error
         if wrong := _unlike(found, knowledge):
-            raise UsageError(f"fleet.byzantine: {self._name!r} must return knowledge like what it was given: {wrong}")
+            raise UsageError(f"fleet.byzantine: {self._name!r} must return knowledge like its argument: {wrong}")
         return found
 
 
@@ -92,7 +92,7 @@ class ByzantineAgent(Agent):
         super().__init__(**honest)
 
     def hello_to_send(self, hello: Hello) -> Hello:
-        """Implement Participant: claim as many samples as the attack needs, and withhold those of each class."""
+        """Implement Participant: claim as many samples as the attack needs, without counts by class."""
         return replace(hello, samples=self._tamper.claims, class_counts=()) if self._tamper.claims else hello
 
     def knowledge_to_upload(self, assign: Assign, knowledge: Knowledge) -> Knowledge:
@@ -103,7 +103,7 @@ class ByzantineAgent(Agent):
 
 
 class RubbishTransport:
-    """A transport that sends random bytes in place of each upload; everything else goes through it unchanged."""
+    """A transport that replaces each upload by random bytes and passes on everything else."""
 
     def __init__(self, inner: Transport, rng: np.random.Generator) -> None:
         self._inner, self._rng = inner, rng
@@ -111,14 +111,14 @@ class RubbishTransport:
         self.accept_up_to, self.screen_with = inner.accept_up_to, inner.screen_with
 
     def send(self, topic: str, frame: Frame, *, retain: bool = False, answered: bool = False) -> None:
-        """Implement Transport: an upload is replaced by as many random bytes."""
+        """Implement Transport: replace an upload by random bytes of the same length."""
         if topic.endswith("/upd"):
             frame = self._rng.bytes(len(frame))
         self._inner.send(topic, frame, retain=retain, answered=answered)
 
 
 def rubbish(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
-    """Send random bytes in place of every upload, as a broken device would."""
+    """Send random bytes instead of every upload, like a broken device."""
     return knowledge
 
 
@@ -146,9 +146,9 @@ def flip_ten(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
 
 
 def swap_classes(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
-    """Say of each class what is true of another one: reverse the order of rows by class, or of columns of logits.
+    """Give each class the values of another one: reverse the order of rows by class, or of columns of logits.
 
-    Weights have no classes that can be seen, and are reversed as a whole.
+    Weights, whose classes cannot be seen, are reversed as a whole.
     """
     found: dict[str, Payload] = {}
     for role, payload in knowledge.items():
@@ -166,16 +166,16 @@ def _rows_reversed(values: Any) -> Any:
 
 
 def little_is_enough(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
-    """Move every number by 1.5 standard deviations of its column, away from its sign: too little to stand out.
+    """Move every number by 1.5 standard deviations of its column, against its sign: too little to stand out.
 
-    After Baruch, Baruch and Goldberg, "A Little Is Enough", NeurIPS 2019, whose attackers know each other's numbers; a
-    device here knows its own alone.
+    After Baruch, Baruch and Goldberg, "A Little Is Enough", NeurIPS 2019, whose attackers know each other's numbers;
+    here a device knows only its own.
     """
     return with_floats(knowledge, lambda values: values - 1.5 * np.sign(values) * _spread(values))
 
 
 def inflate_counts(knowledge: Knowledge, _rng: np.random.Generator) -> Knowledge:
-    """Change the sign of every number, and claim as many samples for it as the protocol can say."""
+    """Change the sign of every number, and claim the largest number of samples that the protocol allows."""
     found = {}
     for role, payload in with_floats(knowledge, lambda values: -values).items():
         claims: dict[str, Any] = {}
@@ -195,9 +195,9 @@ def _spread(values: Any) -> Any:
 
 
 def with_floats(knowledge: Knowledge, change: Callable[[Any], Any]) -> Knowledge:
-    """Return the knowledge with `change` applied to every array of floats; for attacks of your own, too.
+    """Return the knowledge with `change` applied to every array of floats; also for your own attacks.
 
-    Probabilities are made legal again, because a device whose frames are not legal is refused.
+    Probabilities are made legal again, because the coordinator refuses illegal frames.
     """
     found = {}
     for role, payload in knowledge.items():
@@ -214,7 +214,7 @@ def with_floats(knowledge: Knowledge, change: Callable[[Any], Any]) -> Knowledge
 
 
 def _probabilities(values: Any) -> Any:
-    """Return rows (m, k) of the same order that are not negative and sum to 1."""
+    """Return rows (m, k) made non-negative with sum 1, in the same order."""
     shifted = values.astype(np.float64) - np.minimum(values.min(axis=1, keepdims=True), 0.0)
     total = shifted.sum(axis=1, keepdims=True)
     even = np.full_like(shifted, 1.0 / values.shape[1])
@@ -222,7 +222,7 @@ def _probabilities(values: Any) -> Any:
 
 
 def _unlike(found: object, knowledge: Knowledge) -> str:
-    """Describe how the structure of what a function returned differs from what it was given; empty: it is equal.
+    """Describe how the structure of a function's result differs from its argument's, or return empty.
 
     The numbers of classes and rows and the values may differ; the protocol checks these.
     """

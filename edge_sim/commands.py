@@ -23,7 +23,7 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
         "--out",
         type=Path,
         metavar="DIR",
-        help="run directory (default: runs/NAME, or runs/NAME-2 and so on where that holds a run)",
+        help="run directory (default: runs/NAME, or runs/NAME-2 and so on if that already holds a run)",
     )
     parser.add_argument(
         "--processes", metavar="N|auto", help="processes that hold the devices: shorthand for --set run.processes=N"
@@ -38,13 +38,13 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--engine",
         choices=("exact", "cohort", "workers", "shards", "ray", "auto"),
-        help="an older form of --processes and --stack",
+        help="older form of --processes and --stack",
     )
-    parser.add_argument("--resume", action="store_true", help="go on with the run in that directory")
+    parser.add_argument("--resume", action="store_true", help="continue the run in that directory")
     parser.add_argument(
         "--quarantine",
         action="store_true",
-        help="with --resume: set damaged state aside; where it is the run's own, the run begins anew",
+        help="with --resume: set damaged state aside; if it is the run's own, the run restarts from the beginning",
     )
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     add_page_option(parser)
@@ -80,14 +80,14 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
 def _lab_device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--broker", required=True, help="mqtt://HOST[:PORT] or mqtts://HOST[:PORT]")
     parser.add_argument("--lab", default=LAB, metavar="NAME", help=f"the lab of this board (default: {LAB})")
-    parser.add_argument("--number", type=int, metavar="N", help="which device of each run this board is, from 0")
+    parser.add_argument("--number", type=int, metavar="N", help="the board's device number in each run, from 0")
     parser.add_argument(
         "--list",
         type=Path,
         metavar="FILE",
-        help="or a list of all boards, one name a line: the place is the number",
+        help="or a list of all boards, one name a line: the line gives the number, from 0",
     )
-    parser.add_argument("--id", help="its name in the lab (default: device-NN, or with --list the host's name)")
+    parser.add_argument("--id", help="the board's name in the lab (default: device-NN, or with --list the host's name)")
     parser.add_argument("--state", type=Path, metavar="DIR", help="folder for states (default: state/lab-LAB-ID)")
     parser.add_argument(
         "--data", type=Path, default=Path(), metavar="DIR", help="folder with the files that runs name (default: here)"
@@ -97,7 +97,7 @@ def _lab_device_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="MODULE",
-        help="a module on this board whose models runs may name as MODULE:FACTORY; may be given several times",
+        help="a module on this board whose models runs may name as MODULE:FACTORY; may be repeated",
     )
     parser.add_argument("--policy", type=Path, metavar="FILE.toml", help="when to train, and at what cost")
     add_tls_options(parser)
@@ -110,8 +110,8 @@ def _add_grid_options(parser: argparse.ArgumentParser, *, needs_methods: bool, n
         required=needs_methods,
         metavar="A,B,C",
         type=_names,
-        help="methods to compare, each with its parameters from [method.NAME]; differences are to the first one, and "
-        "the devices alone are there, too" + ("" if needs_methods else " (default: the file's own)"),
+        help="methods to compare, each with its parameters from [method.NAME]; differences are to the first one; "
+        "the devices alone are always included" + ("" if needs_methods else " (default: the file's own)"),
     )
     parser.add_argument(
         "--seeds", metavar="0,1,2", type=_seeds, help="seeds of data, models and batches (default: the file's own)"
@@ -122,13 +122,13 @@ def _add_grid_options(parser: argparse.ArgumentParser, *, needs_methods: bool, n
         type=whole_number(1, 256),
         default=1,
         metavar="N",
-        help="how many runs go on at once, each in a process of its own (default: 1); results are the same",
+        help="number of simultaneous runs, each in its own process (default: 1); results stay the same",
     )
     parser.add_argument(
         "--out",
         type=Path,
         metavar="DIR",
-        help=f"where the runs go (default: runs/NAME-{name}); finished runs that are there are not run again",
+        help=f"folder of the runs (default: runs/NAME-{name}); finished runs in it are not repeated",
     )
 
 
@@ -151,7 +151,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         default=[],
         required=True,
         metavar="KEY=V1,V2",
-        help="a key and its values, the base value first; may be given several times.  Of train.* and method.NAME.* "
+        help="a key and its values, the base value first; may be repeated.  Of train.* and method.NAME.* "
         "every method chooses the best on the validation part; any other key is a condition with a table of its own",
     )
     parser.add_argument(
@@ -163,7 +163,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prune",
         action="store_true",
-        help="end runs whose validation accuracy is below the median of the settings that were tried before (Optuna)",
+        help="end runs whose validation accuracy is below the median of earlier settings (Optuna)",
     )
     _add_grid_options(parser, needs_methods=False, name="sweep")
     _add_plots_option(parser)
@@ -171,10 +171,10 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _replay_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("trace", type=Path, metavar="TRACE", help="the trace.edgt of a run that was made with --trace")
-    parser.add_argument("--device", metavar="ID", help="replay what this device did, instead of the coordinator")
-    parser.add_argument("--app", metavar="MODULE:FACTORY", help="its model and data, where it was a real one")
-    parser.add_argument("--public", metavar="FILE.npz", type=Path, help="the public set, where the app brings none")
+    parser.add_argument("trace", type=Path, metavar="TRACE", help="the trace.edgt of a run made with --trace")
+    parser.add_argument("--device", metavar="ID", help="replay this device instead of the coordinator")
+    parser.add_argument("--app", metavar="MODULE:FACTORY", help="its model and data, if it was a real device")
+    parser.add_argument("--public", metavar="FILE.npz", type=Path, help="the public set, if the app has none")
     parser.add_argument("--json", action="store_true", help="as JSON")
 
 
@@ -214,14 +214,14 @@ def _new_arguments(parser: argparse.ArgumentParser) -> None:
 
 NEW = Subcommand(
     name="new",
-    help="make a project: an app, a federation, a coordinator, a systemd unit and a test; asks what is not given",
+    help="make a project: an app, a federation, a coordinator, a systemd unit and a test; asks for missing options",
     example="edge-sdk new my-app --model numpy --classes 10 --devices 4",
     arguments=_new_arguments,
     function="edge_sim.projects.new_command:command",
 )
 INIT = Subcommand(
     name="init",
-    help="write a federation's file in which every key stands, with what it means and its default",
+    help="write a federation's file with every key, its meaning and its default",
     example="edge-sdk init federation.toml --method fedmd --devices 10",
     arguments=_init_arguments,
     function="edge_sim.projects.commented_settings:command",
@@ -229,9 +229,9 @@ INIT = Subcommand(
 
 
 def _methods_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("names", nargs="*", metavar="NAME", help="say all about these methods")
+    parser.add_argument("names", nargs="*", metavar="NAME", help="describe these methods in full")
     parser.add_argument(
-        "--for", dest="model", type=Path, metavar="MODEL.onnx", help="what this model could take part in, and why not"
+        "--for", dest="model", type=Path, metavar="MODEL.onnx", help="list the methods that this model fits"
     )
     parser.add_argument("--classes", type=whole_number(2, 65535), metavar="N", help="of the federation, for --for")
     parser.add_argument("--json", action="store_true", help="as JSON")
@@ -239,14 +239,14 @@ def _methods_arguments(parser: argparse.ArgumentParser) -> None:
 
 METHODS = Subcommand(
     name="methods",
-    help="say which method to begin with, what each exchanges and asks of a model, and which fit a model",
+    help="list methods: which to begin with, what each exchanges and requires, and which fit a model",
     example="edge-sdk methods\n  edge-sdk methods fedmd\n  edge-sdk methods --for model.onnx",
     arguments=_methods_arguments,
     function="edge_sim.projects.methods_command:command",
 )
 DEMO = Subcommand(
     name="demo",
-    help="see in seconds what it does: devices with different models learn from each other, without a broker",
+    help="a quick demonstration: devices with different models learn from each other, without a broker",
     example="edge-sdk demo",
     arguments=_demo_arguments,
     function="edge_sim.runs.demo_command:command",
@@ -281,7 +281,7 @@ REPLAY = Subcommand(
 )
 LAB_DEVICE = Subcommand(
     name="lab-device",
-    help="wait as a board of a lab for the runs that edge-sdk compare --on-devices hands out, and take part",
+    help="as a board of a lab, take part in the runs of edge-sdk compare --on-devices",
     example="edge-sdk lab-device --broker mqtt://desk:1883 --number 7",
     arguments=_lab_device_arguments,
     function="edge_sim.lab.command:command",

@@ -39,7 +39,7 @@ class _Replay(StreamReaderAdapter):  # type: ignore[misc] # amqtt ships no types
 
 
 class _Steady(dict[str, Any]):
-    """A dict that may change during iteration: amqtt awaits within such loops, and would drop the client."""
+    """A dict that tolerates changes during iteration: amqtt awaits within such loops and would drop the client."""
 
     def __iter__(self) -> Iterator[str]:
         return iter(tuple(super().__iter__()))
@@ -49,7 +49,7 @@ class _Steady(dict[str, Any]):
 
 
 class _Unshown(bytes):
-    """A payload with a short repr, because amqtt formats its log lines even when logging is off."""
+    """A payload with a short repr: amqtt formats its log lines even with logging off."""
 
     def __repr__(self) -> str:
         return f"<{len(self)} bytes>"
@@ -78,14 +78,14 @@ class _OpenBroker(Broker):  # type: ignore[misc] # amqtt ships no types
     async def _publish_retained_messages_for_subscription(
         self, subscription: tuple[str, int], session: Session
     ) -> None:
-        """Publish only what the session subscribed to; amqtt would go through every client's subscriptions."""
+        """Publish only what the session subscribed to; amqtt would search every client's subscriptions."""
         if any(found is session for found, _qos in self._subscriptions.get(subscription[0], ())):
             await super()._publish_retained_messages_for_subscription(subscription, session)
 
     async def _broadcast_message(
         self, session: Session | None, topic: str | None, data: bytes | None, force_qos: int | None = None
     ) -> None:
-        """Broadcast the payload in a form that is cheap to log."""
+        """Broadcast the payload with a repr that is cheap to log."""
         await super()._broadcast_message(session, topic, None if data is None else _Unshown(data), force_qos)
 
 

@@ -1,6 +1,6 @@
 """A broker as a child process, on loopback by default: mosquitto if it is installed, amqtt otherwise.
 
-docs/adr/0002-embedded-broker.md says why these two were chosen, and what they cannot do.
+docs/adr/0002-embedded-broker.md explains the choice of these two, and their limits.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _START_S = 20.0
 _STOP_S = 3.0
 _POLL_S = 0.01
 _END_WITH_PARENT = 'exec 3<&0; (cat <&3 >/dev/null; kill $$) & exec "$0" -c "$1" 3<&-'
-"""A shell script that becomes mosquitto, with a background process that ends it when standard input closes."""
+"""A shell script that becomes mosquitto; its background process ends it when standard input closes."""
 
 MOSQUITTO_CONF = Path(__file__).with_name("mosquitto.conf")
 """The mosquitto settings for any federation; listeners and access are added to it."""
@@ -50,12 +50,12 @@ class EmbeddedBroker:
     """A broker that lives as long as the `with` block, or from `start` to `stop`, and dies with this process.
 
     With `port` 0 it takes a free port.  bind: the IPv4 address of this machine that it listens on.
-    Nothing is stored: a broker that is started again has no sessions and no retained messages.
+    Nothing is stored: a restarted broker has no sessions and no retained messages.
     """
 
     def __init__(self, kind: Kind = "auto", port: int = 0, bind: str = HOST) -> None:
         if kind not in get_args(Kind):
-            raise UsageError(f"there is no embedded broker {kind!r}; take one of {', '.join(get_args(Kind))}")
+            raise UsageError(f"unknown embedded broker {kind!r}; choose one of {', '.join(get_args(Kind))}")
         self.kind = _resolve(kind)
         self.port, self.bind = port, bind
         self._process: subprocess.Popen[bytes] | None = None
@@ -67,7 +67,7 @@ class EmbeddedBroker:
 
     @property
     def here(self) -> str:
-        """The address at which this machine reaches it."""
+        """The address for clients on this machine."""
         return HOST if self.bind == EVERYWHERE else self.bind
 
     @property
@@ -93,7 +93,7 @@ class EmbeddedBroker:
         """
         self.port = _free_port(self.bind, self.port)
         try:
-            with tempfile.TemporaryDirectory(prefix="edge-sdk-broker-") as folder:  # read at the start, and never again
+            with tempfile.TemporaryDirectory(prefix="edge-sdk-broker-") as folder:  # read only at the start
                 errors = Path(folder) / "errors.txt"
                 with errors.open("wb") as sink:
                     self._process = subprocess.Popen(  # noqa: S603  our own interpreter, or mosquitto from PATH
@@ -101,7 +101,7 @@ class EmbeddedBroker:
                         stdin=subprocess.PIPE,
                         stdout=subprocess.DEVNULL,
                         stderr=sink,
-                        start_new_session=True,  # Ctrl-C goes to this process only, which needs the broker to finish
+                        start_new_session=True,  # Ctrl-C must not reach the broker: this process needs it to finish
                     )
                 self._await_connections(self._process, errors)
         except BaseException:
@@ -110,18 +110,20 @@ class EmbeddedBroker:
         return self
 
     def check(self) -> None:
-        """Raise RunFailed if the broker has ended by itself: nobody starts it again."""
+        """Raise RunFailed if the broker has ended; nothing restarts it."""
         code = None if self._process is None else self._process.poll()
         if code is not None:
             how = f"was ended by signal {-code}" if code < 0 else f"ended with code {code}"
-            raise RunFailed(f"the embedded broker ({self.kind}) {how}; go on with --resume, which starts another one")
+            raise RunFailed(
+                f"the embedded broker ({self.kind}) {how}; continue with --resume, which starts another one"
+            )
 
     def wait(self) -> int:
-        """Wait until the broker ends by itself; returns its exit code."""
+        """Wait until the broker process ends; returns its exit code."""
         return 0 if self._process is None else self._process.wait()
 
     def stop(self) -> None:
-        """Stop the broker; a second call does nothing."""
+        """Stop the broker; a second call is a no-op."""
         process, self._process = self._process, None
         if process is not None:
             _end(process)
@@ -157,7 +159,7 @@ class EmbeddedBroker:
                 return
             time.sleep(_POLL_S)
         said = errors.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        last = said[-1] if said else "it said nothing"
+        last = said[-1] if said else "it printed nothing"
         raise TransportError(f"the embedded broker ({self.kind}) did not come up at {self.bind}:{self.port}: {last}")
 
 
@@ -170,13 +172,13 @@ def command(args: argparse.Namespace) -> int:
 def serve(port: int = DEFAULT_PORT, kind: Kind = "auto", bind: str = HOST, *, everybody: bool = False) -> None:
     """Run a broker in the foreground until Ctrl-C, for `edge-sdk broker`.
 
-    everybody: whether other machines may reach it, although it asks for no password.  Raises UsageError for an address
-    that they reach otherwise.
+    everybody: whether other machines may reach it although it asks for no password.  Raises UsageError if only `bind`
+    lets them.
     """
     beyond_this_machine = bind != "localhost" and not bind.startswith("127.")
     if beyond_this_machine and not everybody:
         raise UsageError(
-            f"--bind {bind}: this broker has no password and no TLS, so whoever reaches the address could read and "
+            f"--bind {bind}: this broker has no password and no TLS, so anyone who reaches the address could read and "
             "write everything; add --open in a network that you trust, or set up a broker as in docs/how-to/tls.md"
         )
     with suppress(KeyboardInterrupt), EmbeddedBroker(kind, port, bind) as broker:
@@ -188,7 +190,7 @@ def serve(port: int = DEFAULT_PORT, kind: Kind = "auto", bind: str = HOST, *, ev
 
 
 def _for_others(broker: EmbeddedBroker) -> str:
-    """What a user types on another machine, and what everybody there may do."""
+    """Commands to type on another machine, and a warning about access without a password."""
     address = own_address() if broker.bind == EVERYWHERE else broker.bind
     url = f"mqtt://{address}:{broker.port}"
     return (
@@ -196,21 +198,23 @@ def _for_others(broker: EmbeddedBroker) -> str:
         f"a device there:   edge-sdk device --broker {url} --federation NAME --app my_app:make --id DEVICE\n"
         f"a lab's board:    edge-sdk lab-device --broker {url} --number 0\n"
         f"the coordinator:  edge-sdk coordinator FILE.toml --broker {url}\n"
-        "warning: no password and no TLS: whoever reaches this address can read and write everything, and stop your "
+        "warning: no password and no TLS: anyone who reaches this address can read and write everything, and stop your "
         "runs; use it in a network that you trust, let a firewall keep others out, or set up docs/how-to/tls.md\n"
     )
 
 
 def own_address() -> str:
-    """The IPv4 address under which other machines most likely reach this one; nothing is sent to find it."""
+    """The IPv4 address by which other machines most likely reach this one; found without sending a packet."""
     with closing(socket.socket(socket.AF_INET, socket.SOCK_DGRAM)) as probe, suppress(OSError):
-        probe.connect(("192.0.2.1", 9))  # an address for documentation: only the route to it is looked up
+        probe.connect(
+            ("192.0.2.1", 9)
+        )  # a documentation address (RFC 5737): connecting a UDP socket only looks up the route
         return str(probe.getsockname()[0])
     return socket.gethostname()
 
 
 def check_bind(bind: str) -> None:
-    """Raise UsageError unless a broker of this machine can listen on an address, which may be one of IPv6."""
+    """Raise UsageError unless a broker of this machine can listen on an address, IPv4 or IPv6."""
     try:
         family, kind, protocol, _, where = socket.getaddrinfo(bind, 0, type=socket.SOCK_STREAM)[0]
         with closing(socket.socket(family, kind, protocol)) as probe:

@@ -20,7 +20,7 @@ from edge_sdk.protocol import topics
 DESK = "desk"
 """The user name of the program that enrols boards."""
 SWEEPER = "lab.sweeper"
-"""The user name of what clears retained messages; no device's name has a dot."""
+"""The user name of the client that clears retained messages; device names cannot have a dot."""
 STAFF = (COORDINATOR_FOLDER, OPERATOR_FOLDER, DESK)
 """The user names that no device may have."""
 CONF, ACCESS, PID = "mosquitto.conf", "mosquitto.acl", "mosquitto.pid"
@@ -58,7 +58,7 @@ user {user}
 def write_settings(lab: Path, port: int, bind: str) -> None:
     """Write the broker's settings into the folder of a lab.
 
-    A mosquitto that root starts gives up root's rights for those of whoever made the lab, who can read its key.
+    A mosquitto started by root drops to the user who owns the lab, so that it can read the lab's key.
     """
     text = MOSQUITTO_CONF.read_text(encoding="utf-8")
     text += _SETTINGS.format(lab=lab.resolve(), port=port, bind=bind, user=getpass.getuser())
@@ -66,7 +66,7 @@ def write_settings(lab: Path, port: int, bind: str) -> None:
 
 
 def one_connection_each(lab: Path) -> bool:
-    """Return whether the lab's broker gives each certificate one connection, by its settings as they are now."""
+    """Return whether the lab's broker gives each certificate one connection, by its present settings."""
     try:
         lines = (lab / CONF).read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError):
@@ -75,12 +75,12 @@ def one_connection_each(lab: Path) -> bool:
 
 
 def write_access(lab: Path, registry: Registry) -> None:
-    """Write who may use which topics.
+    """Write the access rules for topics.
 
-    A device publishes on its own canonical topics, in the federations that the lab serves, and on no others: else the
-    broker would keep a retained message on each topic that it invents.
-    A rule of a user comes before the patterns: so a claim opens nothing but its own topic.  A revoked device that is
-    connected publishes nothing more; it can still hear that it is revoked, and cannot connect again.
+    A device publishes only on its own canonical topics in the federations that the lab serves.  Otherwise it could make
+    the broker keep a retained message on any number of topics.
+    A user's rules precede the patterns, so a claim opens nothing but its own topic.  A revoked device that is connected
+    can publish nothing; it still hears that it is revoked, and cannot connect again.
     """
     lines = ["# Written by edge-sdk lab, which replaces it."]
     for role, permission, pattern in topics.ACCESS_RULES:
@@ -105,7 +105,7 @@ def write_access(lab: Path, registry: Registry) -> None:
 
 
 def running_broker(lab: Path) -> int | None:
-    """Return the process id of the mosquitto that runs here with this lab's settings; None: none is found."""
+    """Return the process id of the mosquitto that runs here with this lab's settings; or None if none is found."""
     try:
         pid = int((lab / PID).read_text(encoding="ascii"))
         process = Path(f"/proc/{pid}")
@@ -119,7 +119,7 @@ def running_broker(lab: Path) -> int | None:
 
 
 def reload_broker(lab: Path) -> bool:
-    """Have the running mosquitto of this lab read its settings again; returns whether it was found here."""
+    """Have the running mosquitto of this lab reload its settings; returns whether it was found here."""
     pid = running_broker(lab)
     try:
         if pid is not None:
@@ -130,7 +130,7 @@ def reload_broker(lab: Path) -> bool:
 
 
 def version_advice() -> str:
-    """Return what to say about the mosquitto on this machine; empty: nothing."""
+    """Return advice about the mosquitto on this machine, or empty."""
     program = shutil.which("mosquitto")
     if program is None:
         return f"mosquitto is not on PATH here: install {ADVISED}"

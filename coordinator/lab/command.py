@@ -31,12 +31,12 @@ POLL_S = 0.5
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run the action of `edge-sdk lab` that was asked for; returns the exit code."""
+    """Run the chosen action of `edge-sdk lab`; returns the exit code."""
     return ACTIONS[args.action](args)
 
 
 def init_command(args: argparse.Namespace) -> int:
-    """Make the folder of a lab, whose broker this machine serves."""
+    """Make the folder of a lab with its broker on this machine."""
     hosts = args.host or [socket.gethostname()]
     owner.check_hosts([*hosts, args.bind])
     check_bind(args.bind)
@@ -49,7 +49,7 @@ def init_command(args: argparse.Namespace) -> int:
     typed = shlex.quote(str(args.lab))
     tell_owner(f"start the broker and the desk:  edge-sdk lab serve {typed}")
     tell_owner(f"issue a claim for each device:  edge-sdk lab claim --lab {typed} device-01 device-02")
-    tell_owner(f"keep a copy of {args.lab} where nobody else reads it: whoever has it can enrol devices")
+    tell_owner(f"keep a copy of {args.lab} where only you can read it: anyone who has it can enrol devices")
     return 0
 
 
@@ -77,28 +77,28 @@ def _devices_in(path: Path) -> list[str]:
 
 
 def lab_revoke_command(args: argparse.Namespace) -> int:
-    """Revoke devices, and clear what the broker keeps of them."""
+    """Revoke devices, and clear their retained messages on the broker."""
     for device in args.devices:
         tell_owner(owner.revoke_device(args.lab, device))
     if not broker_settings.reload_broker(args.lab):
-        fault = "the broker is not running here: where it runs, let it read its settings again (kill -HUP its process)"
+        fault = "the broker is not running here: where it runs, reload its settings (kill -HUP its process)"
         tell_owner(fault)
         return 0
     cleared = clear_retained(args.lab, args.devices)
     if cleared:
-        tell_owner(f"the broker kept {cleared} messages of theirs, and has cleared them")
+        tell_owner(f"cleared {cleared} of their retained messages on the broker")
     return 0
 
 
 def restored_command(args: argparse.Namespace) -> int:
-    """Go on with a lab whose folder came back from a backup."""
+    """Continue with a lab whose folder was restored from a backup."""
     owner.go_on_after_backup(args.lab)
-    tell_owner(f"{args.lab}: start the coordinators again; devices that enrolled after the backup need a new claim")
+    tell_owner(f"{args.lab}: restart the coordinators; devices that enrolled after the backup need a new claim")
     return 0
 
 
 def broker_command(args: argparse.Namespace) -> int:
-    """Run the broker of a lab, and start it again whenever it ends, until Ctrl-C or SIGTERM."""
+    """Run the broker of a lab, and restart it whenever it ends, until Ctrl-C or SIGTERM."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     check_lab(args.lab)
     with suppress(KeyboardInterrupt):
@@ -107,9 +107,9 @@ def broker_command(args: argparse.Namespace) -> int:
 
 
 def serve_command(args: argparse.Namespace) -> int:
-    """Run the desk that enrols boards, and the broker in a process of its own, until Ctrl-C or SIGTERM, which end both.
+    """Run the desk that enrols boards, and the broker as a separate process, until Ctrl-C or SIGTERM, which end both.
 
-    A desk that dies leaves the broker running.
+    If the desk crashes, the broker keeps running.
     """
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     desk, url = EnrolmentDesk(args.lab), owner.broker_of(args.lab)

@@ -1,6 +1,6 @@
 """The desk that enrols boards: checks a claim and issues the certificate, over the lab's broker.
 
-Each answer follows from the registry, which is durable before the answer is sent.  So a board that asks again gets the
+Each answer follows from the registry, which is on disk before the answer is sent.  So a board that asks again gets the
 same answer, and of two boards with one claim the first wins.
 """
 
@@ -27,8 +27,8 @@ SUBSCRIPTION = f"{CLAIMS_ROOT}/+"
 _CLOSED = {
     "replaced": "the lab has issued a newer claim for {device} since: use that one",
     "revoked": "the claim for {device} was revoked: ask the owner of the lab for a new one",
-    "used": "the claim for {device} was used already, by other keys: each works once; ask the owner of the lab for a "
-    "new one, and if nobody of yours used it, to revoke {device}",
+    "used": "the claim for {device} was already used by other keys, and each works once; ask the owner of the lab for "
+    "a new one, and, unless you used it yourself, to revoke {device}",
 }
 _DIFFERS = "the secret in this claim is not the one that the lab issued: copy the file again"
 
@@ -37,16 +37,16 @@ class EnrolmentDesk:
     """Answers the messages of boards that hold a claim."""
 
     def __init__(self, lab: Path) -> None:
-        """Raises UsageError if the folder is no lab."""
+        """Raises UsageError if the folder is not a lab."""
         read_registry(lab)
         self._lab, self._guard = lab, EntryGuard("desk")
         self.refused = self._guard.refused
-        """Messages that got no answer, by word."""
+        """Unanswered messages, by word."""
         self._issuer = owner.authority_of(lab)
         self._encrypts = bool(open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR).about.sealing)
 
     def answer(self, topic: str, message: bytes) -> tuple[str, bytes, str] | None:
-        """Return the topic and the message to answer with, and a line about it; None: nobody is answered.
+        """Return the topic and message of the answer, and a line about it, or None for no answer.
 
         Raises StoreError if the disk fails.
         """
@@ -59,7 +59,7 @@ class EnrolmentDesk:
     def _enrol(self, registry: Registry, user: str, message: bytes) -> tuple[Registry, tuple[bytes, str]]:
         """Return the registry after a request, the answer, and a line for the owner.
 
-        Raises RemoteProtocolError for a message that is not from the holder of a claim.
+        Raises RemoteProtocolError for a message from anyone but the holder of a claim.
         """
         claim = registry.claims.get(user)
         if claim is None:
@@ -73,7 +73,7 @@ class EnrolmentDesk:
             ),
         )
         if claim.state in ("replaced", "revoked"):
-            return closed  # whatever the message says
+            return closed  # without reading the message
         try:
             request = unpack_enrolment_request(claim.secret, message)
         except RemoteProtocolError as error:
@@ -97,20 +97,20 @@ class EnrolmentDesk:
         return after, (pack_enrolment_answer(claim.secret, certificate), f"{device} is enrolled{besides}")
 
     def _sealing_fault(self, request: EnrolmentRequest) -> str:
-        """Return why a device cannot take part in what this lab encrypts; empty: it can."""
+        """Return why a device cannot use this lab's encryption, or empty if it can."""
         if not self._encrypts:
             return ""
         if not request.sealing:
             return (
                 "this lab encrypts, and the board sent no key for that: upgrade its edge-sdk, and use the claim again"
             )
-        return "" if crypto_sealing().is_public(request.sealing) else "the board's key for encryption is none"
+        return "" if crypto_sealing().is_public(request.sealing) else "the board's key for encryption is invalid"
 
     def _enrolled(self, registry: Registry, user: str, request: EnrolmentRequest) -> tuple[Registry, str]:
-        """Return the registry with a device enrolled, and what the owner must do besides; empty: nothing.
+        """Return the registry with a device enrolled, and what else the owner must do, or empty.
 
-        Earlier keys of the device are replaced.  The broker then reads its rules again before the board has its answer,
-        or it would refuse a device that was revoked before.
+        Earlier keys of the device are replaced.  The broker reloads its rules before the board gets its answer, because
+        it would still refuse a device that was revoked before.
         """
         claim = registry.claims[user]
         try:
@@ -136,4 +136,4 @@ class EnrolmentDesk:
         owner.write_broker_files(self._lab, after)
         if broker_settings.reload_broker(self._lab):
             return after, ""
-        return after, "; the broker is not running here: let it read its settings again (kill -HUP its process)"
+        return after, "; the broker is not running here: reload its settings (kill -HUP its process)"

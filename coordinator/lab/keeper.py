@@ -1,4 +1,4 @@
-"""Keeps a lab's mosquitto running: `edge-sdk lab broker`, a process of its own, which outlives the desk."""
+"""Keeps a lab's mosquitto running: `edge-sdk lab broker`, a process that outlives the desk."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from edge_sdk.identity import key_files
 START_S, STOP_S = 20.0, 3.0
 POLL_S = 0.5
 AGAIN_FIRST_S, AGAIN_MOST_S = 0.1, 30.0
-"""A mosquitto that ends is started again after 0.1, 0.2, 0.4 ... 30 s."""
+"""Mosquitto is restarted after 0.1, 0.2, 0.4 ... 30 s."""
 CALM_S = 60.0
-"""After it ran for this long, the pauses begin at the shortest again."""
+"""After it ran this long, the pauses start again at the shortest."""
 
 
 def keep_running(lab: Path) -> None:
-    """Run mosquitto with the lab's settings until KeyboardInterrupt, and start it again whenever it ends.
+    """Run mosquitto with the lab's settings until KeyboardInterrupt, and restart it whenever it ends.
 
-    One that runs already is watched, and left running at the end.  Raises UsageError if another process keeps the
-    broker, or mosquitto is not installed; TransportError if it does not come up the first time.
+    One that already runs is watched, and left running at the end.  Raises UsageError if another process keeps the
+    broker, or mosquitto is not installed; TransportError if it does not start the first time.
     """
     pause_s = AGAIN_FIRST_S
     with _alone(lab):
@@ -40,9 +40,7 @@ def keep_running(lab: Path) -> None:
                 code = process.wait()
                 pause_s = AGAIN_FIRST_S if time.monotonic() - began_s > CALM_S else min(2 * pause_s, AGAIN_MOST_S)
                 how = f"was ended by signal {-code}" if code < 0 else f"ended with exit code {code}"
-                tell_owner(
-                    f"mosquitto {how}; it is started again in {pause_s:g} s, and devices come back by themselves"
-                )
+                tell_owner(f"mosquitto {how}; restarting it in {pause_s:g} s; devices reconnect automatically")
                 time.sleep(pause_s)
                 began_s, process = time.monotonic(), _started(lab)
         finally:
@@ -63,14 +61,14 @@ def is_kept(lab: Path) -> bool:
 
 
 class Keeper:
-    """The process `edge-sdk lab broker` that a desk has started, unless there is one already."""
+    """The process `edge-sdk lab broker` that a desk has started, unless one runs already."""
 
     def __init__(self, lab: Path) -> None:
         """Start it, and wait until the broker accepts connections.  Raises TransportError if it does not."""
         self._lab, self._process = lab, cast("subprocess.Popen[bytes] | None", None)
         running = broker_settings.running_broker(lab)
         if running is not None:
-            tell_owner(f"mosquitto runs already with {lab / CONF} (process {running}); it goes on when this ends")
+            tell_owner(f"mosquitto already runs with {lab / CONF} (process {running}) and keeps running when this ends")
         else:
             _program()
         try:
@@ -82,14 +80,14 @@ class Keeper:
             raise
 
     def watch(self) -> None:
-        """Start the process again if it has ended, and no other one keeps the broker."""
+        """Restart the process if it has ended and no other one keeps the broker."""
         if (self._process is None or self._process.poll() is not None) and not is_kept(self._lab):
             command = [sys.executable, "-m", "edge_sdk.cli", "lab", "broker", str(self._lab)]
-            # in a session of its own, so that what ends the desk does not end the broker
+            # its own session: a signal that ends the desk must not end the broker
             self._process = subprocess.Popen(command, start_new_session=True)  # noqa: S603  # ourselves
 
     def end(self) -> None:
-        """End the process and with it the broker that it has started."""
+        """End the process and with it the broker that it started."""
         if self._process is not None:
             self._process.terminate()
             with suppress(subprocess.TimeoutExpired):
@@ -124,7 +122,7 @@ def _await_port(lab: Path, process: subprocess.Popen[bytes]) -> None:
         with suppress(OSError), socket.create_connection(("localhost", port), timeout=1.0):
             return
         time.sleep(0.02)
-    raise TransportError(f"mosquitto did not come up at port {port}; what it printed says why")
+    raise TransportError(f"mosquitto did not start at port {port}; see what it printed")
 
 
 def tell_owner(line: str) -> None:

@@ -1,4 +1,4 @@
-"""What the owner of a lab does: set it up, issue claims, revoke devices, and go on after a backup."""
+"""Tasks of a lab's owner: set it up, issue claims, revoke devices, and continue after a restored backup."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ from edge_sdk.protocol.topics import is_id
 SETTINGS, AUTHORITY_KEY, CLAIMS = "lab.json", "ca.key", "claims"
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+$){_LABEL}")
-"""A name of a host; one whose last part is a number would be taken for an address."""
+"""A host name; a last part of digits only would be taken for an address."""
 _MOST_HOST = 253
 MOST_FEDERATIONS = 8
-"""The most federations in which a lab's devices may publish: what the broker may come to keep grows with them."""
+"""Maximum number of federations in which a lab's devices may publish; it bounds the broker's retained messages."""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1")
 
 
 class Issuer(Protocol):
-    """The authority of a lab: `LabAuthority` in edge_sdk/identity/crypto_certificates.py, which loads late."""
+    """The authority of a lab: `LabAuthority` in edge_sdk/identity/crypto_certificates.py, which is imported lazily."""
 
     def issue_for_key(self, name: str, tls_key: bytes, hosts: Sequence[str] = ()) -> bytes:
         """Return a certificate for a private key that this machine holds."""
@@ -73,16 +73,16 @@ class Issuer(Protocol):
 def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts: bool = False) -> None:
     """Make the folder of a lab.  hosts: the names and addresses of the broker; devices use the first.
 
-    encrypts: whether the frames between devices and coordinators are encrypted.
+    encrypts: whether frames between devices and coordinators are encrypted.
 
-    Raises UsageError for a name that no host can have, and if the folder holds a lab already.
+    Raises UsageError for an invalid host name, or if the folder already holds a lab.
     """
     check_hosts([*hosts, bind])
     if (lab / REGISTRY).exists():
-        raise UsageError(f"{lab} holds a lab already; name another folder, or claim devices for this one")
+        raise UsageError(f"{lab} already holds a lab; name another folder, or claim devices for this one")
     if (lab / AUTHORITY_KEY).exists():
         raise UsageError(
-            f"{lab} holds a part of a lab: there is no {REGISTRY} in it; restore that from a backup, or remove the "
+            f"{lab} holds an incomplete lab, without {REGISTRY}; restore that from a backup, or remove the "
             "folder if the lab was never finished"
         )
     certificates = crypto_certificates()
@@ -123,7 +123,7 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
-    """Raise UsageError for what is neither a name that a host can have nor an address."""
+    """Raise UsageError for hosts that are neither a valid host name nor an address."""
     for host in hosts:
         if not (_is_address(host) or (len(host) <= _MOST_HOST and _HOST.fullmatch(host))):
             raise UsageError(
@@ -141,7 +141,7 @@ def _is_address(host: str) -> bool:
 
 
 def _new_sealing_key(folder: Path) -> str:
-    """Make the coordinator's key for encryption; returns its public key, in hexadecimal digits."""
+    """Make the coordinator's key for encryption; returns its public key in hexadecimal digits."""
     key = crypto_sealing().new_exchange_key()
     key_files.write_whole(folder / SEALING, key.to_pem(), key_files.PRIVATE)
     public: bytes = key.public
@@ -153,33 +153,33 @@ def _in_url(host: str) -> str:
 
 
 def write_broker_files(lab: Path, registry: Registry) -> None:
-    """Write what the broker must know of the registry: access rules, and the list of revoked certificates."""
+    """Write the registry's files for the broker: access rules and the list of revoked certificates."""
     issuer = authority_of(lab)
     revoked = [each.encode() for each in registry.revoked]
     try:
         listed = issuer.revocations(revoked, len(revoked) + 1)
     except ValueError:
         raise UsageError(
-            f"{lab / REGISTRY} is damaged: a revoked certificate does not read; restore it from a backup"
+            f"{lab / REGISTRY} is damaged: a revoked certificate cannot be read; restore it from a backup"
         ) from None
     key_files.write_whole(lab / REVOKED, listed)
     broker_settings.write_access(lab, registry)
 
 
 def authority_of(lab: Path) -> Issuer:
-    """Return the authority of a lab.  Raises UsageError if its key cannot be read, or by others, too."""
+    """Return the authority of a lab.  Raises UsageError if its key cannot be read, or if others can read it, too."""
     certificate = key_files.read_part(lab / AUTHORITY)
     issuer: Issuer = crypto_certificates().LabAuthority(certificate, key_files.read_secret(lab / AUTHORITY_KEY))
     return issuer
 
 
 def local_broker(lab: Path) -> str:
-    """Return the URL of the broker as this machine reaches it, by a name that its certificate has."""
+    """Return the URL of the broker for this machine, by a name in its certificate."""
     return f"mqtts://localhost:{broker_of(lab).rpartition(':')[2]}"
 
 
 def serve_federation(lab: Path, federation: str) -> None:
-    """Let devices publish in a federation from now on; of those that the lab has served, the newest ones are kept."""
+    """Let devices publish in a federation from now on; only the newest federations are kept."""
 
     def admit(registry: Registry) -> tuple[Registry, bool]:
         before = registry.federations or []
@@ -195,24 +195,24 @@ def serve_federation(lab: Path, federation: str) -> None:
 
 
 def broker_of(lab: Path) -> str:
-    """Return the URL of the lab's broker.  Raises UsageError if the folder is no lab."""
+    """Return the URL of the lab's broker.  Raises UsageError if the folder is not a lab."""
     return open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR).broker
 
 
 def check_devices(devices: Sequence[str]) -> None:
-    """Raise UsageError for names that no device can have, and for repeated ones."""
+    """Raise UsageError for invalid and for repeated device names."""
     for device in devices:
         if not is_id(device):
             raise UsageError(f"device {device!r}: use a-z, 0-9 and -, at most 36 of them")
         if device in STAFF:
-            raise UsageError(f"device {device!r}: this name is kept for the lab itself; take another one")
+            raise UsageError(f"device {device!r}: this name is reserved for the lab; choose another one")
     twice = sorted({device for device in devices if devices.count(device) > 1})
     if twice:
         raise UsageError(f"device {twice[0]!r} is named twice")
 
 
 def issue_claims(lab: Path, devices: Sequence[str], folder: Path | None = None) -> list[Path]:
-    """Write a claim for each device into a folder; None: the folder `claims` of the lab.  Returns the files.
+    """Write a claim for each device into a folder (default: `claims` in the lab).  Returns the files.
 
     A device's earlier claims are replaced, and no longer work.
     """
@@ -222,7 +222,7 @@ def issue_claims(lab: Path, devices: Sequence[str], folder: Path | None = None) 
     own = open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR)
     certificates, issuer = crypto_certificates(), authority_of(lab)
     authority = key_files.read_part(lab / AUTHORITY).decode()
-    make_folder(folder, f"--out {folder}", private=True)  # before a claim is on record
+    make_folder(folder, f"--out {folder}", private=True)  # before any claim is recorded
 
     def add(registry: Registry) -> tuple[Registry, list[Claim]]:
         claims, made = registry.claims, list[Claim]()
@@ -270,7 +270,7 @@ def revoke_device(lab: Path, device: str) -> str:
 
 
 def go_on_after_backup(lab: Path) -> None:
-    """Raise the counters of a lab whose folder came back from a backup, beyond any start that was lost with it."""
+    """Raise the counters of a lab restored from a backup beyond any start that the backup missed."""
     read_registry(lab)
     for name in (COORDINATOR_FOLDER, OPERATOR_FOLDER):
         path = lab / name / STARTS

@@ -1,4 +1,4 @@
-"""Clears what devices have left on a lab's broker, which keeps a topic's retained message until it is replaced."""
+"""Clears devices' retained messages on a lab's broker, which otherwise keeps them until they are replaced."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from edge_sdk.transport.mqtt.tls import OF_LAB, TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport
 
 CONNECT_S, MOST_S, QUIET_S = 5.0, 30.0, 0.5
-"""The longest wait for the broker, and for it to clear all; after so long without a message nothing is left."""
+"""Maximum wait for the broker and for clearing; silence for this long means that nothing is left."""
 
 
 class _Topics:
-    """A screen that keeps the topic of each message, and nothing else of it."""
+    """A screen that keeps only the topic of each message."""
 
     def __init__(self) -> None:
         self.found = queue.SimpleQueue[tuple[str, bool]]()
-        """Topics, and whether something stands there."""
+        """Topics, and whether each has a retained message."""
 
     def passes(self, topic: str, payload: bytes, _now_s: float, *, chunk: bool) -> bool:  # noqa: ARG002  # a Screen's
-        """Note a message; it goes no further."""
+        """Note a message's topic and drop the message."""
         self.found.put((topic, bool(payload)))
         return False
 
@@ -45,13 +45,13 @@ class _Topics:
 
 
 def clear_retained(lab: Path, devices: Iterable[str]) -> int:
-    """Have the broker on this machine forget all retained messages of these devices; returns how many there were.
+    """Clear all retained messages of these devices on this machine's broker; returns their number.
 
-    Of a broker that does not answer none are cleared; one that is started again has none.
+    Clears none if the broker does not answer: a restarted broker has no retained messages anyway.
     """
     certificates, topics = crypto_certificates(), _Topics()
     filters = [f"{ROOT}/+/{part}" for each in devices for part in (f"up/+/{each}/#", f"st/{each}")]
-    with tempfile.TemporaryDirectory(prefix="edge-sdk-lab-") as own:  # which only its owner may enter
+    with tempfile.TemporaryDirectory(prefix="edge-sdk-lab-") as own:  # accessible to its owner only
         files = TlsFiles(lab / AUTHORITY, Path(own) / "tls.pem", Path(own) / "tls.key", OF_LAB)
         key = certificates.new_tls_key()
         key_files.write_whole(Path(own) / "tls.pem", owner.authority_of(lab).issue_for_key(SWEEPER, key))

@@ -1,8 +1,8 @@
-"""How long devices take for their answers, and so which of them still compute when silent ones are invited again.
+"""Measured answer times of devices, to tell a device that still computes from one whose invitation got lost.
 
-An invitation can be as large as a model, and a second one says nothing new to a device that computes.  So a device is
-left out for as long as its last answers tell that it may compute.  Where messages got lost lately, no device is left
-out, so that each loss is made good soon.
+An invitation can be as large as a model, and a device that computes gains nothing from a second one.  So a device is
+not invited again while its last answers suggest that it still computes.  After rounds that lost messages, every silent
+device is invited again, so that each loss is repaired soon.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from edge_sdk.protocol.records import replace
 from edge_sdk.reductions.append_only import AppendOnlyMap
 
 _SLACK = 1.5
-"""How much longer than before a device may need for its answer until it counts as silent, and how much less."""
+"""A device counts as silent once it takes this many times longer than before; the inverse bounds faster answers."""
 _LOSSY_ROUNDS = 10
-"""For how many rounds after a loss devices that compute are invited again, too."""
+"""For this many rounds after a loss, devices that may still compute are invited again, too."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,8 +31,8 @@ class AnswerTimes:
     deadline_s: float = 0.0
     opened_at_s: float = 0.0
     timed: frozenset[str] = frozenset()
-    """The devices whose answer tells how long they compute: they were invited when the exchange opened, and have
-    neither declined, withheld their upload, left nor joined again since."""
+    """Devices whose answer measures their computing time: invited when the exchange opened, and since then they have
+    neither declined, withheld their upload, left nor joined again."""
     taken_s: AppendOnlyMap[str, float] = field(default_factory=AppendOnlyMap)
     """How long after the exchange opened the uploads of these devices were durable (s)."""
     again_s: Mapping[str, float] = field(default_factory=dict)
@@ -43,7 +43,7 @@ class AnswerTimes:
     """The last round in which the invitation of some devices, and not of most, was lost."""
 
     def opened(self, place: ExchangeId, devices: frozenset[str], now_s: float, deadline_s: float) -> AnswerTimes:
-        """An exchange has opened, and these devices are invited at once."""
+        """An exchange has opened and invited these devices."""
         return replace(
             self,
             place=place,
@@ -55,7 +55,7 @@ class AnswerTimes:
         )
 
     def invited_again(self, devices: AbstractSet[str], now_s: float) -> AnswerTimes:
-        """Devices that were silent are invited again."""
+        """Silent devices were invited again."""
         return replace(self, again_s={**dict.fromkeys(devices, now_s - self.opened_at_s), **self.again_s})
 
     def answered(self, device: str, now_s: float) -> AnswerTimes:
@@ -65,11 +65,11 @@ class AnswerTimes:
         return replace(self, taken_s=self.taken_s.added(device, now_s - self.opened_at_s))
 
     def without(self, device: str) -> AnswerTimes:
-        """An answer of this device tells nothing any more."""
+        """Ignore the answer time of this device in this exchange."""
         return replace(self, timed=self.timed - {device}) if device in self.timed else self
 
     def without_all(self) -> AnswerTimes:
-        """No answer to come tells anything."""
+        """Ignore the times of all answers that are still to come."""
         return replace(self, timed=frozenset())
 
     def closed(self, members: AbstractSet[str], now_s: float | None = None) -> AnswerTimes:
@@ -82,7 +82,7 @@ class AnswerTimes:
         return replace(self, known_s={**self.known_s, exchange: kept_s}, lost_round=lost_round)
 
     def _some_were_lost(self, now_s: float | None) -> bool:
-        """Whether the invitation of some devices, but not of most, was lost: other work makes most devices late."""
+        """Whether some invitations were lost.  If most devices are late, the cause is other work rather than loss."""
         until_s = max(self.taken_s.values(), default=0.0) if now_s is None else now_s - self.opened_at_s
         last_s = {device: each_s for device in self.timed if (each_s := self._last_s(device)) is not None}
         lost = sum(self._was_lost(device, each_s, until_s) for device, each_s in last_s.items())
@@ -91,16 +91,16 @@ class AnswerTimes:
     def _was_lost(self, device: str, last_s: float, until_s: float) -> bool:
         """Whether a device was late, and may have begun with its second invitation.
 
-        One that answers sooner after that had been at work already.  last_s: how long it took before.  until_s: how
+        A device that answers sooner than that was already computing.  last_s: how long it took before.  until_s: how
         long after its opening the exchange closed.
         """
         taken_s, again_s = self.taken_s.get(device, until_s), self.again_s.get(device, math.inf)
         return taken_s > _SLACK * last_s and taken_s - again_s >= last_s / _SLACK
 
     def overdue_at_s(self, device: str) -> float:
-        """When a device is invited again at the earliest: until then it computes, as its last answers tell (s).
+        """Earliest time to invite a device again (s): by its last answers, it computes until then.
 
-        If its invitation got lost, the answer to the second one is to come before the deadline.
+        Early enough that the answer to a second invitation arrives before the deadline.
         """
         last_s = self._last_s(device)
         lossy = self.lost_round is not None and self.place.round - self.lost_round <= _LOSSY_ROUNDS
@@ -110,9 +110,9 @@ class AnswerTimes:
         return self.opened_at_s + min(enough_s, self.deadline_s - enough_s)
 
     def _last_s(self, device: str) -> float | None:
-        """Return how long a device took before (s); None: it has not answered before.
+        """Return how long a device took before (s), or None if it has not answered before.
 
-        Of two rounds the shorter time counts, for a lost message makes the other one longer.
+        The shorter time of two rounds counts, because a lost message lengthens the other.
         """
         last_s = self.known_s.get(self.place.exchange, {}).get(device)
         return None if last_s is None else min(last_s)

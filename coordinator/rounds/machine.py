@@ -1,10 +1,10 @@
 """The rounds of a federation, as a pure state machine: events in, commands out.
 
-All code that changes the state of a round is in this module and answer_times.py, and none of it uses a clock, a
-socket, a disk or a method.  Events carry the time in a field.  The caller carries out the commands in the order in
+All code that changes the state of a round is in this module and answer_times.py, without a clock, a
+socket, a disk or a method.  Events carry the time.  The caller carries out the commands in the order in
 which they are returned.
 
-A run first gathers devices, and then goes from exchange to exchange.  An exchange is *collecting* uploads until all
+A run gathers devices, and then opens one exchange after another.  An exchange is *collecting* uploads until all
 invited devices have answered, or until the deadline if there is a quorum.  It is *finishing* while the method reduces
 the uploads.  The exchanges of a round, the rounds, and the closing exchange follow one another.  The uploads of the
 closing exchange carry metrics only.
@@ -73,7 +73,7 @@ def _gather_tick(state: RoundState, event: RoundTick) -> RoundTransition:
 
 
 def _gather_gone(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
-    """Remove a device before the first exchange.  If no quorum is here any more, the join grace starts again later."""
+    """Remove a device before the first exchange.  If a quorum is no longer here, the join grace restarts later."""
     state = _parted(state, event)
     return _fail_without_quorum(state if state.quorum_here else replace(state, opens_at_s=None))
 
@@ -100,7 +100,7 @@ def _leave_finishing(state: RoundState, event: DeviceRefused | Left) -> RoundTra
 def _drain(state: RoundState, event: Drain) -> RoundTransition:
     """Let the device, or the run, finish its round; a device that is not here has nothing to finish.
 
-    A round that waits for devices that decline may never end; then the run stops within it.
+    A round that waits for declining devices may never end, so the run then stops within it.
     """
     if not event.device:
         stops = state.stalled and not state.closing
@@ -111,7 +111,7 @@ def _drain(state: RoundState, event: Drain) -> RoundTransition:
 
 
 def _drain_gathering(state: RoundState, event: Drain) -> RoundTransition:
-    """Carry it out at once, because no round is open."""
+    """Drain at once, because no round is open."""
     if not event.device:
         return replace(state, stopping=True, phase=RoundPhase.DRAINED), ()
     state, commands = _gather_gone(state, Left(event.device, event.now_s))
@@ -142,7 +142,7 @@ def _receive_closed(state: RoundState, event: Received | Withheld | Persisted) -
 
 
 def _receive_gathering(state: RoundState, event: Received) -> RoundTransition:
-    """Ignore an upload for an exchange that is not open again after a restart: the device will send it again."""
+    """Ignore an upload for an exchange that a restart has not reopened yet: the device will send it again."""
     if event.place < state.place or (event.place == state.place and event.device in state.folded):
         return state, (_answer(state, event),)
     return state, ()
@@ -171,7 +171,7 @@ def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
 
 
 def _note_decline(state: RoundState, event: Declined) -> RoundTransition:
-    """Note who declines; a round that is not at hand is over, and a status about it came late."""
+    """Note who declines.  A status about another round is late: that round is over."""
     state = replace(state, times=state.times.without(event.device))
     if event.round is None:
         return replace(state, declining=state.declining | {event.device}), ()
@@ -181,7 +181,7 @@ def _note_decline(state: RoundState, event: Declined) -> RoundTransition:
 
 
 def _decline(state: RoundState, event: Declined) -> RoundTransition:
-    """Go on without the device; where a fixed number of devices is asked, another one is asked in its place."""
+    """Continue without the device; a round with a fixed number of participants invites another one in its place."""
     state, _ = _note_decline(_seen(state, event.device), event)
     state, commands = _close_if_complete(state)
     if commands or state.wanted is None or event.device not in state.invited:
@@ -226,7 +226,7 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
         consent = state.waits_for_consent
         if consent and state.stopping and not state.closing:
             return replace(state, phase=RoundPhase.DRAINED), ()
-        # invite new devices, too: the uploads of the invited ones were too few
+        # too few uploads came from the invited devices: invite new ones, too
         asked = _asked(state, state.members - state.withheld - state.declined, len(state.invited))
         nobody_yet = policy.open and state.place == FIRST and not (state.folded or state.withheld)
         excused = consent or nobody_yet or bool(asked - state.invited - state.away)
@@ -246,7 +246,7 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
 
 
 def _invite_again(state: RoundState, now_s: float) -> RoundTransition:
-    """Invite the silent devices again, but for those that still compute, as far as is known."""
+    """Invite the silent devices again, except those that probably still compute."""
     at_s = {device: state.times.overdue_at_s(device) for device in state.missing}
     silent = frozenset(device for device, each_s in at_s.items() if each_s <= now_s)
     next_s = min((each_s for each_s in at_s.values() if each_s > now_s), default=math.inf)
@@ -355,9 +355,9 @@ def _dismiss(state: RoundState) -> RoundTransition:
 
 
 def _open(state: RoundState, now_s: float) -> RoundTransition:
-    """Open an exchange; invite the members that are here, or all if fewer than a quorum are here.
+    """Open an exchange; invite the present members, or all members if fewer than a quorum are present.
 
-    Those that decline are not invited: their link may be paid by volume.
+    Declining members are left out: their link may be metered.
     """
     if not state.quorum_possible:
         return _fail(state, _too_few(state))
@@ -366,7 +366,7 @@ def _open(state: RoundState, now_s: float) -> RoundTransition:
     pool = here if len(here | state.folded) >= state.policy.quorum else state.members
     pool -= state.declined
     invited = _asked(state, pool) | state.folded
-    if len(state.folded) >= state.policy.expected:  # it may have closed before a restart: add no further upload
+    if len(state.folded) >= state.policy.expected:  # already closed before a restart: no further upload may count
         invited = frozenset(state.folded)
     state = replace(
         state,
@@ -396,7 +396,7 @@ def _asked(state: RoundState, pool: frozenset[str], more: int = 0) -> frozenset[
 
 
 def _heard_late(state: RoundState, event: Received | Withheld | Persisted) -> RoundState:
-    """Count a late answer to a round's first exchange that had closed with enough other answers."""
+    """Count an answer to a round's first exchange that came after enough others had closed it."""
     if event.device not in state.unheard or event.place.exchange or event.place >= state.place:
         return state
     return replace(state, asked=state.asked + 1, answered=state.answered + 1, unheard=state.unheard - {event.device})
@@ -405,8 +405,8 @@ def _heard_late(state: RoundState, event: Received | Withheld | Persisted) -> Ro
 def _measured(state: RoundState) -> RoundState:
     """Count the devices asked and the answers to a round's first exchange.
 
-    If enough answers came before the deadline, it is not known whether the other devices would have answered: they go
-    to `unheard`.  Devices in `unheard` since the round before that are away by now count as asked without an answer.
+    If enough answers came before the deadline, nobody knows whether the other devices would have answered: they are put
+    in `unheard`.  Devices that were put there in the round before and are away by now count as asked without an answer.
     """
     if state.place.exchange or state.closing:
         return state
@@ -520,7 +520,7 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             Drain,
             (_G, _X, _S),
             _drain_gathering,
-            "of a device: it is told, and not waited for; of the run: it stops, and a restart goes on",
+            "of a device: it is notified, and not waited for; of the run: it stops, and a restart resumes it",
         ),
         Rule((_G, _C, _F), CancelDrain, (SAME,), _cancel_drain, "no longer draining"),
         Rule(
@@ -542,15 +542,15 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             Drain,
             (_C, _S),
             _drain,
-            "of a device: told at the end of the round, and not invited to the next; of the run: it stops there, or at "
-            "once if the round waits for devices that decline",
+            "of a device: notified at the end of the round, and not invited to the next; of the run: stops there, or "
+            "at once if the round waits for devices that decline",
         ),
         Rule(
             (_F,),
             Drain,
             (_F,),
             _drain,
-            "of a device: told at the end of the round, and not invited to the next; of the run: it stops there",
+            "of a device: notified at the end of the round, and not invited to the next; of the run: it stops there",
         ),
         Rule((_C, _F), Lost, (SAME,), _lose, "not invited to the next exchange unless it sends something"),
         Rule((_C,), Left, (_C, _F, _D, _X), _leave, "no longer waited for"),
@@ -600,7 +600,7 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             _next,
             "the next exchange, the next round or the closing exchange opens, or the run stops",
         ),
-        Rule((_G, _C, _F), Broken, (_X,), _break, "the method, the broker or the ledger cannot go on"),
+        Rule((_G, _C, _F), Broken, (_X,), _break, "the method, the broker or the ledger has failed"),
     )
 )
 
@@ -623,10 +623,10 @@ def resumed(
 ) -> RoundState:
     """The state after a restart: gathering again, at an exchange that has durable uploads of the devices in `folded`.
 
-    asked, answered: the counts of RoundState when the last round ended.  gone: the devices that an operator took out.
-    stopping: whether an operator stops the run at the end of this round.  enough: whether only the closing exchange is
-    left, because a budget is spent or a target is reached.
-    `place` is one past the last exchange of a round if all its exchanges are closed and its end is not on record.
+    asked, answered: the counts of RoundState when the last round ended.  gone: devices that an operator took out.
+    stopping: an operator stops the run at the end of this round.  enough: only the closing exchange is left,
+    because a budget is spent or a target is reached.
+    `place` is one past the last exchange of a round if all its exchanges are closed but its end is not recorded.
     """
     state = RoundState(policy=policy, place=place, asked=asked, answered=answered, gone=gone, stopping=stopping)
     if place.exchange == policy.exchanges:
@@ -636,7 +636,7 @@ def resumed(
 
 
 def postponed(state: RoundState, by_s: float, not_before_s: float = 0.0) -> RoundState:
-    """The state with all its times later by `by_s` seconds, in which the rounds could not go on.
+    """The state with all its times moved back by `by_s` seconds, during which the rounds stood still.
 
     not_before_s: the earliest time of the next deadline, in seconds.
     """
@@ -652,7 +652,7 @@ def postponed(state: RoundState, by_s: float, not_before_s: float = 0.0) -> Roun
 
 
 def rounds_due_s(state: RoundState) -> float | None:
-    """The time in s at which the next RoundTick can change something; None: only another event can."""
+    """The time in s at which the next RoundTick can change something, or None if only another event can."""
     if state.phase is RoundPhase.COLLECTING:
         return min(state.due_s, state.retry_at_s) if state.waited_for else state.due_s
     if state.phase is RoundPhase.GATHERING and state.quorum_here:

@@ -1,9 +1,9 @@
 """The queue of the round machine's commands, which are carried out in order.
 
-The machine gets an event only when all its earlier commands are carried out.  A command that the disk refuses stays at
-the head of the queue, and everything waits behind it until it is tried again.  Meanwhile the clock of the round stands
-still, since nobody's upload could count.  It also stands still while the coordinator has no link to the broker, since
-nobody's upload could arrive.
+The machine gets an event only after all its earlier commands were carried out.  A command that the disk refuses stays
+at the head of the queue, and everything else waits behind it until it is tried again.  Meanwhile the clock of the round
+stands still, since no upload could count.  It also stands still without a link to the broker, since no upload could
+arrive.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _ENDED = (RoundPhase.DONE, RoundPhase.FAILED, RoundPhase.DRAINED)
 DISK_AGAIN_S = 5.0
 """The pause in seconds before a command that the disk refused is tried again."""
 RECONNECT_GRACE_S = 45.0
-"""The least time in seconds from a restored link to a deadline; devices try again after up to 30 s."""
+"""Minimum seconds from a restored link to a deadline; devices reconnect within 30 s."""
 
 
 class RoundQueue:
-    """Gives events to the machine, and has its commands carried out in the order in which it returned them."""
+    """Gives events to the machine, and carries out its commands in the order in which it returned them."""
 
     def __init__(
         self,
@@ -33,23 +33,23 @@ class RoundQueue:
         carry_out: Callable[[rounds.RoundCommand, float], rounds.RoundEvent | None],
         noted: Callable[[str], None],
     ) -> None:
-        """carry_out: carries out one command, given the time in seconds, and returns the event that follows, if any.
+        """carry_out: carries out one command at a time in seconds, and returns the event that follows, if any.
 
-        It raises StoreError if the disk refuses, and is later called with the same command again.
-        noted: is called with a message for each refusal.
+        It raises StoreError if the disk refuses; the same command is tried again later.
+        noted: receives a message for each refusal.
         """
         self.state = state
         self._carry_out, self._noted = carry_out, noted
         self._commands: deque[rounds.RoundCommand] = deque()
         self._events: deque[rounds.RoundEvent] = deque()
-        """Events that wait until no command is left."""
+        """Events that wait until all commands are carried out."""
         self._again_s: float | None = None
-        """When the disk is tried again (s); None: nothing waits for it."""
+        """When the disk is tried again (s), or None if nothing waits for it."""
         self._held_since_s = 0.0
-        """When the disk first refused what waits for it (s)."""
+        """When the disk first refused the waiting command (s)."""
         self._faults = LineBudget(first=1)
         self._unlinked_since_s: float | None = None
-        """Since when there is no link to the broker (s); None: there is one."""
+        """When the link to the broker was lost (s), or None while it is up."""
 
     @property
     def held(self) -> bool:
@@ -57,18 +57,18 @@ class RoundQueue:
         return self._again_s is not None
 
     def hold(self, now_s: float) -> None:
-        """Wait for the disk, which has refused what no command asked for: the uploads of a commit."""
+        """Wait for the disk after it refused a commit of uploads, which is not a command."""
         if not self.held:
             self._held_since_s = now_s
         self._again_s = now_s + DISK_AGAIN_S
 
     def link_lost(self, now_s: float) -> None:
-        """Stop the clock of the round until the link is restored.  Does nothing if it is lost already."""
+        """Stop the clock of the round until the link is restored.  No-op if it is lost already."""
         if self._unlinked_since_s is None:
             self._unlinked_since_s = now_s
 
     def link_restored(self, now_s: float) -> None:
-        """Let the clock of the round go on, with time for the devices to come back, too."""
+        """Resume the clock of the round, leaving the devices time to reconnect."""
         since_s, self._unlinked_since_s = self._unlinked_since_s, None
         if since_s is not None:
             state = replace(self.state, unlinked_s=self.state.unlinked_s + now_s - since_s)
@@ -80,7 +80,7 @@ class RoundQueue:
         return self.state.phase in _ENDED and not self._commands and not self._events
 
     def next_due_s(self) -> float | None:
-        """The time in s at which `tick` can next change something; None: only another event can."""
+        """The time in s at which `tick` can next change something, or None if only another event can."""
         if self._again_s is not None:
             return self._again_s
         return rounds.rounds_due_s(self.state) if self._unlinked_since_s is None else None
@@ -92,7 +92,7 @@ class RoundQueue:
             self._work(now_s)
 
     def tick(self, now_s: float) -> None:
-        """Try the command that the disk refused again, or else tell the machine the time, if that is due."""
+        """Retry the command that the disk refused, or else give the machine the time, whichever is due."""
         due_s = self.next_due_s()
         if due_s is None or now_s < due_s:
             return
@@ -104,7 +104,7 @@ class RoundQueue:
     def give_up(self, reason: str, now_s: float) -> None:
         """Fail the run and drop the commands that wait for the disk; a restart carries them out from the ledger.
 
-        A run that is done or drained, and only waits for that to be on record, does not fail.
+        A run that is done or drained, and only waits for the disk to record it, does not fail.
         """
         if self.state.phase in (RoundPhase.DONE, RoundPhase.DRAINED):
             return
@@ -140,5 +140,5 @@ class RoundQueue:
                 self._noted(line)
             return
         self._commands.popleft()
-        if event is not None:  # it goes before the waiting events, which came later
+        if event is not None:  # ahead of the waiting events, which came later
             self._events.appendleft(event)

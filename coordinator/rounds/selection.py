@@ -1,4 +1,4 @@
-"""The draw of a round's devices, if it does not invite all of them: which ones, and how many.
+"""Draws the devices of a round that invites only some of them: how many, and which ones.
 
 The functions are pure, so a restart draws the same devices.  Devices are ranked by a hash of (seed, round, device), and
 the first ones are invited.  A device that joins or leaves changes no other device's rank.
@@ -11,9 +11,9 @@ import math
 from collections.abc import Collection
 
 _PRIOR = 2
-"""Devices asked and answers assumed before any is measured: the first round invites just as many as it wants."""
+"""Prior: this many devices asked, and all answered.  So the first round invites exactly as many as it wants."""
 _LEAST_RATE = 0.1
-"""The lowest rate of answers that is assumed, so that at most ten times the wanted number is invited."""
+"""Lowest assumed rate of answers, so that a round invites at most ten times the wanted number."""
 
 
 def select(pool: Collection[str], count: int, seed: int, round_: int) -> frozenset[str]:

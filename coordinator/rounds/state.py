@@ -1,6 +1,6 @@
 """The types of the rounds: the state of a run, the events that change it, and the commands that follow.
 
-All of them are immutable values; the rules that use them are in machine.py.  An `upload` is the object that the caller
+All of them are immutable values; the rules that use them are in machine.py.  An `upload` is any object that the caller
 gave with Received: the rounds pass it on and never look into it.
 """
 
@@ -25,19 +25,19 @@ class RoundPhase(str, Enum):
     DONE = "done"
     FAILED = "failed"
     DRAINED = "drained"
-    """An operator stopped the run; a restart goes on with it."""
+    """An operator stopped the run; a restart resumes it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundPolicy:
-    """The limits that decide when a run goes on and when it fails."""
+    """The limits that decide when a run continues and when it fails."""
 
     expected: int
-    """The number of devices that this run was made for."""
+    """The number of devices that this run is planned for."""
     quorum: int
-    """The fewest uploads that an exchange may close with."""
+    """The minimum number of uploads to close an exchange."""
     most_devices: int = 0
-    """Without a roster: how many devices may take part; 0: as many as are expected."""
+    """Without a roster: the maximum number of devices, or 0 for the expected number."""
     rounds: int
     exchanges: int
     """The number of exchanges in a round."""
@@ -45,41 +45,41 @@ class RoundPolicy:
     """The time in seconds after which an exchange closes if it has a quorum."""
     retry_s: float = 2.0
     """The first wait in seconds before a silent device is invited again; it doubles up to the deadline.  A device that
-    is known to need longer for its answer is left out meanwhile (`AnswerTimes.overdue_at_s`)."""
+    is known to compute longer than that is left out (`AnswerTimes.overdue_at_s`)."""
     join_grace_s: float = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""
     patience: int = 3
-    """How many deadlines an exchange may pass without a quorum before the run fails."""
+    """Deadlines that an exchange may pass without a quorum before the run fails."""
     participants: int = 0
-    """The number of answers that a round waits for and of devices that it invites; 0: it invites all devices."""
+    """The number of devices that a round invites and waits for, or 0 for all devices."""
     over_select: bool = False
-    """Whether to invite more devices than `participants`, by the measured share of answers; the first ones count."""
+    """Whether to invite more devices than `participants`, by the measured rate of answers; the first answers count."""
     seed: int = 0
     """The seed for the draw of participants."""
     stop_at_bytes: int = 0
-    """The run ends after the round by which all devices together have sent and received so much; 0: never."""
+    """End the run after the round in which the bytes of all devices, both ways, reach this; 0: no limit."""
     stop_at_accuracy: float = 0.0
-    """The run ends after the round by which the mean accuracy is so high; 0: never."""
+    """End the run after the round in which the mean accuracy reaches this; 0: no limit."""
     open: bool = False
-    """Whether any device may join.  Then deadlines count towards `patience` only once an upload has come: else a few
-    strangers that only say Hello would end a run before the devices that it was made for are there."""
+    """Whether any device may join.  Then deadlines count towards `patience` only once an upload has come: otherwise a
+    few strangers that only say Hello could end a run before the intended devices are there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoundState:
-    """Everything that the rounds keep between two events."""
+    """The whole state of the rounds between two events."""
 
     policy: RoundPolicy
     phase: RoundPhase = RoundPhase.GATHERING
     place: ExchangeId = FIRST
     members: frozenset[str] = frozenset()
-    """Devices that joined and did not leave."""
+    """Devices that joined and have not left."""
     away: frozenset[str] = frozenset()
     """Members that missed a deadline or were reported lost, and have sent nothing since."""
     gone: frozenset[str] = frozenset()
     """Devices that were refused, that left, or that an operator took out."""
     draining: frozenset[str] = frozenset()
-    """Members that an operator takes out: they finish this round, and are not invited to another."""
+    """Members that an operator takes out: this round is their last."""
     stopping: bool = False
     """Whether an operator stops the run at the end of this round."""
     invited: frozenset[str] = frozenset()
@@ -88,11 +88,11 @@ class RoundState:
     withheld: frozenset[str] = frozenset()
     """Devices that withheld their upload for this exchange, because their training diverged or failed."""
     declining: frozenset[str] = frozenset()
-    """Devices that compute nothing until they say otherwise, because their owner's policy does not allow it."""
+    """Devices whose owner's policy forbids computing, until they report otherwise."""
     sitting_out: frozenset[str] = frozenset()
-    """Devices that compute nothing more in this round, because its budget is used up."""
+    """Devices that have used up their budget for this round."""
     opens_at_s: float | None = None
-    """While gathering: when to open without the remaining devices (s); None: there was no quorum yet."""
+    """While gathering: when to open without the remaining devices (s), or None before the first quorum."""
     due_s: float = 0.0
     retry_at_s: float = 0.0
     retry_wait_s: float = 0.0
@@ -100,25 +100,25 @@ class RoundState:
     """How long devices take for their answers."""
     misses: int = 0
     unlinked_s: float = 0.0
-    """For how long there was no link to the broker since this exchange opened (s)."""
+    """Seconds without a link to the broker since this exchange opened."""
     unrecorded: int | None = None
-    """A round whose exchanges are all closed but whose end is not on record, as a restart can find it; or None."""
+    """A round whose exchanges are all closed but whose end is not recorded, as after a restart, or None."""
     asked: int = 0
-    """How many devices are known to have answered the first exchange of a round or not, summed over the rounds."""
+    """Devices asked in the first exchange of a round whose outcome is known, summed over the rounds."""
     answered: int = 0
-    """How many of these answered."""
+    """How many of `asked` answered."""
     unheard: frozenset[str] = frozenset()
     """Devices whose answer is not counted yet, because the last round had enough answers before theirs."""
     reason: str = ""
 
     @property
     def wanted(self) -> int | None:
-        """The number of answers that closes this exchange at once; None: it waits for all invited devices."""
+        """The number of answers that closes this exchange at once, or None if it waits for all invited devices."""
         return self.policy.participants or None if not self.closing else None
 
     @property
     def between_rounds(self) -> bool:
-        """Whether no upload of a round that is not on record is kept: nothing of it would be lost."""
+        """Whether the run can stop here without losing the uploads of an unfinished round."""
         gathering = self.phase is RoundPhase.GATHERING and self.unrecorded is None
         return gathering and not self.place.exchange and not self.folded
 
@@ -129,23 +129,23 @@ class RoundState:
 
     @property
     def waited_for(self) -> bool:
-        """Whether an invited device has not answered; comparing sizes suffices, since `folded` is part of `invited`."""
+        """Whether an invited device has not answered.  Comparing sizes suffices: `folded` is a subset of `invited`."""
         return len(self.invited) > len(self.folded) and (not self.declined or bool(self.missing))
 
     @property
     def missing(self) -> frozenset[str]:
-        """Invited devices whose upload has not arrived, and that did not decline."""
+        """Invited devices that have neither uploaded nor declined."""
         return self.invited - self.folded - self.declined
 
     @property
     def silent(self) -> frozenset[str]:
-        """Devices that a closing exchange waited for in vain; none where it closed because it had enough uploads."""
+        """Devices that missed a closing exchange; empty where it closed because it had enough uploads."""
         enough = self.wanted is not None and len(self.folded) >= self.wanted
         return frozenset() if enough else self.missing
 
     @property
     def declined(self) -> frozenset[str]:
-        """Devices that do not compute now, and said so; an upload of theirs still counts."""
+        """Devices that reported that they do not compute now; their uploads still count."""
         return self.declining | self.sitting_out if self.sitting_out else self.declining
 
     @property
@@ -156,13 +156,13 @@ class RoundState:
 
     @property
     def stalled(self) -> bool:
-        """Whether this exchange can go on only once devices that decline take part again."""
+        """Whether this exchange can continue only once declining devices take part again."""
         short = self.phase is RoundPhase.COLLECTING and len(self.folded) < self.needed
         return short and not self.missing and self.waits_for_consent
 
     @property
     def counted(self) -> AbstractSet[str]:
-        """Devices that count for a quorum: members, and in the closing exchange also those that answered and left."""
+        """Devices that count for a quorum: members, and in the closing exchange also devices that answered and left."""
         return self.members | self.folded if self.closing else self.members
 
     @property
@@ -183,7 +183,7 @@ class RoundState:
 
     @property
     def yield_possible(self) -> bool:
-        """Whether enough devices, without those that withheld theirs, may still give this exchange an upload."""
+        """Whether enough devices may still upload to this exchange; those that withheld theirs cannot."""
         lost = (self.gone - self.counted) | self.withheld
         most = max(len(self.counted - self.withheld), self.policy.expected - len(lost))
         return most >= self.needed
@@ -192,8 +192,8 @@ class RoundState:
     def needed(self) -> int:
         """The number of uploads that this exchange needs to close.
 
-        This is the quorum.  If the quorum is all devices, those that withheld their upload or declined are subtracted,
-        so that a device whose training diverged, or that is too hot, does not end the run.
+        This is the quorum.  If the quorum is all devices, devices that withheld their upload or declined are
+        subtracted, so that a device whose training diverged, or that is too hot, does not end the run.
         """
         policy = self.policy
         if policy.quorum < policy.expected:
@@ -212,7 +212,7 @@ class Joined:
     device: str
     now_s: float
     instead_of: str = ""
-    """A silent device that gives up its place to this one; empty: none."""
+    """A silent device that gives up its place to this one, or empty."""
 
 
 @record
@@ -238,12 +238,12 @@ class Drain:
 
     now_s: float
     device: str = ""
-    """The device; empty: the whole run."""
+    """The device, or empty for the whole run."""
 
 
 @record
 class CancelDrain:
-    """An operator takes a Drain back."""
+    """An operator cancels a Drain."""
 
     device: str = ""
 
@@ -266,7 +266,7 @@ class Received:
 
 @record
 class Withheld:
-    """A device reported that it withholds its upload: it is not waited for, and does not count."""
+    """A device reported that it withholds its upload: the round neither waits for it nor counts it."""
 
     device: str
     place: ExchangeId
@@ -275,11 +275,11 @@ class Withheld:
 
 @record
 class Declined:
-    """A device reported that its owner's policy does not allow it to compute now: it is not waited for."""
+    """A device reported that its owner's policy does not allow it to compute now: the round does not wait for it."""
 
     device: str
     round: int | None
-    """The only round that this is about; None: it holds until the device is Willing."""
+    """The only round affected, or None if it holds until the device is Willing."""
     now_s: float
 
 
@@ -319,7 +319,7 @@ class Finished:
 
 @record
 class Broken:
-    """Something failed without which the run cannot go on."""
+    """A failure that ends the run."""
 
     reason: str
 
@@ -389,11 +389,10 @@ class Reduce:
     place: ExchangeId
     contributors: tuple[str, ...]
     partial: bool
-    """Whether some device did not contribute that could be invited after a restart.
+    """Whether a device that could be invited after a restart did not contribute.
 
-    The contributors must then be on record before any device learns the result.  Otherwise the durable uploads show who
-    contributed.
-    """
+    If so, the contributors must be on record before any device learns the result; otherwise the durable uploads show
+    who contributed."""
 
 
 @record
@@ -405,7 +404,7 @@ class RoundDone:
 
 @record
 class Dismiss:
-    """Tell these devices that an operator took them out of the run."""
+    """Notify these devices that an operator took them out of the run."""
 
     devices: tuple[str, ...]
 

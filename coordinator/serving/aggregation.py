@@ -29,18 +29,18 @@ class Aggregation:
         exchanges: int,
         robust: RobustTable = PAPER,
     ) -> None:
-        """exchanges: how many exchanges a round has.  robust: what one device may move."""
+        """exchanges: the number of exchanges in a round.  robust: limits on the influence of one device."""
         self._registry, self._reduction, self.record = registry, reduction, record
         self.screen = UploadScreen(robust, registry, record, reduction.method.size_of)
         reduction.as_counted = self.screen.in_slot
         self._sent: tuple[ExchangeId, Mapping[str, Payload]] | None = None
-        """The open exchange, and what every device was sent in it, by role."""
+        """The open exchange, and the payloads by role that every device was sent in it."""
         self._last = exchanges - 1
         self.contributors = 0
-        """How many devices contributed to the exchange that was closed last."""
+        """How many devices contributed to the last closed exchange."""
 
     def add(self, upload: Upload) -> None:
-        """Add one upload, with its transforms undone; what of it counts, the screen decides.
+        """Add one upload, with its transforms undone; the screen decides how much of it counts.
 
         Raises StoreError if the disk refuses; then nothing has changed.
         """
@@ -77,16 +77,16 @@ class Aggregation:
         return self._sent[1]
 
     def add_stored(self, frame: bytes) -> None:
-        """Add an upload that was accepted before a restart; frame: its frame in the ledger."""
+        """Add an upload that was accepted before a restart, from its frame in the ledger."""
         upload = self._reduction.stored(frame)
         if upload is not None:
             self.add(upload)
             self.record.updates["accepted"] += 1
 
     def close(self, place: ExchangeId, contributors: tuple[str, ...]) -> list[str]:
-        """Let the method reduce an exchange, without the uploads that the screen leaves out; returns what to note.
+        """Let the method reduce an exchange without the uploads that the screen leaves out; returns lines to log.
 
-        Raises EdgeError if the method cannot; then nothing has changed, but for uploads that were left out.
+        Raises EdgeError if the method cannot; then only uploads that were left out have changed the state.
         """
         screen = self.screen
         far_off = screen.outliers()

@@ -1,6 +1,6 @@
-"""Carries out the commands of the rounds: invites devices, adds uploads up, reduces, answers, and records rounds.
+"""Carries out the commands of the rounds: invites devices, adds up uploads, reduces, sends receipts, records rounds.
 
-A command that the disk refuses can be carried out again: each command writes to the disk first, and counts after that.
+A command that the disk refuses can be repeated, because it writes to the disk before it changes any state.
 """
 
 from __future__ import annotations
@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
-from coordinator.ledger import Ledger
-from coordinator.record.observer import RunObserver
 from coordinator.record.run_record import FleetWork
 from coordinator.rounds import (
     Broken,
@@ -24,15 +22,12 @@ from coordinator.rounds import (
     RoundCommand,
     RoundDone,
     RoundEvent,
-    RoundState,
     SendReceipt,
 )
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices import admission
-from coordinator.serving.devices.device_registry import DeviceRegistry
-from coordinator.serving.operators.orders import Orders
 from coordinator.serving.reduction import Reduction
-from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.run_context import RunContext
 from coordinator.serving.sender import Sender
 from coordinator.serving.stopping import why_stop
 from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, RunFailed, StoreError
@@ -48,12 +43,12 @@ from edge_sdk.transport.base import Incoming
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Arrived:
-    """An upload and its frame: the object that the rounds pass on from Received to Fold."""
+    """An upload and its frame: the object that the rounds pass from Received to Fold."""
 
     upload: Upload
     incoming: Incoming
     frame: bytes
-    """In the form in which it is kept: not encrypted."""
+    """As the ledger keeps it: not encrypted."""
 
 
 class CommandHandler:
@@ -61,33 +56,24 @@ class CommandHandler:
 
     def __init__(
         self,
+        context: RunContext,
         *,
-        spec: FederationSpec,
-        ledger: Ledger,
-        registry: DeviceRegistry,
         reduction: Reduction,
         aggregation: Aggregation,
         chain: Chain,
         sender: Sender,
-        warnings: RunWarnings,
-        orders: Orders,
-        observer: Callable[[], RunObserver],
         work: Callable[[], FleetWork],
-        state: Callable[[], RoundState],
     ) -> None:
-        """observer, work, state: return the observer, what the fleet has computed, and the state of the rounds."""
-        self._spec, self._ledger, self._registry = spec, ledger, registry
+        """work: returns the fleet's computing work."""
+        self._context, self._sender, self._work = context, sender, work
+        self._spec, self._ledger, self._registry = context.spec, context.ledger, context.registry
+        self._record, self._warnings, self._orders = context.record, context.warnings, context.orders
         self._reduction, self._aggregation, self._chain = reduction, aggregation, chain
-        self._sender, self._warnings, self._orders, self._observer = sender, warnings, orders, observer
-        self._work, self._state = work, state
-        self._record = aggregation.record
-        self._checks = AssignChecks(spec, reduction.method)
+        self._checks = AssignChecks(context.spec, reduction.method)
         self._withholding: dict[str, str] = {}
         """The devices whose last upload was withheld, and why."""
         self._told_of_rounds_lost = False
         self._told_of_teachers = False
-        self.unwritten: list[Persist] = []
-        """Uploads that share the next commit."""
         self._functions: Mapping[type[RoundCommand], Callable[[Any, float], RoundEvent | None]] = {
             Invite: self._invite,
             Persist: self._persist,
@@ -111,8 +97,8 @@ class CommandHandler:
         word = "stale" if verdict == "late" else verdict
         self._record.updates[word] += 1
         if verdict == "withheld":
-            if self._withholding.get(device) != reason:  # said once, however many rounds it lasts
-                self._observer().noted(f"{device} withheld its upload of round {place.round + 1}: {reason}")
+            if self._withholding.get(device) != reason:  # log once, however many rounds it lasts
+                self._context.note(f"{device} withheld its upload of round {place.round + 1}: {reason}")
             self._withholding[device] = reason
             self._record.diverged(device, reason)
             verdict, reason = "accepted", ""  # so that the device does not send it again
@@ -126,30 +112,30 @@ class CommandHandler:
         self._sender.receipt(device, place, verdict, reason)
 
     def _tell_of_rounds_lost(self, device: str, place: ExchangeId) -> None:
-        """Say once that a device is ahead: it then answers nothing, and the run ends for want of uploads."""
-        own = self._state().place
+        """Log once that a device is ahead: it answers no Assign, and the run fails without uploads."""
+        own = self._context.rounds.place
         if place.round > own.round and not self._told_of_rounds_lost:
             self._told_of_rounds_lost = True
-            self._observer().noted(
+            self._context.note(
                 f"{device} sends an upload of round {place.round + 1}, and this run is at round {own.round + 1}: if "
                 "the run folder came back from an older backup, restore a newer one, or begin a new run; devices do no "
                 "round twice"
             )
 
     def _invite(self, invite: Invite, now_s: float) -> Broken | None:
-        members = self._state().members
+        members = self._context.rounds.members
         if not self._registry.anybody_learns(members):
             fault = admission.nobody_learns(members, self._reduction.method)
             if not self._registry.open_to_all:
                 return Broken(fault)
-            if not self._told_of_teachers:  # one that learns may still join
+            if not self._told_of_teachers:  # a device that learns may still join
                 self._told_of_teachers = True
-                self._observer().noted(fault)
+                self._context.note(fault)
         self._record.begun(now_s)
         at = invite.place
         after = len(self._record.rounds) if self._record.stopped else None
         self._fix_cap(at)
-        self._observer().opened(at, invite.devices)
+        self._context.observer.opened(at, invite.devices)
         try:
             shared = self._reduction.common(at)
             self._checks.check_common(at, self._registry.hellos[invite.devices[0]], shared)
@@ -167,7 +153,7 @@ class CommandHandler:
         return None
 
     def _persist(self, persist: Persist, _now_s: float) -> None:
-        self.unwritten.append(persist)
+        self._context.unwritten.append(persist)
 
     def _fold(self, fold: Fold, now_s: float) -> None:
         upload = cast("Arrived", fold.upload).upload
@@ -179,8 +165,8 @@ class CommandHandler:
         self.answer(answer.device, answer.place, answer.verdict, answer.reason)
 
     def _reduce(self, reduce: Reduce, now_s: float) -> Finished | Broken:
-        state = self._state()
-        self._record.waiting.closed(state.missing, now_s)  # only once: a disk wait counts for no device
+        state = self._context.rounds
+        self._record.waiting.closed(state.missing, now_s)  # not again after a wait for the disk
         try:
             self._ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
             noted = self._aggregation.close(reduce.place, reduce.contributors)
@@ -197,12 +183,12 @@ class CommandHandler:
             paused=self._orders.paused,
         )
         for note in noted:
-            self._observer().noted(note)
+            self._context.note(note)
         last = reduce.place.exchange + 1 == state.policy.exchanges
         if last and reduce.place.round + 1 < state.policy.rounds:
             self._record.stopped = why_stop(state.policy, self._record)
             if self._record.stopped:
-                self._observer().noted(f"stops after round {reduce.place.round + 1}: {self._record.stopped}")
+                self._context.note(f"stops after round {reduce.place.round + 1}: {self._record.stopped}")
         return Finished(now_s, enough=bool(self._record.stopped))
 
     def _fix_cap(self, at: ExchangeId) -> None:
@@ -214,15 +200,15 @@ class CommandHandler:
         try:
             self._ledger.checkpoint(at.round, storage.serialise(self._reduction.state), record.to_json())
         except StoreError:
-            record.count_cap = None  # the invitation is carried out again
+            record.count_cap = None  # the invitation will be repeated
             raise
 
     def _round_done(self, done: RoundDone, now_s: float) -> None:
-        state, record = self._state(), self._record
+        state, record = self._context.rounds, self._record
         slots = self._reduction.slots_after(done.round)
-        if len(record.rounds) == done.round:  # otherwise the disk refused the checkpoint, and this is another try
+        if len(record.rounds) == done.round:  # else a retry, after the disk refused the checkpoint
             for warning in self._warnings.round_ended(record, self._reduction.state):
-                self._observer().noted(warning)
+                self._context.note(warning)
             record.round_done(self._aggregation.contributors, state.policy.exchanges, now_s, self._work())
         record.asked, record.answered = state.asked, state.answered
         self._aggregation.screen.fix_cap()
@@ -232,7 +218,7 @@ class CommandHandler:
         self._ledger.checkpoint(done.round + 1, state_bytes, record.to_json(), slots, record.new_history())
         record.saved()
         self._orders.delete_forgotten(self._registry)
-        self._observer().round_done(record.rounds[-1], self._spec.rounds, record)
+        self._context.observer.round_done(record.rounds[-1], self._spec.rounds, record)
 
     def _dismiss(self, dismiss: Dismiss, _now_s: float) -> None:
         for device in dismiss.devices:
@@ -244,7 +230,7 @@ class CommandHandler:
         self._sender.announce("failed" if end.reason else "finished", end.reason)
 
 
-# -- Checks of what the method gives the coordinator to send: devices would refuse it, each in its own log ------------
+# -- Checks of the knowledge that the method sends: without them each device would refuse it, in its own log ----------
 
 
 class AssignChecks:
@@ -255,14 +241,14 @@ class AssignChecks:
         self._sizes = expectation(spec)
 
     def check_common(self, at: ExchangeId, hello: Hello, common: Mapping[str, Payload]) -> None:
-        """Raise LocalProtocolError, which names the method, for knowledge that is not of the exchange at `at`.
+        """Raise LocalProtocolError, which names the method, for knowledge that does not fit the exchange at `at`.
 
-        common: of all devices, before the federation's transforms.  hello: that of one of them.
+        common: for all devices, before the federation's transforms.  hello: of one of them.
         """
         self._check(common, down_slots(self._exchange(at))[0], hello)
 
     def check_personal(self, at: ExchangeId, hello: Hello, personal: Mapping[str, Payload]) -> None:
-        """Raise LocalProtocolError for knowledge for the device of this Hello, as `check_common` does."""
+        """Check the knowledge for the device of this Hello, as `check_common` does."""
         slots = down_slots(self._exchange(at))[1]
         if slots or personal:
             self._check(personal, slots, hello)

@@ -1,4 +1,4 @@
-"""What a coordinator needs for a method that runs the devices' models itself: their nets and public samples."""
+"""Nets and public samples for methods that run the devices' models on the coordinator."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from edge_sdk.public_set.samples import PublicSet
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Equipment:
-    """The nets and public samples, loaded on first use by methods that run nets (edge_sdk.methods.base.Nets)."""
+    """Nets and public samples, loaded when a method that runs nets (edge_sdk.methods.base.Nets) first uses them."""
 
     nets: Callable[[], Iterable[Model]]
     """Returns one model of each architecture; their weights are overwritten."""
@@ -92,7 +92,7 @@ def ready_method(spec: FederationSpec, equipment: Equipment) -> Method[Any]:
 
 
 def load_nets(factory: str | None) -> list[Model]:
-    """The models that MODULE:FACTORY returns.  Raises UsageError if there is no such factory or it fails."""
+    """The models that MODULE:FACTORY returns.  Raises UsageError if the factory does not exist or fails."""
     if factory is None:
         raise UsageError(
             "federation.nets: missing; this method runs the devices' models on the coordinator: give "

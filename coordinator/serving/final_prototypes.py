@@ -1,4 +1,4 @@
-"""The prototypes at the end of a run: the rows by class that every device is sent."""
+"""The prototypes at the end of a run: the rows by class that the coordinator sends to every device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge_sdk.protocol.knowledge import ByClass
 
 def final_prototypes(server: Server) -> Insight:
     """An Insight with the rows of the first role that has any: prototypes, mean features or rows of last layers."""
-    # the last round, because some methods send no rows in the closing exchange
+    # of the last round: some methods send no rows in the closing exchange
     at = ExchangeId(max(0, server.spec.rounds - 1), 0)
     common = server.method.shown(server.method_state, at)
     for role in sorted(common):

@@ -1,23 +1,18 @@
-"""Devices that join and leave: answers their messages other than uploads, and turns them into events of the rounds."""
+"""Devices that join and leave: answers all their messages except uploads, and turns them into events of the rounds."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection
 
 from coordinator import rounds
-from coordinator.ledger import Ledger
 from coordinator.record import remarks
-from coordinator.record.observer import RunObserver
-from coordinator.record.run_record import RunRecord
 from coordinator.serving.devices import admission
 from coordinator.serving.devices.admission import RefusalReason, taken_out, waits
-from coordinator.serving.devices.device_registry import DeviceRegistry
-from coordinator.serving.devices.seats import Seats
 from coordinator.serving.intake.signatures import counts_again, newer
-from coordinator.serving.operators.orders import Orders
+from coordinator.serving.operators.device_report import DeviceReport
 from coordinator.serving.public_set_server import PublicSetServer
-from coordinator.serving.run_warnings import RunWarnings
+from coordinator.serving.run_context import RunContext
+from coordinator.serving.seats import Seats
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Envelope, Stamp
@@ -27,48 +22,25 @@ from edge_sdk.terminal import LineBudget
 from edge_sdk.version import __version__
 
 NOBODYS = b"\0"
-"""An instance that no device has: where a Hello names none, its Refusal is for no device that has one."""
+"""An id that no instance has: the Refusal of a Hello without instance must not stop a device that has one."""
 
 
 class MembershipHandler:
     """Answers devices that join, leave or fetch the public set, and keeps the registry of devices."""
 
     def __init__(
-        self,
-        *,
-        registry: DeviceRegistry,
-        ledger: Ledger,
-        record: RunRecord,
-        sender: Sender,
-        public_server: PublicSetServer | None,
-        warnings: RunWarnings,
-        orders: Orders,
-        draining: Callable[[], Collection[str]],
-        seats: Seats,
-        expected: int,
-        welcomed: Callable[[], None],
-        forgot: Callable[[str], None],
-        signed: bool = False,
+        self, context: RunContext, sender: Sender, report: DeviceReport, public_server: PublicSetServer | None
     ) -> None:
-        """draining: returns the devices that finish their last round.  welcomed: is called after each Welcome.
+        self._context, self._sender, self._report, self._public_server = context, sender, report, public_server
+        self._registry, self._ledger, self._record = context.registry, context.ledger, context.record
+        self._orders, self._signed = context.orders, context.security is not None  # signed stamps can be trusted
+        self._expected, self._seats = context.policy.expected, Seats(context)
+        self._strangers, self._disk_faults = LineBudget(), LineBudget(first=1)
 
-        expected: how many devices this run was made for.  forgot: is called for each device that gave up its place.
-        signed: whether frames are signed, so that stamps are true.
-        """
-        self._signed = signed
-        self._seats, self._forgot, self._strangers = seats, forgot, LineBudget()
-        self._disk_faults = LineBudget(first=1)
-        self._orders, self._draining = orders, draining
-        self._registry, self._ledger, self._record = registry, ledger, record
-        self._sender, self._public_server, self._warnings = sender, public_server, warnings
-        self._expected, self._welcomed = expected, welcomed
+    def take(self, envelope: Envelope, frame: bytes, came_bytes: int, now_s: float) -> rounds.RoundEvent | None:
+        """Handle a decoded message other than an upload; returns the event for the rounds, or None.
 
-    def take(
-        self, envelope: Envelope, frame: bytes, came_bytes: int, now_s: float, observer: RunObserver
-    ) -> rounds.RoundEvent | None:
-        """Handle a decoded message that is no upload; returns the event for the rounds, or None if there is none.
-
-        frame: in the form in which it is kept.  came_bytes: its size as it came.
+        frame: as the ledger keeps it.  came_bytes: its size as it came.
 
         Raises RemoteProtocolError for a message that the coordinator does not accept, StoreError if the disk fails.
         """
@@ -76,50 +48,50 @@ class MembershipHandler:
         if isinstance(message, Hello):
             if self._signed:
                 self._check_newest(message, envelope.stamp)
-            return self._greet(message, envelope.stamp, frame, now_s, observer, came_bytes=came_bytes)
+            return self._greet(message, envelope.stamp, frame, now_s, came_bytes=came_bytes)
         if isinstance(message, PublicRequest):
-            self._serve(message, came_bytes, now_s, observer)
+            self._serve(message, came_bytes, now_s)
             return None
         if isinstance(message, Bye):
             self._registry.check_news(message.device, envelope.stamp)
-            return self._bye(message, now_s, observer)
+            return self._bye(message, now_s)
         if isinstance(message, DeviceStatus):
             if message.state == "ready":
-                return self._consent(message, envelope.stamp, now_s, observer)
+                return self._consent(message, envelope.stamp, now_s)
             return rounds.Lost(message.device) if self._registry.lives(message.device, message.boot) else None
         raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for the coordinator")
 
     def _greet(
-        self, hello: Hello, stamp: Stamp, frame: bytes, now_s: float, observer: RunObserver, *, came_bytes: int
+        self, hello: Hello, stamp: Stamp, frame: bytes, now_s: float, *, came_bytes: int
     ) -> rounds.RoundEvent | None:
-        """Answer a Hello.  Of a stranger that may not join, only the refusal is kept."""
+        """Answer a Hello.  Only the refusal is kept of a stranger that may not join."""
         device, refusal = hello.device, self._refusal(hello)
         if not self._registry.known(device):
             refusal = refusal or self._seats.refusal(device)
             if refusal is not None:
-                return self._turn_away(device, refusal, now_s, observer, hello.instance)
+                return self._turn_away(device, refusal, now_s, hello.instance)
             takes_seat = self._seats.crowded and not self._registry.is_unbound(hello)
             displaced = self._seats.to_displace() if takes_seat else ""
             if displaced is None:
-                self._say(f"{device} waits: too many devices are on probation", now_s, observer)
-                return None  # it will say Hello again
+                self._say(f"{device} waits: too many devices are on probation", now_s)
+                return None  # it will send Hello again
             if displaced:
                 self._displace(displaced)
             self._registry.greeted(device, stamp)
             self._registry.identities.contested_by(hello, stamp)
-            return self._admit(hello, frame, now_s, observer, came_bytes=came_bytes, instead_of=displaced)
+            return self._admit(hello, frame, now_s, came_bytes=came_bytes, instead_of=displaced)
         if refusal is not None and not self._signed and device in self._registry.hellos and not self._barred(device):
-            # perhaps somebody else says it: the device that takes part is fit, and asks again if it is meant
+            # possibly forged: the device takes part, so it is fit; a genuine one sends Hello again
             instance = NOBODYS if self._registry.hellos[device].instance else None
             self._sender.refuse(device, refusal, hello.instance or instance)
-            self._say(f"{refusal.message}; another Hello of it was not refused, and it takes part", now_s, observer)
+            self._say(f"{refusal.message}; another Hello of it was not refused, and it takes part", now_s)
             return None
-        if self._is_intruder(hello, stamp, observer):
+        if self._is_intruder(hello, stamp):
             return None
         self._registry.greeted(device, stamp)
         if refusal is not None:
-            return self._turn_away(device, refusal, now_s, observer, hello.instance)
-        return self._admit(hello, frame, now_s, observer, came_bytes=came_bytes)
+            return self._turn_away(device, refusal, now_s, hello.instance)
+        return self._admit(hello, frame, now_s, came_bytes=came_bytes)
 
     def _refusal(self, hello: Hello) -> RefusalReason | None:
         device = hello.device
@@ -128,26 +100,26 @@ class MembershipHandler:
             return refusal or version_refusal(hello) or self._registry.refusal(hello)
 
     def _barred(self, device: str) -> bool:
-        """Whether an operator has taken a device out, and it has finished its round."""
-        return device in self._orders.drained and device not in self._draining()
+        """Whether an operator has taken a device out and it has finished its round."""
+        return device in self._orders.drained and device not in self._context.rounds.draining
 
     def _displace(self, device: str) -> None:
-        """Forget a device on probation, whose place another one takes.  Raises StoreError."""
+        """Forget a device on probation; another one takes its place.  Raises StoreError."""
         self._ledger.forget(device)
         self._registry.forget(device)
         self._record.displaced(device)
-        self._forgot(device)
+        self._report.forgot(device)
 
-    def _say(self, line: str, now_s: float, observer: RunObserver) -> None:
-        """Note a line about strangers, if there were not too many of them."""
+    def _say(self, line: str, now_s: float) -> None:
+        """Log a line about strangers, within a limited number of lines."""
         told = self._strangers.line(line, now_s)
         if told is not None:
-            observer.noted(told)
+            self._context.note(told)
 
     def _admit(
-        self, hello: Hello, frame: bytes, now_s: float, observer: RunObserver, *, came_bytes: int, instead_of: str = ""
+        self, hello: Hello, frame: bytes, now_s: float, *, came_bytes: int, instead_of: str = ""
     ) -> rounds.RoundEvent | None:
-        """Welcome a device.  instead_of: a device that gave up its place; empty: none."""
+        """Welcome a device.  instead_of: a device that gave up its place, or empty."""
         device = hello.device
         if device in self._orders.forgotten:
             self._orders.let_in(device)
@@ -155,31 +127,31 @@ class MembershipHandler:
         self._record.admitted(device, came_bytes)
         fetching = self._registry.fetches(hello)
         if fetching and device not in self._registry.numbers:
-            observer.noted(f"{device} fetches the public set")
+            self._context.note(f"{device} fetches the public set")
         elif waits(hello) and device not in self._registry.numbers:
-            observer.noted(f"{device} has no labelled samples yet, and takes part once it has some")
+            self._context.note(f"{device} has no labelled samples yet, and takes part once it has some")
         unbound = self._registry.is_unbound(hello)
         if not unbound:
             self._registry.enter(hello, number)
         self._sender.welcome(
             device, number, self._ledger.run, self._public_server.total_bytes if self._public_server else 0
         )
-        self._welcomed()
+        if self._context.queue.over:  # the device joins after the end, and does not know of it
+            self._sender.announce_run()
         if unbound:
-            return None  # it takes part once its Hello names the run, which the Welcome tells
+            return None  # it takes part once its Hello names the run, which it learns from the Welcome
         if fetching:
             return None  # it takes part once its Hello names the set
         if waits(hello):
-            return rounds.Lost(device)  # likewise; if it took part before, nobody waits for it
-        self._take_in(hello, now_s, observer)
+            return rounds.Lost(device)  # likewise; if it took part before, the round must not wait for it
+        self._take_in(hello, now_s)
         return rounds.Joined(device, now_s, instead_of)
 
     def _check_newest(self, hello: Hello, stamp: Stamp) -> None:
         """Raise RemoteProtocolError for a signed Hello that is not newer than the device's last one.
 
-        A device whose keys came back from a backup, or are a copy, counts a start that another process has counted, and
-        learns that it must enrol again: the Refusal names the instance of this Hello, so that one that was replayed
-        stops nobody.
+        A device restored from a backup, or a copy, reuses a start that another process has counted, and learns that it
+        must enrol again.  The Refusal names the instance of this Hello, so that a replayed Hello stops no other device.
         """
         device, last = hello.device, self._registry.last_hello(hello.device)
         repeats = counts_again(stamp, last) and self._registry.identities.is_other(hello)
@@ -189,44 +161,44 @@ class MembershipHandler:
             self._sender.refuse(device, admission.restored(device), hello.instance)
         raise RemoteProtocolError("replayed", f"a Hello of {device} that is not its newest")
 
-    def revoke(self, device: str, now_s: float, observer: RunObserver) -> rounds.RoundEvent:
-        """Take a device out at once, and tell it; returns the event for the rounds."""
+    def revoke(self, device: str, now_s: float) -> rounds.RoundEvent:
+        """Take a device out at once and notify it; returns the event for the rounds."""
         hello = self._registry.hellos.get(device)
         self._sender.refuse(device, admission.revoked(device), hello.instance if hello else None)
-        observer.noted(f"{device} was revoked: nothing of it counts from now on")
+        self._context.note(f"{device} was revoked: nothing of it counts from now on")
         return rounds.Left(device, now_s)
 
-    def _is_intruder(self, hello: Hello, stamp: Stamp, observer: RunObserver) -> bool:
-        """Whether another device has this id and came before; then this one is refused, and that one stays."""
+    def _is_intruder(self, hello: Hello, stamp: Stamp) -> bool:
+        """Whether another device with this id came first; if so, this one is refused."""
         device, identities = hello.device, self._registry.identities
         if identities.contested_by(hello, stamp):
             if device not in self._record.contested:
-                observer.noted(remarks.contested(device))
+                self._context.note(remarks.contested(device))
             self._record.contested[device] += 1
-            # the one that stays is connected now; a broker that knows one of them at a time gives it no later refusal
+            # the first one is connected now; it never sees this refusal if the broker keeps one connection per id
             self._sender.refuse(device, admission.identity_taken(device), identities.intruders(device)[-1])
         if not identities.intrudes(hello):
             return False
         self._sender.refuse(device, admission.identity_taken(device), hello.instance)
         return True
 
-    def refuse_plain(self, hello: Hello, now_s: float, observer: RunObserver) -> rounds.DeviceRefused | None:
-        """Refuse a device that sends plain frames, in a lab that encrypts."""
-        return self._turn_away(hello.device, admission.unencrypted(hello.device), now_s, observer, hello.instance)
+    def refuse_plain(self, hello: Hello, now_s: float) -> rounds.DeviceRefused | None:
+        """Refuse a device that sends plain frames in a lab that encrypts."""
+        return self._turn_away(hello.device, admission.unencrypted(hello.device), now_s, hello.instance)
 
-    def unreadable(self, device: str, reason: str, now_s: float, observer: RunObserver) -> None:
-        """Refuse a device whose Hello has a frame version that is not ours; it learns from the answer which one is.
+    def unreadable(self, device: str, reason: str, now_s: float) -> None:
+        """Refuse a device whose Hello has another frame version; the answer shows it ours.
 
-        reason: what the codec said, which calls the coordinator this side.
+        reason: of the codec, which calls the coordinator "this side".
         """
         fault, _, side = reason.partition(": upgrade ")
         older = "coordinator" if side == "this side" else "device"
         fault = fault.replace("this side", "this coordinator")
         refusal = RefusalReason("version", f"{device}: {fault}", f"upgrade the {older}'s edge-sdk")
-        self._turn_away(device, refusal, now_s, observer)
+        self._turn_away(device, refusal, now_s)
 
     def _turn_away(
-        self, device: str, refusal: RefusalReason, now_s: float, observer: RunObserver, instance: bytes | None = None
+        self, device: str, refusal: RefusalReason, now_s: float, instance: bytes | None = None
     ) -> rounds.DeviceRefused | None:
         known = device in self._record.refused_devices
         note = {"device": device, "reason": refusal.reason, "message": refusal.message, "remedy": refusal.remedy}
@@ -235,25 +207,25 @@ class MembershipHandler:
         line = f"{refusal.message}; {refusal.remedy}"
         told = line if self._registry.known(device) else self._strangers.line(line, now_s)
         if not known and told is not None:
-            observer.turned_away(device, told)
-        # without a roster another device, or this one once corrected, may still join in its place
+            self._context.observer.turned_away(device, told)
+        # without a roster, another device, or this one once it is fixed, may still join
         return rounds.DeviceRefused(device) if self._registry.place_on_roster(device) is not None else None
 
-    def _take_in(self, hello: Hello, now_s: float, observer: RunObserver) -> None:
+    def _take_in(self, hello: Hello, now_s: float) -> None:
         if not self._registry.take_in(hello):
             return
         count = len(self._registry.hellos)
         if count == 1:
-            for warning in self._warnings.first_joined(hello, self._ledger.free_bytes):
-                observer.noted(warning)
+            for warning in self._context.warnings.first_joined(hello, self._ledger.free_bytes):
+                self._context.note(warning)
         if count <= self._expected:
-            observer.joined(hello.device, count, self._expected)
+            self._context.observer.joined(hello.device, count, self._expected)
         else:
-            self._say(f"{hello.device} joined, beyond the {self._expected} expected", now_s, observer)
+            self._say(f"{hello.device} joined, beyond the {self._expected} expected", now_s)
         if remark := version_remark(hello):
-            observer.noted(remark)
+            self._context.note(remark)
 
-    def _serve(self, request: PublicRequest, came_bytes: int, now_s: float, observer: RunObserver) -> None:
+    def _serve(self, request: PublicRequest, came_bytes: int, now_s: float) -> None:
         if request.device not in self._registry.numbers:
             self._sender.ask_for_hello(request.device)
             raise RemoteProtocolError("knowledge", f"{request.device} has not joined")
@@ -265,47 +237,45 @@ class MembershipHandler:
                 self._sender.send(request.device, block)
         except StoreError as error:
             if line := self._disk_faults.line(str(error), now_s):
-                observer.noted(line)  # the device will ask again
+                self._context.note(line)  # the device will ask again
 
-    def _consent(
-        self, status: DeviceStatus, stamp: Stamp, now_s: float, observer: RunObserver
-    ) -> rounds.Declined | rounds.Willing | None:
-        """Note whether a device computes what it is assigned; None: nothing changes, or the status is out of date."""
+    def _consent(self, status: DeviceStatus, stamp: Stamp, now_s: float) -> rounds.Declined | rounds.Willing | None:
+        """Note whether a device computes its assignments; returns None if that is unchanged or the status is old."""
         device, reasons = status.device, self._record.declining
         changes = bool(status.declines) or device in reasons
         if not changes or device not in self._registry.numbers or not self._registry.newest_status(device, stamp):
             return None
         if not status.declines:
-            observer.noted(f"{device} takes part again")
+            self._context.note(f"{device} takes part again")
             del reasons[device]
             return None if device in self._orders.paused else rounds.Willing(device, now_s)
         if reasons.get(device, ("", ""))[0] != status.declines:
-            observer.noted(f"{device} declined: {status.why or status.declines}")
+            self._context.note(f"{device} declined: {status.why or status.declines}")
         reasons[device] = status.declines, status.why
         return rounds.Declined(device, status.declines_round, now_s)
 
-    def _bye(self, bye: Bye, now_s: float, observer: RunObserver) -> rounds.Left | None:
+    def _bye(self, bye: Bye, now_s: float) -> rounds.Left | None:
         if bye.device not in self._registry.numbers:
             return None  # the device never joined
         if self._seats.on_probation(bye.device):
-            self._say(remarks.left(bye.device, bye.reason), now_s, observer)
+            self._say(remarks.left(bye.device, bye.reason), now_s)
             self._displace(bye.device)
             return rounds.Left(bye.device, now_s, replaceable=True)
-        observer.noted(remarks.left(bye.device, bye.reason))
+        self._context.note(remarks.left(bye.device, bye.reason))
         self._record.left[bye.device] = bye.reason
         self._record.declining.pop(bye.device, None)
         return rounds.Left(bye.device, now_s)
 
 
-# -- Which versions of edge-sdk work together: one major version, and one minor version apart at most for sure --------
+# -- Which versions of edge-sdk work together: the same major version; tested for at most one minor version apart ------
 # Within a major version all changes of the protocol are additions (docs/reference/protocol.md, "Evolution"), so that a
-# device that is further behind takes part, too; but nobody tests that.
+# device that is further behind may take part, too, but that is untested.
 
 _VERSION = re.compile(r"(\d{1,6})\.(\d{1,6})(\..*)?")
 
 
 def version_refusal(hello: Hello, ours: str = __version__) -> RefusalReason | None:
-    """The refusal of a device with another major version; None: it has the same, or does not say which it has."""
+    """The refusal of a device with another major version, or None if it has the same or does not name it."""
     found, own = _parsed(hello.sdk), _parsed(ours)
     if found is None or own is None or found[0] == own[0]:
         return None
@@ -318,7 +288,7 @@ def version_refusal(hello: Hello, ours: str = __version__) -> RefusalReason | No
 
 
 def version_remark(hello: Hello, ours: str = __version__) -> str:
-    """A line about a device that is more than one minor version apart; empty: it is not."""
+    """A line about a device that is more than one minor version apart, or empty."""
     found, own = _parsed(hello.sdk), _parsed(ours)
     if found is None or own is None or abs(found[1] - own[1]) <= 1:
         return ""
@@ -330,6 +300,6 @@ def version_remark(hello: Hello, ours: str = __version__) -> str:
 
 
 def _parsed(version: str) -> tuple[int, int] | None:
-    """Major and minor version; None for a text of another form, as other implementations may send."""
+    """Major and minor version, or None for a text of another form, which other implementations may send."""
     found = _VERSION.fullmatch(version)
     return (int(found[1]), int(found[2])) if found else None

@@ -1,4 +1,4 @@
-"""Looks for another coordinator of a federation before one begins: two would fight for the devices and for the link."""
+"""Detects another coordinator of a federation before this one begins: two would compete for devices and link."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from edge_sdk.protocol.messages import ControlAnswer, CoordinatorStatus, Inquiry
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 
 LINK_S = 10.0
-"""The longest wait for a link: a broker that is silent, or refuses these topics, must not block a coordinator."""
+"""Maximum wait for a link: a broker that is silent or refuses these topics must not block a coordinator."""
 SETTLE_S = 0.3
-"""Seconds after which a broker has handed over what a coordinator has left there."""
+"""Seconds within which a broker delivers the retained status of a coordinator."""
 ANSWER_S = 3.0
-"""The longest wait for an answer of a coordinator that has announced that it serves."""
+"""Maximum wait for the answer of a coordinator that has announced that it serves."""
 POLL_S, ASK_S = 0.1, 1.0
-"""The longest wait for one event, and the seconds after which the question is asked again."""
+"""Maximum wait for one event, and the seconds after which the question is repeated."""
 
 
 def another_serves(
     transport: Transport, federation: str, operator: str, clock: Callable[[], float] = time.monotonic
 ) -> bool:
-    """Whether a coordinator of this federation has announced that it serves, and answers a question.
+    """Whether a coordinator of this federation has announced that it serves and answers a question.
 
-    transport: has not connected yet, and is closed in the end.  operator: an id of its own, for the answer.
-    Returns False at once where there is no broker.  A coordinator that was killed answers nothing, whatever it has left
-    on the broker: so it may be started again.
+    transport: not connected yet; closed in the end.  operator: an id for the answer, used by nothing else.
+    Returns False at once without a broker.  A killed coordinator cannot answer, whatever status it left
+    on the broker, so it can be restarted.
     """
     question = Inquiry(federation=federation, about="devices", operator=operator, request=secrets.token_bytes(16))
     transport.connect(topics.operator_subscriptions(federation, operator))
@@ -58,7 +58,7 @@ def another_serves(
 
 
 def _message(incoming: Incoming, federation: str) -> object:
-    """Return the message of a frame; None if it is none of this federation."""
+    """Return the message of a frame, or None if it is illegal or of another federation."""
     incoming.acknowledge()
     try:
         message = codec.decode(incoming.frame).message

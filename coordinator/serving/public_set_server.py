@@ -12,15 +12,15 @@ from edge_sdk.protocol.messages import MAX_BLOCKS_ASKED, PUBLIC_BLOCK_BYTES, Pub
 from edge_sdk.public_set.samples import PublicSet
 
 REFILL_PER_S = 8.0
-"""Blocks per second that a device may ask for without end: half a MiB."""
+"""Blocks per second that a device may request without limit: half a MiB."""
 SETS_AT_ONCE = 3
-"""Whole sets that a device may ask for beyond that at any speed, to replace lost blocks and a damaged set."""
+"""Whole sets that a device may request beyond that at any speed, to replace lost blocks and a damaged set."""
 
 
 class PublicSetServer:
-    """One public set in a temporary file, which goes with the process; memory holds only the block being sent.
+    """A public set in a temporary file, deleted with the process; memory holds only the block being sent.
 
-    The file holds exactly the bytes whose SHA-256 identifies the set.  Raises StoreError if there is no room for it.
+    The file holds exactly the bytes whose SHA-256 identifies the set.  Raises StoreError if the disk is full.
     """
 
     def __init__(self, public: PublicSet, folder: Path | None = None) -> None:
@@ -39,7 +39,7 @@ class PublicSetServer:
         self.count = -(-self.total_bytes // PUBLIC_BLOCK_BYTES)
         self._burst = float(SETS_AT_ONCE * self.count + MAX_BLOCKS_ASKED)
         self._allowances: dict[str, tuple[float, float]] = {}
-        """By device: the blocks that it could ask for, and at which time (s), for devices that joined."""
+        """By joined device: (blocks that it could request, at this time in s)."""
 
     def close(self) -> None:
         """Close the file."""

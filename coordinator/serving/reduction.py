@@ -26,32 +26,32 @@ class Reduction:
         self.method = method
         self._spec, self._ledger, self._limits, self._chain = spec, ledger, limits, chain
         self.caching = method.caching
-        """How the method keeps slots; None: it has none."""
+        """How the method keeps slots, or None if it has none."""
         self.state: Any = _state_of(method, "begin", method.begin(spec))
         self._aggregate: Any = method.zero()
         self._left_out: tuple[str, ...] = ()
-        """The devices whose uploads of the exchange that was closed last do not count."""
+        """The devices whose uploads of the last closed exchange do not count."""
         self.as_counted: Callable[[str, Mapping[str, Payload]], Mapping[str, Payload]] = lambda _device, slot: slot
-        """Returns the knowledge in a device's slot as it was counted when it came."""
+        """Returns the knowledge in a device's slot, with the cap of the round in which it came."""
 
     def load(self, state: bytes) -> None:
         """Restore the state from a checkpoint.  Raises StoreError if it is not one of this method."""
         self.state = storage.deserialise(type(self.state), state)
 
     def common(self, at: ExchangeId) -> Mapping[str, Payload]:
-        """The payloads by role that every device is sent in this exchange."""
+        """The payloads by role for every device in this exchange."""
         return self.method.common(self.state, at)
 
     def personal(self, at: ExchangeId, number: int) -> Mapping[str, Payload]:
-        """The payloads by role that only the device with this number is sent."""
+        """The payloads by role for the device with this number alone."""
         return self.method.personal(self.state, at, number)
 
     def undone(self, upload: Upload) -> Upload:
-        """The upload with its transforms undone, that is, with the knowledge that the method on the device gave."""
+        """The upload with its transforms undone: the knowledge as the method on the device returned it."""
         return self._chain.received(upload, "knowledge")
 
     def stored(self, frame: bytes) -> Upload | None:
-        """The upload in a frame of the ledger, with its transforms undone; None: the frame holds no upload."""
+        """The upload in a frame of the ledger, with its transforms undone, or None if it is not an upload."""
         message = codec.decode(frame, self._limits).message
         return self.undone(message) if isinstance(message, Upload) else None
 
@@ -66,7 +66,7 @@ class Reduction:
         self._aggregate = self.method.add(self._aggregate, contribution)
 
     def drop_all(self) -> None:
-        """Drop the uploads of the open exchange, so that those that count can be added anew."""
+        """Drop the uploads of the open exchange, so that those that count can be added again."""
         self._aggregate = self.method.zero()
 
     def finish(
@@ -77,9 +77,9 @@ class Reduction:
         registered: Registered,
         left_out: tuple[str, ...] = (),
     ) -> Mapping[str, float]:
-        """Let the method reduce the exchange, after slots that are now too old are taken out of the aggregate.
+        """Let the method reduce the exchange, after taking slots that are now too old out of the aggregate.
 
-        contributors: whose uploads count; left_out: whose do not, and whose slots are taken out, too.  numbers: by
+        contributors: devices whose uploads count; left_out: others, whose slots are taken out, too.  numbers: by
         device, of all that have joined.  Returns the method's instruments.  Raises EdgeError if the method cannot
         reduce; then nothing has changed.
         """
@@ -101,7 +101,7 @@ class Reduction:
         return measured
 
     def slots_after(self, round_: int) -> Slots | None:
-        """How the end of a round changes the slots; None: the method has none."""
+        """How the end of a round changes the slots, or None if the method has none."""
         if not self.caching:
             return None
         there = self._ledger.contributors(ExchangeId(round_, 0)) if round_ >= self.caching.first_round else ()

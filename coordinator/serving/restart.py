@@ -1,6 +1,6 @@
-"""The state of a coordinator when it starts: the beginning of a run, or the state that its ledger holds.
+"""The state of a coordinator when it starts: new, or restored from its ledger.
 
-The open round is computed again from the checkpoint of its start and the durable uploads.
+The open round is recomputed from the checkpoint at its start and the durable uploads.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def standing(
 ) -> tuple[Aggregation, RoundState]:
     """Fill a new registry and a new reduction from the ledger; returns the aggregation and the state of the rounds.
 
-    revoked: devices that may not take part any more.
+    revoked: devices that may no longer take part.
     Raises UsageError if the ledger belongs to another configuration, StoreError if the disk fails.
     """
     _bind(ledger, spec)
@@ -42,7 +42,7 @@ def standing(
         aggregation, place, answered = _read(ledger, registry, reduction, policy, robust)
     record = aggregation.record
     if place.exchange == policy.exchanges and not record.stopped:
-        record.stopped = stopping.why_stop(policy, record)  # the end of this round is not on record
+        record.stopped = stopping.why_stop(policy, record)  # the end of this round is not recorded
     return aggregation, rounds.resumed(
         policy,
         place,
@@ -89,7 +89,7 @@ def _bind(ledger: Ledger, spec: FederationSpec) -> None:
 
 
 def check_same_federation(bound: bytes | None, spec: FederationSpec) -> None:
-    """Raise UsageError if a ledger is bound to another configuration.  bound: the one it has; None: it is not known."""
+    """Raise UsageError if a ledger is bound to another configuration.  bound: the one it has, or None if unknown."""
     if bound is not None and bound != storage.serialise(spec):
         raise _of_another_configuration(spec)
 

@@ -1,4 +1,4 @@
-"""What observers may ask a coordinator about its run."""
+"""Answers observers' questions about a run."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ class RunWarnings:
     def __init__(self, method: Method[Any], spec: FederationSpec, policy: RoundPolicy) -> None:
         self._method, self._spec, self._policy = method, spec, policy
         self._said = method.warnings(spec)
-        """The warnings that are kept; those about devices and the record are computed anew at each call."""
+        """Stored warnings; those about devices and the record are recomputed at each call."""
 
     def all(self, hellos: Mapping[str, Hello], record: RunRecord) -> tuple[str, ...]:
         """All warnings so far, in the order of a report."""
@@ -44,7 +44,7 @@ class RunWarnings:
     def first_joined(self, hello: Hello, free_bytes: Callable[[], int | None]) -> Iterator[str]:
         """The warnings once the first device has joined and its model is known: W18, and W8 for all devices' slots.
 
-        free_bytes: returns the free bytes where the slots are stored; None: not known.
+        free_bytes: returns the free bytes where the slots are stored, or None if unknown.
         """
         told = remarks.labels_told(self._method)
         if told is not None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import TypeAlias
 
 from coordinator.serving.devices.admission import ENCRYPTION, RefusalReason
 from coordinator.serving.intake.shares import BLOCK_EARNS, EXCHANGE_EARNS
+from coordinator.serving.run_context import RunContext
 from edge_sdk.identity.sealing import Sealing
-from edge_sdk.identity.signatures import FrameSigner
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.body import PackedField
 from edge_sdk.protocol.codec import Stamp
@@ -22,7 +23,6 @@ from edge_sdk.protocol.messages import (
     Assign,
     ControlAnswer,
     CoordinatorStatus,
-    FederationSpec,
     LogRequest,
     Message,
     PublicBlock,
@@ -46,46 +46,29 @@ _COUNTED_AS = {
     PublicBlock: "public set",
     LogRequest: "other",
 }
-"""What frames are counted as, of `run_record.KINDS`."""
+"""The kinds under which frames are counted (`run_record.KINDS`)."""
 
 
 class Sender:
     """Sends messages, each stamped with the coordinator's epoch and a sequence number."""
 
-    def __init__(
-        self,
-        spec: FederationSpec,
-        transport: Transport,
-        *,
-        run: bytes | None,
-        epoch: Callable[[], int],
-        sent: Callable[[str, int, str], None],
-        asks: Callable[[str, int], None],
-        signer: FrameSigner | None = None,
-        sealing: Callable[[str], Sealing | None] | None = None,
-    ) -> None:
-        """run: the id that messages carry; None: none.  epoch: returns the epoch of this start.
-
-        sent: is called with each frame's device and size in bytes.
-        asks: is called when a device is asked for something for the first time, with the most frames of its answer.
-        signer: stamps and signs each frame; None: frames are not signed.
-        sealing: returns what encrypts frames to a device; None: nothing is encrypted.
-        """
-        self._sealing = sealing
-        self._signer = signer
-        self._spec, self._transport, self._epoch, self._sent = spec, transport, epoch, sent
-        self._run, self._asks = run, asks
+    def __init__(self, context: RunContext, transport: Transport, asks: Callable[[str, int], None]) -> None:
+        """asks: is called at each new request to a device, with the maximum number of frames of the answer."""
+        self._context, self._transport, self._asks = context, transport, asks
+        self._spec, self._run, self._ledger, security = context.spec, context.run, context.ledger, context.security
+        self._signer = security.started(self._ledger.epoch) if security else None
+        self._sealing = partial(security.sealing, self._spec.federation) if security and security.encrypts else None
         self._asked: dict[str, ExchangeId] = {}
-        """The last exchange that each device was asked for."""
+        """The last exchange to which each device was invited."""
         self._sequence = 0
         self._long: dict[str, tuple[ExchangeId, Sealing | None, Frame]] = {}
-        """Assigns that travel in chunks, by device: sent again with the same bytes, a transfer continues.  What they
-        have in common is in memory once."""
+        """Assigns that travel in chunks, by device: resending the same bytes lets a transfer continue.  Devices share
+        the common part in memory."""
         self._circulars: dict[type, tuple[object, codec.Circular]] = {}
-        """For each kind of message, the last one that went to many devices, with what tells it from others."""
+        """For each kind of message, the last one that went to many devices, with its key."""
 
     def connect(self) -> None:
-        """Open the link; its last will tells devices that the coordinator is lost."""
+        """Open the link; its last will announces to devices that the coordinator is lost."""
         federation = self._spec.federation
         will = Will(topics.coordinator_status(federation), self._frame(self._status("lost")))
         self._transport.connect(topics.coordinator_subscriptions(federation), will)
@@ -95,10 +78,16 @@ class Sender:
         frame = self._frame(self._status(state, reason))
         self._transport.send(topics.coordinator_status(self._spec.federation), frame, retain=True)
 
+    def announce_run(self) -> None:
+        """Announce the state of the run to devices that connect now or later."""
+        over, reason = self._context.queue.over, self._context.rounds.reason
+        state = ("failed" if reason else "finished") if over else "ready"
+        self.announce(state, reason if over else "")
+
     def ask_for_hello(self, device: str) -> None:
-        """Tell a device that sends as if it took part, and is not known here, to send Hello."""
+        """Ask a device that sends as if it took part, but is unknown here, to send Hello."""
         status = CoordinatorStatus(
-            federation=self._spec.federation, state="ready", epoch=self._epoch(), run=self._run, greet=True
+            federation=self._spec.federation, state="ready", epoch=self._ledger.epoch, run=self._run, greet=True
         )
         self._transport.send(topics.down(self._spec.federation, device, "join"), self._frame(status))
 
@@ -114,14 +103,14 @@ class Sender:
         self._transport.send(topic, self._frame(answer))
 
     def welcome(self, device: str, number: int, run: bytes, public_bytes: int) -> None:
-        """Welcome a device that may take part; public_bytes: size of the public set that it can fetch here, 0: none."""
+        """Welcome a device that may take part; public_bytes: size of the public set to fetch here, or 0."""
         self.send(
             device,
             Welcome(
                 federation=self._spec.federation,
                 device=device,
                 number=number,
-                epoch=self._epoch(),
+                epoch=self._ledger.epoch,
                 run=run,
                 spec=self._spec,
                 public_bytes=public_bytes,
@@ -129,7 +118,7 @@ class Sender:
         )
 
     def refuse(self, device: str, refusal: RefusalReason, instance: bytes | None = None) -> None:
-        """Refuse a device that may not take part; instance: the only one of this id that is meant."""
+        """Refuse a device that may not take part; instance: the one that is meant, if several use this id."""
         self.send(
             device,
             Refusal(
@@ -158,7 +147,7 @@ class Sender:
             )
 
         frame = self._frame_to(device, Receipt, receipt, (place, verdict, reason))
-        self._hand(device, Receipt, frame, answered=True)  # else the upload comes again
+        self._hand(device, Receipt, frame, answered=True)  # unanswered, the device would send the upload again
 
     def repeat(self, device: str, at: ExchangeId) -> bool:
         """Send the Assign of this exchange again if it travels in chunks; returns whether it was sent."""
@@ -177,9 +166,9 @@ class Sender:
         left_s: float,
         after: int | None = None,
     ) -> None:
-        """Send an Assign; common: its field of that name, packed once for all devices; left_s: until the deadline.
+        """Send an Assign; common: that field, packed once for all devices; left_s: time to the deadline.
 
-        after: how many rounds were done, in the closing exchange of a run that ends before its last round.
+        after: the number of rounds done, in the closing exchange of a run that ends early.
         """
 
         def assign() -> Assign:
@@ -207,7 +196,7 @@ class Sender:
         self._hand(device, Assign, frame, answered=first)
 
     def packed_common(self, common: Mapping[str, Payload], at: ExchangeId, anybody: str) -> PackedField:
-        """Pack the payloads that all Assigns of an exchange have in common; anybody: the id of any device."""
+        """Pack the payloads that all Assigns of an exchange share; anybody: the id of any device."""
         federation = self._spec.federation
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
         return codec.pack_field(assign, "common")
@@ -216,7 +205,8 @@ class Sender:
         if frame is None:
             log.warning("%s is sent no %s: the lab encrypts, and it has no key for that", device, kind.__name__)
             return
-        self._sent(device, len(frame), _COUNTED_AS[kind])
+        if self._context.registry.known(device):  # others are not tracked: their number is unbounded
+            self._context.record.sent(device, len(frame), _COUNTED_AS[kind])
         self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame, answered=answered)
 
     def _sealing_to(self, device: str) -> Sealing | None:
@@ -230,10 +220,10 @@ class Sender:
         same: object = None,
         packed: Mapping[str, PackedField] = MappingProxyType({}),
     ) -> Frame | None:
-        """Return the frame of a message to one device, encrypted where the lab encrypts; None: it has no key for that.
+        """Return the frame of a message to one device, encrypted if the lab encrypts, or None without a key for that.
 
-        same: equal for messages of a kind that differ in the device's id alone, and are packed once; None: it is for
-        this device.  A Refusal is plain if the device has no key, and if it says just that.
+        same: equal for messages of a kind that differ only in the device's id, and are packed once; None for a message
+        of its own.  A Refusal for lack of a key is sent unencrypted.
         """
         if self._signer is None:
             return self._circulated(device, kind, made, same, packed) if same else self._frame(made(), packed)
@@ -260,19 +250,19 @@ class Sender:
             circular = codec.Circular(made(), packed)
             self._circulars[kind] = same, circular
         self._sequence += 1
-        return circular.frame(device, Stamp(self._epoch(), self._sequence))
+        return circular.frame(device, Stamp(self._ledger.epoch, self._sequence))
 
     def _frame(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> bytes:
         if self._signer is not None:
             return codec.encode(message, self._signer.stamp(), self._signer.sign, packed)
         self._sequence += 1
-        return codec.encode(message, Stamp(self._epoch(), self._sequence), packed=packed)
+        return codec.encode(message, Stamp(self._ledger.epoch, self._sequence), packed=packed)
 
     def _status(self, state: str, reason: str = "") -> CoordinatorStatus:
         return CoordinatorStatus(
             federation=self._spec.federation,
             state=state,
-            epoch=self._epoch(),
+            epoch=self._ledger.epoch,
             reason=one_line(reason),
             run=self._run,
         )

@@ -1,4 +1,4 @@
-"""The coordinator's loop: takes in frames, and gives the rounds what follows from them.
+"""The coordinator's loop: takes in frames, and turns them into events of the rounds.
 
 `run` is the loop of a deployment; a simulator drives the same object through `handle`, `flush` and `tick`.
 
@@ -15,7 +15,6 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any, cast
 
 from coordinator.ledger import Ledger, Row
@@ -38,11 +37,9 @@ from coordinator.rounds import (
 )
 from coordinator.rounds.queue import DISK_AGAIN_S, RoundQueue
 from coordinator.serving import restart
-from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.devices import admission
 from coordinator.serving.devices.device_registry import DeviceRegistry
-from coordinator.serving.devices.seats import Seats
 from coordinator.serving.intake import checks
 from coordinator.serving.intake.checks import UploadChecks
 from coordinator.serving.intake.frame_intake import Intake, booked_to
@@ -55,6 +52,7 @@ from coordinator.serving.operators.operator_desk import OperatorDesk
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
+from coordinator.serving.run_context import RunContext
 from coordinator.serving.run_view import ServerView
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
@@ -82,17 +80,17 @@ from edge_sdk.transport.base import (
 log = logging.getLogger(__name__)
 
 SAID = frozenset({"busy", "rate"})
-"""The words of refusals that an operator is told of: a sender floods, or takes the room of others."""
+"""Refusals reported to operators: a sender floods, or takes the room of others."""
 UNBOUND_HELLOS = 4
-"""So many Hellos of one device that do not name the run are no coincidence: those that take the Welcome name it."""
+"""Hellos of one device without the run's id after which the hint at a backup is logged: the Welcome names the run."""
 POLL_S = 0.5
-"""The longest sleep of the loop, in seconds."""
+"""Maximum sleep of the loop in seconds."""
 LINK_TOLD_S = 60.0
-"""Seconds within which the same line about the broker is not noted again: the link may come and go all the time."""
+"""Minimum seconds between two equal lines about the broker: a bad link drops every few moments."""
 REFUSAL_TOLD_S = 60.0
-"""Seconds within which it is not noted again that the disk still refuses uploads."""
+"""Minimum seconds between two lines about a disk that refuses uploads."""
 GROUP = 256
-"""The most frames that share one commit."""
+"""Maximum number of frames that share one commit."""
 
 
 class Server:
@@ -115,22 +113,20 @@ class Server:
         begun_s: float | None = None,
         robust: RobustTable = PAPER,
     ) -> None:
-        """begun_s: when a resumed run opened its first exchange, in seconds of this clock; None: not known.
+        """begun_s: when a resumed run opened its first exchange, in seconds of this clock, or None if unknown.
 
-        security: the keys of the lab; None: frames are not signed, and need not be.  robust: what one device may move.
+        security: the keys of the lab, or None to leave frames unsigned.  robust: limits on one device's influence.
         """
         self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))
-        self.observer: RunObserver = observer or RunObserver()
         self._public_server = public_server
-        """Serves the public set to devices that lack it; None: they must bring it."""
+        """Serves the public set to devices that lack it, or None if they must bring it."""
         self._clock = clock
         self._limits = checks.limits(spec, method)
         carried = security.carried(self._limits) if security else self._limits
         self.transport.accept_up_to(carried.frame_bytes)
         chain = transforms.chain(spec)
         self._demands = UploadChecks(spec, method)
-        self._warnings = RunWarnings(method, spec, policy)
         self._registry = DeviceRegistry(
             spec,
             method,
@@ -140,7 +136,7 @@ class Server:
         )
         self._security, self._hinted = security, False
         self._unbound: Counter[str] = Counter()
-        """Hellos of enrolled devices that do not name this run, as those do not that refuse its Welcome."""
+        """Number of Hellos without this run's id by enrolled device: a device that refuses the Welcome sends many."""
         self._intake = Intake(spec.federation, self._limits, self._registry.known, security)
         self.hellos: Mapping[str, Hello] = self._registry.hellos
         """The Hello of each device that takes part."""
@@ -161,7 +157,18 @@ class Server:
         )
         self.record = aggregation.record
         self.record.started_s = begun_s
-        self._run = ledger.run if security else ledger.unique_run
+        self._context = RunContext(
+            spec=spec,
+            policy=policy,
+            ledger=ledger,
+            registry=self._registry,
+            record=self.record,
+            orders=self._orders,
+            warnings=RunWarnings(method, spec, policy),
+            observer=observer or RunObserver(),
+            security=security,
+            run=ledger.run if security else ledger.unique_run,
+        )
         self._shares = DeviceShares(carried.frame_bytes, policy.expected)
         self._screen = FrameScreen(
             federation=spec.federation,
@@ -170,111 +177,33 @@ class Server:
             known=self._registry.known,
             due=lambda device: device in self.rounds.missing,
         )
-        self._sender = self._new_sender()
-        self._commands = self._new_commands(aggregation, chain, work)
-        self._queue = RoundQueue(standing, self._commands.carry_out, self._note)
-        self._membership = self._new_membership(policy)
+        self._sender = Sender(self._context, self.transport, self._shares.earned)
+        self._commands = CommandHandler(
+            self._context,
+            reduction=self.reduction,
+            aggregation=aggregation,
+            chain=chain,
+            sender=self._sender,
+            work=work,
+        )
+        self._context.queue = self._queue = RoundQueue(standing, self._commands.carry_out, self._context.note)
+        self._report = DeviceReport(self._context, self.roster)
+        self._membership = MembershipHandler(self._context, self._sender, self._report, public_server)
+        self._desk = OperatorDesk(self._context, self._report, self._sender)
         self._strangers, self._disk_faults = LineBudget(), LineBudget(first=1)
-        self._report = self._new_report()
-        self._desk = self._new_desk()
-        self._refused: list[Persist] = []
-        """Uploads that the disk refused; the round waits until it takes them."""
         self._refusal_told_s = -math.inf
         self._linked, self._link_fault = False, "it does not answer"
         self._link_told, self._link_told_s = "", -math.inf
         self.transport.screen_with(self._screen)
         self.observer.begun(ServerView(self.record, clock, self._report, self._operate))
 
-    def _new_sender(self) -> Sender:
-        security, ledger = self._security, self.ledger
-        return Sender(
-            self.spec,
-            self.transport,
-            run=self._run,
-            epoch=lambda: ledger.epoch,
-            sent=self._sent,
-            asks=self._shares.earned,
-            signer=security.started(ledger.epoch) if security else None,
-            sealing=partial(security.sealing, self.spec.federation) if security and security.encrypts else None,
-        )
-
-    def _new_commands(
-        self, aggregation: Aggregation, chain: transforms.Chain, work: Callable[[], FleetWork]
-    ) -> CommandHandler:
-        return CommandHandler(
-            spec=self.spec,
-            ledger=self.ledger,
-            registry=self._registry,
-            reduction=self.reduction,
-            aggregation=aggregation,
-            chain=chain,
-            sender=self._sender,
-            warnings=self._warnings,
-            orders=self._orders,
-            observer=lambda: self.observer,
-            work=work,
-            state=lambda: self.rounds,
-        )
-
-    def _new_membership(self, policy: RoundPolicy) -> MembershipHandler:
-        seats = Seats(
-            self._registry,
-            self.record,
-            max(policy.expected, policy.most_devices),
-            state=lambda: self.rounds,
-            unwritten=lambda: [*self._refused, *self.unwritten],
-        )
-        return MembershipHandler(
-            registry=self._registry,
-            ledger=self.ledger,
-            record=self.record,
-            sender=self._sender,
-            public_server=self._public_server,
-            warnings=self._warnings,
-            orders=self._orders,
-            draining=lambda: self.rounds.draining,
-            seats=seats,
-            expected=policy.expected,
-            welcomed=self._remind,
-            forgot=self._forgot,
-            signed=self._security is not None,
-        )
-
-    def _new_report(self) -> DeviceReport:
-        security = self._security
-        return DeviceReport(
-            spec=self.spec,
-            roster=self.roster,
-            registry=self._registry,
-            record=self.record,
-            orders=self._orders,
-            state=lambda: self.rounds,
-            revoked=lambda: security.revoked if security else frozenset(),
-            held=lambda: self._queue.held,
-        )
-
-    def _new_desk(self) -> OperatorDesk:
-        return OperatorDesk(
-            federation=self.spec.federation,
-            registry=self._registry,
-            record=self.record,
-            orders=self._orders,
-            report=self._report,
-            sender=self._sender,
-            state=lambda: self.rounds,
-            noted=self._note,
-            run=self._run,
-            revokes=self._security.revoke if self._security else None,
-        )
-
     # -- the loop of a deployment -----------------------------------------------------------------------------------
 
     def run(self, check: Callable[[], str] = lambda: "", connect_within_s: float = math.inf) -> None:
         """Serve until the run is over; the ledger is kept, so that a later start can resume.
 
-        `check` is called in each turn of the loop, and ends the run if it returns a reason.  Raises TransportError if
-        there is no link to the broker within `connect_within_s`; a broker that is lost later is waited for without
-        limit.
+        `check` is called in each turn of the loop, and a reason that it returns ends the run.  Raises TransportError if
+        there is no link to the broker within `connect_within_s`; a broker that is lost later is awaited without limit.
         """
         self.connect()
         give_up_s = self._clock() + connect_within_s
@@ -301,12 +230,12 @@ class Server:
         finally:
             for rejected in self._screen.refused(math.inf):
                 self.handle(rejected, self._clock())
-            if not self.over:  # the last will is not published at a disconnect
+            if not self.over:  # an orderly disconnect suppresses the last will
                 self._sender.announce("lost", "the coordinator was stopped; the run can be resumed")
             self.close()
 
     def _note_stop(self) -> None:
-        """Note that an operator's order to stop the run is carried out: a restart goes on."""
+        """Note that an operator's order to stop the run is carried out, so that a restart resumes the run."""
         if self.drained:
             self._orders.stop(wanted=False)
             self._sender.announce("lost", "an operator stopped the coordinator; the run can be resumed")
@@ -319,9 +248,18 @@ class Server:
             self._public_server.close()
 
     @property
+    def observer(self) -> RunObserver:
+        """Hears of all events of the run; may be replaced at any time."""
+        return self._context.observer
+
+    @observer.setter
+    def observer(self, observer: RunObserver) -> None:
+        self._context.observer = observer
+
+    @property
     def warnings(self) -> tuple[str, ...]:
         """The warnings about the method's parameters, the devices and the course of this run."""
-        return self._warnings.all(self.hellos, self.record)
+        return self._context.warnings.all(self.hellos, self.record)
 
     @property
     def method(self) -> Method[Any]:
@@ -345,7 +283,7 @@ class Server:
 
     @property
     def drained(self) -> bool:
-        """Whether an operator stopped the run; a restart goes on with it."""
+        """Whether an operator stopped the run; a restart resumes it."""
         return self.over and self.rounds.phase is RoundPhase.DRAINED
 
     # -- driven from outside ----------------------------------------------------------------------------------------
@@ -355,7 +293,7 @@ class Server:
         self._sender.connect()
 
     def next_due_s(self) -> float | None:
-        """The time in s at which `tick` can next change something; None: only another event can."""
+        """The time in s at which `tick` can next change something, or None if only another event can."""
         return self._queue.next_due_s()
 
     def tick(self, now_s: float) -> None:
@@ -366,12 +304,12 @@ class Server:
             self._hint_at_backup()
 
     def _hint_at_backup(self) -> None:
-        """Say once what may keep devices from answering a coordinator that was started again, unless one has."""
+        """Hint once at a restored backup if no device answers after a restart."""
         if not self._hinted and self.ledger.epoch > 1:
             self._hinted = True
-            self._note(
+            self._context.note(
                 "no device has answered this start: if the lab's folder came back from a backup, devices refuse this "
-                "coordinator's frames, and tell their owners so: edge-sdk lab restored DIR, and start again"
+                "coordinator's frames, and report this to their owners: run edge-sdk lab restored DIR, and start again"
             )
 
     def look_for_revoked(self, now_s: float) -> None:
@@ -382,17 +320,17 @@ class Server:
         if self._security.look(now_s):
             for device in sorted((self._security.revoked - before) & self.numbers.keys()):
                 self._report.parted(device)
-                self._queue.feed(self._membership.revoke(device, now_s, self.observer), now_s=now_s)
+                self._queue.feed(self._membership.revoke(device, now_s), now_s=now_s)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
-        """Handle an event of the transport.  An illegal frame is counted for its sender, and changes nothing else.
+        """Handle an event of the transport.  Illegal frames are counted for their sender and otherwise ignored.
 
-        While the round waits for the disk, frames of devices are dropped: they get no answer, and send them again.
+        While the round waits for the disk, frames of devices are dropped: without an answer, devices send them again.
         """
         if isinstance(event, Connected):
             self._linked = True
             self._queue.link_restored(now_s)
-            self._announce()
+            self._sender.announce_run()
         elif isinstance(event, Disconnected):
             self._link_fault = event.reason
             line = self._note_link_lost(event, now_s)
@@ -421,7 +359,7 @@ class Server:
                 event.acknowledge()
 
     def _note_link_lost(self, event: Disconnected, now_s: float) -> str:
-        """Note why the link is down, unless that was said a moment ago; returns the line."""
+        """Log why the link is down, unless that was logged a moment ago; returns the line."""
         line = f"broker: {event.reason}"
         if event.taken_over:
             name = self.spec.federation
@@ -432,9 +370,9 @@ class Server:
         return line
 
     def _answer_unopened(self, sender: str, error: RemoteProtocolError, now_s: float) -> None:
-        """Tell a device why its Hello is not read; one whose frames are signed ignores this: it names no instance."""
+        """Answer an unreadable Hello with the reason; devices that sign ignore this answer, as it names no instance."""
         if error.kind == "version":
-            self._membership.unreadable(sender, str(error), now_s, self.observer)
+            self._membership.unreadable(sender, str(error), now_s)
         elif error.kind == "signature" and self._security is not None:
             known = sender in self._security.revoked
             self._sender.refuse(sender, admission.revoked(sender) if known else admission.unsigned(sender))
@@ -442,7 +380,7 @@ class Server:
             self._sender.refuse(sender, admission.encrypted(sender))
 
     def _refuse_frame(self, sender: str, kind: str, reason: str, now_s: float, count: int = 1) -> None:
-        """Count refused frames; says it for the first one of a sender and a word, then for the tenth, hundredth ..."""
+        """Count refused frames; logs the first of a sender and kind, then the tenth, the hundredth ..."""
         known = self._registry.known(sender)
         total = self.record.refused_frame(sender, kind, count=count, named=known)
         if is_told(total, count):
@@ -452,19 +390,19 @@ class Server:
                 log.warning("%s", told)
                 if kind in SAID:
                     self.observer.noted(told)
-        if kind == "stranger":  # it may have taken part before this coordinator, or this run, began
+        if kind == "stranger":  # it may have joined before this start, or an earlier run
             self._sender.ask_for_hello(sender)
 
     @property
     def unwritten(self) -> list[Persist]:
         """Uploads that share the next commit."""
-        return self._commands.unwritten
+        return self._context.unwritten
 
     def flush(self, now_s: float) -> None:
         """Make the waiting uploads durable with one sync, and then count them one after the other.
 
-        If the disk refuses, they are kept, and the round waits until it takes them.  They are acknowledged to the
-        broker all the same, because it stops delivering after a few unacknowledged messages.
+        If the disk refuses, they are kept, and the round waits until they are written.  They are acknowledged to the
+        broker regardless, because it stops delivering after a few unacknowledged messages.
         """
         if not self.unwritten:
             return
@@ -483,28 +421,28 @@ class Server:
         self._queue.feed(*(Persisted(p.device, p.place, p.upload, now_s) for p in group), now_s=now_s)
 
     def _keep_refused(self, group: list[Persist], reason: str, now_s: float) -> None:
-        """Keep uploads that the disk refused; says so at once, and then every minute."""
-        self._refused += group
+        """Keep uploads that the disk refused; logs this at once, and then every minute."""
+        self._context.refused += group
         self._queue.hold(now_s)
         if now_s >= self._refusal_told_s + REFUSAL_TOLD_S:
             self._refusal_told_s = now_s
-            self._note(f"{reason}; the round and its deadline wait, next try in {DISK_AGAIN_S:g} s")
+            self._context.note(f"{reason}; the round and its deadline wait, next try in {DISK_AGAIN_S:g} s")
 
     def _write_refused(self, now_s: float) -> None:
-        """Try the uploads again that the disk refused, if that is due."""
+        """Retry the uploads that the disk refused, if that is due."""
         due_s = self._queue.next_due_s()
-        if not self._refused or due_s is None or now_s < due_s:
+        if not self._context.refused or due_s is None or now_s < due_s:
             return
-        group, self._refused = self._refused, []
+        group, self._context.refused = self._context.refused, []
         self._write(group, now_s)
-        if not self._refused:
+        if not self._context.refused:
             self._refusal_told_s = -math.inf
-            self._note("the ledger is written again; the round goes on")
+            self._context.note("the ledger is writable again; the round continues")
 
     # -- frames in --------------------------------------------------------------------------------------------------
 
     def _take(self, incoming: Incoming, sender: str, now_s: float) -> None:
-        """Take in a frame.  sender: for whom its topic says that it is."""
+        """Take in a frame.  sender: as its topic names it."""
         opened = self._intake.opened(incoming)
         envelope, message = opened.envelope, opened.envelope.message
         if isinstance(message, (Control, Inquiry)):
@@ -521,9 +459,9 @@ class Server:
             return
         event: RoundEvent | None
         if opened.plain and isinstance(message, Hello):
-            event = self._membership.refuse_plain(message, now_s, self.observer)
+            event = self._membership.refuse_plain(message, now_s)
         else:
-            event = self._membership.take(envelope, opened.frame, len(incoming.frame), now_s, self.observer)
+            event = self._membership.take(envelope, opened.frame, len(incoming.frame), now_s)
         if isinstance(message, Hello) and self._registry.is_unbound(message):
             self._unbound[message.device] += 1
             if self._unbound[message.device] == UNBOUND_HELLOS:
@@ -550,7 +488,7 @@ class Server:
             self._queue.feed(event, now_s=now_s)
 
     def _operate(self, operation: str, device: str | None) -> tuple[bool, str]:
-        """Carry out a command that was given on this machine, and return whether it was, and a line about it."""
+        """Carry out a command given on this machine; returns whether it was carried out, and a line about it."""
         done, text, event = self._desk.ordered(operation, device, self._clock())
         if event is not None:
             self._queue.feed(event, now_s=self._clock())
@@ -559,15 +497,15 @@ class Server:
     def _take_upload(self, upload: Upload, incoming: Incoming, frame: bytes, now_s: float) -> None:
         """Check an upload against what the exchange asks for; then the rounds decide whether it counts.
 
-        frame: in the form in which it is kept.
+        frame: as the ledger keeps it.
         """
         self._hinted = True
         place = ExchangeId(upload.round, upload.exchange)
         hello = self.hellos.get(upload.device)
-        of_another_run = upload.run != self._run and (upload.run is not None or self._security is not None)
+        of_another_run = upload.run != self._context.run and (upload.run is not None or self._security is not None)
         if of_another_run or upload.device not in self.numbers:
             self._sender.ask_for_hello(upload.device)
-        if of_another_run:  # the device has not heard of this run, and holds what it learnt in an earlier one
+        if of_another_run:  # the device does not know this run yet, and holds an upload of an earlier one
             log.info("an upload of %s to another run does not count; it is asked to join this one", upload.device)
             incoming.acknowledge()
             return
@@ -603,27 +541,6 @@ class Server:
             self._commands.answer(upload.device, place, "refused", "withheld, and yet something to take")
             raise RemoteProtocolError("knowledge", f"withheld {upload.withheld!r}, and yet something to take")
         self._queue.feed(Withheld(upload.device, place, remarks.why_withheld(upload)), now_s=now_s)
-
-    def _forgot(self, device: str) -> None:
-        self._report.forgot(device)
-
-    def _sent(self, device: str, frame_bytes: int, kind: str) -> None:
-        """Count a frame to a device; nothing is kept of strangers, whose number is not limited."""
-        if self._registry.known(device):
-            self.record.sent(device, frame_bytes, kind)
-
-    def _note(self, message: str) -> None:
-        self.observer.noted(message)
-
-    def _announce(self) -> None:
-        """Announce the state of the run to devices that connect now or later."""
-        state = ("failed" if self.rounds.reason else "finished") if self.over else "ready"
-        self._sender.announce(state, self.rounds.reason if self.over else "")
-
-    def _remind(self) -> None:
-        """Announce the end again if the run is over, since a device that joins after it does not know."""
-        if self.over:
-            self._announce()
 
     def _patience_s(self) -> float:
         due_s = self.next_due_s()

@@ -1,4 +1,4 @@
-"""Whether a run has spent its budget, or has learned what it was to learn, so that it ends before its last round."""
+"""Whether a run ends early, because it has spent its budget or reached its target."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from coordinator.rounds import RoundPolicy
 
 
 def why_stop(policy: RoundPolicy, record: RunRecord) -> str:
-    """Why the run ends with the round whose exchanges are all closed; empty: it goes on.
+    """Why the run ends with the round whose exchanges are all closed, or empty if it continues.
 
     Bytes are those that all devices have sent and received so far, joining included.  The accuracy is the mean over the
-    devices that were evaluated last, as their uploads tell: of the global model where the method has one, else of their
+    devices that were evaluated last: of the global model where the method has one, else of their
     own models.
     """
     if policy.stop_at_bytes:

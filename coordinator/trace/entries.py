@@ -1,13 +1,13 @@
-"""The file format of a trace: entries with checksums, so that damage can be told from a file that ends early.
+"""The file format of a trace: entries with checksums, which distinguish damage from a file that ends early.
 
 A file is a magic word and then, for each entry, a head and the entry itself:
 
     4  marker
     4  length of the entry in bytes, little-endian
-    4  CRC32 of the 8 bytes before, so that a wrong length is not taken for the end of the file
+    4  CRC32 of the 8 bytes before, so that a damaged length does not look like the end of the file
     4  CRC32 of the entry
 
-Each checksum starts from the one before it, so an entry that was removed, repeated or moved is noticed, too.
+Each checksum starts from the one before it, which also reveals removed, repeated or moved entries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from edge_sdk.protocol.crc import crc32
 MARKER = b"\xedREC"
 HEAD = struct.Struct("<4sIII")
 _CHECKED_BYTES = 8
-"""The first bytes of a head, which its own checksum covers."""
+"""The first bytes of a head, covered by the head's checksum."""
 
 
 class ChecksumChain:
@@ -57,7 +57,7 @@ class TraceEntries:
         """The length of the file in bytes up to the end of these entries."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """The entries; an incomplete last entry, as a crash of the writer leaves it, is left out."""
+        """The entries; an incomplete last one, as after a crash of the writer, is left out."""
         self.chain, self.whole_bytes = ChecksumChain(), 0
         try:
             with open_foreign(self._path, sys.maxsize) as file:
@@ -77,7 +77,7 @@ class TraceEntries:
                 return
             entry = file.read(length)
             if crc32(entry, head_crc) != crc:
-                raise self.damaged("its checksum is another")
+                raise self.damaged("its checksum does not match")
             yield entry
             self.chain.crc = crc
             self.whole_bytes = file.tell()
@@ -85,17 +85,17 @@ class TraceEntries:
     def _head(self, found: bytes) -> tuple[int, int, int] | None:
         """The next entry's length in bytes, and the checksums of head and entry; None if the file ends before that."""
         if not MARKER.startswith(found[: len(MARKER)]):
-            raise self.damaged("it is no entry")
+            raise self.damaged("it is not an entry")
         if len(found) < HEAD.size:
             return None
         _, length, head_crc, crc = HEAD.unpack(found)
         if crc32(found[:_CHECKED_BYTES], self.chain.crc) != head_crc:
-            raise self.damaged("the checksum of its head is another")
+            raise self.damaged("the checksum of its head does not match")
         return length, head_crc, crc
 
     def damaged(self, what: str) -> UsageError:
-        """The error for damage in the entry that was read last."""
+        """The error for damage in the last entry read."""
         return UsageError(
-            f"{self._path}: damaged in what begins at byte {self.whole_bytes}: {what}; take another copy of it, or "
+            f"{self._path}: damaged in the part from byte {self.whole_bytes}: {what}; take another copy of it, or "
             "record the run again"
         )

@@ -1,6 +1,6 @@
-"""The calls of a ledger while a server handles one event, counted: the disk may refuse one, and refuses it in a replay.
+"""Numbers the calls of a ledger within each event, so that a replay can repeat the disk's refusals.
 
-The server acts otherwise where its disk refuses, so a trace records each refusal with the number of its call.
+A refusal changes what the server does next, so a trace records each one with the number of its call.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class CountedLedger(ABC):
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._calls: int | None = None
-        """The number of calls within this event; None: the server handles none."""
+        """The number of calls within this event, or None between events."""
 
     @contextmanager
     def counted(self) -> Iterator[None]:
@@ -53,10 +53,10 @@ class CountedLedger(ABC):
 
 
 class RecordedLedger(CountedLedger):
-    """Passes each refusal of the disk on, to be recorded."""
+    """Passes the disk's refusals on and records them."""
 
     def __init__(self, ledger: Ledger, record: Callable[[LedgerRefused], None]) -> None:
-        """record: takes each refusal, and raises nothing."""
+        """record: receives each refusal, and must not raise."""
         super().__init__(ledger)
         self._record = record
 
@@ -69,7 +69,7 @@ class RecordedLedger(CountedLedger):
 
 
 class ReplayedLedger(CountedLedger):
-    """Refuses the calls that were refused in the run."""
+    """Refuses the calls that the run's disk refused."""
 
     def __init__(self, ledger: Ledger) -> None:
         super().__init__(ledger)

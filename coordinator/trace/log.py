@@ -1,7 +1,7 @@
-"""The message log of a coordinator: all events that came, with their times, and all frames that it sent.
+"""The message log of a coordinator: all events it received, with their times, and all frames it sent.
 
 A trace is a file of entries with checksums (coordinator/trace/entries.py), each a msgpack object: the header, and
-then (kind, time, ...).  For each start of the coordinator it holds the state at the start, so that a replay needs
+then (kind, time, ...).  It holds the state at each start of the coordinator, so that a replay needs
 neither data nor devices.
 """
 
@@ -33,7 +33,7 @@ VERSION = 4
 NAME = "trace.edgt"
 """The name of the trace in a run directory."""
 _UNREADABLE = (*UNREADABLE, msgpack.UnpackException, RemoteProtocolError, StoreError)
-"""The exceptions that reading an entry of another version can raise."""
+"""The exceptions that an entry of another version can raise when read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class CoordinatorStart:
     serves: bool
     """Whether it served the public set to devices."""
     robust: RobustTable
-    """What one device may move."""
+    """Limits on the influence of one device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class Flushed:
 
 @dataclass(frozen=True, slots=True)
 class Ticked:
-    """A time at which the rounds had something to do was reached."""
+    """The time reached a moment at which the rounds had something to do."""
 
     now_s: float
 
@@ -121,9 +121,9 @@ class TraceWriter:
     """Appends to a trace.  Raises StoreError if the disk refuses."""
 
     def __init__(self, path: Path, tables: Mapping[str, Any], file: Path, *, resume: bool, virtual: bool) -> None:
-        """resume: append to an existing trace, if there is one, after its last whole entry.
+        """resume: append to an existing trace, if any, after its last whole entry.
 
-        Raises UsageError if that trace is damaged, or another version wrote it.
+        Raises UsageError if that trace is damaged or written by another version.
         """
         self._path = path
         found = _whole(path) if resume else None
@@ -175,19 +175,19 @@ class Trace:
     """Reads a trace."""
 
     def __init__(self, path: Path) -> None:
-        """Read the header.  Raises UsageError if the file is no trace, or another version wrote it."""
+        """Read the header.  Raises UsageError if the file is not a trace, or written by another version."""
         _refuse_format_one(path)
         self._records = TraceEntries(path, MAGIC)
         record = next(iter(self._records), None)
         if record is None:
-            raise UsageError(f"{path}: ends before it has begun: the run was killed as it started; there is no header")
+            raise UsageError(f"{path}: ends before its header: the run was killed as it started")
         try:
             self.header = _header(path, record)
         except _UNREADABLE:
-            raise self._records.damaged("it is no header") from None
+            raise self._records.damaged("it is not a header") from None
 
     def __iter__(self) -> Iterator[Entry]:
-        """All entries; an incomplete last entry, as a crash leaves it, is left out.
+        """All entries; an incomplete last one, as after a crash, is left out.
 
         Raises UsageError if the trace is damaged.
         """
@@ -198,12 +198,12 @@ class Trace:
                 entry = _entry(msgpack.unpackb(record))
                 check_fields(entry)
             except _UNREADABLE:
-                raise self._records.damaged("it is no entry of this version") from None
+                raise self._records.damaged("it is not an entry of this version") from None
             yield entry
 
 
 def _whole(path: Path) -> TraceEntries | None:
-    """The entries of an existing trace, read to their end; None if there is none, or not even a header in it."""
+    """The entries of an existing trace, read to their end, or None without a trace or header."""
     _refuse_format_one(path)
     records = TraceEntries(path, MAGIC)
     if not path.exists() or not path.stat().st_size or next(iter(records), None) is None:
@@ -226,7 +226,7 @@ def _header(path: Path, record: bytes) -> Header:
 def _foreign(path: Path, plain: Mapping[str, Any]) -> UsageError:
     return UsageError(
         f"{path}: a trace of format {plain['trace']}, written by edge-sdk {plain['sdk']}; this is edge-sdk "
-        f"{version('edge-sdk')}, which reads only what it wrote itself, in format {VERSION}: use the one that wrote it"
+        f"{version('edge-sdk')}, which reads only its own traces, in format {VERSION}: use the version that wrote it"
     )
 
 

@@ -1,4 +1,4 @@
-"""A server that writes a trace: it does what a Server does, and records its events, frames and refusals of the disk."""
+"""A Server that also writes a trace of its events, frames and refusals of the disk."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from edge_sdk.transport.base import Screen, Transport, TransportEvent, Will
 
 
 class TracedServer(Server):
-    """Writes each event to the trace before it handles it, each frame before it sends it, and what its disk refuses.
+    """Writes each event to the trace before handling it, each frame before sending it, and each refusal of its disk.
 
-    Raises StoreError if the disk refuses the trace; frames of the command that has begun are sent all the same.
+    Raises StoreError if the disk refuses the trace; the current command still sends its frames.
     """
 
     def __init__(self, trace: TraceWriter, **parts: Any) -> None:
@@ -58,7 +58,7 @@ class TracedServer(Server):
         self._trace.flush()
 
     def tick(self, now_s: float) -> None:
-        """Record the time and do what is due, if anything is."""
+        """Record the time and do what is due, if anything."""
         due_s = self.next_due_s()
         if due_s is not None and now_s >= due_s:
             self._trace.write(Ticked(now_s))
@@ -90,9 +90,9 @@ def server(trace: TraceWriter | None, **parts: Any) -> Server:
 
 
 class _Tap:
-    """A transport that records the frames that are sent through it.
+    """A transport that records the frames sent through it.
 
-    If the disk refuses the trace, the frames are still sent: otherwise a command would be half done, and then repeated.
+    It still sends frames if the disk refuses the trace: otherwise a half-done command would be repeated.
     """
 
     def __init__(self, transport: Transport, trace: TraceWriter) -> None:
@@ -100,14 +100,14 @@ class _Tap:
         self._error: StoreError | None = None
 
     def record(self, entry: Entry) -> None:
-        """Write an entry of what the server does; an error is raised by `check`."""
+        """Write an entry about the server; `check` raises its error later."""
         try:
             self._trace.write(entry)
         except StoreError as error:
             self._error = self._error or error
 
     def check(self) -> None:
-        """Raise the StoreError of the trace, if there was one."""
+        """Raise the StoreError of the trace, if any."""
         if self._error is not None:
             raise self._error
 

@@ -30,7 +30,7 @@ class ReplayResult:
     """The result of a replay."""
 
     server: Server
-    """The server of the last start, as it ended."""
+    """The server of the last start, at its end."""
     lives: int
     heard: int
     frames: int
@@ -44,7 +44,7 @@ class ReplayResult:
 
 
 def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
-    """Feed a trace to a new server.  Only the equipment that the run needed is loaded.
+    """Feed a trace to a new server.  Loads only the equipment that the run needed.
 
     Raises RunFailed at the first frame that differs from the recorded one, or if the state at the end differs, and
     UsageError for a trace without a beginning.
@@ -58,7 +58,7 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
         for event in _events(entries):
             given = event.given
             if isinstance(given, CoordinatorStart):
-                checker.sent.clear()  # a coordinator that was killed may not have recorded its last frames
+                checker.sent.clear()  # a killed coordinator may not have recorded its last frames
                 ledger = _ledger(given)
                 before, server, lives, ended = server, _begin(given, ledger, checker, equipment), lives + 1, False
                 if before is not None:
@@ -66,7 +66,7 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
                 all_lives.callback(server.close)
                 server.connect()
             elif server is None or ledger is None:
-                raise UsageError("the trace begins in the middle: it has lost its first entries")
+                raise UsageError("the trace begins in the middle: its first entries are missing")
             elif isinstance(given, Ended):
                 checker.settle()
                 ended = True
@@ -80,7 +80,7 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
             for frame in event.sent:
                 checker.expect(frame)
     if server is None:
-        raise UsageError("the trace holds nothing: the run was killed before the coordinator had begun")
+        raise UsageError("the trace is empty: the run was killed before the coordinator began")
     return ReplayResult(
         server=server,
         lives=lives,
@@ -94,7 +94,7 @@ def replay(entries: Iterable[Entry], equipment: Equipment) -> ReplayResult:
 
 @dataclass(frozen=True, slots=True)
 class _Event:
-    """What the server was given, and what followed from it."""
+    """An event given to the server, and the entries that followed from it."""
 
     given: CoordinatorStart | Heard | Flushed | Ticked | Ended
     sent: list[FramesSent] = field(default_factory=list)
@@ -102,7 +102,7 @@ class _Event:
 
 
 def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
-    """Each event with the entries that follow from it; what the disk refused must be known before the event happens."""
+    """Each event with the entries that follow from it: a replay must know the disk's refusals before the event."""
     event: _Event | None = None
     for entry in entries:
         if not isinstance(entry, (FramesSent, LedgerRefused)):
@@ -110,7 +110,7 @@ def _events(entries: Iterable[Entry]) -> Iterator[_Event]:
                 yield event
             event = _Event(entry)
         elif event is None:
-            raise UsageError("the trace begins in the middle: it has lost its first entries")
+            raise UsageError("the trace begins in the middle: its first entries are missing")
         elif isinstance(entry, FramesSent):
             event.sent.append(entry)
         else:
@@ -155,12 +155,12 @@ def _check_state(ended: Ended, server: Server) -> None:
     if (state, phase) != (ended.state, ended.phase):
         raise RunFailed(
             f"the replay ended as {phase} with state {state.hex()[:16]}, the run as {ended.phase} with "
-            f"{ended.state.hex()[:16]}: another version of a method, or a computation that is not repeatable"
+            f"{ended.state.hex()[:16]}: the method has changed, or a computation is not repeatable"
         )
 
 
 class NullTransport:
-    """A transport without a link, which keeps the frames that it is given."""
+    """A transport without a link that keeps its frames."""
 
     def __init__(self) -> None:
         self.subscriptions: tuple[str, ...] = ()
@@ -180,13 +180,13 @@ class NullTransport:
         """Do nothing: no frames arrive."""
 
     def screen_with(self, screen: Screen) -> None:
-        """Do nothing: what the screen refused was not recorded, but how much of it."""
+        """Do nothing: the trace records only the number of messages that the screen refused."""
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
-        """Return None: there are no events."""
+        """Return None: no events occur."""
 
     def close(self) -> None:
-        """Do nothing: there is no link."""
+        """Do nothing: no link is open."""
 
 
 class _Checker(NullTransport):
@@ -219,7 +219,7 @@ def message_in(frame: bytes) -> Message | None:
 
 
 def _named(sent: FramesSent) -> str:
-    """A description of a frame: its message, its exchange, its topic and its size."""
+    """Describe a frame by message, exchange, topic and size."""
     message = message_in(sent.frame)
     if message is None:
         return f"{len(sent.frame)} bytes on {sent.topic}"

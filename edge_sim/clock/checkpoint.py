@@ -21,14 +21,14 @@ from edge_sdk.errors import Damaged, RemoteProtocolError, StoreError, UsageError
 EVERY_S = 30.0
 """Real seconds between two checkpoints."""
 FIRST_S = 3.0
-"""Real seconds until the first checkpoint; it is early so that a run that is killed soon can resume, too."""
+"""Real seconds until the first checkpoint; early, so that a run killed soon after its start can also resume."""
 _STATE = "world.json"
-LOST = "this run, of which nothing else is kept"
-REMEDY = "with --resume --quarantine the checkpoint is set aside and the run begins anew"
+LOST = "this run, which has no other copy"
+REMEDY = "with --resume --quarantine the checkpoint is set aside and the run restarts from the beginning"
 
 
 class Checkpoints:
-    """The checkpoint in a folder; each new one replaces the one before in one rename."""
+    """The checkpoint in a folder; each new one replaces the last one by a rename."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -36,7 +36,7 @@ class Checkpoints:
 
     @property
     def folder(self) -> Path:
-        """The folder of the last checkpoint; a power cut between two renames leaves it under its other name."""
+        """The folder of the last checkpoint; after a power cut between two renames it still has its other name."""
         return self._folder if self._folder.exists() else self._folder.with_name("checkpoint.old")
 
     def due(self) -> bool:
@@ -46,7 +46,7 @@ class Checkpoints:
     def save(self, ledger: Ledger, copy_stores: Callable[[Path], None], state: Mapping[str, Any]) -> None:
         """Copy everything to disk.
 
-        copy_stores: writes the devices' stores into a folder.  state: plain values of the simulation's own.
+        copy_stores: writes the devices' stores into a folder.  state: plain values of the simulation.
         """
         fresh, old = self._folder.with_name("checkpoint.new"), self._folder.with_name("checkpoint.old")
         shutil.rmtree(fresh, ignore_errors=True)
@@ -65,13 +65,13 @@ class Checkpoints:
         except OSError as error:
             raise StoreError(f"{fresh}: {error}; check free space and the folder's rights") from error
         finally:
-            shutil.rmtree(fresh, ignore_errors=True)  # where it was not finished
+            shutil.rmtree(fresh, ignore_errors=True)  # left over if saving failed
         self._last_s = time.monotonic()
 
     def load(self) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
         """Read the ledger, the devices' stores and the state of the last checkpoint.
 
-        Raises UsageError where there is none, Damaged where a file of it is not as it was written.
+        Raises UsageError if there is none, Damaged if a file of it was changed.
         """
         folder = self.folder
         if not (folder / "ledger.db").exists():
@@ -83,16 +83,16 @@ class Checkpoints:
 
 
 def how_to_go_on(checkpoints: Checkpoints | None) -> str:
-    """Return what to do after a run that failed, in words."""
+    """Return advice after a failed run."""
     if checkpoints is not None and checkpoints.folder.exists():
-        return "go on from the last checkpoint with --resume"
+        return "continue from the last checkpoint with --resume"
     return "start again: there is no checkpoint yet"
 
 
 def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
     paths = sorted(folder.glob("*.db"))
     for path in paths:
-        with _reading(path), open_foreign(path, sys.maxsize) as file:  # SQLite would wait for a pipe
+        with _reading(path), open_foreign(path, sys.maxsize) as file:  # checked first: SQLite would block on a pipe
             if not file.read(1):
                 raise Damaged(path, "it is empty")
     with _reading(folder / "ledger.db"):
@@ -106,7 +106,7 @@ def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
     missing = sorted(ledger.enrolled().keys() - stores.keys())
     if missing:
         raise UsageError(
-            f"{folder}: keeps no state of {missing[0]}: the run was begun over a broker, go on with one (--broker)"
+            f"{folder}: has no state of {missing[0]}: the run began over a broker, continue with one (--broker)"
         )
     path = folder / _STATE
     with _reading(path):
@@ -119,14 +119,14 @@ def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
 
 _VALUES: Mapping[str, Any] = {
     "now_s": float,
-    "begun_s": float | None,
+    "begun_s": float | None,  # None before the first exchange
     **dict.fromkeys(("hardware", "open", "resumed"), Mapping[str, Any]),
 }
 
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn what a file raises that does not decode into Damaged."""
+    """Turn decoding errors of a file into Damaged."""
     try:
         yield
     except (RemoteProtocolError, *UNREADABLE) as error:

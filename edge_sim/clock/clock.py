@@ -16,15 +16,15 @@ class VirtualClock:
         self._asked = 0
 
     def at(self, time_s: float, act: Callable[[], None], place: int | None = None) -> None:
-        """Schedule a call at a time that is not in the past.  place: a reserved place among the events of that time."""
+        """Schedule a call at a time that is not in the past.  place: its reserved place in the order of that time."""
         if place is None:
             self._asked = place = self._asked + 1
         heapq.heappush(self._queue, (max(time_s, self.now_s), place, act))
 
     def place(self, count: int = 1) -> int:
-        """Reserve a place among the events of one time, for an event whose time is not known yet.
+        """Reserve a place in the order of events at one time, for an event whose time is not known yet.
 
-        count: how many places in a row are reserved; the first one is returned.
+        count: number of consecutive places; returns the first one.
         """
         first = self._asked + 1
         self._asked += count
@@ -32,11 +32,11 @@ class VirtualClock:
 
     @property
     def next_s(self) -> float:
-        """Time of the next event; infinity: there is none."""
+        """Time of the next event, or infinity if there is none."""
         return self._queue[0][0] if self._queue else math.inf
 
     def step(self) -> bool:
-        """Go to the time of the next event and carry it out; False: there is no event."""
+        """Advance to the next event and carry it out; returns False if there is none."""
         if not self._queue:
             return False
         self.now_s, _, act = heapq.heappop(self._queue)
@@ -56,7 +56,7 @@ class LocalClock:
         return self._offset_s + self._rate * self._clock.now_s
 
     def true_s(self, local_s: float) -> float:
-        """Return the first virtual time at which the clock shows `local_s`; rounding must never make an alarm early."""
+        """Return the first virtual time at which the clock shows `local_s`: rounding never makes an alarm early."""
         offset_s, rate = self._offset_s, self._rate
         time_s = (local_s - offset_s) / rate
         step_s = math.ulp(max(abs(local_s), abs(time_s), 1.0))

@@ -1,8 +1,8 @@
-"""The queue of computations: all that devices begin at one moment of virtual time is computed before time passes.
+"""The queue of computations: all work that devices begin at one moment of virtual time is computed before time passes.
 
-Nothing in the simulation can tell when a computation was really done: a device begins it at one moment, and its result
+The simulation cannot observe when a computation really happened: a device begins it at one moment, and its result
 is used when the board would have it.  So an engine gets the requests of all devices that were assigned work at the same
-moment, and may compute the first of them while the Assigns of the last ones are still decoded.
+moment, and may compute the first ones while the Assigns of the last ones are still being decoded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from edge_sdk.device.workbench import Workbench
 from edge_sim.engines.base import DeviceAnswer, DeviceRequest, Engine
 
 AT_ONCE = 256
-"""Largest number of requests that an engine gets together: enough for its stacks, and a limit to what is in memory."""
+"""Maximum number of requests that an engine gets together: enough for its stacks, but bounded in memory."""
 
 
 @dataclass(slots=True, eq=False)
@@ -25,11 +25,11 @@ class Computation:
 
     agent: Agent
     done: Callable[[], None]
-    """Called when all of it is computed."""
+    """Called when the whole computation is done."""
     computed: bool = False
 
     def step(self, answer: DeviceAnswer = None) -> DeviceRequest | None:
-        """Pass on the answer to the last request; return the next one, or None if none is left or all was given up."""
+        """Pass on the answer to the last request; return the next one, or None at the end or if the device gave up."""
         self.computed = self.agent.work_slice(answer)
         if self.computed or not self.agent.computing:
             return None
@@ -43,11 +43,11 @@ class ComputationQueue:
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._added: list[Computation] = []
-        """All computations since time passed last."""
+        """All computations since the clock last advanced."""
         self._agents: set[Agent] = set()
         """Theirs."""
         self._waiting: deque[Computation] = deque()
-        """Those that have not begun."""
+        """Computations that have not begun."""
         self._asked: dict[Agent, tuple[Computation, DeviceRequest]] = {}
         """Requests that the engine has not served, by the agent that waits for the answer."""
 
@@ -60,7 +60,7 @@ class ComputationQueue:
         self._engine.ready()
 
     def add(self, computation: Computation) -> None:
-        """Add a computation, which is done before time passes."""
+        """Add a computation, to be done before time passes."""
         self._added.append(computation)
         self._agents.add(computation.agent)
         self._waiting.append(computation)
@@ -71,12 +71,12 @@ class ComputationQueue:
         return agent in self._agents
 
     def settle(self, agent: Agent) -> None:
-        """Finish what is computed on a device's model, before an event changes the device."""
+        """Finish the computations on a device's model before an event changes the device."""
         if agent in self._asked:
             self.compute()
 
     def compute(self) -> None:
-        """Compute all that was added, and then call `done` of each computation in the order of `add`."""
+        """Compute everything added, and then call `done` of each computation in the order of `add`."""
         while self._asked or self._waiting:
             asked, self._asked = list(self._asked.values()), {}
             answers = self._engine.serve([request for _, request in asked])

@@ -1,4 +1,4 @@
-"""What a run asks of all devices in one process: their costs, states and models, and whether they are over."""
+"""All devices of one process: their costs, states and models, and whether they are over."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class DeviceGroup:
     def __init__(
         self, devices: Sequence[SimulatedDevice], spec: FederationSpec, settle: Callable[[Agent], None]
     ) -> None:
-        """settle: waits until nothing is computed on an agent's model."""
+        """settle: waits until no computation uses an agent's model."""
         self._devices = tuple(devices)
         self._by_number = {each.device.kit.number: each for each in devices}
         self._measurements = FleetMeasurements(spec, lambda number: self._by_number[number].agent, settle)
@@ -50,20 +50,20 @@ class DeviceGroup:
         """Whether all are over or excused; called after every event, so it skips those known to be over."""
         while self._running and (self._running[-1].over or self._running[-1].excused):
             self._running.pop()
-        if not self._running:  # and nobody who was excused has come back
+        if not self._running:  # rare: recheck all, as an excused device may have come back
             self._running = [device for device in self._devices if not (device.over or device.excused)]
         return not self._running
 
     def powered(self) -> int:
-        """How many are switched on."""
+        """Number of devices that are switched on."""
         return sum(each.powered for each in self._devices)
 
     def spent(self, now_s: float) -> dict[str, DeviceCost]:
-        """Return what the run has cost each device so far, by id."""
+        """Return the cost of the run so far for each device, by id."""
         return {each.device.kit.id: each.hardware.spent(now_s) for each in self._devices}
 
     def board_figures(self, now_s: float) -> dict[str, dict[str, float]]:
-        """Return what each board has come to, as BoardFigures."""
+        """Return the present figures of each board, as BoardFigures."""
         found = {}
         for each in self._devices:
             board, heat = each.hardware, each.hardware.heat(now_s)
@@ -76,11 +76,11 @@ class DeviceGroup:
         return {each.device.kit.id: each.hardware.to_json(now_s) for each in self._devices}
 
     def why_silent(self, number: int, exchange: AwaitedExchange) -> str:
-        """Return in words why nothing has come from a device."""
+        """Describe why a device has not answered."""
         return why_silent(self._by_number[number], exchange)
 
     def unfinished_s(self, now_s: float) -> float:
-        """Return the longest time for which a board has computed what it has not stored yet."""
+        """Return the longest computing time of a board whose result is not stored yet."""
         return max((each.hardware.unfinished_s(now_s) for each in self._devices), default=0.0)
 
     def copy_stores(self, folder: Path) -> None:
@@ -89,7 +89,7 @@ class DeviceGroup:
             copy_store(each.agent.store, folder, each.device.kit.id)
 
     def untraced(self) -> Untraced:
-        """Return which of their models this process trains without a trace."""
+        """Return the models that this process trains untraced, with the reasons."""
         return untraced_of(each.agent.bench for each in self._devices)
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:

@@ -1,4 +1,4 @@
-"""Ctrl-C takes effect at a moment at which a complete checkpoint can be written."""
+"""Delays Ctrl-C to a moment at which a complete checkpoint can be written."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from types import FrameType
 def held_back() -> Iterator[Callable[[], None]]:
     """Delay a first SIGINT until the yielded function is called, which raises it; a second one is raised at once.
 
-    In the middle of an event of the virtual clock the state is incomplete, so that no checkpoint can be written.
+    Within an event of the virtual clock the state is incomplete and no checkpoint can be written.
     Outside the main thread, where signals never arrive, this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():

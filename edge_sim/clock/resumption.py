@@ -1,8 +1,8 @@
-"""What it costs a simulation to go on after an interrupt, kept apart from what the run costs.
+"""The cost of resuming a simulation after an interrupt, kept apart from the cost of the run.
 
-The interrupt is none in virtual time, and yet devices and coordinator meet again as after a power cut: they say hello,
-send again what has no answer, and compute again what was not stored.  All that is booked apart, so that rounds and
-devices have the bytes, seconds and joules of a run that was never interrupted.
+In virtual time the interrupt never happened, and yet devices and coordinator reconnect as after a power cut: they say
+hello, resend unanswered messages, and recompute unstored results.  All this is counted apart, so that rounds and
+devices have the bytes, seconds and joules of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from edge_sdk.protocol.messages import Assign, Hello, Message, Receipt, Upload, 
 from edge_sim.fleet.hardware import Hardware
 
 _ANY_SIZE = Limits(2**30, 2**30)
-"""What is read here was sent by our own objects."""
+"""Without limits: this process sent all the frames that are read here."""
 NOTHING: Mapping[str, float] = {"times": 0, "bytes_up": 0, "bytes_down": 0, "virtual_s": 0.0, "joules": 0.0}
 
 
@@ -37,9 +37,9 @@ class RunningDevice(Protocol):
 
 
 def resumption_point(server: Server, lost_s: float) -> dict[str, Any]:
-    """Return, for a checkpoint, what was sent already of the open exchange, and what will be computed again.
+    """Return, for a checkpoint, the messages already sent in the open exchange, and the work to be recomputed.
 
-    lost_s: the longest time for which a board has computed what it has not stored yet.
+    lost_s: the longest computing time of a board whose result is not stored yet.
     """
     rounds = server.rounds
     asked = sorted(rounds.invited) if rounds.phase is RoundPhase.COLLECTING else []
@@ -51,7 +51,7 @@ def resumption_point(server: Server, lost_s: float) -> dict[str, Any]:
 
 
 class Resumption:
-    """Watches a resumed simulation until everybody is back where the checkpoint left them."""
+    """Watches a resumed simulation until all devices are back where the checkpoint left them."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Resumption:
         devices: Sequence[RunningDevice],
         now_s: float,
     ) -> None:
-        """at: what `resumption_point` returned.  before: what earlier resumptions of this run have cost."""
+        """at: the result of `resumption_point`.  before: the cost of earlier resumptions of this run."""
         self.cost = {**NOTHING, **before}
         """Bytes, virtual seconds and joules of all resumptions."""
         self.cost["times"] += 1
@@ -74,16 +74,17 @@ class Resumption:
         self._seen: set[tuple[object, ...]] = set()
         """Kind, device and exchange of the frames since the resumption."""
         self._on_its_way: dict[bytes, deque[bool]] = {}
-        """Copies of frames to the coordinator in their order, and whether each repeats what was counted before."""
+        """Copies of frames to the coordinator in order, and whether each repeats an already counted one."""
         self._air_s = [device.hardware.air_s for device in devices]
         self._from_the_start = server().record.started_s is None
-        """Whether no exchange had been opened: then all is done again, and what came before it is what is lost."""
+        """Whether no exchange was open at the checkpoint: then everything is repeated, and the earlier counts are the
+        loss."""
         self._all_back_at_s: float | None = None
 
     # -- frames -----------------------------------------------------------------------------------------------------
 
     def heard(self, sent: Frame) -> None:
-        """Take a frame that is sent again out of the record's counts."""
+        """Remove a resent frame from the record's counts."""
         if self._listened:
             return
         frame = bytes(sent)
@@ -96,7 +97,7 @@ class Resumption:
             self._take_out("down", device, frame, message.down if isinstance(message, Assign) else {})
 
     def arrived(self, came: Frame) -> None:
-        """Take a frame out that the coordinator has counted just now, in the same round."""
+        """Remove a frame that the coordinator has just counted, in the same round."""
         frame = bytes(came)
         copies = self._on_its_way.get(frame)
         if copies and copies.popleft():
@@ -117,13 +118,13 @@ class Resumption:
         if isinstance(message, Assign):
             return first and device in self._asked and place == self._place
         if place == self._place:
-            return device in self._folded or not first  # the repeated Assign asks once more for what is on its way
+            return device in self._folded or not first  # the repeated Assign asks for an upload already on its way
         return place < self._place
 
     # -- time -------------------------------------------------------------------------------------------------------
 
     def look(self, now_s: float) -> None:
-        """End once everybody is back; called after every event."""
+        """End once all devices are back; called after every event."""
         server = self._server()
         if self._all_back_at_s is not None or not (server.over or self._all_back(server)):
             return
@@ -139,7 +140,7 @@ class Resumption:
 
     @property
     def _listened(self) -> bool:
-        """Whether nothing is sent again any more: everybody is back, and the interrupted round is long over."""
+        """Whether resending is over: all devices are back, and the interrupted round is long over."""
         return self._all_back_at_s is not None and self._server().rounds.place.round > self._place.round + 1
 
     def _all_back(self, server: Server) -> bool:
@@ -152,7 +153,7 @@ class Resumption:
         )
 
     def _is_back(self, agent: Agent, place: ExchangeId) -> bool:
-        """Whether a device computes or reports the open exchange, or has nothing to do in it."""
+        """Whether a device computes or reports the open exchange, or has no part in it."""
         state, rounds = agent.session, self._server().rounds
         if state.phase is SessionPhase.WORKING:
             return state.exchange_id == place

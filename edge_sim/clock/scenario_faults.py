@@ -1,6 +1,6 @@
-"""The faults of a simulated run, scheduled on the virtual clock.  All of them follow from the federation's seed.
+"""The faults of a simulated run, scheduled on the virtual clock.  The federation's seed determines all of them.
 
-A device is off as long as at least one cause keeps it off: its daily hours, a drop-out, a power cut, an empty battery,
+A device is off while at least one cause keeps it off: its daily hours, a drop-out, a power cut, an empty battery,
 or a defect.  This module knows the fleet and its devices by protocols, so that virtual_fleet.py can import it.
 """
 
@@ -22,7 +22,7 @@ from edge_sim.fleet.fleet import Device
 from edge_sim.fleet.hardware import Hardware
 
 _POWER_CUTS, _DEFECT, _EXCHANGE = 21, 22, 23
-"""Purposes of a device's random numbers: they follow the federation's seed in the seed of a generator."""
+"""Purposes of a device's random numbers; each follows the federation's seed in its generator's seed."""
 _EMPTY = 1e-6
 """A battery whose charge is at most this share of its capacity counts as empty."""
 
@@ -46,7 +46,7 @@ class SwitchableDevice(Protocol):
         """Start the device again from its store."""
 
     def power_off(self) -> None:
-        """Stop the device; what it was computing is lost."""
+        """Stop the device; its unfinished computation is lost."""
 
 
 class FaultyFleet(Protocol):
@@ -63,7 +63,7 @@ class FaultyFleet(Protocol):
         """The devices in this process."""
 
     def powered(self) -> tuple[int, int]:
-        """How many devices of the run are switched on, and how many there are."""
+        """(number of devices switched on, number of devices) of the run."""
 
     @property
     def server(self) -> Server:
@@ -76,7 +76,7 @@ class FaultyFleet(Protocol):
 def schedule_faults(fleet: FaultyFleet, scenario: ScenarioTable, seed: int) -> None:
     """Schedule all faults on the fleet's clock, before the clock runs.
 
-    Faults of the broker and the coordinator that lie before the present time are left out: the run was resumed.
+    Faults of the broker and the coordinator before the present time are skipped: a resumed run has had them.
     """
     clock = fleet.clock
     schedule_broker_faults(clock, fleet.hub, scenario)
@@ -90,7 +90,7 @@ def schedule_faults(fleet: FaultyFleet, scenario: ScenarioTable, seed: int) -> N
 
 
 def schedule_broker_faults(clock: VirtualClock, hub: Hub, scenario: ScenarioTable) -> None:
-    """Schedule when the broker goes away."""
+    """Schedule the restarts of the broker."""
     for at_s in scenario.broker_lost_at_s:
         if at_s >= clock.now_s:
             clock.at(at_s, lambda: hub.restart(scenario.broker_lost_for_s))
@@ -99,33 +99,33 @@ def schedule_broker_faults(clock: VirtualClock, hub: Hub, scenario: ScenarioTabl
 def _give_up(fleet: FaultyFleet, scenario: ScenarioTable) -> None:
     rounds, (powered, count) = fleet.server.rounds, fleet.powered()
     raise RunFailed(
-        f"the simulated fleet was not done after {scenario.until_days:g} virtual days (scenario.until_days): the "
+        f"the simulated fleet was not finished after {scenario.until_days:g} virtual days (scenario.until_days): the "
         f"coordinator is {rounds.phase.value} in round {rounds.place.round} of {rounds.policy.rounds}, and "
         f"{powered} of {count} devices are switched on"
     )
 
 
 class DeviceFaults:
-    """The faults of one device: it turns the device off and on, and makes some exchanges slow."""
+    """The faults of one device: it switches the device off and on, and slows some exchanges down."""
 
     def __init__(self, device: SwitchableDevice, scenario: ScenarioTable, seed: int) -> None:
         self._device, self._clock = device, device.clock
         self._scenario, self._seed = scenario, seed
         self._conditions = device.device.conditions
         self._causes: set[str] = set()
-        """What keeps the device off at present."""
+        """The causes that keep the device off at present."""
         self._attempts: Counter[tuple[int, int]] = Counter()
         """How often each (round, exchange) of the newest rounds was computed."""
         self.slowed = 1.0
-        """The factor on the computing time of the exchange that was computed last."""
+        """The factor on the computing time of the last computed exchange."""
         self.why_off = ""
         self.off_at_s: float | None = None
-        """Why and when it went off last; empty and None: it never did."""
+        """Why and when it last went off; empty and None if it never did."""
         self._checks = 0
         """Number of battery checks that were scheduled; only the last one is carried out."""
 
     def begin(self) -> None:
-        """Schedule what does not depend on the course of the run."""
+        """Schedule the faults that do not depend on the course of the run."""
         if self._conditions.available is not None:
             self._keep_hours(self._conditions.available)
         if self._conditions.fails_after_s is not None:
@@ -149,13 +149,13 @@ class DeviceFaults:
             if dropped < self._conditions.dropout:
                 lost_at_s = self._clock.now_s + when * took_s
                 self._clock.at(lost_at_s, lambda: self._cut("drop-out", self._conditions.dropout_s))
-        if place not in self._attempts:  # a round begins again from its start at most, never from an earlier one
+        if place not in self._attempts:  # a restart goes back at most to the start of the round
             self._attempts = Counter({at: count for at, count in self._attempts.items() if at[0] >= place[0] - 1})
         self._attempts[place] += 1
         self.schedule_battery_check()
 
     def _draw(self, place: tuple[int, int]) -> tuple[float, float, float]:
-        """Draw three numbers in [0, 1) for one attempt at an exchange: for slowness, for a drop-out, for its time."""
+        """Draw three numbers in [0, 1) for one attempt at an exchange: for slowness, drop-out, and its time."""
         slow, dropped, when = self._rng(_EXCHANGE, *place, self._attempts[place]).random(3)
         return float(slow), float(dropped), float(when)
 
@@ -192,7 +192,7 @@ class DeviceFaults:
             self._clock.at(at_s, cut)
 
     def schedule_battery_check(self) -> None:
-        """Schedule a check for the time at which the battery will be empty if its load stays as it is now."""
+        """Schedule a check for the time at which the battery will be empty under the present load."""
         empty_at_s = self._device.hardware.empty_at_s(self._clock.now_s)
         if empty_at_s is not None and empty_at_s <= self._scenario.until_s:
             self._checks += 1

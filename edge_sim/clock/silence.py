@@ -1,4 +1,4 @@
-"""Why a simulated device has not answered: what the simulation knows, and a coordinator can only guess."""
+"""Why a simulated device has not answered.  The simulation knows; a coordinator could only guess."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class SilentDevice(SwitchableDevice, Protocol):
 
     @property
     def online(self) -> bool:
-        """Whether its link to the broker stands."""
+        """Whether it is connected to the broker."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitedExchange:
-    """What the coordinator's side knows of the exchange that a device has not answered."""
+    """The coordinator's knowledge of an exchange that a device has not answered."""
 
     at: ExchangeId
     opened_s: float
@@ -45,10 +45,10 @@ class AwaitedExchange:
 
 
 class SilenceCauses(RunObserver):
-    """Says of a device why nothing has come from it in the exchange that is open."""
+    """Explains why a device has not answered in the open exchange."""
 
     def __init__(self, clock: VirtualClock, hub: Hub, ask: Callable[[str, AwaitedExchange], str]) -> None:
-        """ask: has DeviceGroup.why_silent called where the device is."""
+        """ask: calls DeviceGroup.why_silent in the device's process."""
         self._clock, self._hub, self._ask = clock, hub, ask
         self._at, self._opened_s = FIRST, 0.0
 
@@ -58,12 +58,12 @@ class SilenceCauses(RunObserver):
             self._at, self._opened_s = at, self._clock.now_s
 
     def __call__(self, name: str) -> str:
-        """Return the cause in words."""
+        """Describe the cause of a device's silence."""
         return self._ask(name, AwaitedExchange(self._at, self._opened_s, self._clock.now_s, self._hub.down))
 
 
 def why_silent(device: SilentDevice, exchange: AwaitedExchange) -> str:
-    """Return in words why nothing has come from a device."""
+    """Describe why a device has not answered."""
     faults, agent, now_s = device.faults, device.agent, exchange.now_s
     if not device.powered:
         return f"it is off: {_why_off(device)}"

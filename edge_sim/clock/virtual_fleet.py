@@ -1,6 +1,6 @@
 """A fleet on a virtual clock: N agents and one server on a memory hub, in one thread; results repeat bit for bit.
 
-The objects are those of a deployment.  Only time is simulated: the board's profile gives the time of computing, the
+The objects are those of a deployment; only time is simulated.  The board's profile gives the time of computing, the
 link's profile the time of frames, and the clock jumps from event to event.
 """
 
@@ -50,7 +50,7 @@ class VirtualFleet:
     """A run in virtual time."""
 
     peak_bytes = 0
-    """Resident memory of other processes: none hold devices here."""
+    """Resident memory of other processes, which hold no devices here."""
 
     def __init__(
         self,
@@ -70,10 +70,9 @@ class VirtualFleet:
         wrap_method: MethodWrapper = unchanged,
         secured: Path | None = None,
     ) -> None:
-        """caches: a folder; devices fetch the public set from the coordinator into it.  None: they are given the set.
+        """caches: a folder into which devices fetch the public set from the coordinator, or None to give them the set.
 
-        secured: a folder with a lab in `lab`, and an identity folder for each device beside it; None: frames are not
-        signed.
+        secured: a folder with a lab in `lab` beside an identity folder for each device, or None for unsigned frames.
 
         state: what `to_json` returned, for a resumed run.  new_server: makes the coordinator, such as one that writes
         a trace.  engine: default: ExactEngine.  wrap_method: decides where uploads are added up.
@@ -111,7 +110,7 @@ class VirtualFleet:
                 each.hardware.restore(state["hardware"][each.device.kit.id], self.clock.now_s)
         self._group = DeviceGroup(self.devices, fleet.federation.spec, self._queue.settle)
         self.resumption: Resumption | None = None
-        """Watches a resumed run until everybody is back; None: the run was never interrupted."""
+        """Watches a resumed run until all devices are back, or None if the run was never interrupted."""
         if "open" in state:
             self.resumption = Resumption(
                 state["open"], state["resumed"], lambda: self.server, self.devices, self.clock.now_s
@@ -156,7 +155,7 @@ class VirtualFleet:
         return total_work(self.spent.values())
 
     def powered(self) -> tuple[int, int]:
-        """How many devices of the run are switched on, and how many there are."""
+        """(number of devices switched on, number of devices) of the run."""
         return self._group.powered(), len(self.devices)
 
     def models(self) -> Iterator[tuple[Device, Model]]:
@@ -165,11 +164,11 @@ class VirtualFleet:
 
     @property
     def spent(self) -> dict[str, DeviceCost]:
-        """What the run has cost each device so far, by id."""
+        """The cost of the run so far for each device, by id."""
         return self._group.spent(self.clock.now_s)
 
     def to_json(self) -> dict[str, Any]:
-        """Return time, heat, batteries, joules and counts as plain values: what neither ledger nor stores hold."""
+        """Return time, heat, batteries, joules and counts as plain values: the state outside ledger and stores."""
         now_s = self.clock.now_s
         return {
             "now_s": now_s,
@@ -182,18 +181,18 @@ class VirtualFleet:
 
     @property
     def resumed(self) -> Mapping[str, float]:
-        """What it has cost to go on after interrupts, which is in no other figure; empty: there was none."""
+        """Extra cost of resuming after interrupts, reported separately."""
         return self.resumption.cost if self.resumption is not None else {}
 
     @property
     def virtual_s(self) -> float:
-        """Virtual seconds of the run, without those of going on after interrupts."""
+        """Virtual seconds of the run, without those of resuming after interrupts."""
         return self.clock.now_s - self.resumed.get("virtual_s", 0.0)
 
     def run(self) -> None:
         """Run until the run is over.
 
-        Raises RunFailed where nothing is left to happen before that.  An interrupt leaves a checkpoint.
+        Raises RunFailed if no event is left before that.  An interrupt leaves a checkpoint.
         """
         self._coordinator.server.connect()
         for device in self.devices:
@@ -209,7 +208,7 @@ class VirtualFleet:
 
     @property
     def untraced(self) -> Untraced:
-        """The models that trained without a trace."""
+        """The models that trained untraced."""
         return self._group.untraced()
 
     def close(self) -> None:
@@ -237,7 +236,7 @@ class VirtualFleet:
     def power_cut(self, who: str, at_s: float, for_s: float) -> None:
         """Cut the power of a device, or of the `coordinator`, at `at_s`; it starts again after `for_s` seconds.
 
-        All is lost but what its store or ledger holds.  A device or coordinator that is done by then is not cut.
+        Everything outside its store or ledger is lost.  A machine that is done by then keeps its power.
         """
         machines: dict[str, VirtualCoordinator | VirtualDevice] = {d.device.kit.id: d for d in self.devices}
         cut_power({"coordinator": self._coordinator, **machines}[who], self.clock, at_s, for_s)
@@ -263,7 +262,7 @@ def cut_power(machine: VirtualCoordinator | VirtualDevice, clock: VirtualClock, 
 
 
 def total_work(spent: Iterable[DeviceCost]) -> FleetWork:
-    """Return what devices have spent together."""
+    """Return the total cost of all devices."""
     each = tuple(spent)
     return FleetWork(
         flops=sum(one.flops for one in each),
@@ -273,7 +272,7 @@ def total_work(spent: Iterable[DeviceCost]) -> FleetWork:
 
 
 class VirtualCoordinator:
-    """A server that is called when there is a message for it or a deadline has come."""
+    """A server that runs when it has a message or a deadline has come."""
 
     def __init__(
         self,
@@ -292,9 +291,9 @@ class VirtualCoordinator:
         lab: Path | None = None,
         why_silent: Callable[[str], str] = nobody_knows,
     ) -> None:
-        """begun_s, unclosed: for a resumed run, the time of its first exchange, and counts that no ledger holds.
+        """begun_s, unclosed: for a resumed run, the time of its first exchange, and counts that are not in the ledger.
 
-        lab: the folder with the keys; None: frames are not signed.  why_silent: see RunRecord.
+        lab: the folder with the keys, or None for unsigned frames.  why_silent: see RunRecord.
         """
         self._why_silent = why_silent
         self._work, self._wrap_method, self._lab = work, wrap_method, lab
@@ -303,7 +302,7 @@ class VirtualCoordinator:
         self._public_server = public_server
         self.powered = True
         self.on_counted: Callable[[Frame], None] = lambda _frame: None
-        """Called with each frame that the server has counted."""
+        """Called with each frame after the server has counted it."""
         self._start(ledger, begun_s, unclosed)
 
     @property
@@ -377,7 +376,7 @@ class VirtualDevice:
         identity: str | Path,
         common: CommonKnowledge | None = None,
     ) -> None:
-        """identity: the device's id, or a folder with its keys.  common: what the devices of this process share."""
+        """identity: the device's id, or a folder with its keys.  common: knowledge shared within this process."""
         self._queue, self._identity, self._common = queue, identity, common
         self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
@@ -399,7 +398,7 @@ class VirtualDevice:
 
     @property
     def online(self) -> bool:
-        """Whether its link to the broker stands."""
+        """Whether it is connected to the broker."""
         return self._transport.online
 
     def connect(self) -> None:
@@ -410,7 +409,7 @@ class VirtualDevice:
             self.faults.schedule_battery_check()
 
     def power_off(self) -> None:
-        """Switch the board off; what it was computing is lost."""
+        """Switch the board off; its unfinished computation is lost."""
         self._queue.settle(self.agent)
         if isinstance(self.agent.store, MemoryStore):
             self.agent.store.hold()
@@ -447,7 +446,7 @@ class VirtualDevice:
             proxy=self.device.kit.proxy_model(self.device.public),
             clock=lambda: self._own.now_s,
         )
-        self.agent.on_link(lambda _line: None)  # faults of the world are no news: without this they would be logged
+        self.agent.on_link(lambda _line: None)  # simulated faults are expected: without this each would be logged
         if self._identity != self.device.kit.id:  # with keys, a device obeys only a Refusal that names its instance
             self.agent.instance = secrets.token_bytes(INSTANCE_BYTES)
         self.agent.serve = partial(ask, self.agent.bench, self.device.kit.brought)
@@ -471,7 +470,7 @@ class VirtualDevice:
             self._compute()
 
     def _compute(self) -> None:
-        """Begin the work at once, and finish it at the time at which the board would."""
+        """Begin the work at once, and finish it when the board would."""
         self._computed = self.agent.begun
         agent, before, place = self.agent, replace(self.agent.meter), self.clock.place()
         self._queue.add(Computation(agent, lambda: self._computed_all(agent, before, place)))
@@ -479,10 +478,10 @@ class VirtualDevice:
     def _computed_all(self, agent: Agent, before: Meter, place: int) -> None:
         """Finish a computation.
 
-        before: the meter at its begin.  place: reserved among that moment's events.
+        before: the meter at its start.  place: reserved in the order of that moment's events.
         """
         if agent is not self.agent:
-            return  # the board lost its power at this very moment
+            return  # the board lost its power at this moment
         begun = self._computed = agent.begun
         trained, inferred, steps = agent.meter.since(before)
         exchange = agent.session.exchange_id
@@ -497,15 +496,15 @@ class VirtualDevice:
 
     def _finish(self, agent: Agent, begun: int) -> None:
         if not self.powered or agent is not self.agent:
-            return  # the board that computed this has lost its power
-        if agent.working and agent.begun == begun:  # otherwise a newer Assign came meanwhile
+            return  # the board has lost its power since
+        if agent.working and agent.begun == begun:  # else a newer Assign came meanwhile
             agent.finish_work(self._own.now_s)
             self.hardware.stored()
             self._waker.look()
 
 
 class _Waker:
-    """Calls a participant when there is a message for it or its next deadline has come, and not more often."""
+    """Calls a participant only when it has a message or its next deadline has come."""
 
     def __init__(self, clock: VirtualClock, act: Callable[[], None], due_s: Callable[[], float | None]) -> None:
         self._clock, self._act, self._due_s = clock, act, due_s
@@ -524,7 +523,7 @@ class _Waker:
             self._clock.at(self._clock.now_s, self._run)
 
     def look(self) -> None:
-        """Set the alarm for what is due next; nothing has arrived that would need a call."""
+        """Set the alarm for the next deadline; no message needs a call."""
         if not self._soon and not self._stopped:
             self._set_alarm()
 

@@ -1,8 +1,8 @@
-"""Measures all devices of a simulation after every measured round, whoever was asked in it.
+"""Measures all devices of a simulation after every measured round, including those not invited to it.
 
-A device that is asked measures itself, on the virtual clock.  All others are measured here, at no virtual cost, on
-copies of nothing but the model's state: the shared models as they would arrive, and a personal model that has changed
-since it was measured last.  A personal model that has not changed keeps its figures.  No device changes.
+An invited device measures itself, on the virtual clock.  All others are measured here without virtual cost, on copies
+of the model's state only: the shared models as they would arrive, and a personal model that has changed since its last
+measurement.  An unchanged personal model keeps its figures.  Measuring changes no device.
 """
 
 from __future__ import annotations
@@ -29,36 +29,36 @@ from edge_sim.engines.same_models import KnownLogits
 
 
 class Wanted(NamedTuple):
-    """What is to be measured of one device."""
+    """The models to measure on one device."""
 
     number: int
     personal: bool
-    """Whether its own model is."""
+    """Whether to measure its own model."""
     shared: tuple[MeasuredModel, ...]
-    """Shared models, as they would arrive."""
+    """Shared models to measure as they would arrive."""
 
 
 Figures: TypeAlias = Mapping[MeasuredModel, Mapping[str, float]]
-"""What was measured of one device, by model."""
+"""The figures of one device, by model."""
 MeasureAll: TypeAlias = Callable[[int, Any, Sequence[Wanted]], Sequence[Figures]]
-"""Measures devices after a number of rounds, with the coordinator's state after them; returns what it found of each."""
+"""Measures devices after some rounds, given the coordinator's state after them; returns the figures of each."""
 
 
 class WholeFleet(RunObserver):
-    """An observer of the server that adds the figures of devices that were not asked."""
+    """An observer of the server that adds the figures of devices that were not invited."""
 
     def __init__(self, server: Callable[[], Server], numbers: Mapping[str, int], measure: MeasureAll) -> None:
         """numbers: of all devices, by id."""
         self._server, self._numbers, self._measured = server, numbers, measure
         self._unchanged: set[str] = set()
-        """Devices whose personal model is the one that was measured last; after a resume all are measured again."""
+        """Devices whose personal model is unchanged since it was measured; empty after a resume."""
         self._round = -1
-        """The round that opened last."""
+        """The last opened round."""
         self._open: tuple[int, Any] | None = None
-        """The measured round that asked devices are still measuring, and the coordinator's state after it."""
+        """The measured round that invited devices are still measuring, and the coordinator's state after it."""
 
     def opened(self, at: ExchangeId, devices: Collection[str]) -> None:
-        """Measure those who are not asked, when the first exchange of a round opens."""
+        """Measure the devices that are not invited, when the first exchange of a round opens."""
         if at.exchange:
             return
         server = self._server()
@@ -74,7 +74,7 @@ class WholeFleet(RunObserver):
         self._unchanged -= set(devices)
 
     def complete(self) -> None:
-        """Measure what asked devices did not tell, because they or their uploads were lost."""
+        """Measure invited devices that did not report, because they or their uploads were lost."""
         if self._open is not None:
             (rounds, state), self._open = self._open, None
             self._measure(rounds, state, {})
@@ -82,7 +82,7 @@ class WholeFleet(RunObserver):
     def _measure(self, rounds: int, state: Any, told: Mapping[str, Collection[MeasuredModel]]) -> None:
         """Add the missing figures of a round.
 
-        state: the coordinator's after the round; told: the models that asked devices measure themselves.
+        state: the coordinator's after the round; told: the models that invited devices measure themselves.
         """
         record = self._server().record
         missing = self._missing(rounds, told)
@@ -102,7 +102,7 @@ class WholeFleet(RunObserver):
                 self._unchanged.add(name)
 
     def _asked(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
-        """Have devices measured of whom something is wanted; the others have no figures."""
+        """Measure the devices of which something is wanted; the others have no figures."""
         asked = [each for each in wanted if each.personal or each.shared]
         found = iter(self._measured(rounds, state, asked) if asked else ())
         return [next(found) if each.personal or each.shared else {} for each in wanted]
@@ -110,7 +110,7 @@ class WholeFleet(RunObserver):
     def _missing(
         self, rounds: int, told: Mapping[str, Collection[MeasuredModel]]
     ) -> dict[str, tuple[bool, tuple[MeasuredModel, ...]]]:
-        """Return, by device, whether its personal model is to be measured, and which shared models."""
+        """Return, by device, whether to measure its personal model, and which shared models."""
         server, seen = self._server(), self._figures(rounds)
         method = method_of(server.spec)
         found: dict[str, tuple[bool, tuple[MeasuredModel, ...]]] = {}
@@ -143,7 +143,7 @@ class FleetMeasurements:
     def __init__(self, spec: FederationSpec, agents: Callable[[int], Agent], settle: Callable[[Agent], None]) -> None:
         """agents: returns the present agent of a device, by number.
 
-        settle: waits until nothing is computed on an agent's model.
+        settle: waits until no computation uses an agent's model.
         """
         self._spec, self._agents, self._settle = spec, agents, settle
         self._chain = transforms.chain(spec)
@@ -170,7 +170,7 @@ class FleetMeasurements:
 
 
 def _told(method: Method[Any], *, closing: bool) -> Collection[MeasuredModel]:
-    """The models that an asked device measures in an exchange before it trains."""
+    """The models that an invited device measures in an exchange before it trains."""
     if not method.global_model:
         return {"personal"} if closing or method.personal_after == "arrival" else ()
     found: set[MeasuredModel] = {method.arrives(closing=closing)}
@@ -178,7 +178,7 @@ def _told(method: Method[Any], *, closing: bool) -> Collection[MeasuredModel]:
 
 
 class _Measuring:
-    """Measures models on one device, with its data, without a trace on its model or its meter."""
+    """Measures models on one device with its data, leaving its model and meter unchanged."""
 
     def __init__(self, agent: Agent, spec: FederationSpec, number: int, rounds: int, shared: KnownLogits) -> None:
         self.agent, self._shared = agent, shared

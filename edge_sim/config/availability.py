@@ -11,7 +11,7 @@ from edge_sdk.errors import UsageError
 DAY_S = 86_400.0
 _TIME = r"([01]\d|2[0-3]):([0-5]\d)"
 _MIDNIGHT = "24:00"
-"""How the end of a window may also be written."""
+"""Another way to write midnight as the end of a window."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Window:
     def next_edge(self, now_s: float, starts_s: float) -> tuple[float, bool]:
         """Return the first time after `now_s` at which the window opens (True) or closes (False).
 
-        Time 0 is `starts_s` after midnight.  Each edge is computed from midnight and not from the edge before it, so
+        Time 0 is `starts_s` after midnight.  Each edge is computed from midnight, not from the previous edge, so
         that rounding cannot return the same edge twice.
         """
         edges = ((self.opens_s, True), (self.closes_s, False))
@@ -62,5 +62,5 @@ def read_window(text: str, where: str) -> Window:
         raise UsageError(f'{where}: expected two times of day such as "22:00-06:00", found {text!r}')
     window = Window(read_time(opens, where), DAY_S if closes == _MIDNIGHT else read_time(closes, where))
     if not window.length_s:
-        raise UsageError(f"{where}: opens when it closes, {text!r}; leave it out for devices that are always there")
+        raise UsageError(f"{where}: opens when it closes, {text!r}; leave it out for devices that are always on")
     return window

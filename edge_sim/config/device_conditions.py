@@ -16,14 +16,15 @@ _Duration = Annotated[float, Real(0.0, 1e8)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceConditions:
-    """The conditions of one device.  Random ones follow from the federation's seed and the device's number."""
+    """The conditions of one device.  The federation's seed and the device's number determine the random ones."""
 
     available: Annotated[str, Text(11)] | None = None
     """Hours of every virtual day in which the device is on, as HH:MM-HH:MM; default: always."""
     battery_wh: Annotated[float, Real(0.0, 1e6)] | None = None
-    """Capacity of the battery; the device goes off when it is empty; 0: mains power; default: the board's value."""
+    """Capacity of the battery; the device switches off when it is empty; 0 means mains power; default: the board's
+    value."""
     charge_w: Annotated[float, Real(0.0, 1e6)] = 0.0
-    """Power that charges the battery while the device is off; after it ran empty, the device starts when it is full."""
+    """Power that charges the battery while the device is off; a device that ran empty restarts once it is full."""
     dropout: _Chance = 0.0
     """Probability that the device loses power while it computes an exchange."""
     dropout_s: _Duration = 600.0
@@ -33,7 +34,7 @@ class DeviceConditions:
     power_cut_s: _Duration = 60.0
     """Time for which the device stays off after a power cut."""
     fails_after_s: Annotated[float, Real(0.001, 1e10)] | None = None
-    """Mean virtual time after which the device fails for good, at a random time; default: never."""
+    """Mean virtual time to permanent failure, at a random time; default: never."""
     slow_share: _Chance = 0.0
     """Share of the exchanges in which the device computes slowly, as a straggler."""
     slow_factor: Annotated[float, Real(1.0, 1e4)] = 5.0
@@ -41,7 +42,7 @@ class DeviceConditions:
     clock_offset_s: Annotated[float, Real(-1e9, 1e9)] = 0.0
     """Error of the device's clock at virtual time 0."""
     clock_drift: Annotated[float, Real(-0.5, 1.0)] = 0.0
-    """Drift of the device's clock: what it gains, as a share of the time that passes."""
+    """Drift of the device's clock: seconds gained per second."""
     byzantine: Annotated[str, Text(200)] | None = None
     """MODULE:FUNCTION that replaces the knowledge in the device's uploads (edge_sim/byzantine.py)."""
 

@@ -21,13 +21,13 @@ from edge_sim.models import families
 RULES = ("board", "cycle", "random")
 FOR_BOARDS = "mlp,cnn,resnet"
 FAST_FLOPS_PER_S, STEP = 5e9, 4
-"""A board of at least this training speed takes the second model of a list; one STEP times as fast, the third."""
+"""A board of at least this training speed takes the second model of a list; a board STEP times as fast, the third."""
 
 
 def model_of(rule: str, board: Board, number: int, seed: int) -> str:
     """Return the family or MODULE:FACTORY of one device.
 
-    Raises UsageError for an unknown name anywhere in a list, and for a board that can run no model of its list.
+    Raises UsageError for an unknown name anywhere in a list, and for a board that cannot run any model of its list.
     """
     kind, _, listed = ("board", ":", FOR_BOARDS) if rule == "board" else rule.partition(":")
     if kind not in RULES:
@@ -51,5 +51,5 @@ def _for_board(names: list[str], board: Board) -> str:
             return name
     raise UsageError(
         f"fleet.model: board:{','.join(names)}: {board.name} runs {', '.join(board.runtimes)} and none of the models "
-        f"for its speed ({', '.join(names[: place + 1])}); begin the list with one that it can"
+        f"for its speed ({', '.join(names[: place + 1])}); begin the list with one that it can run"
     )

@@ -16,7 +16,7 @@ _ENGINES: Mapping[str, Mapping[str, Any]] = {
     "ray": {"processes": 0, "cluster": "auto"},
     "auto": {"processes": "auto", "stack": "auto"},
 }
-"""The settings that each engine stood for.  processes 0: as many as `workers` says."""
+"""The settings that each engine stood for.  processes 0: set by the old key `workers`."""
 _GONE = ("engine", "workers", "ray_address")
 
 

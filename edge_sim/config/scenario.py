@@ -19,9 +19,9 @@ class ScenarioTable:
     starts_at: Annotated[str, Text(5)] = "00:00"
     """Time of day at which the run begins."""
     until_days: Annotated[float, Real(0.001, 10_000.0)] = 60.0
-    """Virtual days after which a run that has not ended is given up."""
+    """Virtual days after which an unfinished run fails."""
     broker_lost_at_s: tuple[VirtualSeconds, ...] = ()
-    """Times at which the broker is restarted; every device and the coordinator lose the link."""
+    """Times at which the broker restarts; every device and the coordinator lose the link."""
     broker_lost_for_s: VirtualSeconds = 10.0
     """Time until the broker is back."""
     coordinator_lost_at_s: tuple[VirtualSeconds, ...] = ()
@@ -36,7 +36,7 @@ class ScenarioTable:
             for at_s in getattr(self, key):
                 if at_s >= self.until_s:
                     raise UsageError(
-                        f"{where}.{key}: {at_s:.10g} s never comes, for the run is given up after "
+                        f"{where}.{key}: {at_s:.10g} s never comes, because the run is stopped after "
                         f"{self.until_s:.10g} s (until_days)"
                     )
 
@@ -47,7 +47,7 @@ class ScenarioTable:
 
     @property
     def until_s(self) -> float:
-        """Virtual seconds after which a run is given up."""
+        """Virtual seconds after which an unfinished run fails."""
         return self.until_days * DAY_S
 
 

@@ -24,9 +24,9 @@ Seed = Annotated[int, Integer(0, 2**32 - 1)]
 Side = Annotated[int, Integer(1, 4096)]
 """Height or width in pixels."""
 SampleCount = Annotated[int, Integer(1, 10**9)]
-"""A number of samples."""
+"""Number of samples."""
 CPU = "cpu"
-"""The torch device that every machine has."""
+"""The default torch device."""
 AUTO = "auto"
 Auto = Annotated[str, Text(4, AUTO)]
 MOST_PROCESSES = 256
@@ -38,17 +38,17 @@ _Deviations = Annotated[tuple[Annotated[float, Real(1e-9, 1e9)], ...], Items(1, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Normalise:
-    """The numbers that inputs are brought to unit scale with, one for each channel, or one for all."""
+    """Normalisation of inputs to unit scale, with one number for each channel, or one for all."""
 
     mean: _Numbers
     """Subtracted from values that `scale` has brought to about [0, 1]."""
     std: _Deviations
-    """The divisor after that."""
+    """Divides the result."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AugmentTable:
-    """How private training pictures are changed at random (edge_sdk.Augment)."""
+    """Random changes of private training pictures (edge_sdk.Augment)."""
 
     crop_pixels: Annotated[int, Integer(0, 64)] = 0
     """Padding with black on each side, of which a window of the old size is cut out."""
@@ -70,21 +70,21 @@ class DataTable:
     root: str | None = None
     """Folder with the files of a torchvision data set, which its loaders call root."""
     dataset: Annotated[str, Text(200)] | None = None
-    """Name of a data set on the Hugging Face Hub, as flwr-datasets takes it, such as ylecun/mnist (hugging-face)."""
+    """Name of a data set on the Hugging Face Hub, for flwr-datasets, such as ylecun/mnist (hugging-face)."""
     subset: Annotated[str, Text(200)] | None = None
-    """The subset of that data set, where it has several (hugging-face)."""
+    """The subset of that data set, if it has several (hugging-face)."""
     label_column: Annotated[str, Text(200)] | None = None
-    """The column with the classes, where there are several such (hugging-face)."""
+    """The column with the classes, if several could be (hugging-face)."""
     user_column: Annotated[str, Text(200)] | None = None
-    """The column that says who recorded a sample, for partition.kind = "user" (hugging-face)."""
+    """The column that names who recorded a sample, for partition.kind = "user" (hugging-face)."""
     emnist_split: Annotated[str, Text(16, "balanced|byclass|bymerge|letters|digits|mnist")] = "balanced"
     """One of EMNIST's six splits."""
     image_size: tuple[Side, ...] | None = None
-    """Height and width to which pictures of a folder or of the Hub are resized when they are read, needed where sizes
-    differ; of leaf the shape of its flat samples."""
+    """Height and width to which pictures of a folder or of the Hub are resized when they are read, needed if sizes
+    differ; of leaf, the shape of its flat samples."""
     layout: Annotated[str, Text(4, "NCHW|NHWC")] | None = None
-    """Order of the axes of pictures (npz, leaf, numbers of hugging-face): NCHW, channels first, or NHWC; default: the
-    one that their sizes tell."""
+    """Order of the axes of pictures (npz, leaf, numbers of hugging-face): NCHW, channels first, or NHWC; default:
+    inferred from their sizes."""
     train_samples: SampleCount | None = None
     """Number of training samples to keep, each class in proportion; default: all."""
     test_samples: SampleCount | None = None
@@ -95,13 +95,13 @@ class DataTable:
     """Number of samples that are taken out of the training part as the public set; their labels are not used.  Default:
     0 where no method of the run or study needs such a set, else a third of them, at most 400."""
     test_fraction: Annotated[float, Real(0.01, 0.9)] = 0.2
-    """Share of the samples that becomes the test, for digits and for a folder without train/ and test/."""
+    """Share of the samples used as test, for digits and for a folder without train/ and test/."""
     split: tuple[Annotated[float, Real(0.0, 1e6)], ...] = (1.0, 0.0, 0.0)
-    """Shares of each device's own samples to train on, to validate on and to test on."""
+    """Shares of each device's own samples for training, validation and test."""
     scale: Annotated[float, Real(1e-9, 1e9)] | None = None
     """Factor that brings raw values to about [0, 1]; default by data set and dtype."""
     normalise: Annotated[str, Text(8, "none|fit")] | Normalise = "none"
-    """Numbers for each channel that inputs are brought to unit scale with: given, or those of the training samples."""
+    """Normalisation of each channel: with given numbers, or with those of the training samples."""
     augment: AugmentTable | None = None
     """Random changes of private training pictures; default: none."""
     seed: Seed | None = None
@@ -119,22 +119,22 @@ class PartitionTable:
             "classes_per_device|iid|dirichlet|dirichlet-per-device|dirichlet-equal|shards|quantity_skew|user",
         ),
     ] = "classes_per_device"
-    """How the private samples are dealt out to the devices."""
+    """How the private samples are divided among the devices."""
     classes_per_device: Annotated[int, Integer(1, 65535)] = 3
     """Number of classes that each device holds (classes_per_device)."""
     alpha: Annotated[float, Real(1e-3, 1e6)] = 0.5
     """Concentration of the Dirichlet distribution: of each class over devices (dirichlet), of each device's mix of
     classes (dirichlet-per-device, dirichlet-equal), or of sizes (quantity_skew)."""
     shards_per_device: Annotated[int, Integer(1, 65535)] = 2
-    """Pieces of the samples sorted by class that each device gets (shards)."""
+    """Number of pieces of the class-sorted samples that each device gets (shards)."""
     min_samples: SampleCount = 4
-    """The fewest samples that a device may hold."""
+    """Minimum number of samples of a device."""
     seed: Seed | None = None
     """Seed of the partition; default: the federation's."""
     file: str | None = None
-    """File from which the partition is read instead of drawn; relative to the TOML file."""
+    """File from which to read the partition instead of drawing it; relative to the TOML file."""
     export: str | None = None
-    """File to which the partition is written when the run starts; relative to the TOML file."""
+    """File to which the run writes the partition at its start; relative to the TOML file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,7 +153,7 @@ class FleetRow(DeviceConditions):
     size: tuple[Side, ...] | None = None
     """Height and width to which these devices resize samples."""
     feature_dim: Annotated[int, Integer(1, 65536)] | None = None
-    """Width of the models' features; default: the federation's, where the family can choose it."""
+    """Width of the models' features; default: the federation's, if the family allows a choice."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +161,7 @@ class FaultsTable:
     """The section [faults], for the memory broker."""
 
     drop: Annotated[float, Real(0.0, 0.95)] = 0.0
-    """Probability that a frame is lost; above 0.95 almost no frame arrives, and a run would not end."""
+    """Probability that a frame is lost; above 0.95 hardly any frame arrives, and a run would not end."""
     duplicate: Share = 0.0
     """Probability that a frame arrives twice."""
     delay: Share = 0.0
@@ -171,7 +171,7 @@ class FaultsTable:
     disconnect: Annotated[float, Real(0.0, 0.5)] = 0.0
     """Probability that the receiver loses its link instead; above 0.5 links rarely last, and a run would not end."""
     disconnect_s: Annotated[float, Real(0.1, 1e6)] = 5.0
-    """Time until a lost link is back; at 0 it could be lost again at the same moment, and no time would pass."""
+    """Time until a lost link is back; at 0 repeated losses could keep the clock from advancing."""
     seed: Seed = 0
     """Seed of the draws of these faults."""
 
@@ -181,24 +181,24 @@ class RunTable:
     """The section [run]."""
 
     standalone: Annotated[str, Text(16, "matched|every-round|off")] = "matched"
-    """Also train every device alone, as a comparison: `matched`, or true: in the rounds in which `participants` draws
-    it, with the same private steps; `every-round`: in all rounds; `off`, or false: not at all."""
+    """Also train every device alone, as a comparison: `matched` (or true): in the rounds in which `participants` draws
+    it, with the same private steps; `every-round`: in all rounds; `off` (or false): not at all."""
     processes: Annotated[int, Integer(1, MOST_PROCESSES)] | Auto | None = None
-    """Number of processes that hold the devices in memory, the coordinator's own among them: 1, the default; more;
-    or auto: as many as this machine or the cluster has cores, if that is quicker.  See docs/how-to/speed.md."""
+    """Number of processes that hold the devices in memory, including the coordinator's: 1 (the default), more,
+    or auto: one for each core of this machine or the cluster, if that is faster.  See docs/how-to/speed.md."""
     stack: bool | Auto = False
-    """Whether devices with equal nets are computed as one stack; auto: if a calibration finds it quicker."""
+    """Whether to compute devices with equal nets as one stack; auto: if a calibration finds it faster."""
     stacked: tuple[str, ...] | None = None
-    """The models that are stacked, by the name that they have in reports; default: all that can be."""
+    """The models to stack, by their names in reports; default: all that can be stacked."""
     cluster: Annotated[str, Text(256)] | None = None
-    """The Ray that the processes are started on: ray://HOST:PORT, HOST:PORT, auto, or local for a Ray of the run's own;
+    """The Ray on which to start the processes: ray://HOST:PORT, HOST:PORT, auto, or local for a Ray of this run only;
     default: processes of this machine.  See docs/how-to/scale-out.md."""
     ray_fold: bool = False
-    """Whether uploads are also added up on the cluster, as partial aggregates."""
+    """Whether to add up uploads on the cluster, too, as partial aggregates."""
     broker_processes: Annotated[int, Integer(1, 64)] = 2
     """Number of processes that the torch devices share over a real broker; each other device has its own process."""
     memory_bytes: Annotated[int, Integer(1, 2**50)] | None = None
-    """Size above which weights and moments of the models are kept in a file on disk; default: always in memory."""
+    """Size above which the models' weights and moments lie in a file on disk; default: always in memory."""
     device: Annotated[str, Text(16, "cpu|cuda:[0-9]{1,3}")] = CPU
     """Where torch models compute: cpu, or cuda:N for a GPU."""
 
@@ -222,7 +222,7 @@ class RunTable:
 
 @dataclass(frozen=True, kw_only=True)
 class Config(Settings):
-    """All settings of a simulation.  Paths are absolute, so that a copy in another folder means the same."""
+    """All settings of a simulation.  Paths are absolute, so that a copy in another folder has the same meaning."""
 
     data: DataTable
     partition: PartitionTable
@@ -232,14 +232,14 @@ class Config(Settings):
     scenario: ScenarioTable
     run: RunTable
     remarks: tuple[str, ...] = ()
-    """Lines for the user about keys that are read, but have a newer form."""
+    """Lines for the user about keys in an older form."""
 
     @property
     def tables(self) -> dict[str, Any]:
         """The resolved TOML: tables that `parse` reads back as this config.
 
         [federation], [train], [data] and the fleet's boards and models name their defaults, too, so that a run can be
-        repeated after a default has changed; other values at their defaults are left out.
+        repeated after a default changes; other values at their defaults are left out.
         """
         own = {
             "data": to_table(self.data, defaults=True),
@@ -270,13 +270,13 @@ class Config(Settings):
 
 
 def load_config(path: str | Path, overrides: Sequence[str] = ()) -> Config:
-    """Read and check a file.  Raises UsageError, whose one line names the file, the key and what is allowed."""
+    """Read and check a file.  Raises UsageError, whose one line names the file, the key and allowed values."""
     file = Path(path)
     return parse(load_toml(file, overrides), file)
 
 
 def parse(tables: Mapping[str, Any], file: Path) -> Config:
-    """Check tables that came from a file, or were made in Python.  Raises UsageError."""
+    """Check tables from a file or from Python.  Raises UsageError."""
     shared = read_settings(tables, file)
     federation = shared.federation
     fleet = _fleet(tables.get("fleet", [{"count": federation.devices}]), file, federation.seed)
@@ -362,12 +362,12 @@ def _partition(plain: Any, file: Path) -> PartitionTable:
     if table.file is not None:
         for key in ("kind", "export"):
             if key in plain:
-                raise UsageError(f"{file}: partition.{key}: of no use beside partition.file; leave one of them out")
+                raise UsageError(f"{file}: partition.{key}: has no effect beside partition.file; leave one of them out")
     return replace(table, file=_absolute(table.file, file), export=_absolute(table.export, file))
 
 
 def _check_row(row: FleetRow, where: str, seed: int) -> None:
-    """Raise UsageError where a row names a model, a profile or a function that does not exist."""
+    """Raise UsageError if a row names a model, a profile or a function that does not exist."""
     if row.size is not None and len(row.size) != 2:
         raise UsageError(f"{where}.size: expected [height, width], found {list(row.size)}")
     _check_name(load_board, row.board, f"{where}.board")
@@ -376,7 +376,9 @@ def _check_row(row: FleetRow, where: str, seed: int) -> None:
     if row.link is not None:
         _check_name(load_link, row.link, f"{where}.link")
     if row.charge_w and not (profile.battery_wh if row.battery_wh is None else row.battery_wh):
-        raise UsageError(f"{where}.charge_w: there is no battery to charge; give it battery_wh, or leave charge_w out")
+        raise UsageError(
+            f"{where}.charge_w: the device has no battery to charge; give it battery_wh, or leave charge_w out"
+        )
     row.check(where)
 
 
@@ -403,14 +405,14 @@ def _absolute(path: str | None, file: Path) -> str | None:
 
 
 def troubled(config: Config) -> bool:
-    """Whether the config has faults that only the memory broker can simulate."""
+    """Whether the config has faults that need the memory broker."""
     trials = [field.name for field in fields(DeviceConditions)]
     worse = any(getattr(row, name) != getattr(IDEAL_CONDITIONS, name) for row in config.fleet for name in trials)
     return worse or config.scenario != ScenarioTable()
 
 
 def alone(config: Config, *, every_round: bool = False) -> Config:
-    """Return the config with the same devices, data, seeds and private steps, without exchanges and without faults.
+    """Return the config with the same devices, data, seeds and private steps, but no exchanges and faults.
 
     The same participants are drawn in each round; every_round: all devices train in all rounds.
     """

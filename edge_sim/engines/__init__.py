@@ -1,4 +1,4 @@
-"""The engines that compute for simulated devices: one by one, in stacks (`stack/`), or on workers (`remote/`).
+"""The engines that compute for the simulated devices of a process: one by one, or in stacks (`stack/`).
 
-May import `edge_sim.fleet.fleet`, `config`, `models` and edge_sdk; nothing of the virtual clock.
+May import `edge_sim.fleet.fleet`, `config`, `models` and edge_sdk; not the virtual clock.
 """

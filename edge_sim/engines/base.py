@@ -1,8 +1,8 @@
 """The interface of an engine: it computes the requests of many simulated devices.
 
-The engine `exact` computes them one after the other with each device's own model, as a board would.  All other engines
-are compared with it.  The engine decides how long a simulation takes on this machine.  It changes nothing on the
-virtual clock, and models by the rounding of floats at most.
+ExactEngine computes them one after the other with each device's own model, as a board would; other engines are compared
+with it.  The engine decides how long a simulation takes on this machine.  It changes nothing on the virtual clock, and
+models at most by the rounding of floats.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ class DeviceRequest:
     request: Request
     job: Job
     brought: tuple[str, ...] = ()
-    """MODULE:FACTORY of the device's models, where the user brings them."""
+    """MODULE:FACTORY of the device's models, if they are the user's own."""
 
 
 DeviceAnswer: TypeAlias = Any
-"""The result of a request; or an exception, which is raised where the device waits."""
+"""The result of a request, or an exception, which is raised where the device waits."""
 
 
 class Engine(Protocol):
     """Computes the requests of devices."""
 
     def attach(self, number: int, bench: Workbench) -> None:
-        """Register a device that is switched on, perhaps again, before its first request."""
+        """Register a device when it is switched on, also again, before its first request."""
 
     def ready(self) -> None:
-        """Prepare for requests: all devices of the run are attached, and none has begun to learn."""
+        """Prepare for requests: all devices of the run are attached, and none has trained yet."""
 
     def serve(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
         """Return one answer for each request, in their order; each device has at most one request."""
@@ -70,13 +70,13 @@ class ExactEngine:
 
 
 def serve_alone(asked: DeviceRequest, known: KnownLogits | None = None) -> DeviceAnswer:
-    """Compute one request with the device's own workbench; known: what other requests of this batch computed."""
+    """Compute one request with the device's own workbench; known: logits of other requests in this batch."""
     try:
         return _served(asked, known)
     except (Exception, SystemExit) as error:  # raised again where the device asked
         begun = min(asked.job.round + 1, asked.job.spec.rounds)  # the closing exchange belongs to the last round
         told = brought_code.model_error(error, asked.brought, f" in round {begun}")
-        if isinstance(told, SystemExit):  # no net's
+        if isinstance(told, SystemExit):  # raised by the interpreter, not by a net
             raise
         return told
 
@@ -92,7 +92,7 @@ def _served(asked: DeviceRequest, known: KnownLogits | None) -> DeviceAnswer:
 
 
 MethodWrapper: TypeAlias = Callable[[Method[Any]], Method[Any]]
-"""Turns a coordinator method into one that adds uploads up somewhere else, with the same bits as result."""
+"""Turns a coordinator method into one that adds up uploads elsewhere, with the same bits."""
 
 
 def unchanged(method: Method[Any]) -> Method[Any]:
@@ -101,7 +101,7 @@ def unchanged(method: Method[Any]) -> Method[Any]:
 
 
 def job_at(spec: FederationSpec, number: int, round_: int, exchange: int, samples: int) -> Job:
-    """Return what a workbench must know of an exchange to compute its requests, where there is no session."""
+    """Return the description of an exchange that a workbench needs to compute its requests without a session."""
     return Job(
         spec=spec,
         number=number,
@@ -116,7 +116,7 @@ def job_at(spec: FederationSpec, number: int, round_: int, exchange: int, sample
 def ask(
     bench: Workbench, brought: tuple[str, ...], request: Request, job: Job
 ) -> Generator[DeviceRequest, DeviceAnswer, Any]:
-    """Yield a request to whoever runs the device, and return its answer.
+    """Yield a request to the caller that drives the device, and return its answer.
 
     `partial(ask, bench, brought)` is Participant.serve.  brought: see DeviceRequest.
     """

@@ -1,4 +1,4 @@
-"""How a run computes: the engine of a process, and what `auto` stands for on this machine, by a short calibration."""
+"""How a run computes: the engine of a process, and the values for `auto`, from a short calibration."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from edge_sim.engines.base import Engine, ExactEngine
 from edge_sim.fleet.fleet import Device, Fleet
 
 WORTH_S = 10.0
-"""Processes take seconds to start: below this many seconds of computing they are not chosen."""
+"""Processes take seconds to start, so less computing than this is not worth them."""
 CHOICE_FILE = "engine.json"
-"""File in a run directory with what `auto` stands for, for resumed runs."""
+"""File in a run directory with the values chosen for `auto`, for resumed runs."""
 
 
 def open_engine(
@@ -30,16 +30,16 @@ def open_engine(
     """Return the engine that computes for these devices in this process.  threads: see torch_engines."""
     stacks = table.stack and table.stacked != ()
     if not (stacks or table.memory_bytes) or not any(device.kit.needs_torch for device in devices):
-        return ExactEngine()  # what does not load torch must not load it now
+        return ExactEngine()  # a run without torch must not load it now
     from edge_sim.engines.torch_engines import stacking_engine  # torch only where a device has it
 
     return stacking_engine(table, spec, threads=threads)
 
 
 def resolve_run(config: Config, fleet: Fleet, out: Path | None = None) -> tuple[Config, str]:
-    """Replace `auto` in [run] by what is quickest here; return the config, and a line that says why.
+    """Replace `auto` in [run] by the fastest values here; return the config, and a line with the reason.
 
-    The choice is kept in the run directory `out`, and a resumed run takes it from there.  Nothing that the fleet was
+    The choice is kept in the run directory `out` for a resumed run.  It changes no setting that the fleet was
     built from is changed.
     """
     if AUTO not in (config.run.stack, config.run.processes) or (config.run.cluster and config.run.stack != AUTO):
@@ -57,12 +57,12 @@ def _read(file: Path) -> Mapping[str, Any]:
     try:
         choice: Mapping[str, Any] = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
-        raise StoreError(f"{file}: cannot be read ({error}); remove it, and it is chosen again") from None
+        raise StoreError(f"{file}: cannot be read ({error}); remove it to choose again") from None
     return choice
 
 
 def _choice(config: Config, fleet: Fleet) -> tuple[dict[str, Any], str]:
-    """Return the keys of [run] that are set, and in words why."""
+    """Return the chosen keys of [run], and a line with the reason."""
     run = config.run
     if not any(device.kit.needs_torch for device in fleet.devices):
         return _filled(run, 1, []), "run: 1 process (no model here computes in torch)"
@@ -80,13 +80,13 @@ def _choice(config: Config, fleet: Fleet) -> tuple[dict[str, Any], str]:
 
 
 def _filled(run: RunTable, processes: int, stacked: list[str]) -> dict[str, Any]:
-    """Return [run]'s keys with the chosen values where the table has `auto`."""
+    """Return the keys of [run] that are `auto`, with the chosen values."""
     chosen: dict[str, Any] = {"processes": processes if run.processes == AUTO and not run.cluster else run.processes}
     return chosen | ({"stack": bool(stacked), "stacked": stacked} if run.stack == AUTO else {})
 
 
 def _processes_can(config: Config, fleet: Fleet) -> bool:
-    """Whether other processes can have these devices: not on a GPU, nor with functions that no module's file has."""
+    """Whether other processes can have these devices: not on a GPU, nor with functions outside a module's file."""
     modules = [sys.modules.get(name.partition(":")[0]) for name in fleet.brought]
     of_files = all(module is None or module.__spec__ is not None for module in modules)
     return of_files and config.run.device == CPU and os.name == "posix"

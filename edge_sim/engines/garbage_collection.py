@@ -16,7 +16,7 @@ _THRESHOLDS = 50_000, 20, 100
 
 @contextmanager
 def rare_collection() -> Iterator[None]:
-    """Collect rarely inside the context, and skip the objects that existed before it; at exit restore thresholds."""
+    """Collect rarely inside the context, skipping earlier objects; restore the thresholds at exit."""
     before, ours = gc.get_threshold(), not gc.get_freeze_count()
     if ours:
         gc.freeze()

@@ -10,38 +10,37 @@ from collections.abc import Iterator
 try:
     import resource
 except ImportError:  # Windows
-    resource = None  # type: ignore[assignment]  # and so nothing is told
+    resource = None  # type: ignore[assignment]  # sizes are then unknown
 
 MIB = 2**20
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-"""Parameters of glibc's mallopt: how much may be free at the end of the heap, and from which size on a block is mapped
-by itself and returned at once."""
+"""Parameters of glibc's mallopt: how much may be free at the end of the heap (M_TRIM_THRESHOLD), and from which size a
+block has its own mapping, returned at once when freed (M_MMAP_THRESHOLD)."""
 _LARGEST_THRESHOLD_BYTES, _DEFAULT_THRESHOLD_BYTES = 32 * MIB, MIB // 8
-"""What glibc raises the latter to at most as blocks are freed, and what both are at first."""
+"""The maximum to which glibc raises the latter as blocks are freed, and the initial value of both."""
 
 
 def peak_bytes() -> int:
-    """Return the largest resident memory of this process since its start, in bytes; 0: unknown."""
+    """Return the largest resident memory of this process since its start, in bytes, or 0 if unknown."""
     return 0 if resource is None else as_bytes(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 
 
 _REFUSALS = OSError, AttributeError, MemoryError
-"""What a call of the C library raises where it is another library, or where there is no memory left for the call."""
+"""Raised by a call of the C library if it is another library, or if memory is exhausted."""
 
 
 def give_back() -> None:
-    """Return freed memory to the system; glibc would keep free blocks between used ones for later use."""
+    """Return freed memory to the system; glibc keeps free blocks between used ones."""
     with contextlib.suppress(*_REFUSALS):
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextlib.contextmanager
 def large_blocks_apart() -> Iterator[None]:
-    """Map each large block by itself meanwhile: those that are freed later are returned, and leave no holes.
+    """Map each large block separately inside the context: when freed later, it is returned and leaves no hole.
 
-    The weights of a fleet's models are freed when they move elsewhere.  Their holes lie between what stays; they are
-    too small for a model's state, and over the rounds small blocks would spread over all of them.  Does nothing with
-    other C libraries.
+    The weights of a fleet's models are freed when they move elsewhere.  The holes between remaining blocks would be too
+    small for a model's state, and small blocks would spread over them.  A no-op with other C libraries.
     """
     _map_from(_DEFAULT_THRESHOLD_BYTES)
     try:
@@ -57,11 +56,10 @@ def _map_from(size_bytes: int) -> None:
 
 @contextlib.contextmanager
 def freed_memory_kept() -> Iterator[None]:
-    """Keep freed memory for later use meanwhile, and return it to the system in the end.
+    """Keep freed memory for reuse inside the context, and return it to the system at exit.
 
-    In each round the models' states and frames of a fleet are freed and allocated anew.  By itself glibc returns blocks
-    of that size at once, and the system fills each page of the next ones with zeros again.  Does nothing with other C
-    libraries.
+    Each round frees and allocates the models' states and frames of a fleet again.  By default glibc returns blocks of
+    that size at once, and the system then zeroes every page of the next ones.  A no-op with other C libraries.
     """
     _map_from(_LARGEST_THRESHOLD_BYTES)
     with contextlib.suppress(*_REFUSALS):

@@ -1,6 +1,6 @@
 """Evaluations of equal models on the same samples: the logits are computed once.
 
-Where a method has one global model, every device measures it as it arrives, and the test set of all simulated devices
+With a method that has one global model, every device measures it as it arrives, and the test set of all devices
 is one array.
 """
 
@@ -15,7 +15,7 @@ from edge_sdk.methods.requests import Evaluate, Request
 
 
 class KnownLogits:
-    """The logits of models on samples, for a time in which neither the models nor the samples change."""
+    """Cache of logits; valid while models and samples are unchanged."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[Hashable, int, int], Floats] = {}
@@ -23,7 +23,7 @@ class KnownLogits:
         """The newest state of the shared models of each architecture, and its number."""
 
     def bench(self, bench: Workbench, request: Request) -> Workbench:
-        """Return the workbench that serves a request: one that knows logits, if it measures a model of all devices."""
+        """Return the workbench that serves a request: a caching one, if it measures a model that all devices share."""
         if not isinstance(request, Evaluate) or request.model == "personal" or request.prototypes is not None:
             return bench
         kind, state = (bench.model.spec.name, bench.model.spec.layout), bench.model.state_bytes()
@@ -34,7 +34,7 @@ class KnownLogits:
         return self.sharing(bench, (kind, number))
 
     def sharing(self, bench: Workbench, state: Hashable) -> Workbench:
-        """Return a workbench that asks its model only for logits that no model in this state gave; all are metered.
+        """Return a workbench that computes only logits that are not cached for this state; all are metered.
 
         state: equal for models of one architecture in the same state.
         """
@@ -44,11 +44,11 @@ class KnownLogits:
             found.count_inference(len(x))
             return self._of(state, x, found.model.logits)
 
-        found.logits = logits  # type: ignore[method-assign]  # of this copy
+        found.logits = logits  # type: ignore[method-assign]  # of this copy only
         return found
 
     def _of(self, state: Hashable, x: Floats, compute: Callable[[Floats], Floats]) -> Floats:
-        """Return the logits of samples (n, c, h, w), which stay where they are in memory."""
+        """Return the logits of samples (n, c, h, w); keyed by their address, so they must stay in place."""
         key = state, x.__array_interface__["data"][0], len(x)
         if key not in self._known:
             self._known[key] = compute(x)

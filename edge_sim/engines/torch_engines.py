@@ -1,4 +1,4 @@
-"""The engines that need torch, as a run's table asks for them, and the calibration that chooses between them."""
+"""The stacking engine for a run's table, and the calibration that chooses models to stack."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ from edge_sim.fleet.fleet import Device, Fleet
 
 _REPEATS = 3
 _A_FEW = 10
-"""Number of devices that are timed one by one."""
+"""Number of devices timed one by one."""
 
 
 def stacking_engine(table: RunTable, spec: FederationSpec, *, threads: int | None = None) -> CohortEngine:
     """Return the engine that stacks in this process.
 
-    threads: that compute large stacks; default: one per core, and one on a GPU, which computes stacks one by one.
+    threads: for large stacks; default: one per core, or one on a GPU, which computes stacks one by one.
     """
     names = (None if table.stacked is None else frozenset(table.stacked)) if table.stack else frozenset[str]()
     on_cores = (threads or os.cpu_count() or 1) if table.device == CPU and table.stack else 1
@@ -42,19 +42,19 @@ def stacking_engine(table: RunTable, spec: FederationSpec, *, threads: int | Non
 
 
 def _stacking(table: RunTable) -> Stacking:
-    """Return how stacks are built: on a GPU of any nets, on a CPU of dense nets, as convolutions were slower there."""
+    """Return the way to build stacks: any nets on a GPU; only dense nets on a CPU, where convolutions were slower."""
     return DenseStacking() if table.device == CPU else VmapStacking()
 
 
 def _rows(table: RunTable, spec: FederationSpec) -> ParameterRows:
-    """Return memory for weights and the moments of the federation's optimiser; above the table's cap it is on disk."""
+    """Return memory for weights and optimiser moments, on disk above the table's cap."""
     spill = None if table.memory_bytes is None else Path(tempfile.gettempdir())
     device = None if table.device == CPU else torch.device(table.device)
     return ParameterRows(moment_count(optim_of(spec, 0)), spill, table.memory_bytes or 0, device)
 
 
 def calibrated(table: RunTable, fleet: Fleet) -> list[ModelTiming]:
-    """Measure a round's training of each kind of model on this machine, alone and stacked, with models of its own."""
+    """Measure a round's training of each kind of model on this machine, alone and stacked, with separate models."""
     use_one_thread()
     kinds: dict[tuple[object, ...], list[Device]] = {}
     for device in fleet.devices:
@@ -95,10 +95,10 @@ def _timed_s(act: Callable[[], object]) -> float:
     return time.perf_counter() - begun_s
 
 
-# -- The times that the calibration of `engine = "auto"` measures for each kind of model ------------------------------
+# -- The times that the calibration of `stack = "auto"` and `processes = "auto"` measures for each kind of model ------
 
 _WORTH_STACKING = 0.8
-"""Stacking is chosen when it takes less than this share of the time that devices take one by one."""
+"""Stacking must take less than this share of the time that devices take one by one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class ModelTiming:
     """Number of devices in the fleet that have this kind of model."""
     alone_ms: float
     stacked_ms: float | None
-    """None: models of this kind cannot be stacked."""
+    """None if models of this kind cannot be stacked."""
 
     @property
     def stacks(self) -> bool:

@@ -6,6 +6,6 @@ import torch
 
 
 def use_exact_arithmetic() -> None:
-    """Let convolutions in this process use all bits of f4, and deterministic algorithms."""
+    """Use full f4 precision and deterministic algorithms in this process."""
     torch.backends.cudnn.allow_tf32 = False
     torch.backends.cudnn.deterministic = True

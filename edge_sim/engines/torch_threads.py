@@ -1,6 +1,6 @@
 """Threads of torch and Python: torch computes on one, so that results repeat bit for bit.
 
-The work of a small board does not pay for a thread pool.  Where several of Python's threads compute with torch, they
+A small board's work does not pay for a thread pool.  Several Python threads that compute with torch
 must not wait for one another.
 """
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 
 _TURN_S = 0.0002
-"""Longer than the time between two matrix products, shorter than a product of ten nets; Python's own is 5 ms."""
+"""Longer than the gap between two matrix products, shorter than a product of ten nets; Python's default is 5 ms."""
 
 
 def use_one_thread() -> None:
@@ -23,7 +23,7 @@ def use_one_thread() -> None:
 
 @contextmanager
 def short_switch_interval() -> Iterator[None]:
-    """Let a thread that runs Python give way to another one after 0.2 ms, inside the context."""
+    """Let Python threads take turns every 0.2 ms inside the context."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(_TURN_S)
     try:

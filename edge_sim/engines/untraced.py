@@ -1,4 +1,4 @@
-"""The models that train without a trace, of which only speed depends."""
+"""Models that train untraced, which only affects speed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NONE: Untraced = frozenset()
 
 
 def untraced_of(benches: Iterable[Workbench]) -> Untraced:
-    """Return what was found of the models of these workbenches, and of the proxies beside them."""
+    """Return the untraced models and proxies of these workbenches."""
     own = list(benches)
     models = [bench.model for bench in [*own, *filter(None, (bench.proxy for bench in own))]]
     return frozenset((model.spec.name, why) for model in models for why in getattr(model, "untraced", ()))

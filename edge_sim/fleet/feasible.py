@@ -41,9 +41,9 @@ class MemoryNeed:
 
 
 def check_feasible(fleet: Fleet, stacked: Sequence[str] = ()) -> None:
-    """Raise UsageError for a fleet that cannot run its models, cannot hold them, or cannot meet its deadline.
+    """Raise UsageError for a fleet that cannot run its models, lacks memory for them, or cannot meet its deadline.
 
-    stacked: models that the run is to stack, by name; some device must have each.
+    stacked: names of the models to stack; some device must have each.
     """
     specs, proxies = dict(_specs(fleet)), dict(_proxies(fleet))
     check_stacked(stacked, specs)
@@ -54,7 +54,7 @@ def check_feasible(fleet: Fleet, stacked: Sequence[str] = ()) -> None:
 
 
 def check_stacked(stacked: Sequence[str], specs: Mapping[str, ModelSpec]) -> None:
-    """Raise UsageError for a name that no device's model has.
+    """Raise UsageError for a name that is not the name of any device's model.
 
     specs: of each device's model, by device id.
     """
@@ -70,7 +70,7 @@ NO_PROXIES: Mapping[str, ModelSpec] = {}
 def check_abilities(
     fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES
 ) -> None:
-    """Raise UsageError where so few models can do what the method needs that no quorum is left.
+    """Raise UsageError if too few models for a quorum can do what the method needs.
 
     specs, proxies: of each device's models, by device id.
     """
@@ -92,7 +92,7 @@ def check_abilities(
 
 
 def check_runtimes(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES) -> None:
-    """Raise UsageError where some device's board does not have the runtime that its model or proxy computes in.
+    """Raise UsageError if some device's board lacks the runtime of its model or proxy.
 
     specs, proxies: of each device's models, by device id.
     """
@@ -112,7 +112,7 @@ def check_runtimes(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mappin
 
 
 def check_memory(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES) -> None:
-    """Raise UsageError, with the numbers, where some device's memory is too small for its model and its proxy.
+    """Raise UsageError, with the numbers, if some device's memory is too small for its model and its proxy.
 
     specs, proxies: of each device's models, by device id.
     """
@@ -144,7 +144,7 @@ def _families(device: Device) -> str:
 
 
 def check_deadline(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES) -> None:
-    """Raise UsageError where even the fastest device needs longer for a round's training than an exchange may take."""
+    """Raise UsageError if even the fastest device needs longer for a round's training than the deadline."""
     spec, deadline_s = fleet.federation.spec, fleet.federation.policy.deadline_s
     times_s = {
         device.kit.id: least_s(device, specs[device.kit.id], spec, proxies.get(device.kit.id))
@@ -155,7 +155,7 @@ def check_deadline(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mappin
         return
     device = next(each for each in fleet.devices if each.kit.id == fastest)
     raise UsageError(
-        f"federation.deadline_s: {deadline_s:g} s, and no device can meet it: the fastest, {fastest} "
+        f"federation.deadline_s: {deadline_s:g} sis too short for every device: the fastest, {fastest} "
         f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs {times_s[fastest]:.3g} s at "
         f"least for {_steps(device, spec)} steps and its messages; allow more, or give fewer train.local_steps"
     )
@@ -164,10 +164,10 @@ def check_deadline(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mappin
 def memory_need(
     device: Device, spec: ModelSpec, federation: FederationSpec, proxy: ModelSpec | None = None
 ) -> MemoryNeed:
-    """Estimate the memory for training one device's model, and its proxy if it has one, from sizes, not from a run.
+    """Estimate the memory for training one device's model, and its proxy if it has one, from sizes alone.
 
-    It counts weights, gradients, the optimiser's moments, their copy from the round's start, and a message with the
-    weights that are shared.  The two models take their steps one after the other.
+    It counts weights, gradients, the optimiser's moments, their copy at the start of the round, and a message with the
+    shared weights.  The two models take their steps one after the other.
     """
     moments = 2 if federation.train.optimiser == "adam" else int(federation.train.momentum > 0)
     copies = 2 + moments + (1 + moments)
@@ -182,7 +182,7 @@ def memory_need(
 
 
 def least_s(device: Device, spec: ModelSpec, federation: FederationSpec, proxy: ModelSpec | None = None) -> float:
-    """Return the least time that a round's training and its messages take on a cold board, in seconds."""
+    """Return the minimum seconds of a round's training and messages, on a cold board."""
     profile: Board = profiles.load_board(device.kit.board)
     link: Link = profiles.load_link(device.kit.link)
     meter = Meter()
@@ -199,7 +199,7 @@ def least_s(device: Device, spec: ModelSpec, federation: FederationSpec, proxy: 
 
 
 def _steps(device: Device, federation: FederationSpec) -> int:
-    """Return the number of mini-batches of a round, as Job.local_steps counts them."""
+    """Return the number of mini-batches of a round, counted like Job.local_steps."""
     return federation.train.steps(len(device.data.train))
 
 
@@ -210,7 +210,7 @@ def _sends_weights(federation: FederationSpec) -> bool:
 
 
 def _specs(fleet: Fleet) -> Iterator[tuple[str, ModelSpec]]:
-    """Yield (device id, spec of its model); one model is built for all devices with the same kind."""
+    """Yield (device id, spec of its model); builds one model for each kind of device."""
     known: dict[tuple[object, ...], ModelSpec] = {}
     for device in fleet.devices:
         kit = device.kit
@@ -234,7 +234,7 @@ def _proxies(fleet: Fleet) -> Iterator[tuple[str, ModelSpec]]:
 
 
 def _samples(device: Device) -> Iterator[tuple[int, int]]:
-    """Yield (raw bytes, number of values) of each part that a device holds; it also keeps them preprocessed, as f4."""
+    """Yield (raw bytes, number of values) of each part on a device; it also keeps a preprocessed copy, as f4."""
     for part in PARTS:
         samples = getattr(device.data, part)
         if samples is not None:
@@ -244,7 +244,7 @@ def _samples(device: Device) -> Iterator[tuple[int, int]]:
 
 
 def _left(profile: Board) -> str:
-    """Say how much of a board's memory the system leaves."""
+    """Describe how much of a board's memory the system leaves."""
     if profile.ram_bytes <= SYSTEM_BYTES:
         return f"its {_mib(profile.ram_bytes)} do not hold even the system, which takes {_mib(SYSTEM_BYTES)}"
     return f"of its {_mib(profile.ram_bytes)} the system leaves {_mib(profile.ram_bytes - SYSTEM_BYTES)}"

@@ -48,7 +48,7 @@ PARTS = ("train", "test", "validation", "local_test")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kit:
-    """What one device is and how its model is built, as plain values that another process can read."""
+    """The description of one device and its model, as plain values for another process."""
 
     id: str
     number: int
@@ -65,17 +65,17 @@ class Kit:
     device: str = CPU
     """Where a torch model computes: cpu or cuda:N."""
     proxy: str = ""
-    """The family of the proxy beside the device's own model; empty: the method needs none."""
+    """The family of the proxy beside the device's own model; or empty."""
     proxy_seed: int = 0
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
-    """What scaled samples are brought to unit scale with, in each channel; empty: they are not."""
+    """Normalisation of scaled samples for each channel, or empty."""
     privacy: tuple[float, ...] = ()
-    """epsilon and delta of the device's privacy budget; empty: it has none."""
+    """epsilon and delta of the device's privacy budget, or empty."""
 
     @property
     def budget(self) -> Guarantee | None:
-        """The device's privacy budget; None: it has none."""
+        """The device's privacy budget, if it has one."""
         return Guarantee(*self.privacy) if self.privacy else None
 
     @property
@@ -85,12 +85,12 @@ class Kit:
 
     @property
     def brought(self) -> tuple[str, ...]:
-        """MODULE:FACTORY of its models, where they are the user's own."""
+        """MODULE:FACTORY of its models, if they are the user's own."""
         return tuple(family for family in (self.family, self.proxy) if ":" in family)
 
     @property
     def secret(self) -> bytes:
-        """The seed of the device's noise; in a simulation it is not secret, because runs must repeat."""
+        """The seed of the device's noise; not secret in a simulation, because runs must repeat."""
         return hashlib.sha256(f"noise/{self.seed}/{self.number}".encode()).digest()
 
     @property
@@ -113,7 +113,7 @@ class Kit:
         return self._built(self.family, self.seed, public, self.feature_dim, self.head)
 
     def proxy_model(self, public: PublicSet | None) -> Model | None:
-        """Build a new proxy, the same for the same kit, with features of its family's own width; None: it has none."""
+        """Build a new proxy, the same for the same kit, with the feature width of its family, or None."""
         return self._built(self.proxy, self.proxy_seed, public, 0, "linear") if self.proxy else None
 
     def _built(self, family: str, seed: int, public: PublicSet | None, feature_dim: int, head: HeadKind) -> Model:
@@ -189,7 +189,7 @@ class Fleet:
 
     @property
     def equipment(self) -> Equipment:
-        """The equipment of methods that run the devices' models on the coordinator: one model of each architecture."""
+        """Equipment for methods that run the devices' models on the coordinator: one model of each architecture."""
         return Equipment(nets=self.nets, public=lambda: self.dataset.public)
 
     @property
@@ -208,7 +208,7 @@ def build_fleet(config: Config) -> Fleet:
     with _naming(config.file):
         check_before_data(config)
         if config.run.device != CPU:
-            from edge_sdk.models.torch_device import check_device  # torch only where a GPU is wanted
+            from edge_sdk.models.torch_device import check_device  # torch only if a GPU is used
 
             check_device(config.run.device, "run.device")
         dataset = dataset_of(config)
@@ -225,7 +225,7 @@ def build_fleet(config: Config) -> Fleet:
 
 
 def build_device(config: Config, number: int) -> tuple[Device, Dataset]:
-    """Build one device of the fleet, the same as `build_fleet` does, and no other.  Raises UsageError."""
+    """Build only one device of the fleet, equal to that of `build_fleet`.  Raises UsageError."""
     with _naming(config.file):
         dataset = dataset_of(config)
         spec = _federation(config, dataset).spec
@@ -237,9 +237,9 @@ def build_device(config: Config, number: int) -> tuple[Device, Dataset]:
 
 
 def rebuilt(fleet: Fleet, config: Config) -> Fleet:
-    """Return the fleet under another config, with the same data: nothing is loaded or partitioned again.
+    """Return the fleet under another config, reusing its loaded and partitioned data.
 
-    config: it has the same [data] and [partition], seed, classes and number of devices.  Raises UsageError.
+    config: with the same [data], [partition], seed, classes and number of devices.  Raises UsageError.
     """
     with _naming(config.file):
         federation = _federation(config, fleet.dataset)
@@ -250,7 +250,7 @@ def rebuilt(fleet: Fleet, config: Config) -> Fleet:
 
 @contextmanager
 def _naming(file: Path) -> Iterator[None]:
-    """Let every UsageError inside name the file."""
+    """Add the file's name to every UsageError inside the context."""
     try:
         yield
     except UsageError as error:
@@ -260,16 +260,16 @@ def _naming(file: Path) -> Iterator[None]:
 
 
 def _federation(config: Config, dataset: Dataset) -> Federation:
-    """Read the coordinator's side of the run.  Raises UsageError, also for what its method lacks."""
+    """Read the coordinator's side of the run.  Raises UsageError, also if its method lacks something."""
     federation = read_federation(
-        dataclasses.replace(config, public=None),  # its file is for a deployment: no device here would hold that set
+        dataclasses.replace(config, public=None),  # that file is for a deployment: no device here holds its set
         classes=dataset.classes,
         class_names=dataset.class_names if names_fit(dataset.class_names) else (),  # else reports have numbers
         public=dataset.public.spec if dataset.public else None,
     )
     method = method_of(federation.spec)
     try:
-        method.begin(federation.spec)  # raises now what the method lacks
+        method.begin(federation.spec)  # fails early if the method lacks something
     except Exception as error:
         if isinstance(error, EdgeError) or registry.is_own(METHODS, method.name):
             raise
@@ -292,7 +292,7 @@ def _devices(config: Config, dataset: Dataset, spec: FederationSpec, data: Seque
 
 
 def export_partition(config: Config, fleet: Fleet) -> None:
-    """Write the fleet's partition where [partition] export says, if it does.  Raises UsageError."""
+    """Write the fleet's partition to the file of [partition] export, if set.  Raises UsageError."""
     if config.partition.export:
         path = config.file.parent / config.partition.export
         partition_file.write_partition(path, fleet.dataset, config.ids, fleet.parts)
@@ -309,7 +309,7 @@ def sample_division(config: Config, dataset: Dataset) -> list[Ints]:
 
 
 def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> LocalData:
-    """Return the samples of one device, divided as data.split says."""
+    """Return the samples of one device, divided by data.split."""
     own = dataset.private.at(part)
     cuts = cut(own.y, config.data.split, np.random.default_rng([dataset.seed, 5, number]))
     train, validation, local_test = (own.at(each) for each in cuts)
@@ -328,9 +328,9 @@ class _Wanted:
 
     head: HeadKind
     proxy: str
-    """The family of the proxy beside each device's own model; empty: the method needs none."""
+    """The family of the proxy beside each device's own model; or empty."""
     privacy: tuple[float, ...]
-    """epsilon and delta of each device's privacy budget: one release; empty: the method promises nothing."""
+    """epsilon and delta of each device's privacy budget for one release, or empty without a guarantee."""
 
 
 def _wanted(spec: FederationSpec) -> _Wanted:
@@ -344,7 +344,7 @@ def _wanted(spec: FederationSpec) -> _Wanted:
 
 
 def _check_proxy(family: str) -> None:
-    """Raise UsageError unless a family can be that of a proxy."""
+    """Raise UsageError if a family cannot serve as proxy."""
     try:
         families.check_family(family)
     except UsageError as error:

@@ -9,11 +9,11 @@ from edge_sdk.boards.profiles import Board, Effort, Link
 
 J_PER_WH = 3600.0
 _TRANSFERS = 64
-"""The most sizes of frames whose times a board remembers: the frames of a round have few sizes."""
+"""Maximum number of frame sizes whose times a board caches: a round's frames have few sizes."""
 
 
 class DeviceCost(NamedTuple):
-    """What a run has cost one device: seconds of computing, joules, floating-point operations and optimiser steps."""
+    """The cost of a run for one device: seconds of computing, joules, floating-point operations and optimiser steps."""
 
     busy_s: float = 0.0
     energy_j: float = 0.0
@@ -28,19 +28,19 @@ class _Books:
     flops: int = 0
     steps: int = 0
     computed_s: float = 0.0
-    """Seconds of computing, including a computation that lasts until `busy_until_s`."""
+    """Seconds of computing, including the one until `busy_until_s`."""
     air_s: float = 0.0
     """Seconds of sending and receiving."""
     on_s: float = 0.0
     """Seconds with the power on, before `since_s`."""
     hot_s: float = 0.0
-    """Seconds of computing at `rested_s` for which the board has not yet cooled down."""
+    """Heat at `rested_s`, as seconds of computing not yet cooled off."""
     stored_j: float = 0.0
-    """Energy in the battery when `settled_j` joules had been used."""
+    """Energy in the battery when the board had used `settled_j` joules."""
 
 
 class _Work(NamedTuple):
-    """What a board has computed so far."""
+    """Totals of a board's computing so far."""
 
     flops: int = 0
     steps: int = 0
@@ -50,12 +50,12 @@ class _Work(NamedTuple):
 class Hardware:
     """A board and its link.  Times are virtual seconds; `now_s` never goes back.
 
-    A board throttles after `throttles_after_s` of computing and is cold again after as much rest.  Its heat is a number
-    of seconds, to which computing adds and from which resting subtracts.
+    A board throttles after `throttles_after_s` of computing and is cold again after the same rest.  Its heat is a
+    number of seconds, to which computing adds and from which resting subtracts.
     """
 
     def __init__(self, board: Board, link: Link, *, battery_wh: float | None = None, charge_w: float = 0.0) -> None:
-        """battery_wh: replaces the board's value; 0: mains power.  charge_w: charging power while the board is off."""
+        """battery_wh: replaces the board's value; 0 means mains power.  charge_w: charging power while it is off."""
         self.board, self.link = board, link
         self._capacity_j = J_PER_WH * (board.battery_wh if battery_wh is None else battery_wh)
         self._charge_w = charge_w
@@ -63,14 +63,14 @@ class Hardware:
         self._transfers: dict[tuple[int, bool], tuple[float, float]] = {}
         """Seconds on the air and of the whole transfer, by the size and direction of a frame."""
         self._since_s: float | None = None
-        """Time since which the board has power; None: it has none."""
+        """When the board was switched on, or None while it is off."""
         self._busy_until_s = 0.0
         self._rested_s = 0.0
         self._off_s = 0.0
-        """Time since which the board is off, where it has no power."""
+        """When the board was switched off, if it is off."""
         self._settled_j = 0.0
         self._before = _Work()
-        """What was computed before the last computation."""
+        """Totals before the last computation."""
         self._began_s, self._unfinished = 0.0, False
         """When the last computation began, and whether its result is not stored yet."""
 
@@ -85,7 +85,7 @@ class Hardware:
         self._since_s = now_s
 
     def power_off(self, now_s: float) -> None:
-        """Switch the power off; a computation that goes on ends here."""
+        """Switch the power off; ends a running computation."""
         if self._since_s is None:
             return
         self._abandon(now_s)
@@ -97,7 +97,7 @@ class Hardware:
     def compute(
         self, train: Effort, infer: Effort, now_s: float, *, slow_factor: float = 1.0, saved_bytes: int = 0
     ) -> float:
-        """Begin a computation, which replaces one that goes on; return the seconds that it and its saving take."""
+        """Begin a computation, replacing a running one; return the seconds for computing and saving."""
         self._abandon(now_s)
         books = self._books
         self._before = _Work(books.flops, books.steps, books.computed_s)
@@ -110,7 +110,7 @@ class Hardware:
         return took_s
 
     def stored(self) -> None:
-        """Note that the result of the last computation is stored: nothing of it is computed again."""
+        """Note that the result of the last computation is stored: it will not be repeated."""
         self._unfinished = False
 
     def stepped(self, steps: int) -> None:
@@ -118,7 +118,7 @@ class Hardware:
         self._books.steps += steps
 
     def throttled_s(self, cold_s: float, now_s: float) -> float:
-        """Return the seconds that `cold_s` of computing take on the board as hot as it is, and add to its heat."""
+        """Return the seconds that `cold_s` of computing take at the board's present heat, and add to the heat."""
         limit_s = self.board.throttles_after_s
         if not limit_s:
             return cold_s
@@ -152,20 +152,20 @@ class Hardware:
         return self._books.air_s
 
     def heat(self, now_s: float) -> float | None:
-        """Return the heat as a share of that at which the board slows down; None: it never does."""
+        """Return the heat as a share of the throttling point, or None if the board never throttles."""
         limit_s = self.board.throttles_after_s
         if not limit_s:
             return None
         return max(0.0, self._books.hot_s - max(0.0, now_s - self._rested_s)) / limit_s
 
     def unfinished_s(self, now_s: float) -> float:
-        """Seconds since the computation began whose result is not stored yet; 0: there is none."""
+        """Seconds since a computation began whose result is not stored yet, or 0."""
         return now_s - self._began_s if self._unfinished else 0.0
 
     def set_aside(self, on_s: float, air_s: float) -> float:
-        """Take seconds of idling, and of sending and receiving among them, out of the totals; return their joules.
+        """Take seconds of idling, including sending and receiving, out of the totals; return their joules.
 
-        The battery has given them all the same.
+        The battery has still supplied them.
         """
         joules = self.board.idle_w * on_s + self.link.radio_w * air_s
         self._books.on_s -= on_s
@@ -186,18 +186,18 @@ class Hardware:
         return board.idle_w * on_s + busy_j + self.link.radio_w * self._books.air_s
 
     def left_j(self, now_s: float) -> float | None:
-        """Joules left in the battery; None: there is no battery."""
+        """Joules left in the battery, or None without a battery."""
         if not self._capacity_j:
             return None
         return max(0.0, self._books.stored_j - (self.used_j(now_s) - self._settled_j))
 
     def left_share(self, now_s: float) -> float | None:
-        """Charge of the battery as a share of its capacity; None: there is no battery."""
+        """Charge of the battery as a share of its capacity, or None without a battery."""
         left_j = self.left_j(now_s)
         return None if left_j is None else left_j / self._capacity_j
 
     def empty_at_s(self, now_s: float) -> float | None:
-        """Time at which the battery will be empty under the present load; None: no battery, or no load."""
+        """Time at which the battery will be empty under the present load, or None without battery or load."""
         left_j, draw_w = self.left_j(now_s), self.board.idle_w
         if now_s < self._busy_until_s:
             draw_w = self.board.busy_w
@@ -206,7 +206,7 @@ class Hardware:
         return now_s + left_j / draw_w
 
     def full_at_s(self, now_s: float) -> float | None:
-        """Time at which the battery of a board that is off will be full; None: nothing charges it."""
+        """Time at which the battery of a switched-off board will be full, or None if nothing charges it."""
         if not self._capacity_j or not self._charge_w:
             return None
         return now_s + (self._capacity_j - self._books.stored_j) / self._charge_w
@@ -214,7 +214,7 @@ class Hardware:
     def to_json(self, now_s: float) -> dict[str, Any]:
         """Return the state as plain values, for a checkpoint.
 
-        A computation that goes on is left out of the totals, because a resumed run computes it again.
+        The totals exclude a running computation, because a resumed run repeats it.
         """
         self._settle(now_s)
         on_s = self._books.on_s + (now_s - self._since_s if self._since_s is not None else 0.0)
@@ -223,7 +223,7 @@ class Hardware:
         return {**asdict(self._books), **whole, "on_s": on_s}
 
     def restore(self, plain: dict[str, Any], now_s: float) -> None:
-        """Restore what to_json returned, switched off; `now_s` is the time that to_json was given."""
+        """Restore what to_json returned, switched off; now_s: as given to to_json."""
         self._books = _Books(**plain)
         self._rested_s = self._off_s = now_s
         self._settled_j = self.used_j(now_s)
@@ -233,7 +233,7 @@ class Hardware:
         self._busy_until_s = min(self._busy_until_s, now_s)
 
     def _settle(self, now_s: float) -> None:
-        """Take the joules that were used since the last call out of the battery."""
+        """Subtract the joules used since the last call from the battery."""
         used_j = self.used_j(now_s)
         self._books.stored_j = max(0.0, self._books.stored_j - (used_j - self._settled_j))
         self._settled_j = used_j

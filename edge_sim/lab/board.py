@@ -33,7 +33,7 @@ WHY_CHARACTERS = 512
 
 
 def take_message(event: Incoming, say: Callable[[str], None]) -> Message | None:
-    """Acknowledge a frame, and return its message; None for one that cannot be read, which `say` is told."""
+    """Acknowledge a frame, and return its message; None for an unreadable one, reported through `say`."""
     event.acknowledge()
     try:
         return codec.decode(event.frame).message
@@ -76,7 +76,7 @@ class LabBoard:
         self._options, self._transport, self._say, self._clock = options, transport, say, clock
         self._work: BoardRun | None = None
         self._told = ""
-        """The state that the desk was told last."""
+        """The state last reported to the desk."""
         self._hello_at_s, self._sequence = 0.0, 0
         self._stopping = threading.Event()
 
@@ -196,7 +196,7 @@ class BoardRun:
             self.state, self.why = "done", str(error)
         except EdgeError as error:
             self.state, self.why = "refused", str(error)
-        except Exception as error:  # noqa: BLE001  # a model or a plug-in may raise anything, and the board goes on
+        except Exception as error:  # noqa: BLE001  # a model or a plug-in may raise anything; the board must continue
             self.state, self.why = "refused", f"{type(error).__name__}: {error}"
         self._say(f"{label}: {self.state}{f': {one_line(self.why)}' if self.why else ''}")
 

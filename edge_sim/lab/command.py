@@ -27,7 +27,7 @@ def command(args: argparse.Namespace) -> int:
         if not is_id(name):
             raise UsageError(f"{what} {name!r}: use a-z, 0-9 and -, at most 36 of them")
     if not args.data.is_dir():
-        raise UsageError(f"--data {args.data}: there is no such folder; make it, or name the one with the data files")
+        raise UsageError(f"--data {args.data}: no such folder; create it, or name the one with the data files")
     options = BoardOptions(
         broker=args.broker,
         lab=args.lab,
@@ -65,7 +65,7 @@ def read_list(file: Path) -> tuple[str, ...]:
         if not is_id(name):
             raise UsageError(f"{file}: {name!r}: use a-z, 0-9 and -, at most 36 of them")
         if name in names[:place]:
-            raise UsageError(f"{file}: {name} stands there twice")
+            raise UsageError(f"{file}: {name} is listed twice")
     return names
 
 

@@ -146,7 +146,7 @@ class LabDesk:
         return found
 
     def _look_after(self, asked: _Asked, quorum: int) -> str:
-        """Hand the run to boards that do not have it; returns why it cannot go on, or an empty text."""
+        """Hand the run to boards that do not have it; returns why it cannot continue, or empty."""
         self._take_all()
         here = self._here(asked.count)
         for number, hello in here.items():

@@ -49,9 +49,9 @@ def unpacked_settings(packed: bytes, data: Path, modules: Collection[str] = ()) 
     try:
         tables = json.loads(packed)
     except ValueError:
-        raise UsageError("settings that are no JSON: the desk has another version of edge-sdk") from None
+        raise UsageError("settings are not valid JSON: the desk has another version of edge-sdk") from None
     if not isinstance(tables, dict) or not all(isinstance(table, (dict, list)) for table in tables.values()):
-        raise UsageError("settings that are no tables: the desk has another version of edge-sdk")
+        raise UsageError("settings are not tables: the desk has another version of edge-sdk")
     for name in named_functions(tables):
         _check_function(name, modules)
     _change_paths(tables, lambda where, path: _found(path, data.resolve(), where))

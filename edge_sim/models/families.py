@@ -32,7 +32,7 @@ class Family:
     parameters: int
     """Trainable scalars for ten classes of 32 x 32 pixels in colour; other inputs: docs/reference/models.md."""
     extra: str = ""
-    """The extra of the package that the family needs beside its runtime's; empty: none."""
+    """The extra of the package that the family needs beside its runtime's, or empty."""
 
 
 FAMILIES: dict[str, Family] = {
@@ -117,10 +117,10 @@ def build_model(
 ) -> Model:
     """Build a model of a family for raw samples of `raw_shape` ((d,), (h, w) or (h, w, c)), the same for the same seed.
 
-    feature_dim: width of the features in front of the last layer; 0: the family's own.  Families that can choose it
-    (`chooses_width`) take it; the others keep theirs, and a method that cares about it refuses them when they join.
+    feature_dim: width of the features in front of the last layer, or 0 for the family's own.  Families that can choose
+    it (`chooses_width`) take it; the others keep theirs, and a method that cares about it refuses them when they join.
 
-    head: `cosine` for one that compares directions, as FedNH needs; a factory is told where it takes `head`.
+    head: `cosine` for one that compares directions, as FedNH needs; a factory receives it if it takes `head`.
     device: of torch models, cpu or cuda:N; a factory whose models are torch's must take `device` for the latter.
 
     The onnx families read `extractor_path`; without one, onnx-random makes its filters from the seed and onnx-kmeans

@@ -1,7 +1,7 @@
 """The import of torchvision for any build of torch; all modules take torchvision from here.
 
 A wheel of torchvision that was built for CUDA cannot load its compiled operators into a torch for the CPU; it notes
-that, goes on, and then fails while describing two of them that nobody defined ("operator torchvision::nms does not
+that, continues, and then fails while describing two of them that nobody defined ("operator torchvision::nms does not
 exist").  Neither its nets nor its loaders of data sets need these.  So they are declared here, without code behind
 them, but only where the compiled ones do not load: declaring an operator twice ends the process.
 """

@@ -25,8 +25,8 @@ def host_devices() -> int:
     args = _arguments()
     devices = [read_device(folder) for folder in args.folder]
     if any(device.kit.needs_torch for device in devices):
-        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # a device without torch never loads it
-        from edge_sim.engines.torch_threads import use_one_thread  # a device without torch never loads it
+        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch is imported only if a device needs it
+        from edge_sim.engines.torch_threads import use_one_thread  # torch is imported only if a device needs it
 
         use_one_thread()
         use_exact_arithmetic()
@@ -57,7 +57,7 @@ def host_devices() -> int:
         return error.exit_code
     orphaned = _watch_parent()
     for agent in agents:
-        agent.on_link(lambda _line: None)  # the coordinator tells of the broker, once for all of them
+        agent.on_link(lambda _line: None)  # the coordinator logs broker faults, once for all devices
         agent.start()
     while any(agent.running for agent in agents) and not orphaned.is_set():
         time.sleep(POLL_S)
@@ -79,11 +79,11 @@ def _arguments() -> argparse.Namespace:
 
 
 def _watch_parent() -> threading.Event:
-    """Return an event that is set when the parent closes its pipe: devices must not outlive the simulation."""
+    """Return an event that is set when the parent closes its pipe: so that devices do not outlive the simulation."""
     orphaned = threading.Event()
 
     def read() -> None:
-        while os.read(0, 1):  # unbuffered: a buffered read could not be abandoned when this process ends
+        while os.read(0, 1):  # unbuffered: a thread in a buffered read would block the end of this process
             pass
         orphaned.set()
 

@@ -32,9 +32,9 @@ from edge_sim.fleet.fleet import Fleet
 log = logging.getLogger(__name__)
 
 CONNECT_S = 60.0
-"""Longest time until the broker answers."""
+"""Maximum seconds until the broker answers."""
 STOP_S = 15.0
-"""Longest time until device processes have stopped after the run."""
+"""Maximum seconds until device processes have stopped after the run."""
 start_process = subprocess.Popen
 """Starts a device process; a test replaces it to read the commands."""
 
@@ -52,7 +52,7 @@ def over_broker(
 ) -> tuple[Server, str]:
     """Run a federation over a broker; return the server and the name of the transport.
 
-    quarantine: whether a damaged ledger and damaged states of devices are set aside.  Raises RunFailed.
+    quarantine: whether to set aside a damaged ledger and damaged states of devices.  Raises RunFailed.
     """
     out.mkdir(parents=True, exist_ok=True)
     with _broker(broker) as (url, label, look_for_broker):
@@ -82,29 +82,29 @@ def over_broker(
 
             server.run(check=check, connect_within_s=CONNECT_S)
             hosts.wait(STOP_S)
-            hosts.check()  # a process ends only when all of its devices have; one of them may have stopped long ago
+            hosts.check()  # also stopped devices whose process still runs for others
     return server, label
 
 
 def _check_states(ledger: Ledger, out: Path, federation: str) -> None:
-    """Raise UsageError where the state of a device in the ledger is missing: its model would begin untrained."""
+    """Raise UsageError where the state of a device in the ledger is missing: its model would restart untrained."""
     for device in sorted(ledger.enrolled()):
         if not (out / "devices" / device / f"{federation}.db").exists():
             ledger.close()
-            raise UsageError(f"{out}: keeps no state of {device}: the run was begun in memory, go on without --broker")
+            raise UsageError(f"{out}: has no state of {device}: the run began in memory, continue without --broker")
 
 
 @contextmanager
 def _broker(name: str) -> Iterator[tuple[str, str, Callable[[], None]]]:
-    """Yield the broker's address and name, and what raises RunFailed once it has gone for good.
+    """Yield the broker's address and name, and a check that raises RunFailed once it has ended.
 
-    An embedded one runs as long as the context; any other is waited for.
+    An embedded broker runs within the context; any other one is awaited.
     """
     kind, _, wanted = name.partition(":")
     if kind != "embedded":
         yield name, without_password(name), lambda: None
         return
-    with EmbeddedBroker(wanted or "auto") as broker:  # type: ignore[arg-type]  # check_broker has seen the word
+    with EmbeddedBroker(wanted or "auto") as broker:  # type: ignore[arg-type]  # check_broker has validated the word
         yield broker.url, f"{broker.kind} {broker.version}", broker.check
 
 
@@ -120,7 +120,7 @@ class DeviceProcesses:
         self._dead: dict[tuple[str, ...], str] = {}
 
     def check(self) -> str:
-        """Report processes that have ended; return why the run cannot go on without them, or an empty text."""
+        """Report processes that have ended; return why the run cannot continue without them, or empty."""
         for names, process in self._processes.items():
             code = process.poll()
             if code and names not in self._dead:
@@ -131,11 +131,11 @@ class DeviceProcesses:
         return "; ".join(self._dead.values()) if left < self._quorum else ""
 
     def _last_words(self, names: tuple[str, ...]) -> str:
-        """Return the last line of the log, or all lines in which its devices say why they stopped."""
+        """Return the last line of the log, or all lines in which its devices explain why they stopped."""
         file = self._logs / f"{names[0]}.log"
         lines = file.read_text(encoding="utf-8", errors="replace").splitlines()
         stopped = [line for line in lines if line.startswith(tuple(f"{name}: " for name in names))]
-        return "; ".join(dict.fromkeys(stopped or lines[-1:])) or f"it wrote nothing into {file}"
+        return "; ".join(dict.fromkeys(stopped or lines[-1:])) or f"nothing in {file}"
 
     def wait(self, timeout_s: float) -> None:
         """Wait until all processes have stopped; kill those that do not."""
@@ -162,7 +162,7 @@ def _hosts(
     environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     password = parse_broker_url(url).password
     if password is not None:
-        environment[PASSWORD_VARIABLE] = password  # not in the command, which every user of the machine can read
+        environment[PASSWORD_VARIABLE] = password  # not on the command line, which every user of the machine can read
     processes: _Processes = {}
     hosts = DeviceProcesses(processes, logs, fleet.federation.policy.quorum, tell)
     try:
@@ -178,7 +178,7 @@ def _hosts(
     finally:
         for process in processes.values():
             if process.stdin is not None:
-                process.stdin.close()  # tells the host that the simulation has ended
+                process.stdin.close()  # signals the end of the simulation to the host
         hosts.wait(STOP_S)
 
 

@@ -1,4 +1,4 @@
-"""`edge-sdk init`: a federation's file in which every key stands: its meaning, what is allowed, its default."""
+"""`edge-sdk init`: writes a federation's file with every key, its meaning, allowed values and default."""
 
 from __future__ import annotations
 
@@ -33,26 +33,26 @@ from edge_sim.config.scenario import ScenarioTable
 from edge_sim.config.settings import DataTable, FaultsTable, FleetRow, PartitionTable, RunTable
 
 WIDTH = 110
-"""Longest line of a comment."""
+"""Maximum length of a comment line."""
 ABOUT: Mapping[str, str] = {
-    "federation": "Who takes part, in what, for how long.",
+    "federation": "The devices, the method and the length of the run.",
     "method": "Parameters of the method.",
-    "train": "How a device trains between exchanges, whatever the method.",
+    "train": "How a device trains between exchanges, under any method.",
     "public": "The public set of a deployment; a simulation takes one from its data (data.public).",
-    "encoding": "In how many bytes numbers travel, for each kind of knowledge; docs/reference/encodings.md.",
-    "robust": "How much one device can move; docs/how-to/hostile-devices.md.",
+    "encoding": "Bytes per number on the wire, for each kind of knowledge; docs/reference/encodings.md.",
+    "robust": "Limits on the influence of one device; docs/how-to/hostile-devices.md.",
     "data": "The data of the simulated devices; docs/reference/data.md.",
-    "partition": "Who holds which samples.",
+    "partition": "The division of samples among devices.",
     "fleet": "A group of equal devices; write [[fleet]] once for each group. docs/reference/models.md and boards.md.",
-    "faults": "What may happen to single messages.",
-    "scenario": "What may happen to the broker and the coordinator; docs/reference/scenarios.md.",
+    "faults": "Faults of single messages.",
+    "scenario": "Faults of the broker and the coordinator; docs/reference/scenarios.md.",
     "run": "How the simulation computes; docs/how-to/speed.md.",
 }
 FEATURES, WITH_WIDTH = 64, "resnet"
-"""The width of features that a file begins with, and a family of models that have a width switch."""
+"""Default width of features in a new file, and a family of models with a width switch."""
 CLASSES = 10
-"""The classes of the data of a file's first run, which devices hold between them."""
-SIMULATED = "Only edge-sdk simulate, compare and sweep read what follows; a coordinator lets it stand."
+"""Number of classes in the data of a new file's first run."""
+SIMULATED = "Only edge-sdk simulate, compare and sweep read the following sections; a coordinator ignores them."
 
 
 def command(args: argparse.Namespace) -> int:
@@ -66,7 +66,7 @@ def command(args: argparse.Namespace) -> int:
     method = load_method(args.method)
     if needed_parameters(method):
         needed = ", ".join(f"method.{key}" for key in needed_parameters(method))
-        raise UsageError(f"--method {args.method}: it needs {needed}, and has no default: write the file by hand")
+        raise UsageError(f"--method {args.method}: it needs {needed}, which has no default: write the file by hand")
     text = commented(method(), name=args.name, devices=args.devices, rounds=args.rounds)
     if str(args.file) == "-":
         sys.stdout.write(text)
@@ -75,7 +75,7 @@ def command(args: argparse.Namespace) -> int:
         with args.file.open("x", encoding="utf-8") as file:
             file.write(text)
     except FileExistsError:
-        raise UsageError(f"{args.file}: is there already; give another name, or remove it") from None
+        raise UsageError(f"{args.file}: already exists; give another name, or remove it") from None
     except OSError as error:
         raise unwritable(error, f"{args.file}: cannot be written ({error.strerror}); give another name") from None
     sys.stdout.write(f"wrote {args.file}; try it with: edge-sdk simulate {shlex.quote(str(args.file))}\n")
@@ -83,7 +83,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def commented(method: Method[Any], *, name: str, devices: int, rounds: int) -> str:
-    """Return the text: what a first run needs is set, all other keys are commented out and show their default."""
+    """Return the text: keys for a first run are set, all others are commented out at their default."""
     given: dict[str, dict[str, Any]] = {
         "federation": {"name": name, "method": method.name, "rounds": rounds, "devices": devices},
         "fleet": {"count": devices},
@@ -110,7 +110,7 @@ def commented(method: Method[Any], *, name: str, devices: int, rounds: int) -> s
         "scenario": ScenarioTable,
         "run": RunTable,
     }
-    parts = ["# A federation's file, by `edge-sdk init`.  A key that is commented out has the value that it shows."]
+    parts = ["# A federation's file, by `edge-sdk init`.  A commented-out key shows its default."]
     parts += [_section(section, table, given.get(section, {})) for section, table in shared.items()]
     parts += [_comment(SIMULATED)]
     parts += [_section(section, table, given.get(section, {})) for section, table in simulated.items()]
@@ -118,13 +118,13 @@ def commented(method: Method[Any], *, name: str, devices: int, rounds: int) -> s
 
 
 def _section(section: str, table: type, given: Mapping[str, Any]) -> str:
-    """Return a section with all of its keys; one without a key that must be set is commented out if it needs one."""
+    """Return a section with all of its keys; it is commented out if a required key has no value."""
     header = "[[fleet]]" if section == "fleet" else f"[{section}]"
     needs = any(_needed(field) and field.name not in given for field in dataclasses.fields(table))
     lines = [_comment(ABOUT[section.split(".", maxsplit=1)[0]]), f"# {header}" if needs else header]
     hints = typing.get_type_hints(table, include_extras=True)
     for field in dataclasses.fields(table):
-        if (section, field.name) != ("encoding", "others"):  # kinds of other packages stand in [encoding] themselves
+        if (section, field.name) != ("encoding", "others"):  # kinds of other packages are keys of [encoding] themselves
             lines += _key(table, field, hints[field.name], given)
     return "\n".join(lines)
 
@@ -151,7 +151,7 @@ def _default(field: dataclasses.Field[Any]) -> Any:
 
 
 def _value(value: Any) -> str:
-    """Write a value as TOML: of numbers, truth values, texts and lists, what JSON writes is TOML, too."""
+    """Write a value as TOML, which equals JSON for numbers, booleans, strings and lists."""
     return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)
 
 
@@ -159,17 +159,17 @@ def _comment(text: str) -> str:
     return "\n".join(f"# {line}" for line in textwrap.wrap(text, WIDTH))
 
 
-# -- What the source of a dataclass says about its fields: their words, and what their annotations allow --------------
+# -- Documentation of a dataclass's fields, from its source: their docstrings and allowed values ----------------------
 
 
 def words(table: type, name: str) -> str:
-    """Return the words that follow a field in the source, on one line; a base class may hold them; empty: none."""
+    """Return a field's docstring, which may be in a base class, on one line, or empty."""
     return next((found[name] for found in map(_words_of, table.__mro__[:-1]) if name in found), "")
 
 
 @functools.cache
 def _words_of(table: type) -> dict[str, str]:
-    """Return the words of each field that a class itself defines."""
+    """Return the docstrings of the fields that a class itself defines."""
     (defined,) = ast.parse(textwrap.dedent(inspect.getsource(table))).body
     body = defined.body if isinstance(defined, ast.ClassDef) else []
     found = {}
@@ -181,7 +181,7 @@ def _words_of(table: type) -> dict[str, str]:
 
 
 def allowed_values(hint: Any) -> str:
-    """Return in words what an annotation allows; empty: it says nothing about that."""
+    """Describe the values that an annotation allows, or return empty."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin is Annotated:
         return _rule(args[1]) or allowed_values(args[0])

@@ -1,4 +1,4 @@
-"""`edge-sdk methods`: which to begin with, all in a line each, some in full, or those that fit a model."""
+"""`edge-sdk methods`: recommends one, lists all, describes some in full, or finds those that fit a model."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _PARTS = {"learns": "can learn", "teaches": "can teach", "none": "cannot take pa
 
 
 def command(args: argparse.Namespace) -> int:
-    """Print what was asked for."""
+    """Print the requested listing."""
     rows = describe_methods()
     if args.model is not None:
         fits = _fits(args.model, args.classes)
@@ -60,16 +60,16 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _why_not_listed(name: str) -> str:
-    """Return why nothing can be said of a registered method; empty: it is listed."""
+    """Return why a registered method cannot be listed, or empty if it can."""
     fault = method_fault(name)
     if fault:
         return fault
     needed = ", ".join(f"method.{key}" for key in needed_parameters(load_method(name)))
-    return f"method {name!r} is not listed: it needs {needed}, and has no default" if needed else ""
+    return f"method {name!r} is not listed: it needs {needed}, which has no default" if needed else ""
 
 
 def _chosen(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:
-    """Return the names that were given, or all.  Raises UsageError for one that is no method."""
+    """Return the names that were given, or all.  Raises UsageError for an unknown method."""
     for name in names:
         if name not in known and name in method_names():
             raise UsageError(_why_not_listed(name))
@@ -82,7 +82,7 @@ def _chosen(names: Sequence[str], known: Sequence[str]) -> Sequence[str]:
 
 def _decisions() -> Table:
     columns = (Column("your devices have, or you want"), Column("begin with"))
-    why = "measured in docs/results/choose-a-method.md; edge-sdk methods NAME says all about one"
+    why = "measured in docs/results/choose-a-method.md; edge-sdk methods NAME describes one in full"
     return Table(columns=columns, rows=BEGIN_WITH, notes=(why,))
 
 
@@ -107,7 +107,7 @@ def _line(row: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _leaves(row: Mapping[str, Any]) -> str:
-    """Say in a word or two what a device sends."""
+    """Name the knowledge that a device sends, in a word or two."""
     if row["shares_weights"]:
         return "a proxy's weights" if "proxy" in row["needs"] else "weights"
     kinds = {each.partition(": ")[2] for each in row["up"]}
@@ -119,7 +119,7 @@ def _fits(file: Path, classes: int | None) -> Mapping[str, Mapping[str, str]]:
     """Return the part that the model of an .onnx file could have in each method.  Raises UsageError."""
     if not file.is_file():
         raise UsageError(f"--for {file}: {'is a folder: give an .onnx file' if file.is_dir() else 'no such file'}")
-    from edge_sdk.tools.onnx_inspect import inspected  # onnxruntime only where there is a file
+    from edge_sdk.tools.onnx_inspect import inspected  # onnxruntime is imported only for a file
 
     try:
         found: Mapping[str, Mapping[str, str]] = inspected(file, classes)["methods"]
@@ -129,9 +129,9 @@ def _fits(file: Path, classes: int | None) -> Mapping[str, Mapping[str, str]]:
 
 
 def _fits_text(file: Path, fits: Mapping[str, Mapping[str, str]], room: int | None) -> str:
-    """Return a paragraph for each part that a model can have; room: the width in characters, None: any."""
+    """Return a paragraph for each part that a model can have; room: the width in characters, or None for any."""
     lines = [
-        folded(f"{file}: what it could do in each method; edge-sdk inspect {shlex.quote(str(file))} says why", room)
+        folded(f"{file}: its part in each method; for the reasons: edge-sdk inspect {shlex.quote(str(file))}", room)
     ]
     for part, said in _PARTS.items():
         names = [name for name, row in fits.items() if row["part"] == part]

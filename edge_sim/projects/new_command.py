@@ -1,4 +1,4 @@
-"""`edge-sdk new`: makes the folder of a project, from the answers to four questions or from options."""
+"""`edge-sdk new`: creates a project's folder from the answers to four questions, or from options."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ FILES = {
 """The files of a project, each with its template."""
 MODELS = ("numpy", "torch", "onnx")
 DEFAULT_SHAPE = (64,)
-"""The shape of one sample where no .onnx file tells it."""
+"""The shape of one sample without an .onnx file."""
 MOST_CLASSES, MOST_DEVICES = 1000, 1000
-"""Beyond these, made-up data would take minutes; the project's files can be changed."""
+"""Limits above which generating data would take minutes; users can edit the project's files."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectAnswers:
-    """What a project is made from."""
+    """The answers that define a project."""
 
     folder: Path
     name: str
@@ -52,19 +52,19 @@ class ProjectAnswers:
     devices: int
     broker: str
     onnx: Path | None = None
-    """The user's .onnx file; None: there is none."""
+    """The user's .onnx file, if there is one."""
     shape: tuple[int, ...] = DEFAULT_SHAPE
     """The shape of one raw sample."""
 
 
 def command(args: argparse.Namespace) -> int:
-    """Make the project, and say what to do next."""
+    """Make the project and print the next steps."""
     answers = asked(args, sys.stdin if sys.stdin.isatty() else None)
     make_project(answers)
     sys.stdout.write(
         f"made {answers.folder}: app.py, prepare.py, federation.toml, test_app.py, systemd/coordinator.service\n"
         f"\nNext:\n  cd {shlex.quote(str(answers.folder))}\n"
-        "  python prepare.py            made-up data, so that it runs before yours is there\n"
+        "  python prepare.py            made-up data, to run before you add yours\n"
         "  python -m unittest           your app, and a federation of it in memory\n"
         "  then read README.md\n"
     )
@@ -72,16 +72,16 @@ def command(args: argparse.Namespace) -> int:
 
 
 def asked(args: argparse.Namespace, stream: TextIO | None) -> ProjectAnswers:
-    """Return the answers: from the options, and for those that were not given from `stream` or by default.
+    """Return the answers: from the options, else from `stream`, else by default.
 
-    stream: where a person answers; None: nobody is there to be asked.  Raises UsageError for what cannot be.
+    stream: terminal of a person who can answer, or None.  Raises UsageError for invalid answers.
     """
     folder: Path = args.folder
     _check_folder(folder)
     if args.onnx is not None and not args.onnx.is_file():
         raise UsageError(f"--onnx {args.onnx}: no such file")
     if args.onnx is not None and args.model not in (None, "onnx"):
-        raise UsageError(f"--model {args.model}: of no use with --onnx, which brings the model; leave it out")
+        raise UsageError(f"--model {args.model}: has no effect with --onnx, which brings the model; leave it out")
     own_name = re.sub(r"[^a-z0-9-]+", "-", folder.absolute().name.lower()).strip("-")[: ID.most] or "my-app"
     shape, classes = _of_file(args.onnx, args.classes) if args.onnx is not None else (DEFAULT_SHAPE, args.classes)
     name = _answer(stream, "Name of the federation", args.name, own_name, _read_name)
@@ -102,11 +102,11 @@ def asked(args: argparse.Namespace, stream: TextIO | None) -> ProjectAnswers:
 
 
 def _check_broker(url: str) -> None:
-    """Raise UsageError for what is no broker's URL, and for a password, which would stand in a unit and the README."""
+    """Raise UsageError for an invalid broker URL, or one with a password, which the project's files would reveal."""
     parse_broker_url(url)
     if without_password(url) != url:
         raise UsageError(
-            f"--broker: anybody may read the project's files, so they must not hold a password; give "
+            f"--broker: the project's files are readable by others, so they must not hold a password; give "
             f"{without_password(url)}, and set {PASSWORD_VARIABLE}=... where the coordinator and the devices run"
         )
 
@@ -129,7 +129,7 @@ def make_project(answers: ProjectAnswers) -> None:
 
 
 def _values(answers: ProjectAnswers) -> Mapping[str, object]:
-    """Return what stands in the templates."""
+    """Return the values for the templates."""
     inputs = _input_shape(answers.shape)
     imports, body = _MODEL_TEXT[answers.model]
     extra = {"numpy": "", "torch": "[torch]", "onnx": "[onnx]"}[answers.model]
@@ -153,7 +153,7 @@ def _values(answers: ProjectAnswers) -> Mapping[str, object]:
 
 
 def _unit_values(answers: ProjectAnswers) -> Mapping[str, str]:
-    """Return what stands in the coordinator's unit, as systemd reads it."""
+    """Return the values for the coordinator's unit, quoted for systemd."""
     folder, python = answers.folder.absolute(), Path(sys.executable)
     return {
         "unit_folder": unit.literal(str(folder)),
@@ -179,11 +179,11 @@ _MODEL_TEXT: Mapping[str, tuple[str, str]] = {
         '    return edge_sdk.OnnxModel("model.onnx", classes, seed=seed, input_shape=input_shape)',
     ),
 }
-"""For each kind of model what app.py imports, and the body of its function `model`."""
+"""For each kind of model: the imports of app.py, and the body of its function `model`."""
 
 
 def _input_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Return (c, h, w), as preprocess makes it, of raw samples (d,), (h, w) or (h, w, c)."""
+    """Return the (c, h, w) that preprocess makes of raw samples (d,), (h, w) or (h, w, c)."""
     if len(shape) == 1:
         return (1, 1, shape[0])
     return (1, shape[0], shape[1]) if len(shape) == 2 else (shape[2], shape[0], shape[1])
@@ -191,7 +191,7 @@ def _input_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:
 
 def _of_file(file: Path, classes: int | None) -> tuple[tuple[int, ...], int]:
     """Return the shape of raw samples and the classes of an .onnx file.  Raises UsageError."""
-    from edge_sdk.tools.onnx_inspect import inspected  # onnxruntime only where there is a file
+    from edge_sdk.tools.onnx_inspect import inspected  # onnxruntime is imported only for a file
 
     try:
         found = inspected(file, classes)
@@ -199,7 +199,7 @@ def _of_file(file: Path, classes: int | None) -> tuple[tuple[int, ...], int]:
         raise UsageError(f"--onnx: {error}") from error
     sizes: list[int] = found["sample_shape"]
     if len(sizes) != 3:
-        raise UsageError(f"--onnx {file}: it leaves the shape of a sample open; make the project without --onnx")
+        raise UsageError(f"--onnx {file}: it does not fix the shape of a sample; make the project without --onnx")
     channels, height, width = sizes
     if channels == 1:
         return ((width,) if height == 1 else (height, width)), found["classes"]
@@ -214,7 +214,7 @@ def _check_folder(folder: Path) -> None:
 
 
 def _answer(stream: TextIO | None, question: str, given: object, default: object, read: Callable[[str], T]) -> T:
-    """Return the option that was given, or what a person answers, or the default."""
+    """Return the given option, else a person's answer, else the default."""
     if given is not None:
         return read(str(given))
     while stream is not None:

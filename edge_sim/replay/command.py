@@ -40,12 +40,10 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _check(args: argparse.Namespace) -> None:
-    """Raise UsageError for options of a device replay where no device is named."""
+    """Raise UsageError for options of a device replay without --device."""
     for option in ("app", "public"):
         if args.device is None and getattr(args, option) is not None:
-            raise UsageError(
-                f"--{option}: of no use without --device, for the coordinator is replayed; add --device ID"
-            )
+            raise UsageError(f"--{option}: has no effect without --device; add --device ID")
 
 
 def _coordinator(trace: Trace) -> dict[str, Any]:
@@ -71,7 +69,7 @@ def _device(trace: Trace, args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _remark(*, ended: bool) -> str:
-    return "" if ended else "the trace ends before the run did, all that it holds was replayed: "
+    return "" if ended else "the trace ends before the run did; all of it was replayed: "
 
 
 _SENTENCES = {
@@ -83,11 +81,11 @@ _SENTENCES = {
 }
 
 
-# The parts with which a replay computes.  Those of a simulated run are built from its TOML; a real run's are given.
+# The parts for computing a replay: built from the TOML of a simulated run, or given for a real run.
 
 
 def equipment(header: Header) -> Equipment:
-    """Return the equipment that the run's coordinator had."""
+    """Return the equipment of the run's coordinator."""
     if "fleet" in header.tables:
         return Equipment(nets=lambda: _fleet(header).nets(), public=lambda: _fleet(header).dataset.public)
     settings = read_settings(header.tables, Path(header.file))
@@ -95,20 +93,20 @@ def equipment(header: Header) -> Equipment:
 
 
 def maker_of(header: Header, past: History, device: str, app: str | None, public: Path | None) -> tuple[Make, str]:
-    """Return the function that makes the device's agent, and a reason why results might differ (empty: none).
+    """Return the function that makes the device's agent, and a reason why results might differ, or empty.
 
-    The agent is made from the app's factory or, for a simulated run, from its TOML.  Raises UsageError where neither
+    The agent is made from the app's factory or, for a simulated run, from its TOML.  Raises UsageError if neither
     is available.
     """
     doubt = ""
     if past.first_epoch > 1:
-        doubt = f"the trace begins with life {past.first_epoch} of the coordinator, the device may have begun before"
+        doubt = f"the trace begins with start {past.first_epoch} of the coordinator; the device may have trained before"
     if app is not None:
         given = PublicSet.load(public) if public is not None else None
         parts = load_app(app)
         return _real(replace(parts, public=given or parts.public), past.federation, device), doubt
     if "fleet" not in header.tables:
-        raise UsageError(f"a trace of real devices holds no model of {device}; give --app MODULE:FACTORY")
+        raise UsageError(f"a trace of real devices contains no models; give --app MODULE:FACTORY for {device}")
     known = {each.kit.id: each for each in _fleet(header).devices}
     if device not in known:
         raise UsageError(f"--device {device}: the run has {', '.join(known)}")
@@ -120,7 +118,7 @@ def _fleet(header: Header) -> Fleet:
     """Build the fleet of a simulated run; torch computes in one thread, as it did in that run."""
     fleet = build_fleet(settings.parse(header.tables, Path(header.file)))
     if any(device.kit.needs_torch for device in fleet.devices):
-        from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
+        from edge_sim.engines.torch_threads import use_one_thread  # torch is imported only if a device needs it
 
         use_one_thread()
     return fleet
@@ -168,7 +166,7 @@ def _real(app: App, federation: str, device: str) -> Make:
 
 
 def _rounding(header: Header, device: Device) -> str:
-    """Explain why a single device may round differently than in the run; empty: it does not."""
+    """Explain why a single device may round differently than in the run, or return empty."""
     table = settings.parse(header.tables, Path(header.file)).run
     if not header.virtual or not table.stack or not device.kit.needs_torch:
         return ""

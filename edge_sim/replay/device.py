@@ -1,9 +1,9 @@
-"""The replay of one device: it computes the recorded uploads again on a fresh model.
+"""The replay of one device: recomputes the recorded uploads on a fresh model.
 
 The replay runs in one thread and never waits, so that it can be stopped in a debugger.
 
-Only finished exchanges change a device: work that a power cut or a newer Assign interrupted leaves no state.  A trace
-does not tell whether a device finished an exchange without a recorded upload, or which of several Assigns of one
+Only finished exchanges change a device: interrupted work leaves no state.  A trace
+does not show whether a device finished an exchange without a recorded upload, or which of several Assigns of one
 exchange it received.  The replay therefore searches for the choice that reproduces the recorded uploads.
 """
 
@@ -29,8 +29,8 @@ from edge_sim.replay.history import History
 Make: TypeAlias = Callable[[Transport, MemoryStore], Agent]
 """A function that makes the device's agent, switched on with this store."""
 MOST_TRIALS = 1000
-"""Largest number of attempts to reproduce an upload before it is reported as different.  Each attempt assumes another
-set of exchanges that the device finished without a recorded upload."""
+"""Maximum number of attempts to reproduce an upload.  Each assumes another set of exchanges that the device finished
+without a recorded upload."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class _Step:
 
     place: ExchangeId
     unheard: tuple[Sequence[Incoming], ...]
-    """The Assigns, by place, between this upload and the one before; the device may have carried them out."""
+    """The Assigns by place since the previous upload; the device may have carried them out."""
     assigns: Sequence[Incoming]
     """The Assigns of the upload's own place; the device carried out one of them."""
     recorded: Upload
@@ -48,10 +48,10 @@ class _Step:
 
 
 def replay_device(past: History, device: str, make: Make, doubt: str = "") -> int:
-    """Compute all uploads again and return their number; all are equal to the recorded ones.
+    """Recompute all uploads, check that they equal the recorded ones, and return their number.
 
-    The knowledge and the metrics are compared bit for bit.  doubt: why they might differ without an error.
-    Raises RunFailed where an upload differs, or UsageError with the doubt, where there is one.
+    Compares knowledge and metrics bit for bit.  doubt: why they might differ legitimately.
+    Raises RunFailed if an upload differs, or UsageError with the doubt if there is one.
     """
     steps = _steps(past)
     search = _Search(_Double(make, past.welcome))
@@ -87,7 +87,7 @@ class _Search:
         """The states of the device on the current path, one before each step."""
         self.furthest = -1
         self.difference = ""
-        """The first difference that was found at the furthest step."""
+        """The first difference found at the furthest step."""
 
     def all_made(self, steps: Sequence[_Step]) -> bool:
         """Whether the double reproduces all the uploads."""
@@ -100,13 +100,15 @@ class _Search:
                 if not ways:
                     return False
             del self._states[len(ways) :]
-            self._states.append(self._double.state() if choices else self._states[0])  # a model each: only if needed
+            self._states.append(
+                self._double.state() if choices else self._states[0]
+            )  # each holds a model: only if needed
         return True
 
     def _ways(self, step: _Step, number: int) -> Iterator[None]:
         """Yield each time the double has reproduced the upload of this step.
 
-        The first attempt takes the device's present state, no unheard exchange, and the first Assign.
+        The first attempt uses the device's present state, no unrecorded exchange, and the first Assign.
         """
         states = self._states[number::-1] if step.went_back else self._states[number : number + 1]
         for trial, (state, finished, assign) in enumerate(product(states, _subsets(step.unheard), step.assigns)):
@@ -125,7 +127,7 @@ class _Search:
 
 
 def _subsets(unheard: Sequence[Sequence[Incoming]]) -> Iterator[tuple[Incoming, ...]]:
-    """Yield the sets of unheard Assigns, small sets first, with one Assign of each place that is in the set."""
+    """Yield the sets of unheard Assigns, small sets first, with one Assign for each place in the set."""
     for size in range(len(unheard) + 1):
         for places in combinations(unheard, size):
             yield from product(*places)
@@ -139,7 +141,7 @@ class _Double:
         self._switch_on(MemoryStore())
 
     def restart(self, state: MemoryStore) -> None:
-        """Switch the device off and on again in this state; the given state is not changed."""
+        """Switch the device off and on again in this state; does not change the given state."""
         self._agent.stop()  # an app's model serves one agent at a time
         self._switch_on(state)
 
@@ -157,7 +159,7 @@ class _Double:
         return copy.deepcopy(self._store)
 
     def answer(self, assign: Incoming) -> Upload | None:
-        """Return what the device uploads in answer to this Assign; None: it uploads nothing."""
+        """Return the device's upload in answer to this Assign, or None."""
         self._line.sent.clear()
         self._give(assign)
         self._agent.raise_if_failed()
@@ -165,7 +167,7 @@ class _Double:
         return next((message for message in sent if isinstance(message, Upload)), None)
 
     def _give(self, event: TransportEvent) -> None:
-        """Pass one event to the agent, and do all the work that follows from it."""
+        """Pass one event to the agent, and do all resulting work."""
         self._agent.handle(event, 0.0)
         while self._agent.computing:
             if self._agent.work_slice():
@@ -173,9 +175,9 @@ class _Double:
 
 
 def _difference(made: Upload | None, recorded: Upload) -> str:
-    """Describe the difference between two uploads; empty: there is none.
+    """Describe the difference between two uploads, or return empty.
 
-    What the exchange cost is left out: the replay is not metered.
+    Costs are not compared: the replay is not metered.
     """
     if made is None:
         return "the replay makes no upload"
@@ -195,7 +197,7 @@ def _difference(made: Upload | None, recorded: Upload) -> str:
 
 
 def _computed(upload: Upload) -> Upload:
-    """Leave out what an upload tells of the board, of the link, and of the model that its app predicts with."""
+    """Drop the upload's reports about the board, the link, and the model that its app predicts with."""
     return replace(
         upload,
         busy_s=0.0,

@@ -1,4 +1,4 @@
-"""What a trace holds of one device: its Welcome, the Assigns that were sent to it, and its uploads."""
+"""One device's part of a trace: its Welcome, the Assigns sent to it, and its uploads."""
 
 from __future__ import annotations
 
@@ -20,8 +20,7 @@ class Stretch:
     """A part of a run in which the device lost no finished work."""
 
     assigns: dict[ExchangeId, list[Incoming]] = field(default_factory=dict)
-    """Assigns by place, in the order of sending; a place has several where they differ, as late uploads can change
-    one."""
+    """Assigns by place, in the order of sending; a place has several if late uploads changed the Assign."""
     uploads: dict[ExchangeId, Upload] = field(default_factory=dict)
     """The first upload of each place."""
 
@@ -32,13 +31,13 @@ class History:
 
     federation: str = ""
     first_epoch: int = 0
-    """Epoch of the coordinator at the first start that the trace holds."""
+    """Epoch of the coordinator at the first start in the trace."""
     welcome: Incoming | None = None
-    """The first Welcome that was sent to the device."""
+    """The first Welcome sent to the device."""
     stretches: list[Stretch] = field(default_factory=lambda: [Stretch()])
-    """Parts of the run; there are several where a simulation was killed and continued from an earlier checkpoint."""
+    """Parts of the run; several if a simulation was killed and continued from an earlier checkpoint."""
     ended: bool = False
-    """Whether the trace holds the run to its end."""
+    """Whether the trace covers the run to its end."""
 
 
 def device_history(entries: Iterable[Entry], device: str, *, virtual: bool) -> History:
@@ -46,7 +45,7 @@ def device_history(entries: Iterable[Entry], device: str, *, virtual: bool) -> H
 
     virtual: whether the run was a simulation in virtual time, which resumes from a checkpoint.
 
-    Raises UsageError where the trace holds no upload of the device.
+    Raises UsageError if the trace has no upload of the device.
     """
     found = History()
     patterns: tuple[str, ...] = ()
@@ -68,7 +67,7 @@ def device_history(entries: Iterable[Entry], device: str, *, virtual: bool) -> H
         elif isinstance(entry, Ended):
             found.ended = True
     if found.welcome is None or not any(stretch.uploads for stretch in found.stretches):
-        raise UsageError(f"--device {device}: the trace holds no upload of it")
+        raise UsageError(f"--device {device}: the trace has no upload of it")
     return found
 
 
@@ -91,5 +90,5 @@ def _note_sent(found: History, sent: FramesSent) -> None:
 
 
 def _body(frame: bytes) -> bytes:
-    """Return the frame without its stamp, which differs in every sending."""
+    """Return the frame without its stamp, which differs each time it is sent."""
     return frame[HEADER.size :]

@@ -38,12 +38,12 @@ from edge_sim.runs.runner import run_in
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run the federation in its folder, or resume the run that the folder holds."""
+    """Run the federation in its folder, or resume the run in that folder."""
     for key in ("engine", "processes", "stack"):
         if getattr(args, key) is not None:
             args.overrides.append(f"run.{key}={getattr(args, key)}")
     config = settings.load_config(args.file, args.overrides)
-    chosen_method(config)  # a mistake in it is told before a folder is made
+    chosen_method(config)  # first, to report mistakes before making a folder
     toml.check_writer()
     default = Path("runs") / config.federation.name
     out = args.out or (default if args.resume else run_folder.unused(default))
@@ -66,9 +66,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
     if not args.resume:
         check_new(out)
     if args.broker != "memory" and settings.troubled(config):
-        sys.stderr.write(
-            "edge-sdk: [scenario] and what [[fleet]] rows have to bear are for the memory broker: left out\n"
-        )
+        sys.stderr.write("edge-sdk: [scenario] and the faults in [[fleet]] rows need the memory broker: ignored\n")
     if config.public is not None:
         sys.stderr.write(
             "public.path is for a deployment and is not read: the public set of a simulation is taken from its data "
@@ -112,7 +110,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
 
 
 def _drawn(result: Result, folder: Path, *, wanted: bool) -> str:
-    """Draw the pictures, and say where they are, or why there are none."""
+    """Draw the pictures; return a line with their folder, or with the reason for having none."""
     if not wanted:
         return f"no pictures (--no-plots); draw them with: edge-sdk plot {shlex.quote(str(folder.parent))}"
     begun_s = time.monotonic()
@@ -120,14 +118,14 @@ def _drawn(result: Result, folder: Path, *, wanted: bool) -> str:
         count = len(draw_run(result, folder))
     except MissingExtra as missing:
         return f"no pictures: {missing}"
-    except MemoryError:  # the result is written all the same
+    except MemoryError:  # the result is written regardless
         return f"no pictures: out of memory; draw them with: edge-sdk plot {shlex.quote(str(folder.parent))}"
     took = human_seconds(time.monotonic() - begun_s)
     return f"pictures: {count} in {folder}, drawn in {took} after the run (--no-plots leaves them out)"
 
 
 def _start(config: Config) -> str:
-    """Say what is about to run."""
+    """Describe the run that is about to start."""
     table = config.federation
     first = "first each device alone, for comparison; then " if config.run.standalone != "off" else ""
     alone = "" if table.method == "local" else first
@@ -136,11 +134,11 @@ def _start(config: Config) -> str:
 
 def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
     if not (out / "checkpoint").exists():
-        return "the federation had not begun, so there is nothing to resume: start again"
+        return "the federation had not begun, so nothing can be resumed: start again"
     overrides = "".join(f" --set {shlex.quote(each)}" for each in args.overrides)
     file, broker, folder = (shlex.quote(str(each)) for each in (args.file, args.broker, out))
     options = f"{overrides} --broker {broker}{' --trace' * args.trace} --out {folder}"
-    return f"the state is kept, go on with: edge-sdk simulate {file}{options} --resume"
+    return f"the state is kept, continue with: edge-sdk simulate {file}{options} --resume"
 
 
 def _observer(  # noqa: PLR0917  # what one run is watched by
@@ -148,7 +146,7 @@ def _observer(  # noqa: PLR0917  # what one run is watched by
 ) -> RunObserver:
     """Return an observer that writes lines to the terminal, and progress.json and log.jsonl to the run directory.
 
-    feed: that of the live page; None: there is no page.  fleet: None over a broker.
+    feed: of the live page, if there is one.  fleet: None over a broker.
     """
     table = config.federation
     lines = writers.lines(part)

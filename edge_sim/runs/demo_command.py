@@ -1,4 +1,4 @@
-"""The command `edge-sdk demo`: a whole federation in memory, on a base install, told for people who build apps."""
+"""The command `edge-sdk demo`: a whole federation in memory, on a base install, explained to app developers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from edge_sim.models.families import FAMILIES
 from edge_sim.runs.runner import run
 
 FILE = Path(__file__).parents[1] / "quickstart.toml"
-"""The federation that is run."""
+"""The settings of the demo's federation."""
 COLUMNS = (
     Column("device"),
     Column("its own model"),
@@ -29,7 +29,7 @@ COLUMNS = (
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run the federation, and say what it was, what came of it, and what to do next."""
+    """Run the federation, and print its setup, its results and the next steps."""
     config = settings.load_config(FILE, [f"federation.seed={args.seed}"])
     if args.json:
         sys.stdout.write(json.dumps(summary(run(config)), indent=2) + "\n")
@@ -76,7 +76,7 @@ def _said(result: Result, took_s: float) -> Iterator[str]:
             [device.accuracy for device in honest],
         )
     )
-    yield f"Digits read correctly, of all ten: {percent(alone)} alone, {percent(together)} with what the others know."
+    yield f"Digits read correctly, of all ten: {percent(alone)} alone, {percent(together)} with the others' knowledge."
     rounds = result.rounds_done
     sent, received = (
         sum(values) / len(honest) / rounds
@@ -90,7 +90,7 @@ def _said(result: Result, took_s: float) -> Iterator[str]:
             "and the others continued without it."
         )
     yield (
-        f"\nAll of it ran here in {human_seconds(took_s)}: a coordinator, {len(result.devices)} devices, real "
+        f"\nAll of this ran here in {human_seconds(took_s)}: a coordinator, {len(result.devices)} devices, real "
         "messages, no broker."
     )
     yield f"Its settings: {FILE}"

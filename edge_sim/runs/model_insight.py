@@ -1,4 +1,4 @@
-"""The predictions and features of the devices' models, which only a simulation in memory can read."""
+"""The predictions and features of the devices' models, available only in a simulation in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edge_sim.data.datasets import Dataset
 from edge_sim.fleet.fleet import Device
 
 MOST_PREDICTING, MOST_DRAWN = 100, 6
-"""Numbers of devices, counted from the first: for the mean prediction, and for the drawn features."""
+"""The first devices used: for the mean prediction, and for the drawn features."""
 PER_CLASS = 15
 """Number of test samples of each class for the features."""
 _BATCH = 256
@@ -30,12 +30,12 @@ Trained: TypeAlias = tuple[Device, Model]
 
 
 def model_insight(server: Server, models: Iterable[Trained], dataset: Dataset) -> tuple[Insight, tuple[str, ...]]:
-    """Return predictions, features and prototypes of a run's models at its end, and a remark on models without them.
+    """Return predictions, features and prototypes of a run's models at its end, and a remark on left-out models.
 
-    A model whose answers are not finite is left out: pictures cannot show it, and means would not be finite either.
+    A model with non-finite outputs is left out: pictures cannot show it, and it would spoil the means.
 
-    Where nobody was sent rows by class, but all devices end with one model, those of its last layer are the prototypes.
-    models: those of all devices, in the order of their numbers; not more are taken than are needed.
+    If no device received rows by class but all end with one model, its last layer gives the prototypes.
+    models: of all devices, in the order of their numbers; only as many as needed are consumed.
     """
     found = final_prototypes.final_prototypes(server)
     learning = list(islice((each for each in models if each[1].spec.terms), MOST_PREDICTING))
@@ -52,15 +52,15 @@ def model_insight(server: Server, models: Iterable[Trained], dataset: Dataset) -
 
 
 def _remark(left_out: Sequence[Device]) -> tuple[str, ...]:
-    """Return one line about the devices whose models are left out, or none where there are none."""
+    """Return one line about the devices whose models are left out, if any."""
     if not left_out:
         return ()
     more = f" and {len(left_out) - 1} more" if len(left_out) > 1 else ""
-    return (f"no picture of models shows {left_out[0].kit.id}{more}: what its model answers is not finite",)
+    return (f"no picture of models shows {left_out[0].kit.id}{more}: its outputs are not finite",)
 
 
 def _predictions(trained: Sequence[Trained], dataset: Dataset) -> tuple[Floats | None, list[Device]]:
-    """Return (k, k), and the devices that are not in it, as what they predict is not finite.
+    """Return (k, k), and the devices left out because their predictions are not finite.
 
     Row c is the mean of softmax(logits) over the other devices and the public samples of class c.
     """
@@ -80,7 +80,7 @@ def _predictions(trained: Sequence[Trained], dataset: Dataset) -> tuple[Floats |
 
 
 def _last_layer(models: Sequence[Model]) -> Floats | None:
-    """Return the rows (k, d) of the last layer that all of these models have, without biases; None: there is none."""
+    """Return the rows (k, d) of the last layer that all of these models share, without biases, or None."""
     if len(models) < 2 or not all("head-rows" in model.spec.capabilities for model in models):
         return None
     first, *others = (model.head_rows() for model in models)
@@ -91,8 +91,8 @@ def _last_layer(models: Sequence[Model]) -> Floats | None:
 def _features(trained: Sequence[Trained], dataset: Dataset) -> tuple[tuple[Floats, Ints, Ints] | None, list[Device]]:
     """Return features (n, d) of some test samples on each device, their classes (n,) and device numbers (n,).
 
-    They are None where models have no features or features of different widths, which cannot be drawn together.  The
-    list holds the devices that are left out, as their features are not finite.
+    They are None if models have no features, or features of different widths, which cannot be drawn together.  The
+    list holds the devices left out because their features are not finite.
     """
     models = [model for _, model in trained]
     widths = {model.spec.feature_dim if "features" in model.spec.capabilities else 0 for model in models}

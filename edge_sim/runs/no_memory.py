@@ -1,4 +1,4 @@
-"""A run without memory ends with an error of one line, whichever library found that there is none."""
+"""Turn any library's out-of-memory error into a one-line RunFailed."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edge_sim.clock.checkpoint import Checkpoints, how_to_go_on
 from edge_sim.engines.memory import MIB
 
 _SPARE_BYTES = 4 * MIB
-"""Mapped and never written, so that it takes no memory; given back, it leaves room to tell what happened."""
+"""Address space, mapped but never written; released on failure, it leaves room to report the error."""
 
 
 @contextmanager
 def as_run_failed(out: Path | None) -> Iterator[None]:
-    """Raise RunFailed, with what to do, in place of an error that says that there is no memory left.
+    """Raise RunFailed with advice in place of an out-of-memory error.
 
-    out: the run directory; None: there is none.
+    out: the run directory, if there is one.
     """
     try:
         with mmap.mmap(-1, _SPARE_BYTES):

@@ -23,35 +23,35 @@ from edge_sim.runs.run_inputs import RunInputs
 LOCK = "lock"
 """Name of the lock file, an empty SQLite file."""
 KEPT = "federation.toml"
-"""Name of the file with the resolved settings, which is written when a run starts."""
+"""Name of the file with the resolved settings, written when a run starts."""
 SAMPLES = "samples.sha256"
-"""Name of the file with the digest of the run's data set, which is written when a run starts."""
+"""Name of the file with the digest of the run's data set, written when a run starts."""
 INPUTS = "inputs.json"
-"""Name of the file with the digests of what else the run depends on, which is written when a run starts."""
+"""Name of the file with the digests of the run's other inputs, written when a run starts."""
 FolderKind: TypeAlias = Literal["run", "comparison", "sweep"]
 CHECKPOINTS = ("checkpoint", "checkpoint.old")
-"""Names of the folders from which a run goes on."""
+"""Names of the folders from which a run resumes."""
 HOLDS: Mapping[FolderKind, tuple[str, ...]] = {
     "run": (KEPT, "summary.json", *CHECKPOINTS),
     "comparison": (COMPARISON,),
     "sweep": (SWEEP,),
 }
-"""Names of files by which a folder of each kind is known."""
+"""Names of files that identify the kind of a folder."""
 
 
 @contextmanager
 def claimed(folder: Path) -> Iterator[None]:
-    """Keep every other run out of a folder as long as the context lasts; a missing folder is made.
+    """Keep every other run out of a folder inside the context; creates a missing folder.
 
-    The lock is that of an empty SQLite file: on every system it is released with the process, however that ends.
-    Raises UsageError where the folder cannot be made, or another run is in it.
+    The lock is on an empty SQLite file: every system releases it when the process ends, even after a crash.
+    Raises UsageError if the folder cannot be created, or another run is in it.
     """
     make_folder(folder, f"--out {folder}")
     try:
         lock = file_lock(folder / LOCK)
     except InUse:
         raise UsageError(
-            f"{folder}: a run still goes on in it, and nothing was changed; wait until that one is over, or give --out "
+            f"{folder}: a run is still active in it, and nothing was changed; wait until it is over, or give --out "
             "another folder"
         ) from None
     with closing(lock):
@@ -59,28 +59,28 @@ def claimed(folder: Path) -> Iterator[None]:
 
 
 def check_kind(folder: Path, kind: FolderKind) -> None:
-    """Raise UsageError where a folder holds something of another kind, which reports would then hide or mix in."""
+    """Raise UsageError if a folder holds another kind of result, which reports would then hide or mix in."""
     for other, names in HOLDS.items():
         if other != kind and any((folder / name).exists() for name in names):
-            raise UsageError(f"{folder}: holds a {other}, and a {kind} has a folder of its own; give --out another one")
+            raise UsageError(f"{folder}: holds a {other}, and a {kind} needs its own folder; give --out another one")
 
 
 def check_new(folder: Path) -> None:
-    """Raise UsageError where a new run would overwrite an old one, or lie in the folder of a study."""
+    """Raise UsageError if a new run would overwrite an old one, or lie in the folder of a study."""
     check_kind(folder, "run")
     if _holds_checkpoint(folder) or (folder / "summary.json").exists():
-        raise UsageError(f"{folder}: holds a run already; add --resume to go on with it, or give --out another folder")
+        raise UsageError(f"{folder}: already holds a run; add --resume to continue it, or give --out another folder")
 
 
 def is_over(folder: Path, config: Config) -> bool:
-    """Whether the run in a folder has ended, so that there is nothing to resume.
+    """Whether the run in a folder has ended, so that nothing can be resumed.
 
-    Raises UsageError where the folder holds no run, one with other settings, or one that goes on without a checkpoint.
+    Raises UsageError if the folder holds no run, one with other settings, or an active one without a checkpoint.
     """
     over = holds_finished_run(folder)
     if not (over or _holds_checkpoint(folder)):
         if (folder / LOCK).exists():
-            with claimed(folder):  # raises for a run that goes on
+            with claimed(folder):  # raises for an active run
                 pass
         raise UsageError(f"{folder}: holds nothing to resume; start without --resume")
     if (folder / KEPT).exists():  # interrupted runs of older versions have no such file
@@ -89,44 +89,44 @@ def is_over(folder: Path, config: Config) -> bool:
 
 
 def keep_settings(folder: Path, config: Config) -> None:
-    """Write the resolved settings, which a resumed run is checked against.  Raises StoreError."""
+    """Write the resolved settings, against which a resumed run is checked.  Raises StoreError."""
     path = folder / KEPT
     with as_store_error(path):
         text_files.replace_file(path, to_toml(config.tables))
 
 
 def keep_samples(folder: Path, sha256: str) -> None:
-    """Write the digest of the data set, which a resumed run is checked against.  Raises StoreError."""
+    """Write the digest of the data set, against which a resumed run is checked.  Raises StoreError."""
     path = folder / SAMPLES
     with as_store_error(path):
         text_files.replace_file(path, f"{sha256}\n")
 
 
 def check_same_samples(folder: Path, before: str, now: str) -> None:
-    """Raise UsageError where a run began with other samples.  before, now: digests; an empty one is not known."""
+    """Raise UsageError if a run began with other samples.  before, now: digests, or empty if unknown."""
     if before and now and before != now:
         raise UsageError(
-            f"{folder}: the run in it began with other samples than [data] gives now; give it those samples again, or "
+            f"{folder}: the run in it began with other samples than [data] gives now; restore those samples, or "
             "--out another folder"
         )
 
 
 def kept_samples(folder: Path) -> str:
-    """Return the digest that `keep_samples` wrote; empty for runs of older versions, which do not tell."""
+    """Return the digest that `keep_samples` wrote, or empty for runs of older versions."""
     with suppress(OSError, UnicodeDecodeError):
         return (folder / SAMPLES).read_text(encoding="utf-8").strip()
     return ""
 
 
 def keep_inputs(folder: Path, inputs: RunInputs) -> None:
-    """Write the digests of what else the run depends on, which a resumed run is checked against.  Raises StoreError."""
+    """Write the digests of the run's other inputs, against which a resumed run is checked.  Raises StoreError."""
     path = folder / INPUTS
     with as_store_error(path):
         text_files.replace_file(path, json.dumps(dict(inputs), indent=2) + "\n")
 
 
 def kept_inputs(folder: Path) -> RunInputs:
-    """Return what `keep_inputs` wrote; empty for runs of older versions, which do not tell."""
+    """Return the digests that `keep_inputs` wrote, or empty for runs of older versions."""
     with suppress(OSError, ValueError):
         found = json.loads((folder / INPUTS).read_text(encoding="utf-8"))
         return found if isinstance(found, dict) else {}

@@ -1,6 +1,6 @@
-"""Digests of what a run's results depend on beside its settings and its data set, which samples.sha256 is about.
+"""Digests of a run's inputs other than its settings and its data set (samples.sha256).
 
-They are kept by a name in words, which says what has changed.
+Each has a name in words, for the message about a change.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from edge_sim.fleet.fleet import Fleet
 
 DIVISION = "the division of samples among devices ([partition])"
 RunInputs: TypeAlias = Mapping[str, str]
-"""Digests, by what they are of; one that is missing is not known."""
+"""Digests by name of the input; a missing one is unknown."""
 
 
 def run_inputs(config: Config, fleet: Fleet) -> RunInputs:
-    """Return the digests of a run: of the samples that each device holds, and of what the settings name.
+    """Return the digests of a run: of the samples of each device, and of files and modules that the settings name.
 
     Raises UsageError for a method that does not load.
     """
@@ -65,23 +65,23 @@ def division_digest(dataset: Dataset, parts: Sequence[Ints]) -> str:
 
 
 def changed_inputs(before: RunInputs, now: RunInputs) -> list[str]:
-    """Return the names of the inputs that differ; those in only one of them are not known."""
+    """Return the names of the inputs that differ; inputs in only one of them are unknown."""
     return [name for name in before if name in now and before[name] != now[name]]
 
 
 def check_same_inputs(folder: Path, before: RunInputs, now: RunInputs) -> None:
-    """Raise UsageError where a run began with other inputs, which the message names."""
+    """Raise UsageError naming the inputs that changed since a run began."""
     if changed := changed_inputs(before, now):
-        remark = " (in code a comment counts, too)" if changed != [DIVISION] else ""
+        remark = " (in code even comments count)" if changed != [DIVISION] else ""
         raise UsageError(
-            f"{folder}: changed since the run in it began: {', '.join(changed)}; restore what it was{remark}, or give "
+            f"{folder}: changed since the run in it began: {', '.join(changed)}; restore it{remark}, or give "
             "--out another folder"
         )
 
 
-# Digests of the user's own code on which a run depends: the modules that its settings name, and what those import.
+# Digests of the user's own code on which a run depends: the modules that its settings name, and their imports.
 #
-# Source files count as they are, so that a change of a comment counts, too.
+# Source files are compared as text, so even a changed comment counts.
 
 
 def code_digests(config: Config) -> dict[str, str]:
@@ -91,7 +91,7 @@ def code_digests(config: Config) -> dict[str, str]:
     """
     method = config.federation.method
     if _root(registry.value(METHODS, method)) not in OURS:
-        load_method(method)  # says in a line what is wrong with it
+        load_method(method)  # raises a one-line error about a bad method
     named = {registry.value(METHODS, method), *named_functions(config.tables)}
     modules = {name.partition(":")[0] for name in named if _root(name) not in OURS | sys.stdlib_module_names}
     found = {module: _sources(module) for module in sorted(modules)}
@@ -99,7 +99,7 @@ def code_digests(config: Config) -> dict[str, str]:
 
 
 def _sources(module: str) -> dict[str, bytes]:
-    """Return the source of a module, and of those of its package and of the user's that it imports, by name."""
+    """Return by name the source of a module, and of the modules of its package and of the user that it imports."""
     found: dict[str, bytes] = {}
     waiting = [module]
     while waiting:
@@ -115,10 +115,10 @@ def _sources(module: str) -> dict[str, bytes]:
 
 
 def _file(module: str, root: str) -> Path | None:
-    """Return the source file of a module; None: it is none of the user's, and not of the package `root` either."""
+    """Return the source file of a module, or None if it is neither the user's nor in the package `root`."""
     own = _root(module)
     with suppress(ImportError, ValueError, AttributeError):
-        top = importlib.util.find_spec(own)  # imports nothing, as the search for an inner module may
+        top = importlib.util.find_spec(own)  # the top only: searching an inner module may import code
         if top is None or own in OURS | sys.stdlib_module_names or not top.origin:
             return None
         if own != root and is_foreign(top.origin):

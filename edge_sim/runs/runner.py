@@ -48,12 +48,12 @@ from edge_sim.shards.sharded_fleet import ShardedFleet, divided_run
 log = logging.getLogger(__name__)
 
 KeptState: TypeAlias = tuple[Ledger, dict[str, Store], dict[str, Any] | None]
-"""The ledger, the stores of devices and the state of a simulation; None: it begins."""
+"""The ledger, the stores of devices and the state of a simulation, or None for a new run."""
 VirtualRun: TypeAlias = VirtualFleet | ShardedFleet
 """A run in virtual time."""
 WhenFinished: TypeAlias = Callable[[VirtualRun], None]
 ObserverFor = Callable[[str], RunObserver | None]
-"""An observer for the part of a run with this label."""
+"""Makes an observer for the part of a run with this label."""
 
 
 def run(
@@ -71,9 +71,9 @@ def run(
 
     config: a TOML file, its tables, or a parsed Config.  broker: `memory` (virtual time, one thread, repeatable bit for
     bit), `embedded`, `embedded:amqtt`, `embedded:mosquitto` or `mqtt://HOST[:PORT]` (real processes, real time).
-    out: the run directory, needed for anything but memory; nobody else may run in it meanwhile.  trace: keep the
-    message log there.  resume: go on with the run in that directory; one that is over is read, and nothing is changed.
-    quarantine: set damaged state aside, and begin the run anew where it is the run's own.  finished: is called in the
+    out: the run directory, needed for every broker except memory; no other run may use it meanwhile.  trace: keep the
+    message log there.  resume: continue the run in that directory; a finished one is only read.
+    quarantine: set damaged state aside, and restart the run if it is the run's own.  finished: is called at the
     end with the fleet of a run in memory, whose models are trained.
     Raises UsageError, RunFailed, StoreError.
     """
@@ -108,9 +108,9 @@ def run_in(
     fleet: Fleet | None = None,
     finished: WhenFinished = lambda _virtual: None,
 ) -> Result:
-    """Run a federation in a folder that the caller has claimed, and that holds the state of a resumed run.
+    """Run a federation in a folder that the caller has claimed; for a resumed run it holds the state.
 
-    fleet: built from `parsed`, where the caller has it already.  finished: see `run`.
+    fleet: built from `parsed`, if the caller has it already.  finished: see `run`.
     """
     with no_memory.as_run_failed(out), garbage_collection.rare_collection(), freed_memory_kept():
         check_broker(broker)
@@ -182,7 +182,7 @@ def _run_in(
             server, label, virtual_s, spent = virtual.server, "memory", virtual.virtual_s, virtual.spent
             resumed, untraced = virtual.resumed, virtual.untraced
         else:
-            from edge_sim.over_broker.processes import over_broker  # paho only where there is a broker
+            from edge_sim.over_broker.processes import over_broker  # paho is imported only for a broker
 
             server, label = over_broker(
                 parsed, fleet, broker, folder, observer(""), resume=resume, quarantine=quarantine, trace=kept
@@ -225,7 +225,7 @@ def check_broker(broker: str) -> None:
 
 
 def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: ObserverFor) -> Result:
-    """Return the result of the devices alone; it is read where an earlier part of this run left it in the folder.
+    """Return the result of the devices alone; read from the folder if an earlier part of this run left it there.
 
     fleet: the fleet of the federation, whose data the devices alone use, too.
     """
@@ -263,10 +263,10 @@ def _in_memory(
     trace: TraceWriter | None = None,
     look: WhenFinished = lambda _virtual: None,
 ) -> tuple[VirtualRun, Mapping[str, float], str]:
-    """Run the federation in virtual time; return its fleet at the end, and the memory that the run took.
+    """Run the federation in virtual time; return its final fleet and the memory used.
 
-    look: is called with the fleet at the end, as long as its models are there.  The text is why an observer ended the
-    run early; empty: none did.
+    look: is called with the fleet at the end, while its models exist.  The text is why an observer ended the
+    run early, or empty.
     """
     checkpoints = Checkpoints(out / "checkpoint") if out else None
     tell = observer.noted if observer is not None else log.warning
@@ -274,10 +274,10 @@ def _in_memory(
         _kept(checkpoints, quarantine=quarantine, tell=tell) if checkpoints and resume else (Ledger(None), {}, None)
     )
     if any(device.kit.needs_torch for device in fleet.devices):
-        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
+        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch is imported only if a device needs it
 
         use_exact_arithmetic()
-    limit_threads(1)  # of numpy's library, too: several threads add in another order, and wait for one another
+    limit_threads(1)  # of numpy's library, too: with several threads sums have another order
     new_server = partial(recording_server.server, trace)
     with brought_code.as_method_error(config.federation.method):
         virtual = _opened(config, fleet, (ledger, stores, state), observer, checkpoints, new_server=new_server)
@@ -285,7 +285,7 @@ def _in_memory(
     try:
         try:
             with brought_code.as_method_error(config.federation.method), brought_code.as_model_error(fleet.brought):
-                virtual.run()  # the coordinator may hold nets, too
+                virtual.run()  # inside, because the coordinator may hold nets
         except RunEnded as why:
             ended = str(why)
         own_bytes = peak_bytes()
@@ -305,7 +305,7 @@ def _opened(
     *,
     new_server: Callable[..., Server],
 ) -> VirtualRun:
-    """Return the fleet of a run, divided among as many processes as its table wants and it can have."""
+    """Return the fleet of a run, divided among the processes that its table asks for, if possible."""
     ledger, stores, state = kept
     if not config.run.one_process:
         why = why_together(fleet, config.faults, resumed=state is not None)
@@ -330,7 +330,7 @@ def _opened(
 
 
 def _kept(checkpoints: Checkpoints, *, quarantine: bool, tell: Callable[[str], None]) -> KeptState:
-    """Return what the last checkpoint holds; with `quarantine` a damaged one is set aside, and the run begins anew."""
+    """Return the contents of the last checkpoint; with `quarantine` a damaged one is set aside for a new run."""
 
     def load() -> KeptState:
         return checkpoints.load() if checkpoints.folder.exists() else (Ledger(None), {}, None)

@@ -13,11 +13,11 @@ from edge_sim.config import settings
 from edge_sim.config.settings import Config
 
 NAMED = 3
-"""Largest number of differences that a message names."""
+"""Maximum number of differences in a message."""
 
 
 def check_same_world(kept: Path, config: Config) -> None:
-    """Raise UsageError where a run with the settings in `kept` cannot resume with `config`: the first differences."""
+    """Raise UsageError with the first differences if a run with the settings in `kept` cannot resume with `config`."""
     before, now = settings_by_key(settings.load_config(kept)), settings_by_key(config)
     differ = [key for key in before if key in now and before[key] != now[key]]
     if not differ:
@@ -25,13 +25,13 @@ def check_same_world(kept: Path, config: Config) -> None:
     named = [f"{key} was {_written(before[key])}, is {_written(now[key])}" for key in differ[:NAMED]]
     more = f"; and {len(differ) - NAMED} more" if len(differ) > NAMED else ""
     raise UsageError(
-        f"{kept.parent}: the run in it has other settings: {'; '.join(named)}{more}; go on with {kept}, or give --out "
-        "another folder"
+        f"{kept.parent}: the run in it has other settings: {'; '.join(named)}{more}; continue with {kept}, or give "
+        "--out another folder"
     )
 
 
 def settings_by_key(config: Config) -> dict[str, Any]:
-    """Return every value on which results depend, by key, with defaults: all but [run] and partition.export."""
+    """Return every setting that affects results, by key, including defaults: all but [run] and partition.export."""
     method = chosen_method(config)
     sections: dict[str, Any] = {
         "federation": asdict(config.federation),
@@ -49,7 +49,7 @@ def settings_by_key(config: Config) -> dict[str, Any]:
 
 
 def _flat(encoding: dict[str, Any]) -> dict[str, Any]:
-    """Return the encodings by payload kind; kinds of other packages stand beside the built-in ones."""
+    """Return the encodings by payload kind; kinds of other packages beside the built-in ones."""
     others = encoding.pop("others")
     return {**encoding, **others}
 

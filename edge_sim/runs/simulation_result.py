@@ -1,4 +1,4 @@
-"""The Result of a simulation, from what the coordinator knows and what only the simulator knows."""
+"""The Result of a simulation, from the coordinator's record and the simulator's own knowledge."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from edge_sim.fleet.hardware import DeviceCost
 
 NOTHING: Mapping[str, float] = MappingProxyType({})
 NOBODY = DeviceResult(id="", number=0)
-"""Stands for a device that did not train alone."""
+"""Placeholder for a device that did not train alone."""
 
 
 def simulation_result(
@@ -33,9 +33,9 @@ def simulation_result(
     resumed: Mapping[str, float] = NOTHING,
     spent: Mapping[str, DeviceCost] = MappingProxyType({}),
 ) -> Result:
-    """Return everything that a report needs.  spent: cost by device id, where it was metered.
+    """Return the contents of a report.  spent: cost by device id, if metered.
 
-    resumed: what it cost to go on after interrupts.
+    resumed: the cost of resuming after interrupts.
     """
     alone = {device.id: device for device in standalone.devices} if standalone else {}
     devices = tuple(
@@ -58,7 +58,7 @@ def simulation_result(
 
 
 def _data(dataset: Dataset) -> Mapping[str, Any]:
-    """Describe the data set and what devices make of its samples, as far as that is not the default."""
+    """Describe the data set, and the devices' preprocessing where it is not the default."""
     found: dict[str, Any] = {"name": dataset.name, "sha256": dataset.sha256}
     if dataset.scaling.mean:
         found["normalise"] = {key: list(each) for key, each in dataclasses.asdict(dataset.scaling).items()}
@@ -68,7 +68,7 @@ def _data(dataset: Dataset) -> Mapping[str, Any]:
 
 
 def _card(dataset: Dataset) -> Mapping[str, Any]:
-    """The data set's card, as plain values: `private` samples are dealt out to the devices."""
+    """The data set's card, as plain values: `private` samples are divided among the devices."""
     samples = dataset.private.x
     counts = {"private": dataset.private.y, "test": dataset.test.y}
     public = {} if dataset.public is None else {"public": len(dataset.public.samples)}
@@ -87,7 +87,7 @@ def _card(dataset: Dataset) -> Mapping[str, Any]:
 
 
 def _device_name(device: str) -> str:
-    """Describe where models computed; a GPU with its name."""
+    """Describe the device on which models computed, with a GPU's name."""
     if device == CPU:
         return device
     from edge_sdk.models.torch_device import device_name
@@ -96,7 +96,7 @@ def _device_name(device: str) -> str:
 
 
 def _on_the_boards(history: tuple[RoundResult, ...]) -> tuple[RoundResult, ...]:
-    """Move times of rounds to virtual time: in memory the server's clock is the virtual one."""
+    """Mark the times of rounds as virtual: in memory the server's clock is the virtual one."""
     return tuple(dataclasses.replace(entry, virtual_s=entry.wall_s, wall_s=0.0) for entry in history)
 
 

@@ -1,7 +1,7 @@
-"""How worker processes that carry out runs stop: as their parent says so, and as it is gone.
+"""Stops worker processes that carry out runs when their parent asks for it, or has died.
 
-Ctrl-C reaches all processes of a terminal.  Workers block its signal, so that the parent alone decides: it closes a
-pipe, and the run at hand keeps a checkpoint.  The system closes the pipe of a parent that was killed.
+Ctrl-C reaches all processes of a terminal.  Workers block its signal, so that only the parent decides: it closes a
+pipe, and the current run keeps a checkpoint.  The system closes the pipe of a killed parent.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any
 from edge_sim.clock.interrupts import held_back
 
 PATIENCE_S = 10.0
-"""Time after which a run is interrupted again: an import that was under way may pass over an interrupt."""
+"""Time after which a run is interrupted again: an import may swallow an interrupt."""
 _STOPPED = threading.Event()
 _AT_WORK = threading.Lock()
 """Held while this worker carries out a run."""
@@ -27,11 +27,11 @@ _AT_WORK = threading.Lock()
 
 @contextmanager
 def interrupts_blocked() -> Iterator[None]:
-    """Have processes that are started inside block SIGINT for good; here one that comes meanwhile comes at the end."""
+    """Let processes started inside block SIGINT permanently; this process receives it at the end of the context."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
-    with held_back() as check:  # another thread may still be given it
+    with held_back() as check:  # another thread may still receive it
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             yield
@@ -41,7 +41,7 @@ def interrupts_blocked() -> Iterator[None]:
 
 
 def stop_with(pipe: Connection[Any, Any]) -> None:
-    """Have this worker process stop as soon as the parent closes its end of the pipe, and end as the parent is gone."""
+    """Stop this worker process when the parent closes its end of the pipe or dies."""
     threading.Thread(target=_stop_with, args=(pipe,), daemon=True).start()
 
 
@@ -58,12 +58,12 @@ def _stop_with(pipe: Connection[Any, Any]) -> None:
     if parent is not None:
         connection.wait([parent.sentinel])
         with _AT_WORK:
-            os._exit(1)  # the main thread waits for work that nobody will send
+            os._exit(1)  # the main thread waits for work that will never come
 
 
 @contextmanager
 def at_work() -> Iterator[None]:
-    """Carry out a run inside.  Raises KeyboardInterrupt where the worker is stopped, before the run or in its midst."""
+    """Carry out a run inside.  Raises KeyboardInterrupt if the worker is stopped, before or during the run."""
     with _AT_WORK:
         if _STOPPED.is_set():
             raise KeyboardInterrupt

@@ -1,4 +1,4 @@
 """Whole devices in worker processes: session, codec, store and training; only frames cross.
 
-May import what `edge_sim.clock` may, and that room.
+May import `edge_sim.clock` and the rooms that it may import.
 """

@@ -1,6 +1,6 @@
-"""One device with a clock and a half of the broker of its own.
+"""One device with its own clock and half of the broker.
 
-Devices meet only through the coordinator, so each may be at a time of its own.
+Devices meet only through the coordinator, so each may be at a different time.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from edge_sim.shards.half_hub import HalfHub
 from edge_sim.shards.messages import ShardSetup
 
 _MOST_FRAMES = 2**48
-"""More frames than a device receives."""
+"""Reserved places: more than a device receives frames."""
 
 
 class DeviceWorld:
-    """A device, and all that happens to it."""
+    """A device and all its events."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class DeviceWorld:
         common: CommonKnowledge,
         splicers: defaultdict[str, Splicer],
     ) -> None:
-        """queue, common, splicers: what the devices of a process share."""
+        """queue, common, splicers: shared by the devices of a process."""
         self.clock, self._queue = VirtualClock(), queue
         self.hub = HalfHub(self.clock, setup.faults, setup.faults_seed)
         self.hub.splicers = splicers
@@ -67,7 +67,7 @@ class DeviceWorld:
             self.device.connect()
 
     def deliver(self, given: Publication) -> None:
-        """Take in a frame that was published elsewhere; its time is not in the past."""
+        """Take in a frame published elsewhere, at a time that is not in the past."""
         self.waiting += 1
         self.clock.at(given.at_s, lambda: self._accept(given), next(self._places))
 
@@ -76,7 +76,7 @@ class DeviceWorld:
         self.hub.accept(given)
 
     def run(self, before_s: float) -> None:
-        """Carry out what happens before a time, and accept all frames; stop where a computation must be done first."""
+        """Carry out all events before a time, and accept all frames; stop where a computation must be done first."""
         clock = self.clock
         while (next_s := clock.next_s) < before_s or self.waiting:
             if next_s > clock.now_s and self._queue.waits_for(self.device.agent):
@@ -85,20 +85,20 @@ class DeviceWorld:
 
 
 class Agenda:
-    """When each of many worlds has its next event, so that those which have none soon cost nothing."""
+    """The times of the worlds' next events, so that worlds without an event soon cost nothing."""
 
     def __init__(self, worlds: Mapping[int, DeviceWorld]) -> None:
         """worlds: by device number."""
         self._worlds = worlds
         self._noted: dict[int, float] = {}
-        """The next event of each world, as far as it is known."""
+        """The next known event time of each world."""
         self._times: list[tuple[float, int]] = []
-        """A heap of these times; those that hold no more are skipped."""
+        """A heap of these times; outdated ones are skipped."""
         for number in worlds:
             self.note(number)
 
     def note(self, number: int) -> None:
-        """Take note that the next event of a world may have changed."""
+        """Update the next event time of a world."""
         next_s = self._worlds[number].clock.next_s
         if self._noted.get(number) != next_s:
             self._noted[number] = next_s
@@ -106,13 +106,13 @@ class Agenda:
 
     @property
     def next_s(self) -> float:
-        """Time of the first event of all; infinity: there is none."""
+        """Time of the first event of all, or infinity if there is none."""
         while self._times and self._noted.get(self._times[0][1]) != self._times[0][0]:
             heapq.heappop(self._times)
         return self._times[0][0] if self._times else math.inf
 
     def due(self, before_s: float) -> list[int]:
-        """Take out and return the worlds that have events before a time; `note` puts them back."""
+        """Remove and return the worlds with events before a time; `note` puts them back."""
         found = []
         while self.next_s < before_s:
             _, number = heapq.heappop(self._times)

@@ -1,6 +1,6 @@
-"""Memory that two processes map, through which long frames cross with one copy on each side.
+"""Memory that two processes map, for passing long frames with one copy on each side.
 
-It has no name and no place in /dev/shm.  Where there is none, or no more, frames cross through the pipe like all else.
+It is anonymous and outside /dev/shm.  Without it, or when it is full, frames cross through the pipe.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ import os
 from typing import NamedTuple
 
 LEAST_BYTES = 16 * 1024
-"""Shorter frames go through the pipe."""
+"""Shorter frames cross through the pipe."""
 MOST_BYTES = 2**27
-"""What does not fit goes through the pipe."""
+"""Size of the memory; frames that do not fit cross through the pipe."""
 NOWHERE = -1
-"""Stands for the file descriptor of memory that there is not."""
+"""The file descriptor if there is no such memory."""
 
 
 class Placed(NamedTuple):
@@ -25,7 +25,7 @@ class Placed(NamedTuple):
 
 
 def shared_memory() -> int:
-    """Return the file descriptor of new memory that a child process can map; NOWHERE: this system has none."""
+    """Return the file descriptor of new memory that a child process can map, or NOWHERE if there is none."""
     try:
         return os.memfd_create("frames", 0)
     except (AttributeError, OSError):  # not on Linux, or no memory
@@ -33,7 +33,7 @@ def shared_memory() -> int:
 
 
 class FrameWriter:
-    """Places frames; what was placed before `begin` must have been read."""
+    """Places frames; before `begin`, the reader must have read all earlier ones."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._bytes, self._end = descriptor, 0, 0
@@ -44,7 +44,7 @@ class FrameWriter:
         self._end = 0
 
     def put(self, frame: bytes) -> Placed | None:
-        """Place a frame; return None where it is short, or there is no room for it."""
+        """Place a frame, or return None if it is short or does not fit."""
         begin, end = self._end, self._end + len(frame)
         if self._descriptor == NOWHERE or len(frame) < LEAST_BYTES or not self._room(end) or self._map is None:
             return None
@@ -59,7 +59,7 @@ class FrameWriter:
             return False
         more = min(MOST_BYTES, max(size, 2 * self._bytes, mmap.ALLOCATIONGRANULARITY))
         try:
-            os.posix_fallocate(self._descriptor, 0, more)  # else a full memory would end the process, with no error
+            os.posix_fallocate(self._descriptor, 0, more)  # else a full memory would kill the process without an error
             self._map = mmap.mmap(self._descriptor, more)
         except (OSError, ValueError):
             return False
@@ -68,7 +68,7 @@ class FrameWriter:
 
 
 class FrameReader:
-    """Reads what a FrameWriter of another process has placed."""
+    """Reads the frames placed by a FrameWriter of another process."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor, self._bytes = descriptor, 0

@@ -1,4 +1,4 @@
-"""One side of a broker that is divided among processes: frames to clients elsewhere are put out for them."""
+"""One part of a broker divided among processes: it keeps frames for clients in other processes."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport, Publicat
 from edge_sim.clock.clock import VirtualClock
 
 _MOST = 2**20
-"""More restarts than a scenario has."""
+"""Reserved places: more than a scenario has restarts."""
 
 
 class HalfHub(Hub):
-    """A Hub that keeps what its clients publish for the hubs of other processes, which accept it at the same moment."""
+    """A Hub that keeps its clients' publications for other processes' hubs, which accept them at the same moment."""
 
     def __init__(self, clock: VirtualClock, faults: Faults | None = None, seed: int = 0) -> None:
         super().__init__(clock, faults, seed)
@@ -28,13 +28,13 @@ class HalfHub(Hub):
             self.clock.at(time_s, restarted, next(self._places))
 
     def publish(self, sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
-        """Deliver a frame here, and keep it for the others."""
+        """Deliver a frame here, and keep it for the other processes."""
         given = self.published(sender, topic, frame, retain=retain)
         self._outgoing.append(given)
         self.accept(given)
 
     def taken(self) -> list[Publication]:
-        """Return what was published since the last call, in order."""
+        """Return the publications since the last call, in order."""
         if not self._outgoing:
             return []
         found, self._outgoing = self._outgoing, []

@@ -1,4 +1,4 @@
-"""What crosses between the coordinator's process and the shards."""
+"""The messages between the coordinator's process and the shards."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from edge_sim.shards.frame_memory import Placed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardSetup:
-    """What a shard is given once."""
+    """The setup that a shard receives once."""
 
     devices: tuple[Device, ...]
-    """The devices that it holds, with their samples."""
+    """The shard's devices, with their samples."""
     spec: FederationSpec
     scenario: ScenarioTable
     faults: Faults | None
     faults_seed: int
     run: RunTable
-    """How it computes; `memory_bytes` is its own share."""
+    """How it computes; `memory_bytes` is this shard's part."""
     modules: tuple[str, ...]
-    """The module search path of the simulation: factories of models may lie beside a script."""
+    """The module search path of the simulation: a script's folder may contain factories of models."""
 
     @property
     def named(self) -> str:
@@ -37,14 +37,14 @@ class ShardSetup:
 
 
 class ShardLost(RunFailed):
-    """The process of a shard has ended, and with it all that its devices had stored."""
+    """The process of a shard has ended; its devices' stores are lost."""
 
 
 class Sent(NamedTuple):
     """A frame on its way between processes."""
 
     number: int
-    """The device that sends or receives it; EVERYBODY: all devices receive it."""
+    """The device that sends or receives it, or EVERYBODY for all devices."""
     given: Publication
 
 
@@ -52,12 +52,12 @@ EVERYBODY = -1
 
 
 class ShardProgress(NamedTuple):
-    """How far a shard has come."""
+    """The progress of a shard."""
 
     sent: list[Sent]
-    """What its devices have published."""
+    """The frames that its devices have published."""
     now_s: float
-    """Time of the last event of any of them."""
+    """Time of the last event of any of its devices."""
     next_s: float
     """Time of its devices' next event."""
     over: bool
@@ -65,8 +65,8 @@ class ShardProgress(NamedTuple):
 
 
 class ProgressMessage(NamedTuple):
-    """A ShardProgress as it crosses the pipe: without the frames that lie in shared memory."""
+    """A ShardProgress for the pipe, without the frames in shared memory."""
 
     progress: ShardProgress
     placed: dict[int, Placed]
-    """Where they lie, by their place among what was sent."""
+    """The places of these frames in memory, by their index among the sent frames."""

@@ -1,4 +1,4 @@
-"""A coordinator method whose uploads are added up in Ray tasks, as partial aggregates that are merged at the end.
+"""A coordinator method whose uploads are added up in Ray tasks, as partial aggregates merged at the end.
 
 Uploads reach the coordinator as always, through codec, checks and ledger; only the adding is done elsewhere.  Merging
 is exact by the contract of methods, so any split of the uploads gives the same bits.
@@ -25,10 +25,11 @@ from edge_sdk.reductions import Contribution
 from edge_sim.shards.ray_shard import to_pickle
 
 TOGETHER = 16
-"""Uploads in one partial aggregate: enough to be worth a task, and a limit to what waits for one."""
+"""Uploads in one partial aggregate: enough to be worth a task, but bounded in memory."""
 
 FOLD_CPUS = 0.1
-"""CPUs that a task reserves: the actors of ray_shard.py leave them, and are idle while uploads are added up."""
+"""CPUs that a task reserves: the actors of ray_shard.py leave this share free; they are idle while uploads are added
+up."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -38,21 +39,21 @@ class PartialAggregates:
     sums: tuple[Any, ...] = ()
     """References to pickled partial aggregates on Ray."""
     waiting: tuple[Contribution, ...] = ()
-    """Uploads that belong to no part yet, fewer than TOGETHER."""
+    """Uploads that are not in a part yet; fewer than TOGETHER."""
 
 
 class RayFoldedMethod:
     """A method around another one; its aggregates are PartialAggregates."""
 
     def __init__(self, method: Method[Any]) -> None:
-        """method: one that is registered on the cluster as here."""
+        """method: registered on the cluster, too."""
         self._method = method
         self.registered = method.registered
         self.combining = method.combining
         self._fold = ray.remote(fold).options(num_cpus=FOLD_CPUS)
 
     def __getattr__(self, name: str) -> Any:
-        """Give everything else from the method."""
+        """Delegate everything else to the method."""
         return getattr(self._method, name)
 
     def zero(self) -> PartialAggregates:
@@ -64,14 +65,14 @@ class RayFoldedMethod:
         return self.merge(aggregate, PartialAggregates(waiting=(contribution,)))
 
     def merge(self, a: PartialAggregates, b: PartialAggregates) -> PartialAggregates:
-        """Implement CoordinatorMethod: join the parts of both; where enough uploads wait, a task adds them up."""
+        """Implement CoordinatorMethod: join the parts of both; once enough uploads wait, a task adds them up."""
         sums, waiting = a.sums + b.sums, a.waiting + b.waiting
         if len(waiting) < TOGETHER:
             return PartialAggregates(sums, waiting)
         return PartialAggregates((*sums, self._fold.remote(self._method.name, self._method.table, to_pickle(waiting))))
 
     def finish(self, spec: FederationSpec, state: Any, at: ExchangeId, aggregate: PartialAggregates) -> Any:
-        """Finish the exchange.  Raises RunFailed where Ray has lost a part for good."""
+        """Finish the exchange.  Raises RunFailed if Ray has lost a part."""
         return self._method.finish(spec, state, at, self._whole(aggregate))
 
     def instruments(
@@ -81,12 +82,12 @@ class RayFoldedMethod:
         return self._method.instruments(spec, before, after, at, self._whole(aggregate))
 
     def _whole(self, aggregate: PartialAggregates) -> Any:
-        """Return the method's own aggregate of all parts."""
+        """Return the method's aggregate of all parts."""
         try:
             packed: list[bytes] = ray.get(list(aggregate.sums))
         except RayError as error:
-            raise RunFailed(f"Ray: {one_line(str(error))}; when that is repaired, go on with --resume") from error
-        parts = [pickle.loads(each) for each in packed]  # noqa: S301  # packed by our own tasks
+            raise RunFailed(f"Ray: {one_line(str(error))}; when that is repaired, continue with --resume") from error
+        parts = [pickle.loads(each) for each in packed]  # noqa: S301  # pickled by our own tasks
         self._method.registered, self._method.combining = self.registered, self.combining
         rest = reduce(self._method.add, aggregate.waiting, self._method.zero())
         return reduce(self._method.merge, parts, rest)
@@ -100,5 +101,5 @@ def fold_on_ray(method: Method[Any]) -> Method[Any]:
 def fold(name: str, params: Mapping[str, Scalar], waiting: bytes) -> bytes:
     """Return the partial aggregate of pickled contributions, pickled; params: those of the method with this name."""
     method = load_method(name).under(params)
-    contributions: Sequence[Contribution] = pickle.loads(waiting)  # noqa: S301  # packed by the coordinator
+    contributions: Sequence[Contribution] = pickle.loads(waiting)  # noqa: S301  # pickled by the coordinator
     return to_pickle(reduce(method.add, contributions, method.zero()))

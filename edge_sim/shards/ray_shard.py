@@ -1,6 +1,6 @@
 """Shards as actors on Ray, wherever the cluster has room for them.
 
-What crosses is pickled by us, and not by Ray: so arrays arrive writable, and an array that several devices share is
+This code, not Ray, pickles the messages: so arrays arrive writable, and an array that several devices share is
 sent once.
 """
 
@@ -27,36 +27,38 @@ from edge_sim.shards.shard import Shard, tried
 
 LOCAL_CPUS = 2
 ACTOR_CPUS = 0.9
-"""CPUs that an actor reserves; the rest is for the tasks of ray_fold.py, one at a time."""
+"""CPUs that an actor reserves; the rest is left for the tasks of ray_fold.py, one at a time."""
 START_S = 180.0
-"""Longest time that an actor may take to be placed and to load torch."""
+"""Maximum seconds for an actor to be placed and to load torch."""
 FAREWELL_S = 5.0
-"""Longest time that an actor may take to report its memory at the end."""
+"""Maximum seconds for an actor to report its memory at the end."""
 _STDERR = 2
 
 
 class ShardActor:
-    """The class of the actors: it holds a Shard."""
+    """The actor: it holds a Shard."""
 
     def __init__(self) -> None:
         self._shard: Shard | None = None
 
     def begin(self, version: str, setup: bytes) -> bytes:
-        """Build the devices of a pickled ShardSetup; return what `tried` does, pickled.
+        """Build the devices of a pickled ShardSetup; return the result of `tried`, pickled.
 
-        version: of edge-sdk in the simulation; another one here is refused.
+        version: of edge-sdk in the simulation; must equal the version here.
         """
         return to_pickle(tried(partial(self._begin, version, setup)))
 
     def _begin(self, version: str, setup: bytes) -> None:
         if version != __version__:
-            raise UsageError(f"edge-sdk {__version__} is installed there, {version} here; install the same everywhere")
+            raise UsageError(
+                f"the cluster has edge-sdk {__version__}, this machine {version}; install the same on both"
+            )
         given: ShardSetup = pickle.loads(setup)  # noqa: S301  # pickled by the simulation itself
         sys.path += [each for each in given.modules if each not in sys.path]
         self._shard = Shard(given)
 
     def call(self, name: str, arguments: bytes) -> bytes:
-        """Call a method of the Shard with pickled arguments; return what `tried` does, pickled."""
+        """Call a method of the Shard with pickled arguments; return the result of `tried`, pickled."""
         given = pickle.loads(arguments)  # noqa: S301  # likewise
         return to_pickle(tried(lambda: getattr(self._shard, name)(*given)))
 
@@ -90,7 +92,7 @@ class RayShard:
         self._asked.append(self._actor.call.remote(name, to_pickle(arguments)))
 
     def answer(self) -> Any:
-        """Implement AskedShard.  Raises RunFailed, too, where Ray finds no place for the actor."""
+        """Implement AskedShard.  Raises RunFailed also if Ray finds no place for the actor."""
         raised, found = pickle.loads(self._value(self._asked.popleft()))  # noqa: S301  # pickled by our own actor
         if raised:
             raise found
@@ -104,7 +106,7 @@ class RayShard:
 
     def close(self) -> int:
         """Implement AskedShard."""
-        from ray.exceptions import RayError  # Ray learns what it may listen on before it is loaded
+        from ray.exceptions import RayError  # late: find_ray_address must set Ray's variables before the import
 
         held_bytes = 0
         with contextlib.suppress(RayError):
@@ -113,14 +115,14 @@ class RayShard:
         return held_bytes
 
     def _value(self, reference: Any) -> Any:
-        """Return what a reference stands for.  Raises ShardLost where the actor has ended, and RunFailed."""
+        """Return the value of a reference.  Raises ShardLost if the actor has ended, and RunFailed."""
         from ray.exceptions import GetTimeoutError, RayActorError, RayError  # likewise
 
         try:
             found = self._ray.get(reference, timeout=self._timeout_s)
         except RayActorError:
             self._asked.clear()
-            raise ShardLost(f"the Ray actor that held {self._named} ended: look for what ends it") from None
+            raise ShardLost(f"the Ray actor that held {self._named} ended: find the cause on its node") from None
         except GetTimeoutError:
             raise RunFailed(
                 f"Ray found no place for a process within {START_S:g} s: set run.processes to fewer, and continue with "
@@ -136,7 +138,7 @@ class RayCluster:
     """A Carrier: the shards are actors on a Ray."""
 
     def __init__(self, table: RunTable) -> None:
-        """Connect to the Ray of run.cluster, or start one.  Raises UsageError where there is none, or too few CPUs."""
+        """Connect to the Ray of run.cluster, or start one.  Raises UsageError if none is found, or CPUs are too few."""
         wanted = 0 if table.processes in (None, AUTO) else int(table.processes or 0)
         address = find_ray_address(table.cluster or LOCAL)
         self._ray = _ray()
@@ -149,7 +151,7 @@ class RayCluster:
                 f"{cores}; start more of it, or ask for fewer"
             )
         self.count = wanted or cores + 1
-        """Number of shards, with the one in the coordinator's process."""
+        """Number of shards, including the coordinator's process."""
 
     def start(self, setup: ShardSetup) -> RayShard:
         """Implement Carrier."""
@@ -167,7 +169,7 @@ def to_pickle(value: object) -> bytes:
 
 
 def _ray() -> Any:
-    """Import Ray, after `find_ray_address` has set what Ray reads then."""
+    """Import Ray, after `find_ray_address` has set the variables that Ray reads on import."""
     try:
         import ray  # an extra, and slow to load
     except ImportError:
@@ -176,12 +178,12 @@ def _ray() -> Any:
 
 
 def connect(address: str, cpus: int) -> bool:
-    """Connect to a Ray, or start one; return whether it is this run's own to shut down.  Raises UsageError.
+    """Connect to a Ray, or start one; return whether this run must shut it down.  Raises UsageError.
 
-    address: from find_ray_address.  cpus: of a Ray that is started; below 1: LOCAL_CPUS.
+    address: from find_ray_address.  cpus: of a Ray started here, or below 1 for LOCAL_CPUS.
     """
     ray = _ray()
-    if ray.is_initialized():  # by a script with its own settings
+    if ray.is_initialized():  # by the user's script, with its own settings
         return False
     options: dict[str, Any] = {"address": address, "log_to_driver": False, "logging_level": logging.ERROR}
     if address == LOCAL:
@@ -189,7 +191,7 @@ def connect(address: str, cpus: int) -> bool:
     try:
         with contextlib.nullcontext() if address == LOCAL else _without_stderr():
             ray.init(**options)
-    except Exception as error:  # noqa: BLE001  # Ray raises many kinds, all of them about its cluster
+    except Exception as error:  # noqa: BLE001  # Ray raises many types, all about its cluster
         raise UsageError(f"run.cluster: no Ray at {address}: {one_line(str(error))}") from None
     return True
 
@@ -198,7 +200,7 @@ def connect(address: str, cpus: int) -> bool:
 def _without_stderr() -> Iterator[None]:
     """Discard what is written to file descriptor 2: Ray's core writes complaints there for minutes.
 
-    It does so before it reads its logging level; the reason of a failure stands in the exception.
+    It does so before it reads its logging level; the exception has the reason of a failure.
     """
     sys.stderr.flush()
     kept, nowhere = os.dup(_STDERR), os.open(os.devnull, os.O_WRONLY)
@@ -211,27 +213,27 @@ def _without_stderr() -> Iterator[None]:
         os.close(nowhere)
 
 
-# -- The address of the Ray that a run computes on, and the variables that Ray reads when it is imported --------------
+# -- The address of a run's Ray, and the variables that Ray reads when it is imported ---------------------------------
 
 LOCAL = "local"
-"""Stands for a Ray of the run's own, on this machine."""
+"""The word for a Ray of this run only, on this machine."""
 REACH_S = 5.0
-"""Longest time that an address may take to answer; Ray itself tries for minutes."""
+"""Maximum seconds for an address to answer; Ray itself would try for minutes."""
 
 
 def find_ray_address(cluster: str) -> str:
-    """Return the address that run.cluster stands for.  Raises UsageError where nobody listens there.
+    """Return the address that run.cluster stands for.  Raises UsageError if nothing listens there.
 
-    Call it before `import ray`: a Ray that stays on this machine is bound to its loopback by a variable that is read
-    then, for else its ports were open to the network.  A process that has had one can have no other Ray.
+    Call it before `import ray`: Ray reads on import the variable that binds a local Ray to loopback, and without it the
+    ports are open to the network.  A process that has used one Ray can use no other.
     """
     address = os.environ.get("RAY_ADDRESS", cluster) if cluster == "auto" else cluster
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # otherwise Ray sends usage statistics
     if address == LOCAL:
-        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # whatever the system: no cluster, loopback
+        os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")  # on every system: loopback only
     else:
         _reach(address)
-        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # for one that listens and is no Ray; else many minutes
+        os.environ.setdefault("RAY_NUM_REDIS_GET_RETRIES", "2")  # for a listener that is not a Ray; else many minutes
     return address
 
 
@@ -245,5 +247,5 @@ def _reach(address: str) -> None:
     except (OSError, OverflowError) as error:
         raise UsageError(
             f"run.cluster: nothing answers at {address} ({error}); start Ray there (ray start --head), or "
-            f'write "{LOCAL}" for a Ray of the run\'s own'
+            f'write "{LOCAL}" for a Ray of this run only'
         ) from None

@@ -1,4 +1,4 @@
-"""The devices of one process, which pass time as far as the coordinator allows."""
+"""The devices of one process, which advance in time as far as the coordinator allows."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from edge_sim.shards.messages import EVERYBODY, Sent, ShardProgress, ShardSetup
 
 
 class Shard:
-    """Some devices of a run.  Its public methods are what the coordinator's process asks for, by name."""
+    """Some devices of a run.  The coordinator's process calls its public methods by name."""
 
     def __init__(self, setup: ShardSetup) -> None:
-        """Build the devices.  Raises UsageError for a family or factory that is not found here."""
+        """Build the devices.  Raises UsageError for a family or factory that does not exist here."""
         self._queue = ComputationQueue(_engine(setup))
-        limit_threads(1)  # of numpy's library and torch, as in a run in one process
+        limit_threads(1)  # of numpy's library and torch, like a run in one process
         common, splicers = CommonKnowledge(), defaultdict[str, Splicer](Splicer)
         self._worlds = {
             device.kit.number: DeviceWorld(device, setup, self._queue, common, splicers) for device in setup.devices
@@ -42,7 +42,7 @@ class Shard:
         self._now_s = 0.0
 
     def window(self, before_s: float, sent: Sequence[Sent]) -> ShardProgress:
-        """Accept frames, carry out all that happens before a time, and return what came of it."""
+        """Accept frames, carry out all events before a time, and return the progress."""
         due = self._delivered(sent)
         due.update(self._agenda.due(before_s))
         while due:
@@ -56,7 +56,7 @@ class Shard:
         return ShardProgress(self._published(), self._now_s, self._agenda.next_s, self._group.all_over())
 
     def _delivered(self, sent: Sequence[Sent]) -> set[int]:
-        """Deliver frames; return who received one."""
+        """Deliver frames; return the numbers of the devices that received one."""
         for number, given in sent:
             for world in self._worlds.values() if number == EVERYBODY else (self._worlds[number],):
                 world.deliver(given)
@@ -66,7 +66,7 @@ class Shard:
     def _published(self) -> list[Sent]:
         return [Sent(number, given) for number, world in self._worlds.items() for given in world.hub.taken()]
 
-    # -- what the coordinator's process asks of devices --------------------------------------------------------------
+    # -- requests of the coordinator's process -----------------------------------------------------------------------
 
     def powered(self) -> int:
         """Implement DeviceGroup."""
@@ -111,8 +111,8 @@ class Shard:
 
 def _engine(setup: ShardSetup) -> Engine:
     if any(device.kit.needs_torch for device in setup.devices):
-        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch only where a device has it
-        from edge_sim.engines.torch_threads import use_one_thread  # torch only where a device has it
+        from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch is imported only if a device needs it
+        from edge_sim.engines.torch_threads import use_one_thread  # torch is imported only if a device needs it
 
         use_one_thread()
         use_exact_arithmetic()
@@ -120,19 +120,19 @@ def _engine(setup: ShardSetup) -> Engine:
 
 
 def tried(act: Callable[[], Any]) -> tuple[bool, Any]:
-    """Return whether a function raised, and what it raised, in a form that another process can read, or returned."""
+    """Return (whether a function raised, its result or the error in a form that another process can read)."""
     try:
         return False, act()
-    except Exception as error:  # noqa: BLE001  # raised again where the shard was asked
+    except Exception as error:  # noqa: BLE001  # raised again by the caller of `answer`
         return True, _sendable(error)
 
 
 def _sendable(error: Exception) -> Exception:
-    """Return an error that can be read on the other side."""
+    """Return an error that another process can unpickle."""
     if isinstance(error, MemoryError):
-        return MemoryError(str(error))  # numpy's takes other arguments
+        return MemoryError(str(error))  # numpy's has other arguments
     try:
-        copy.copy(error)  # is made in the way in which it is on the other side
-    except Exception:  # noqa: BLE001  # its class takes other arguments
+        copy.copy(error)  # rebuilds it like unpickling
+    except Exception:  # noqa: BLE001  # its class has other arguments
         return RunFailed(str(error) or type(error).__name__)
     return error

@@ -18,9 +18,9 @@ from edge_sim.shards.shard import Shard, tried
 
 
 def hold_devices(descriptor: int, memory: int) -> int:
-    """Hold the devices that are sent first, and answer until the pipe closes."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the coordinator's process to handle
-    logging.basicConfig(level=logging.CRITICAL)  # the result tells what the command line does not show
+    """Receive the devices, and answer until the pipe closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the coordinator's process handles Ctrl-C
+    logging.basicConfig(level=logging.CRITICAL)  # the result reports problems
     pipe: Connection[Any, Any] = Connection(descriptor)
     frames = FrameWriter(memory)
     with rare_collection(), freed_memory_kept(), contextlib.suppress(EOFError, OSError):
@@ -40,7 +40,7 @@ def _answered(shard: Shard, frames: FrameWriter, name: str, arguments: tuple[Any
 
 
 def _progress_message(progress: ShardProgress, frames: FrameWriter) -> ProgressMessage:
-    """Return what a shard tells, with long frames placed in memory."""
+    """Return a shard's progress, with long frames placed in memory."""
     frames.begin()
     sent, placed = list(progress.sent), {}
     for index, each in enumerate(sent):

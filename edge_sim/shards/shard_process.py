@@ -1,4 +1,4 @@
-"""The process of a shard, as the coordinator's process sees it."""
+"""The process of a shard, seen from the coordinator's process."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class ShardProcess:
         return self._process.pid
 
     def ask(self, name: str, *arguments: object) -> None:
-        """Have a method of the Shard called; `answer` returns what it returns."""
+        """Call a method of the Shard; `answer` returns its result."""
         self._unanswered += 1
         self._send((name, arguments))
 
@@ -66,13 +66,13 @@ class ShardProcess:
         return self._with_frames(found) if isinstance(found, ProgressMessage) else found
 
     def drain(self) -> None:
-        """Wait for all answers that nobody has read, and pass over what was raised."""
+        """Wait for all unread answers, and ignore their errors."""
         while self._unanswered:
             with contextlib.suppress(Exception):
                 self.answer()
 
     def close(self) -> int:
-        """End the process, which has nothing to save; return its largest resident memory in bytes."""
+        """End the process, which has nothing to save; return its peak resident memory in bytes."""
         self._pipe.close()
         self._frames.close()
         if self._process.returncode is not None:
@@ -90,7 +90,7 @@ class ShardProcess:
         return message.progress._replace(sent=sent)
 
     def _send(self, value: object) -> None:
-        with contextlib.suppress(OSError):  # `answer` tells of a process that has ended
+        with contextlib.suppress(OSError):  # `answer` reports a process that has ended
             self._pipe.send(value)
 
     def _waited(self) -> int:
@@ -103,4 +103,4 @@ class ShardProcess:
             self._waited()
         code = self._process.returncode or 0
         how = f"by signal {-code}" if code < 0 else f"with exit code {code}"
-        return f"the process that held {self._named} ended {how}: look for what ends it (memory, signals)"
+        return f"the process that held {self._named} ended {how}: find the cause (memory, signals)"

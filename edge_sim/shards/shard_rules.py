@@ -1,4 +1,4 @@
-"""Which runs can be divided among processes: those in which nothing reaches another device at once."""
+"""Decides which runs can be divided among processes: those in which nothing reaches another device instantly."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ def why_together(fleet: Fleet, faults: Faults | None, *, resumed: bool) -> str:
     if os.name != "posix":
         return "this system does not hand files down to processes"
     if resumed:
-        return "what resuming costs is counted over all devices together"
+        return "the cost of resuming is counted over all devices together"
     if faults is not None and faults.disconnect:
-        return "with faults.disconnect a frame of one device cuts all others off at the moment at which it is sent"
+        return "with faults.disconnect a frame of one device instantly cuts off all others"
     at_once = [kit.link for kit in (device.kit for device in fleet.devices) if not min(both_ways_s(kit.link))]
     if at_once:
         return f"frames on the link {at_once[0]!r} take no time"

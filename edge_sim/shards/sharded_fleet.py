@@ -1,9 +1,9 @@
-"""A run whose devices live in shards: this process has the coordinator, and says how far each shard may go.
+"""A run whose devices live in shards: this process has the coordinator, and sets how far each shard may advance.
 
-The coordinator never passes the time of a device's next event, nor a shard the first moment at which the coordinator
-could publish something to it.  A frame takes time on the air, so a window is at least that long; everything that
-happens in it happens at all shards at once.  Frames are accepted at the moment of virtual time at which they were
-published, so the broker's draws, orders and counts are those of one process.
+The coordinator never passes the time of a device's next event, nor a shard the earliest time at which the coordinator
+could publish something to it.  A frame takes time on the air, so a window is at least that long, and all shards work
+on it in parallel.  Frames are accepted at the moment of virtual time at which they were published, so the broker's
+draws, orders and counts are those of one process.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from edge_sim.shards.shard_process import ShardProcesses
 from edge_sim.shards.shards import Carrier, Shards
 
 _MODELS_AT_ONCE = 16
-"""How many models are brought here at once when the run is over."""
+"""Models fetched at once when the run is over."""
 
 
 def divided_run(config: Config, fleet: Fleet, **more: Any) -> ShardedFleet:
-    """Return a run on the processes that its table names: of this machine, or on Ray.  more: see ShardedFleet."""
+    """Return a run on the processes of its table: on this machine, or on Ray.  more: see ShardedFleet."""
     run = config.run
     if run.cluster is None:
         count = os.cpu_count() or 1 if run.processes in (None, AUTO) else int(run.processes or 1)
@@ -58,7 +58,7 @@ def divided_run(config: Config, fleet: Fleet, **more: Any) -> ShardedFleet:
         count = cluster.count
         more |= {"carrier": cluster}
         if run.ray_fold:
-            from edge_sim.shards.ray_fold import fold_on_ray  # Ray is loaded by now, with its address
+            from edge_sim.shards.ray_fold import fold_on_ray  # Ray is loaded and connected by now
 
             more |= {"wrap_method": fold_on_ray}
     return ShardedFleet(fleet, count, run=run, faults=config.faults, faults_seed=config.faults_seed, **more)
@@ -82,7 +82,7 @@ class ShardedFleet:
         carrier: Carrier,
         wrap_method: MethodWrapper = unchanged,
     ) -> None:
-        """count: number of processes for the devices.  run: how each of them computes.  carrier: starts them.
+        """count: number of processes for the devices.  run: how each one computes.  carrier: starts them.
 
         new_server: makes the coordinator.  wrap_method: decides where uploads are added up.
         """
@@ -95,7 +95,7 @@ class ShardedFleet:
         self._spent: dict[str, DeviceCost] = {}
         """The costs at the end of the run."""
         self.untraced = NONE
-        """The models that trained without a trace; known at the end of the run."""
+        """The models that trained untraced; known at the end of the run."""
         self._whole_fleet = WholeFleet(lambda: self.server, self._numbers, self._measure)
         causes = SilenceCauses(self.clock, self.hub, self._why_silent)
         observer = ObserverGroup(*filter(None, (observer,)), self._whole_fleet, causes)
@@ -121,14 +121,14 @@ class ShardedFleet:
 
     @property
     def peak_bytes(self) -> int:
-        """Largest resident memory of the shards, in bytes; known once they are closed."""
+        """Peak resident memory of the shards, in bytes; known once they are closed."""
         return self.shards.peak_bytes
 
     def run(self) -> None:
         """Run until the run is over.
 
-        Raises RunFailed where nothing is left to happen before that.  An interrupt leaves a checkpoint, but for one
-        that does not wait until the shards have answered.
+        Raises RunFailed if no event is left before that.  An interrupt leaves a checkpoint, unless it comes a second
+        time before the shards have answered.
         """
         try:
             self.shards.begin()
@@ -145,7 +145,7 @@ class ShardedFleet:
             self._spent = self._by_device("spent")
             self.untraced = NONE.union(*self.shards.ask("untraced"))
         except ShardLost:
-            raise  # there is nothing to save: the last checkpoint stays
+            raise  # nothing can be saved: the last checkpoint stays
         except BaseException:
             with suppress(ShardLost):
                 self.shards.drain()
@@ -169,7 +169,7 @@ class ShardedFleet:
                 return
 
     def _coordinators_turn(self) -> bool:
-        """Carry out what happens here before a device can do anything; return whether the run is over then."""
+        """Carry out the events here before any device's next event; return whether the run is over."""
         clock = self.clock
         while (next_s := clock.next_s) <= self.shards.next_s and next_s < math.inf:
             if next_s > clock.now_s:
@@ -181,9 +181,9 @@ class ShardedFleet:
         return False
 
     def _shards_turn(self) -> bool:
-        """Let the shards go as far as they may; return whether the run is over then.
+        """Let the shards advance as far as they may; return whether the run is over.
 
-        Once the coordinator is over, they go from moment to moment: the run ends when the last device is over.
+        Once the coordinator is over, they advance moment by moment: the run ends when the last device is over.
         """
         first_s = self.shards.next_s
         if first_s == math.inf:
@@ -198,12 +198,12 @@ class ShardedFleet:
         return False
 
     def _advance(self, before_s: float) -> None:
-        """Let the shards carry out what happens before a time; accept here what they publish, at the times they did."""
+        """Let the shards carry out all events before a time; accept their frames here, at the times of publication."""
         for _, given in self.shards.pass_time(before_s):
             self.clock.at(given.at_s, partial(self.hub.accept, given))
 
     def _pass_on(self) -> None:
-        """Give the shards what the coordinator has published."""
+        """Give the shards the coordinator's publications."""
         for given in self.hub.taken():
             device = topics.receiver(given.topic)
             frame = self.hub.spliced(given.topic, given.frame)
@@ -214,7 +214,7 @@ class ShardedFleet:
         """Implement FaultyFleet."""
         cut_power(self._coordinator, self.clock, at_s, for_s)
 
-    # -- what devices tell ---------------------------------------------------------------------------------------------
+    # -- figures of devices --------------------------------------------------------------------------------------------
 
     @property
     def virtual_s(self) -> float:
@@ -223,11 +223,11 @@ class ShardedFleet:
 
     @property
     def spent(self) -> dict[str, DeviceCost]:
-        """What the run has cost each device so far, by id."""
+        """The cost of the run so far for each device, by id."""
         return self._spent or self._by_device("spent")
 
     def powered(self) -> tuple[int, int]:
-        """How many devices of the run are switched on, and how many there are."""
+        """(number of devices switched on, number of devices) of the run."""
         self._catch_up()
         return sum(self.shards.ask("powered")), len(self._fleet.devices)
 
@@ -246,7 +246,7 @@ class ShardedFleet:
         return total_work(self._by_device("spent").values())
 
     def _by_device(self, name: str) -> dict[str, Any]:
-        """Ask all devices for what they have come to at this moment; return it by id, in the order of their numbers."""
+        """Ask all devices for their present figures; return them by id, in the order of their numbers."""
         self._catch_up()
         found: dict[str, Any] = {}
         for each in self.shards.ask(name, self._now_s):
@@ -263,7 +263,7 @@ class ShardedFleet:
         return found
 
     def _catch_up(self) -> None:
-        """Bring the shards to this moment: they accept what was published until now."""
+        """Bring the shards to this moment: they accept all frames published until now."""
         self._pass_on()
         self._advance(self.clock.now_s)
 
@@ -290,5 +290,5 @@ class ShardedFleet:
 
     @property
     def _now_s(self) -> float:
-        """The time up to which everybody has come: this process, or between two windows the shard that is furthest."""
+        """The present time: of this process, or between two windows, of the most advanced shard."""
         return max(self.clock.now_s, self.shards.now_s)

@@ -1,4 +1,4 @@
-"""All shards of a run, as the coordinator's process sees them: one is its own, the others are processes."""
+"""All shards of a run, seen from the coordinator's process: one lives in it, the others in other processes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from edge_sim.shards.shard import Shard
 from edge_sim.shards.shard_rules import both_ways_s
 
 _FRAMES_FLOPS = 1e7
-"""What a device costs in a round beside its training, as floating-point operations: about a millisecond."""
+"""A device's cost in a round beside its training, in floating-point operations: about a millisecond."""
 
 
 class AskedShard(Protocol):
-    """A Shard that is asked, and answers in that order."""
+    """A Shard that receives requests and answers them in order."""
 
     @property
     def pid(self) -> int:
-        """The id of the process that it is in."""
+        """The id of its process."""
 
     def ask(self, name: str, *arguments: object) -> None:
-        """Have a method of the Shard called; `answer` returns what it returns."""
+        """Call a method of the Shard; `answer` returns its result."""
 
     def answer(self) -> Any:
         """Wait for the oldest answer; the first one comes once the devices are built.
@@ -38,10 +38,10 @@ class AskedShard(Protocol):
         """
 
     def drain(self) -> None:
-        """Wait for all answers that nobody has read, and pass over what was raised."""
+        """Wait for all unread answers, and ignore their errors."""
 
     def close(self) -> int:
-        """End it; return the largest resident memory of its process in bytes."""
+        """End it; return the peak resident memory of its process in bytes."""
 
 
 class Carrier(Protocol):
@@ -51,39 +51,39 @@ class Carrier(Protocol):
         """Start a shard with these devices."""
 
     def close(self) -> None:
-        """Release what the shards were started on, after all of them are closed."""
+        """Release the machine or cluster, after all shards are closed."""
 
 
 @dataclass(slots=True, eq=False)
 class _Handle:
-    """One shard, what it has told, and what it is to be told."""
+    """One shard, its last progress, and the frames waiting for it."""
 
     process: AskedShard
     up_s: float
-    """No frame of its devices takes less time to the coordinator."""
+    """Minimum time of a frame from its devices to the coordinator."""
     down_s: float
-    """No frame takes less time to one of its devices."""
+    """Minimum time of a frame to one of its devices."""
     queue: list[Sent] = field(default_factory=list)
-    """Frames that it has not got yet."""
+    """Frames to send it with the next window."""
     told_s: float = 0.0
-    """Time of its devices' next event, as it has told."""
+    """Time of its devices' next event, as last reported."""
     now_s: float = 0.0
-    """Time of their last event."""
+    """Time of its devices' last event."""
     over: bool = False
 
     @property
     def next_s(self) -> float:
-        """No device of it does anything before this time."""
+        """The earliest time at which any of its devices can act."""
         return min(self.told_s, self.queue[0].given.at_s + self.down_s) if self.queue else self.told_s
 
     def told(self, progress: ShardProgress) -> list[Sent]:
-        """Take note of how far it has come; return what its devices have published."""
+        """Record its progress; return its devices' publications."""
         self.told_s, self.now_s, self.over = progress.next_s, progress.now_s, progress.over
         return progress.sent
 
 
 class Shards:
-    """Processes that hold all devices of a fleet between them; the first share is this process's own."""
+    """The processes that hold the devices of a fleet; the first one is this process."""
 
     def __init__(
         self,
@@ -95,12 +95,12 @@ class Shards:
         run: RunTable,
         carrier: Carrier,
     ) -> None:
-        """count: number of shards.  run: how each of them computes.  carrier: starts all but the first.
+        """count: number of shards.  run: how each one computes.  carrier: starts all but the first.
 
         Raises UsageError for a model that cannot be built.
         """
         self.peak_bytes = 0
-        """Largest resident memory of all shards together, in bytes; known once they are closed."""
+        """Peak resident memory of all shards together, in bytes; known once they are closed."""
         self._carrier = carrier
         count = min(count, len(fleet.devices))
         share_bytes = None if run.memory_bytes is None else max(1, run.memory_bytes // count)
@@ -135,17 +135,17 @@ class Shards:
 
     @property
     def now_s(self) -> float:
-        """Time of the last event of any device."""
+        """Time of the last event on any device."""
         return max(each.now_s for each in self._handles)
 
     @property
     def next_s(self) -> float:
-        """No device does anything before this time; infinity: none will, unless it is sent a frame."""
+        """The earliest time at which any device can act, or infinity if all wait for a frame."""
         return min(each.next_s for each in self._handles)
 
     @property
     def next_arrival_s(self) -> float:
-        """Nothing that a device has still to publish reaches the coordinator before this time."""
+        """The earliest time at which a future publication of a device can reach the coordinator."""
         return min(each.next_s + each.up_s for each in self._handles)
 
     @property
@@ -154,12 +154,12 @@ class Shards:
         return all(each.over for each in self._handles)
 
     def send(self, sent: Sent) -> None:
-        """Pass on a frame with the next window."""
+        """Send a frame with the next window."""
         for each in self._handles if sent.number == EVERYBODY else (self._of[sent.number],):
             each.queue.append(sent)
 
     def pass_time(self, before_s: float) -> list[Sent]:
-        """Let all shards carry out what happens before a time; return what devices published, in order."""
+        """Let all shards carry out all events before a time; return their publications in order."""
         asked = [each for each in self._handles if each.queue or each.told_s < before_s]
         for each in asked:
             queue, each.queue = each.queue, []
@@ -176,7 +176,7 @@ class Shards:
     def ask_each(self, name: str, numbers: Sequence[int], *arguments: Any, of: Sequence[Any] = ()) -> list[Any]:
         """Call a method that answers for a list of devices in every Shard that holds some of them.
 
-        Its last argument is the list: the device numbers, or what `of` has for each of them.  Return the answers in
+        Its last argument is the list: the device numbers, or their entries of `of`.  Return the answers in
         the order of the numbers.
         """
         places: dict[_Handle, list[int]] = {}
@@ -196,7 +196,7 @@ class Shards:
         return process.answer()
 
     def drain(self) -> None:
-        """Wait for all answers that nobody has read, and pass over what was raised."""
+        """Wait for all unread answers, and ignore their errors."""
         for each in self._handles:
             each.process.drain()
 
@@ -207,7 +207,7 @@ class Shards:
 
 
 def divided(costs: Mapping[int, float], count: int) -> dict[int, int]:
-    """Return the shard of each device: the most costly device first, each to the shard with the least cost so far."""
+    """Return the shard of each device: the costliest device first, each to the shard with the lowest cost so far."""
     load = [0.0] * count
     owners: dict[int, int] = {}
     for number, cost in sorted(costs.items(), key=lambda each: -each[1]):
@@ -217,7 +217,7 @@ def divided(costs: Mapping[int, float], count: int) -> dict[int, int]:
 
 
 def _costs(fleet: Fleet) -> Mapping[int, float]:
-    """Return about what a round of each device costs, by number."""
+    """Return the estimated cost of a round of each device, by number."""
     flops: dict[tuple[object, ...], int] = {}
     found = {}
     for device in fleet.devices:
@@ -230,18 +230,18 @@ def _costs(fleet: Fleet) -> Mapping[int, float]:
 
 
 def _least_s(devices: Sequence[Device]) -> tuple[float, float]:
-    """Return the time that an empty frame takes up and down on the quickest of these devices' links."""
+    """Return the time that an empty frame takes up and down on the fastest of these devices' links."""
     ups, downs = zip(*(both_ways_s(link) for link in {device.kit.link for device in devices}), strict=True)
     return min(ups), min(downs)
 
 
-# -- The shard that is in the coordinator's process: it computes while the other processes do -------------------------
+# -- The shard in the coordinator's process: it computes while the other processes do ---------------------------------
 
 
 class OwnShard:
-    """An AskedShard of this process: what it is asked is done when its answer is read.
+    """An AskedShard of this process; it carries out a request when its answer is read.
 
-    It is asked together with all others, and its answer is read first: meanwhile they compute.
+    All shards are asked before its answer is read, so the others compute meanwhile.
     """
 
     def __init__(self, setup: ShardSetup) -> None:
@@ -249,7 +249,7 @@ class OwnShard:
         self._shard: Shard | None = None
         self._asked: deque[tuple[str, tuple[object, ...]]] = deque()
         self._halfway = False
-        """Whether an interrupt ended a call; then the devices' state is incomplete."""
+        """Whether an interrupt ended a call, which leaves the devices' state incomplete."""
 
     @property
     def pid(self) -> int:
@@ -257,16 +257,16 @@ class OwnShard:
         return os.getpid()
 
     def ask(self, name: str, *arguments: object) -> None:
-        """Have a method of the Shard called when `answer` is."""
+        """Queue a call of a method of the Shard for `answer`."""
         self._asked.append((name, arguments))
 
     def answer(self) -> Any:
-        """Build the devices, or do what was asked first; return what that returns.
+        """Build the devices, or carry out the oldest request; return its result.
 
         Raises what it raises, and ShardLost after an interrupt in the middle of it.
         """
         if self._halfway:
-            raise ShardLost("an interrupt came in the middle of what devices of this process did")
+            raise ShardLost("an interrupt came while devices of this process were computing")
         if self._shard is None:
             self._shard = Shard(self._setup)
             return None
@@ -280,11 +280,11 @@ class OwnShard:
             raise
 
     def drain(self) -> None:
-        """Do all that was asked, and pass over what is raised."""
+        """Carry out all requests, and ignore their errors."""
         while self._asked and not self._halfway:
             with suppress(Exception):
                 self.answer()
 
     def close(self) -> int:
-        """Return 0: its memory is this process's."""
+        """Return 0: its memory counts as this process's."""
         return 0

@@ -1,4 +1,4 @@
-"""Comparisons of methods and sweeps over settings: planned and finished runs, tables and pictures.
+"""Comparisons of methods and sweeps over settings: their runs, tables and pictures.
 
 May import `edge_sim.runs`, `fleet`, `config` and `coordinator.report`.
 """

@@ -1,8 +1,8 @@
 """The axes of a sweep, read from the command line, and the grid that they span.
 
 Keys of [train] and [method.NAME] are *settings*: a method may choose the best one, on the validation part.  All other
-keys are *conditions*, such as the skew of the data: no method chooses them, and each has its own table.  A setting may
-be a range, `0.001..0.1`, of which a search proposes values.
+keys are *conditions*, such as the skew of the data: no method chooses among them, and each has its own table.  A
+setting may be a range, `0.001..0.1`, from which a search proposes values.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Axis:
     key: str
     values: tuple[Any, ...]
     is_range: bool = False
-    """Whether the values are the two ends of a range: whole numbers, or fractions."""
+    """Whether the values are the two ends of a range: of whole numbers, or of fractions."""
 
     @property
     def chosen(self) -> bool:
@@ -49,7 +49,7 @@ class Axis:
 
     @property
     def method(self) -> str:
-        """The only method that has this key; empty: all methods have it."""
+        """The only method with this key, or empty if all methods have it."""
         section, name, *_ = self.key.split(".")
         return name if section == "method" else ""
 
@@ -91,10 +91,10 @@ def axes_of(over: Mapping[str, Sequence[Any]] | Sequence[str] | str) -> tuple[Ax
 
 
 def checked_axes(axes: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """Return the axes.  Raises UsageError where one stands there twice, or there is none."""
+    """Return the axes.  Raises UsageError for a repeated axis, or if there is none."""
     for key in {axis.key for axis in axes}:
         if sum(axis.key == key for axis in axes) > 1:
-            raise UsageError(f"--over {key}: stands there twice; give all values at once, as in {key}=1,2,3")
+            raise UsageError(f"--over {key}: is given twice; give all values at once, as in {key}=1,2,3")
     if not axes:
         raise UsageError("--over: give one key at least, such as --over train.learning_rate=0.01,0.05")
     return axes
@@ -115,9 +115,9 @@ def check_overrides(
     methods: Sequence[str] | None,
     seeds: Sequence[int] | None,
 ) -> None:
-    """Raise UsageError for a `--set` whose value no run would have, as another option decides it.
+    """Raise UsageError for a `--set` whose value another option overrides in every run.
 
-    overrides: as SECTION.KEY=VALUE.  methods, seeds: what these options give; None: nothing.
+    overrides: as SECTION.KEY=VALUE.  methods, seeds: the values of these options, or None.
     """
     given = {"--methods": methods, "--seeds": seeds}
     taken = {key: option for key, option in OTHER_OPTIONS.items() if given.get(option)}
@@ -141,15 +141,15 @@ def choices(axes: Sequence[Axis], method: str) -> list[Setting]:
 
 
 def number_of_choices(axes: Sequence[Axis], method: str) -> float:
-    """The number of settings from which this method may choose; infinite where one of them is a range of fractions."""
+    """The number of settings from which this method may choose; infinite if one of them is a range of fractions."""
     return math.prod(_size(axis) for axis in axes if axis.is_chosen_by(method))
 
 
 def check_equal_trials(axes: Sequence[Axis], methods: Sequence[str], trials: int | None = None) -> None:
-    """Raise UsageError where one method may choose among more settings than another, which would favour it.
+    """Raise UsageError if one method may choose among more settings than another, which would favour it.
 
     The devices alone have no parameters of a method, so they choose among the settings of [train] only.
-    trials: how many settings a search tries of each method; None: all.
+    trials: number of settings that a search tries for each method, or None for all.
     """
     _check_ranges(axes, trials)
     counts = {method: number_of_choices(axes, method) for method in methods if method != ALONE}
@@ -186,7 +186,7 @@ def _axis(text: str) -> Axis:
 
 
 def _axis_of(key: str, values: Sequence[Any]) -> Axis:
-    """The axis of a key and its values; values: as text, they are read as on the command line."""
+    """The axis of a key and its values; values: text is read like on the command line."""
     parts = key.split(".")
     ends: tuple[Any, ...] = ()
     if isinstance(values, str):
@@ -205,7 +205,7 @@ def _axis_of(key: str, values: Sequence[Any]) -> Axis:
 
 
 def _ends(key: str, text: str) -> tuple[Any, ...]:
-    """The two ends of a range such as `0.001..0.1` or `1..8`; empty: the text is none."""
+    """The two ends of a range such as `0.001..0.1` or `1..8`; empty if the text is not a range."""
     parts = text.split("..")
     if len(parts) != 2 or not all(map(_NUMBER.fullmatch, parts)):
         return ()

@@ -37,9 +37,8 @@ def compare(
 ) -> Comparison:
     """Run the missing runs, compare all, and write the files.
 
-    metric: the one of ACCURACIES that tables show.  observer, run_one, on_boards, jobs, say: see
-    run_missing.  Raises UsageError for methods, seeds, a metric or a folder
-    that do not fit, and whatever a run raises.
+    metric: one of ACCURACIES, shown in tables.  observer, run_one, on_boards, jobs, say: see run_missing.  Raises
+    UsageError for methods, seeds, a metric or a folder that do not fit, and every error of a run.
     """
     names = check_methods(methods)
     check_kind(out, "comparison")

@@ -32,12 +32,12 @@ from edge_sim.studies.compare import compare
 from edge_sim.studies.study_runs import RunOne
 
 MOST_WAIT_S = 86_400.0
-KEPT = "everything is kept in {out}: the same command goes on from there"
-"""What is said of an interrupted study."""
+KEPT = "everything is kept in {out}: repeat the command to continue"
+"""The line after an interrupted study."""
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run the missing runs, and show the comparison."""
+    """Run the missing runs and show the comparison."""
     _check_lab_options(args)
     config = settings.load_config(args.file, args.overrides)
     check_overrides(config, args.overrides, methods=args.methods, seeds=args.seeds)
@@ -73,7 +73,7 @@ def _compared(args: argparse.Namespace, config: Config, out: Path, run_one: RunO
 
 
 def _on_boards(args: argparse.Namespace, config: Config, out: Path) -> Comparison:
-    """Compare on the boards of a lab; where all runs are finished, no board is needed."""
+    """Compare on the boards of a lab; if all runs are finished, no board is needed."""
     lab = args.lab or LAB
     if lab == config.federation.name:
         raise UsageError(
@@ -81,7 +81,7 @@ def _on_boards(args: argparse.Namespace, config: Config, out: Path) -> Compariso
             f"another one (--set federation.name=NAME), or name another lab here and on its boards (--lab)"
         )
     if settings.troubled(config) or config.faults != Faults():
-        say("[scenario], [faults] and what [[fleet]] rows have to bear are for simulations: left out on boards")
+        say("[scenario], [faults] and the faults in [[fleet]] rows apply to simulations only: ignored on boards")
     wait_s = WAIT_S if args.wait is None else args.wait
     files = TlsFiles(args.ca, args.cert, args.key)
     with ExitStack() as stack:
@@ -99,13 +99,13 @@ def _on_boards(args: argparse.Namespace, config: Config, out: Path) -> Compariso
 
 
 def _check_lab_options(args: argparse.Namespace) -> None:
-    """Raise UsageError for options that do not go together, or that are no addresses, names or times."""
+    """Raise UsageError for options that contradict each other, or invalid addresses, names or times."""
     if args.on_devices and args.jobs > 1:
-        raise UsageError("--jobs: of no use with --on-devices: the boards carry out one run at a time")
+        raise UsageError("--jobs: has no effect with --on-devices: the boards carry out one run at a time")
     if not args.on_devices:
         for option in ("broker", "lab", "wait", "ca", "cert", "key"):
             if getattr(args, option) is not None:
-                raise UsageError(f"--{option}: of no use without --on-devices")
+                raise UsageError(f"--{option}: has no effect without --on-devices")
         return
     if args.broker is None:
         raise UsageError("--on-devices needs --broker URL: the broker of the lab")
@@ -117,7 +117,7 @@ def _check_lab_options(args: argparse.Namespace) -> None:
 
 
 def say(line: str) -> None:
-    """Write a line for people."""
+    """Write a line to stderr."""
     sys.stderr.write(f"{line}\n")
 
 

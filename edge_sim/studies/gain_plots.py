@@ -1,4 +1,4 @@
-"""Pictures of a sweep: each method's gain over the base value of a parameter, with the CSV of its points."""
+"""Pictures of a sweep: each method's gain over the base value of a parameter, and a CSV of the points."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _STEP, _SPREAD = 0.12, 0.7
-"""The distance between two methods' bars at one value, and the largest width of all bars at a value, as shares of the
-distance between two values."""
+"""Distance between two methods' bars at one value, and maximum width of all bars at a value, as shares of the distance
+between two values."""
 
 
 class GainPoint(NamedTuple):
-    """A row of gain_KEY.csv: a paired difference of accuracies, with its 95 % interval where there are enough seeds."""
+    """A row of gain_KEY.csv: a paired difference of accuracies, with its 95 % interval if there are enough seeds."""
 
     method: str
     value: str
@@ -48,7 +48,7 @@ class GainPoint(NamedTuple):
 def draw_gains(found: Sweep, folder: Path) -> list[Path]:
     """Draw a picture for each axis with several values, and return the first file of each.
 
-    Raises MissingExtra without matplotlib, StoreError where the pictures cannot be written.
+    Raises MissingExtra without matplotlib, StoreError if the pictures cannot be written.
     """
     with pictures_in(folder):
         varied = {picture_path(folder, f"gain_{axis.key}"): axis for axis in found.axes if _has_gains(found, axis)}
@@ -58,7 +58,7 @@ def draw_gains(found: Sweep, folder: Path) -> list[Path]:
 
 
 def _has_gains(found: Sweep, axis: Axis) -> bool:
-    """Whether each value of the axis was run with all others at their base."""
+    """Whether each value of the axis was run with all other axes at their base."""
     searched = found.search is not None and found.search.trials is not None
     return len(axis.values) > 1 and not (axis.chosen and searched)
 
@@ -66,9 +66,9 @@ def _has_gains(found: Sweep, axis: Axis) -> bool:
 def draw_gain(found: Sweep, axis: Axis, path: Path) -> None:
     """Draw the paired difference of accuracy between each value and the base value; other axes are at their base.
 
-    The subtitle and columns of the CSV name the values of these.
+    The subtitle and columns of the CSV name their values.
 
-    A setting is judged by validation accuracy, because nothing is chosen on the test.  A condition is judged by test
+    A setting is judged by validation accuracy, because the test data choose nothing.  A condition is judged by test
     accuracy, with the settings that each method chose under it.
     """
     points, bases = gain_points(found, axis), _bases(found, axis)
@@ -79,7 +79,7 @@ def draw_gain(found: Sweep, axis: Axis, path: Path) -> None:
     step = min(_STEP, _SPREAD / max(1, len(methods)))
     part = "validation part" if axis.chosen else "test, with the settings chosen"
     where = f" with {setting_text(bases)}" if bases else ""
-    subtitle = f"less the accuracy at {axis.values[0]}{where}, on the {part}{DOT}bars: 95 % interval over seeds"
+    subtitle = f"minus the accuracy at {axis.values[0]}{where}, on the {part}{DOT}bars: 95 % interval over seeds"
     with picture(
         path, WIDTH_IN, height_for_names(len(methods)), printable(f"Gain over {axis.key}"), printable(subtitle)
     ) as figure:
@@ -101,7 +101,7 @@ def draw_gain(found: Sweep, axis: Axis, path: Path) -> None:
 
 
 def _bars(axes: Axes, x: Sequence[float], row: Sequence[GainPoint], style: LineStyle) -> None:
-    """Draw one method's gains in percentage points, each with its interval where there is one."""
+    """Draw one method's gains in percentage points, each with its interval, if known."""
     low = [0.0 if point.low is None else 100 * (point.gain - point.low) for point in row]
     high = [0.0 if point.high is None else 100 * (point.high - point.gain) for point in row]
     axes.errorbar(
@@ -146,7 +146,7 @@ def _lines(found: Sweep, axis: Axis) -> Iterator[tuple[str, str, MethodRuns]]:
 
 
 def _bases(found: Sweep, axis: Axis) -> dict[str, Any]:
-    """Return the values of the other axes at the points of one axis; beside a condition, settings are those chosen."""
+    """Return the values of the other axes at the points of one axis; under a condition, settings are chosen ones."""
     others = [other for other in found.axes if other.key != axis.key and (axis.chosen or not other.chosen)]
     return {other.key: other.values[0] for other in others if not axis.method or other.method in ("", axis.method)}
 

@@ -1,7 +1,7 @@
-"""The plan of all runs of one federation under several methods, settings and seeds, and the runs that are missing.
+"""Plans the runs of one federation under several methods, settings and seeds, and runs the missing ones.
 
-Data, partition, models, private batches and the draw of public samples follow from the seed alone, so two methods under
-one seed differ in nothing but the method, and their accuracies may be subtracted.
+The seed alone determines data, partition, models, private batches and the draw of public samples.  So two methods under
+one seed differ only in the method, and their accuracies may be subtracted.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class PlannedRun:
 def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
     """Return the methods to compare, without the line of the devices alone.
 
-    Raises UsageError for one that there is not, or that is named twice.
+    Raises UsageError for an unknown or repeated method.
     """
     known = method_names()
     chosen = tuple(name for name in methods if name != ALONE)
@@ -74,9 +74,9 @@ def check_methods(methods: Sequence[str]) -> tuple[str, ...]:
 
 
 def check_metric(config: Config, methods: Sequence[str], metric: str) -> None:
-    """Raise UsageError where a method of these cannot have the metric, one of ACCURACIES."""
+    """Raise UsageError if one of these methods lacks the metric, one of ACCURACIES."""
     if metric not in ACCURACIES:
-        raise UsageError(f"--metric {metric}: no such metric; there are {', '.join(ACCURACIES)}")
+        raise UsageError(f"--metric {metric}: no such metric; choose one of {', '.join(ACCURACIES)}")
     model = "global" if metric == "gm" else metric.split("_", maxsplit=1)[0]
     for name in methods if model in ("global", "active") else ():
         method = load_method(name).under(trial_config(config, name, config.federation.seed).method)
@@ -88,7 +88,7 @@ def check_metric(config: Config, methods: Sequence[str], metric: str) -> None:
 
 
 def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
-    """Return the seeds.  Raises UsageError for one that cannot be, or that is named twice."""
+    """Return the seeds.  Raises UsageError for an invalid or repeated seed."""
     for seed in seeds:
         if not 0 <= seed < 2**32:
             raise UsageError(f"--seeds {seed}: expected whole numbers from 0 to {2**32 - 1}, such as 0,1,2")
@@ -97,11 +97,11 @@ def check_seeds(seeds: Sequence[int]) -> tuple[int, ...]:
 
 
 def check_once(option: str, values: Sequence[object]) -> None:
-    """Raise UsageError for a value that stands there twice: its runs would be counted as further ones."""
+    """Raise UsageError for a repeated value: its runs would count as further ones."""
     for place, value in enumerate(values):
         if value in values[:place]:
             listed = ",".join(map(str, values))
-            raise UsageError(f"{option} {listed}: {value} stands there twice; name each once")
+            raise UsageError(f"{option} {listed}: {value} is given twice; name each once")
 
 
 def plan(
@@ -112,8 +112,8 @@ def plan(
 ) -> list[PlannedRun]:
     """Plan all runs seed by seed, so that an interrupted comparison is complete for its finished seeds.
 
-    settings: the settings of each method and of the devices alone, which are the first line; it is left out where it
-    would repeat the method `local`.  Raises UsageError for a setting that no run can have.
+    settings: of each method and of the devices alone, which come first; these are left out where they would repeat the
+    method `local`.  Raises UsageError for an impossible setting.
     """
     return [
         planned_run(config, method, seed, setting)
@@ -137,19 +137,19 @@ def with_one_public_set(config: Config, methods: Sequence[str], say: Callable[[s
 
 
 def planned_run(config: Config, method: str, seed: int, setting: Setting) -> PlannedRun:
-    """Plan one run.  Raises UsageError for a setting that no run can have."""
+    """Plan one run.  Raises UsageError for an impossible setting."""
     folder = "/".join(filter(None, (method, label(setting), f"seed-{seed}")))
     return PlannedRun(method, setting, seed, folder, trial_config(config, method, seed, setting))
 
 
 def planned_lines(config: Config, methods: Sequence[str]) -> tuple[str, ...]:
-    """Return the lines of a comparison: the methods, and before them the devices alone unless `local` is the same."""
+    """Return the lines of a comparison: the devices alone, unless `local` is among the methods, then the methods."""
     same = "local" in methods and config.run.standalone != "every-round"
     return tuple(methods) if same else (ALONE, *methods)
 
 
 def trial_config(config: Config, method: str, seed: int, setting: Setting = FILE_AS_IT_IS) -> Config:
-    """Return the config of one run: that of the file, with another method, seed and setting.
+    """Return the config of one run: the file's, with another method, seed and setting.
 
     Each method takes its parameters from [method.NAME]; keys of [method] itself belong to the file's own method.
     """
@@ -168,7 +168,7 @@ def trial_config(config: Config, method: str, seed: int, setting: Setting = FILE
 
 
 def with_setting(tables: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
-    """Return a copy of tables with some values set.  Raises UsageError where a part of a key names no table."""
+    """Return a copy of tables with some values set.  Raises UsageError if a part of a key is not a table."""
     found = {**tables}
     for key, value in sorted(setting.items()):
         *sections, last = key.split(".")
@@ -184,7 +184,7 @@ def with_setting(tables: Mapping[str, Any], setting: Setting) -> dict[str, Any]:
 
 
 def label(setting: Setting) -> str:
-    """Return a file name for a setting, which does not depend on the other axes; empty for the file's own setting."""
+    """Return a file name for a setting, independent of the other axes, or empty for the file's own setting."""
     exact = ",".join(f"{key}={_written(value)}" for key, value in sorted(setting.items()))
     plain = re.sub(r"[^A-Za-z0-9_.,=+-]", "_", exact)
     if plain == exact and len(exact) <= LONGEST_LABEL:
@@ -204,11 +204,11 @@ def run_missing(
 ) -> None:
     """Run the missing runs; before the first one, read all settings and build every kind of model.
 
-    observer: default: lines in the terminal.  run_one: carries out a run; default: in virtual time.  on_boards: whether
-    it does so on the boards of a lab.  jobs: how many runs go on at once.  say: is told what is about to happen.
+    observer: default: lines in the terminal.  run_one: carries out a run (default: in virtual time).  on_boards:
+    whether it does so on the boards of a lab.  jobs: number of simultaneous runs.  say: receives a line about the plan.
 
     Every run has its run directory inside `out`; a finished run with the same settings is not run again, and an
-    interrupted one goes on.  Raises UsageError where a folder holds another run, or another command is at work in
+    interrupted one resumes.  Raises UsageError if a folder holds another run, or another command is active in
     `out`, and every error of a run.
     """
     digests = DataDigests()
@@ -228,7 +228,7 @@ def run_missing(
 
 
 def _plan_words(planned: Sequence[PlannedRun], missing: Sequence[PlannedRun], out: Path, jobs: int) -> str:
-    """What is about to happen, in a line."""
+    """Describe the plan in a line."""
     methods = list(dict.fromkeys(each.method for each in planned))
     seeds = list(dict.fromkeys(each.seed for each in planned))
     settings_ = len({label(each.setting) for each in planned})
@@ -241,7 +241,7 @@ def _plan_words(planned: Sequence[PlannedRun], missing: Sequence[PlannedRun], ou
     ]
     done = len(planned) - len(missing)
     begun = sum((out / each.folder / "checkpoint").exists() for each in missing)
-    rest = f"; {done} finished before" * (done > 0) + f"; {begun} interrupted, which go on" * (begun > 0)
+    rest = f"; {done} finished before" * (done > 0) + f"; {begun} interrupted, to be continued" * (begun > 0)
     return "; ".join(words) + rest + f"; {jobs} at once" * (jobs > 1) + f"; into {out}"
 
 
@@ -262,16 +262,16 @@ def check_settings(one_of_each: Sequence[PlannedRun]) -> None:
 
 
 class DataDigests:
-    """The digests of a study's data sets and of their divisions; of the data sets, the last one is kept."""
+    """The digests of a study's data sets and of their divisions; only the last data set is cached."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[str, RunInputs]] = {}
         self._kept: dict[str, Dataset] = {}
 
     def check(self, folder: Path, found: Result, config: Config) -> None:
-        """Raise UsageError where the finished run in a folder had other samples or inputs than this config has now.
+        """Raise UsageError if the finished run in a folder had other samples or inputs than this config has now.
 
-        What cannot be read now is not compared.
+        Inputs that cannot be read now are not compared.
         """
         inputs = run_folder.kept_inputs(folder)
         samples = found.data.get("sha256", "")
@@ -281,7 +281,7 @@ class DataDigests:
             check_same_inputs(folder, inputs, {**division, **named_inputs(config)})
 
     def _of(self, config: Config) -> tuple[str, RunInputs]:
-        """Return the digests of a run's data set and of its division; empty ones where it cannot be read."""
+        """Return the digests of a run's data set and of its division; empty if it cannot be read."""
         federation = config.federation
         key = repr((self._data_key(config), config.partition, federation.devices))
         if key not in self._known:
@@ -312,9 +312,9 @@ class DataDigests:
 def has_ended(
     planned: PlannedRun, out: Path, digests: DataDigests, *, on_boards: bool = False, early: str = ""
 ) -> bool:
-    """Whether this run is finished, or ended early for the reason `early`.
+    """Whether this run is finished, or ended early for reason `early`.
 
-    Raises UsageError where its folder holds another run, or one with other samples, partition or code.
+    Raises UsageError if its folder holds another run, or one with other samples, partition or code.
     """
     folder = out / planned.folder
     if not (folder / "summary.json").exists():

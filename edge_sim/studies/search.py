@@ -1,7 +1,7 @@
 """The search of a sweep: Optuna proposes settings to try (TPE), and ends runs that fall behind (median pruning).
 
-Each method, and the devices alone, has a search of its own, under each condition: it looks at the validation part only.
-Only the runs are kept.  A search that is started again proposes the same settings, and reads what ran from its folder.
+Each method, and the devices alone, has a separate search under each condition, on the validation part only.
+Only the runs are kept.  A restarted search proposes the same settings, and reads earlier runs from its folder.
 """
 
 from __future__ import annotations
@@ -34,33 +34,33 @@ if TYPE_CHECKING:
     from optuna.trial import Trial as Proposal
 
 CRITERION = "validation_accuracy"
-PRUNED = "pruned: its validation accuracy is below the median of the settings that were tried before"
-"""The reason of a run that a search ended early."""
+PRUNED = "pruned: its validation accuracy is below the median of earlier settings"
+"""The reason in a run that a search ended early."""
 REPORTED = "validation.csv"
 """The validation accuracy after each round of a run, in its folder."""
 IN_FULL, SAFE_SHARE = 3, 0.25
-"""The number of settings that are tried in full before runs are compared with their median, and the share of its rounds
-before which none ends: a small learning rate is slow at first."""
+"""The number of settings tried in full before runs are compared with their median, and the share of its rounds before
+which no run is ended: a small learning rate is slow at first."""
 LOG_FROM = 10.0
-"""Ranges whose ends differ by this factor are searched evenly in the logarithm."""
+"""Ranges whose ends differ by this factor are searched on a logarithmic scale."""
 MOST_PROPOSALS = 50
-"""The most proposals for each setting to try: those that came before count once."""
+"""Maximum number of proposals for each setting to try: repeated ones count once."""
 TrialOutcome: TypeAlias = float | str | None
-"""The mean validation accuracy over the seeds; PRUNED; None where a run failed."""
+"""The mean validation accuracy over the seeds, or PRUNED, or None if a run failed."""
 
 
 @dataclass(frozen=True)
 class Search:
-    """How a sweep chooses what to run."""
+    """How a sweep chooses its runs."""
 
     trials: int | None = None
-    """The number of settings that each method tries, proposed by TPE; None: all."""
+    """The number of settings that each method tries, proposed by TPE, or None for all."""
     prune: bool = False
-    """Whether runs end that are below the median of the settings tried before, after as many rounds."""
+    """Whether to end runs that are below the median of earlier settings after the same number of rounds."""
 
 
 def search_of(trials: int | None, *, prune: bool) -> Search | None:
-    """The search with these options; None: none is wanted."""
+    """The search with these options, or None without one."""
     return Search(trials, prune) if prune or trials is not None else None
 
 
@@ -75,10 +75,10 @@ def search_runs(
     search: Search,
     observer: ObserverFor | None = None,
 ) -> list[PlannedRun]:
-    """Run what is missing of a search, and return all its runs: of each line and condition, setting by setting.
+    """Run the missing runs of a search, and return all its runs by line and condition, setting by setting.
 
     lines: the methods, and the devices alone.  around: the conditions.  observer: default: lines in the terminal.
-    Raises UsageError where a folder holds another run, or another command is at work in `out`; MissingExtra without
+    Raises UsageError if a folder holds another run, or another command is active in `out`; MissingExtra without
     Optuna; and every error of a run.
     """
     check_optuna()
@@ -99,14 +99,14 @@ def search_runs(
 def check_optuna() -> None:
     """Raise MissingExtra without Optuna."""
     try:
-        import optuna  # noqa: F401  # an optional package: only where a search is wanted
+        import optuna  # noqa: F401  # an optional package, imported only for a search
     except ImportError:
         raise MissingExtra("optuna", "search", "--trials and --prune") from None
 
 
 @dataclass(frozen=True)
 class _Tried:
-    """What one search varies: a line of the comparison under one condition, run with each of these seeds."""
+    """The subject of one search: a line of the comparison under one condition, run with each of these seeds."""
 
     config: Config
     line: str
@@ -119,7 +119,7 @@ class _Tried:
 
 @dataclass(frozen=True)
 class _Runner:
-    """Carries out runs, or reads those that have ended."""
+    """Carries out runs, or reads finished ones."""
 
     out: Path
     search: Search
@@ -129,7 +129,7 @@ class _Runner:
     digests: DataDigests
 
     def ended(self, planned: PlannedRun, proposal: Proposal, before: int) -> tuple[str, float | None]:
-        """The reason why a run ended early, and its validation accuracy; before: rounds of earlier seeds."""
+        """Return (why the run ended early, its validation accuracy); before: rounds of earlier seeds."""
         folder = self.out / planned.folder
         watch = _Watch(proposal, before, folder / REPORTED, prune=self.search.prune)
         if has_ended(planned, self.out, self.digests, early=PRUNED if self.search.prune else ""):
@@ -175,7 +175,7 @@ def _searched(tried: _Tried, axes: Sequence[Axis], wanted: int, runner: _Runner)
 def _try(
     runs: Sequence[PlannedRun], proposal: Proposal, runner: _Runner
 ) -> tuple[list[PlannedRun], float | str | None]:
-    """Try a setting; return its runs and mean accuracy over the seeds, PRUNED, or None where a run failed."""
+    """Try a setting; return its runs and mean accuracy over the seeds, PRUNED, or None if a run failed."""
     values: list[float | None] = []
     for place, planned in enumerate(runs):
         reason, value = runner.ended(planned, proposal, place * planned.config.federation.rounds)
@@ -196,7 +196,7 @@ def _tell(study: Study, proposal: Proposal, value: TrialOutcome) -> None:
 
 
 def _distribution(axis: Axis) -> BaseDistribution:
-    """What Optuna draws from: the places of values, or the numbers of a range."""
+    """The distribution for Optuna: the indices of values, or the numbers of a range."""
     from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
 
     if not axis.is_range:
@@ -207,7 +207,7 @@ def _distribution(axis: Axis) -> BaseDistribution:
 
 
 def _value(axis: Axis, drawn: Any) -> Any:
-    """The value of a setting that was drawn; a fraction with four digits, within the range."""
+    """The drawn value of a setting; a fraction is rounded to four digits within the range."""
     if not axis.is_range:
         return axis.values[drawn]
     low, high = axis.values
@@ -215,9 +215,9 @@ def _value(axis: Axis, drawn: Any) -> Any:
 
 
 class _Watch(RunObserver):
-    """Reports the validation accuracy of a run after each round to its trial, and ends the run where that falls behind.
+    """Reports the validation accuracy of a run after each round to its trial, and ends a run that falls behind.
 
-    The file keeps what was reported, for a run that goes on after an interrupt, and for one that is read.
+    The file keeps the reported values, for a resumed run and for one that is only read.
     """
 
     def __init__(self, proposal: Proposal, before: int, path: Path, *, prune: bool) -> None:
@@ -226,7 +226,7 @@ class _Watch(RunObserver):
         self._reported: set[int] = set()
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
-        """Report the mean over the devices that told one; keep it."""
+        """Report the mean over the devices that reported one; keep it."""
         found = [figures[CRITERION] for figures in record.metrics.values() if CRITERION in figures]
         self._values = {number: value for number, value in self._values.items() if number < result.round}
         if found:
@@ -239,7 +239,7 @@ class _Watch(RunObserver):
             raise RunEnded(PRUNED)
 
     def report_all(self) -> None:
-        """Report what has not been reported."""
+        """Report the values that have not been reported."""
         for number, value in self._values.items():
             if number not in self._reported:
                 self._proposal.report(value, self._before + number)
@@ -247,7 +247,7 @@ class _Watch(RunObserver):
 
 
 def _read(path: Path) -> dict[int, float]:
-    """What was reported after each round; nothing where the file is missing or does not read."""
+    """The reported values by round; empty if the file is missing or unreadable."""
     try:
         with path.open(encoding="utf-8", newline="") as stream:
             return {int(row["round"]): float(row[CRITERION]) for row in csv.DictReader(stream)}

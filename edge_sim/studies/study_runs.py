@@ -1,6 +1,6 @@
-"""The missing runs of a comparison or a sweep: one after the other, or several at once, each in its own folder.
+"""Carries out the missing runs of a comparison or a sweep, one after the other or in parallel, in separate folders.
 
-A run that is interrupted keeps its checkpoint, and goes on from it when the same command is given again.
+An interrupted run keeps its checkpoint, and resumes from it when the same command is repeated.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ CHECKPOINTS = ("checkpoint", "checkpoint.old", "checkpoint.new")
 
 
 class InMemory:
-    """Runs federations in virtual time; data that the next run needs, too, are loaded and divided once."""
+    """Runs federations in virtual time; reuses data between runs that share them."""
 
     def __init__(self) -> None:
         self._fleet: Fleet | None = None
         self._key: tuple[object, ...] = ()
 
     def __call__(self, config: Config, observer: RunObserver | None, folder: Path) -> Result:
-        """Run the federation, or go on with it where its folder has a checkpoint of it."""
+        """Run the federation, or resume it from the checkpoint in its folder."""
         with run_folder.claimed(folder):
             resume = _goes_on(folder, config)
             result = run_in(
                 folder, config, observer=lambda _label: observer, fleet=self._with_data(config), resume=resume
             )
             write_run(result, to_toml(config.tables), folder)
-        for name in CHECKPOINTS:  # what a finished run is made of stands in its other files
+        for name in CHECKPOINTS:  # a finished run needs only its other files
             shutil.rmtree(folder / name, ignore_errors=True)
         return result
 
@@ -70,8 +70,8 @@ class InMemory:
 
 
 def _goes_on(folder: Path, config: Config) -> bool:
-    """Whether the folder has a checkpoint of this very run; any other leftover of an unfinished run is removed."""
-    if (folder / "summary.json").exists():  # it failed: it begins anew
+    """Whether the folder has a checkpoint of this run; removes other leftovers of an unfinished run."""
+    if (folder / "summary.json").exists():  # it failed: start over
         (folder / "summary.json").unlink()
     elif any((folder / name).exists() for name in CHECKPOINTS[:2]):
         with suppress(UsageError):
@@ -82,23 +82,23 @@ def _goes_on(folder: Path, config: Config) -> bool:
 
 
 class TimeLeft:
-    """The time left of many runs, from the share of them that is done since the start."""
+    """Estimates the time left of many runs from the share done since the start."""
 
     def __init__(self, runs: int, jobs: int = 1, clock: Callable[[], float] = time.monotonic) -> None:
         self._runs, self._jobs, self._clock = runs, max(1, jobs), clock
         self._begun_s, self._done, self._share = clock(), 0, 0.0
 
     def round_done(self, share: float) -> None:
-        """Note that this share of the run at hand is done."""
+        """Record the share done of the current run."""
         self._share = share
 
     def run_done(self) -> None:
-        """Note that a run is done."""
+        """Record that a run is done."""
         self._done, self._share = self._done + 1, 0.0
 
     @property
     def words(self) -> str:
-        """The time left in words; empty as long as nothing is known, or nothing is left."""
+        """Describe the time left, or return empty if it is unknown or nothing is left."""
         done = self._done + self._share
         if not done or done >= self._runs:
             return ""
@@ -107,14 +107,14 @@ class TimeLeft:
 
 
 class StudyProgress(Progress):
-    """The lines of one run among many: with the time left of all."""
+    """The lines of one run among many, with the time left of all."""
 
     def __init__(self, label: str, left: TimeLeft) -> None:
         super().__init__(label, brief=True, left=lambda: left.words)
         self._overall = left
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
-        """Say how far the run is, and the time left of all."""
+        """Log the run's progress, and the time left of all."""
         self._overall.round_done(result.round / of)
         super().round_done(result, of, record)
 
@@ -126,9 +126,9 @@ def run_all(
     observer: Callable[[str], RunObserver | None] | None,
     jobs: int,
 ) -> None:
-    """Carry out runs: label, config and folder of each.  observer: None: lines in the terminal.
+    """Carry out runs: (label, config, folder) of each.  observer: default: lines in the terminal.
 
-    Raises what a run raises; with several jobs, after the others have stopped and kept their state.
+    Raises the error of a run; with several jobs, after the others have stopped and kept their state.
     """
     left = TimeLeft(len(todo), jobs)
     if jobs > 1 and len(todo) > 1:
@@ -141,7 +141,7 @@ def run_all(
 
 
 def _at_once(todo: Sequence[tuple[str, Config, Path]], left: TimeLeft, jobs: int) -> None:
-    """Carry out runs in worker processes; their lines come when they end."""
+    """Carry out runs in worker processes; each logs a line when it ends."""
     context = multiprocessing.get_context("spawn")
     theirs, ours = context.Pipe(duplex=False)
     with (
@@ -161,11 +161,11 @@ def _at_once(todo: Sequence[tuple[str, Config, Path]], left: TimeLeft, jobs: int
                 )
         except BrokenProcessPool:
             raise RunFailed(
-                "a process that carried out runs was ended from outside (memory, signals); finished runs are kept: the "
-                "same command goes on, and a smaller --jobs needs less memory"
+                "a worker process was killed (memory, signals); finished runs are kept: repeat the command to continue,"
+                " or use a smaller --jobs, which needs less memory"
             ) from None
         except BaseException:
-            ours.close()  # the workers write their checkpoints, and begin no other run
+            ours.close()  # the workers write their checkpoints and begin no further run
             pool.shutdown(wait=False, cancel_futures=True)
             raise
 
@@ -184,5 +184,5 @@ def _in_worker(config: Config, folder: Path) -> tuple[float, str]:
         with at_work():
             result = _WORKER(config, None, folder)
     except KeyboardInterrupt:
-        raise SystemExit(1) from None  # the checkpoint is written; the parent says so
+        raise SystemExit(1) from None  # the checkpoint is written; the parent reports it
     return time.monotonic() - begun_s, repr(dataclasses.replace(result, insight=None))[1:-1]

@@ -1,7 +1,7 @@
 """A sweep: every method chooses its settings on the validation part, then the methods are compared.
 
-The settings are a grid, of which every point is run, or those that a search proposes.  Only the chosen settings are
-evaluated on the test, and every method chooses among the same number of settings.
+The settings are all points of a grid, or those that a search proposes.  Only the chosen settings are
+evaluated on the test data, and every method chooses among the same number of settings.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Candidate:
 
     @property
     def pruned(self) -> bool:
-        """Whether a search ended one of the runs early, so that no other seeds were run."""
+        """Whether a search ended one of the runs early, which skips its other seeds."""
         return any(trial.result.reason == PRUNED for trial in self.line.trials)
 
 
@@ -74,12 +74,12 @@ class Condition:
 
 @dataclass(frozen=True)
 class Sweep:
-    """The results of a whole grid, or of what a search tried."""
+    """The results of a whole grid, or of a search."""
 
     axes: tuple[Axis, ...]
     conditions: tuple[Condition, ...]
     search: Search | None = None
-    """None: every point of the grid was run in full."""
+    """None if every point of the grid was run in full."""
 
     @property
     def completed(self) -> bool:
@@ -104,9 +104,9 @@ def sweep(
     jobs: int = 1,
     say: Callable[[str], None] = lambda _line: None,
 ) -> Sweep:
-    """Run what is missing, let every method choose its settings, and compare the methods.
+    """Run the missing runs, let every method choose its settings, and compare the methods.
 
-    search: what to run of the grid, and whether to the end; None: all of it.  observer, jobs, say: see run_missing.
+    search: chooses points of the grid; default: all.  observer, jobs, say: see run_missing.
     Raises UsageError before the first run for axes, methods, seeds, settings or a folder that do not fit.
     """
     names = check_methods(methods)
@@ -121,7 +121,7 @@ def sweep(
         check_seeds(seeds),
         lambda method: [{**condition, **setting} for condition in around for setting in choices(axes, method)],
     )
-    for each in grid:  # a wrong key or value of --over is told first
+    for each in grid:  # first, to report wrong keys and values of --over
         chosen_method(each.config)
     _check_validation(config, axes, names, around)
     shown = planned_lines(config, names)
@@ -130,7 +130,9 @@ def sweep(
         ran = grid
     else:
         if jobs > 1:
-            raise UsageError("--jobs: a search runs one after the other, for each follows from those before")
+            raise UsageError(
+                "--jobs: a search runs one after the other, because each proposal depends on earlier results"
+            )
         check_optuna()
         check_settings([each for each in grid if each.seed == grid[0].seed])
         say(f"{_search_words(search)}: {', '.join(shown)}; seeds {', '.join(map(str, seeds))}; into {out}")
@@ -146,7 +148,7 @@ def sweep(
 def choose(candidates: Sequence[Candidate]) -> Candidate:
     """Return the candidate with the highest mean validation accuracy over the seeds; among equals, the first.
 
-    Without any validation accuracy, as where all runs ended early, it is the first candidate.
+    Without any validation accuracy, as when all runs ended early, it is the first candidate.
     """
     known = [(candidate.validation.mean, candidate) for candidate in candidates if candidate.validation]
     return max(known, key=lambda pair: pair[0])[1] if known else candidates[0]
@@ -175,7 +177,7 @@ def sweep_summary(found: Sweep) -> dict[str, Any]:
 
 
 def write_sweep(found: Sweep, out: Path) -> None:
-    """Write sweep.json, trials.csv (one row per run) and table.tex.  Raises StoreError where they cannot be written."""
+    """Write sweep.json, trials.csv (one row per run) and table.tex.  Raises StoreError if they cannot be written."""
     keys = [axis.key for axis in found.axes]
     columns = ("method", *keys, "chosen", *RUN_COLUMNS[1:])
     tables = [
@@ -205,7 +207,7 @@ def trial_rows(found: Sweep) -> Iterable[dict[str, object]]:
 
 
 def _check_validation(config: Config, axes: Sequence[Axis], methods: Sequence[str], around: Sequence[Setting]) -> None:
-    """Raise UsageError where methods choose settings and the devices have no validation part."""
+    """Raise UsageError if methods choose settings but the devices have no validation part."""
     if not any(len(choices(axes, method)) > 1 for method in methods):
         return
     for condition in around:
@@ -225,7 +227,7 @@ def _condition(
     values: Setting,
     out: Path,
 ) -> Condition:
-    """Read what was run under a condition, and let every line choose."""
+    """Read the runs under a condition, and let every line choose."""
     chosen_keys = {axis.key for axis in axes if axis.chosen}
     found: dict[str, dict[str, tuple[Setting, list[Trial]]]] = {line: {} for line in lines}
     for each in ran:
@@ -243,7 +245,7 @@ def _condition(
 
 
 def _search_words(search: Search) -> str:
-    """What a search is about to do."""
+    """Describe a search."""
     words = f"{search.trials} settings of each, proposed by TPE" if search.trials else "all settings of each"
     return words + ", with median pruning" * search.prune
 

@@ -21,7 +21,7 @@ from edge_sim.studies.sweep_table import sweep_text
 
 
 def command(args: argparse.Namespace) -> int:
-    """Run the missing runs of the grid, and show what every method chose."""
+    """Run the missing runs of the grid, and show the choice of each method."""
     config = settings.load_config(args.file, args.overrides)
     out = args.out or Path("runs") / f"{config.federation.name}-sweep"
     methods, seeds = args.methods or (config.federation.method,), args.seeds or (config.federation.seed,)
@@ -42,6 +42,6 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _pictures(found: Sweep, folder: Path) -> list[Path]:
-    """Draw the gains along the axes, and the comparison under each condition."""
+    """Draw the gains along the axes and the comparison under each condition."""
     under = (draw_comparison(each.comparison, folder / label(each.values)) for each in found.conditions)
     return [*draw_gains(found, folder), *itertools.chain.from_iterable(under)]

@@ -1,4 +1,4 @@
-"""Text of a sweep for the terminal: for each condition, the comparison and the settings that each method chose."""
+"""Text of a sweep for the terminal: for each condition, the comparison and each method's chosen settings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from edge_sim.studies.sweep import Candidate, Condition, Sweep
 
 
 def sweep_text(found: Sweep, room: int | None = None) -> str:
-    """Return the table of each condition as aligned text, and below it the settings that the methods chose.
+    """Return the table of each condition as aligned text, followed by the methods' chosen settings.
 
-    room: the width of the tables in characters; None: any.
+    room: the width of the tables in characters, or None for any.
     """
     return "\n".join(_condition(condition, room) for condition in found.conditions)
 

@@ -124,7 +124,9 @@ def test_settings_that_came_to_nothing_are_remarked(pictures: Path) -> None:
     plain = tables(pictures, {"count": 4}, scenario={"broker_lost_at_s": [0.01, 5e6], "coordinator_lost_at_s": [4e6]})
     plain["run"] = {**plain.get("run", {}), "stacked": ["softmax"], "ray_fold": True}
     plain["train"] |= {"schedule_factor": 0.5, "decay_all": True, "beta1": 0.5}
-    broker, coordinator = (f"scenario.{who}_lost_at_s: {at} s never came, for the run was over at " for who, at in LATE)
+    broker, coordinator = (
+        f"scenario.{who}_lost_at_s: {at} s was not reached: the run was over at " for who, at in LATE
+    )
     found = run(settings.parse(plain, Path("f.toml"))).warnings
     useless = {line.partition(":")[0] for line in found if "has no effect without run." in line}
     assert useless == {"run.stacked", "run.ray_fold"}
@@ -333,7 +335,7 @@ def test_a_real_broker_imitates_no_trouble_and_that_is_said(
             cli.main(["simulate", str(file), "--broker", "embedded", "--out", str(tmp_path / f"r{told}"), "--json"])
             == 0
         )
-        assert ("for the memory broker: left out" in capsys.readouterr().err) is told
+        assert ("need the memory broker: ignored" in capsys.readouterr().err) is told
 
 
 def test_what_a_device_computed_is_forgotten_with_its_round(pictures: Path) -> None:

@@ -180,7 +180,7 @@ MISTAKES = {
     "parameter in two places": (
         "public_batch = 8",
         "public_batch = 8\n[method.fedmd]\npublic_batch = 9",
-        r"method.public_batch: .*\[method.fedmd\], too; .*method.fedmd.public_batch",
+        r"method.public_batch: .*\[method.fedmd\]; .*method.fedmd.public_batch",
     ),
     "sub-table of no method": (
         "public_batch = 8",
@@ -426,7 +426,7 @@ def test_a_deployment(tmp_path):
     [
         ('["b", "a"]', '["b", "b"]', "federation.roster: expected 2 different ids, one for each device, found 1"),
         ('["b", "a"]', '["b", "A"]', r"federation.roster\[1\]: expected at most 36 characters"),
-        ("classes = 10", "", "federation.classes: missing, and there is no data set here that would tell"),
+        ("classes = 10", "", "federation.classes: missing; without a data set it cannot be inferred"),
         ("classes = 10", "classes = 1", "federation.classes: expected an integer from 2 to 65535, found 1"),
         ('[public]\npath = "public.npz"', "", "fedmd needs a public set: give .public. path = FILE.npz"),
         ('path = "public.npz"', "", "public.path: missing"),

@@ -156,11 +156,11 @@ def test_no_round_is_given_up_while_the_ledger_cannot_be_written(pictures: Path,
     run.clock.at(150.0, lambda: status.append(run.server._report.run()))
     run.clock.at(200.0, lambda: setattr(ledger.disk, "_share", 0.0))
     same(run.finished(), clean["fedmd"])
-    assert "disk refuses" in status[0]
+    assert "which refuses writes" in status[0]
     told = [note for note in notes if "disk is full" in note]
     assert 1 <= len(told) <= 4  # at once, and then every minute
     assert "next try in 5 s" in told[0]
-    assert notes.count("the ledger is written again; the round goes on") == 1
+    assert notes.count("the ledger is writable again; the round continues") == 1
 
 
 def test_the_broker_is_freed_of_uploads_that_the_disk_refuses(pictures: Path) -> None:

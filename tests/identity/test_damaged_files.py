@@ -148,7 +148,7 @@ def test_a_damaged_certificate_in_a_registry_without_a_digest_is_one_line(lab: P
     (certificate,) = plain["revoked"]
     plain["revoked"] = [certificate.replace("M", "N")]
     key_files.write_whole(there / REGISTRY, json.dumps(plain).encode(), key_files.PRIVATE)
-    with pytest.raises(UsageError, match=r"registry\.json is damaged: a revoked certificate does not read"):
+    with pytest.raises(UsageError, match=r"registry\.json is damaged: a revoked certificate cannot be read"):
         owner.write_broker_files(there, read_registry(there))
 
 

@@ -39,4 +39,4 @@ def test_a_process_that_was_killed_without_a_word_is_told_with_its_signal_and_lo
     found = DeviceProcesses({("device-00",): killed}, tmp_path, 1, lambda _line: None)
     found.wait(60.0)
     log = tmp_path / "device-00.log"
-    assert found.check() == f"the process of device-00 ended by signal 9: it wrote nothing into {log}"
+    assert found.check() == f"the process of device-00 ended by signal 9: nothing in {log}"

@@ -184,7 +184,7 @@ def test_ctrl_c_and_resume(pictures: Path, tmp_path: Path, expected: dict[str, f
         said = line
     assert process.returncode in CTRL_C
     assert "interrupted" in said
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="already holds a run"):
         run(file, broker="embedded:amqtt", out=out)
     with pytest.raises(UsageError, match=r"device-00: .*over a broker"):
         run(file, out=out, resume=True)

@@ -111,8 +111,8 @@ BUGS = (
     PlantedBug(
         "receipts are not counted",
         "coordinator/serving/sender.py",
-        "        self._sent(device, len(frame), _COUNTED_AS[kind])\n",
-        "        if kind is not Receipt:\n            self._sent(device, len(frame), _COUNTED_AS[kind])\n",
+        "        if self._context.registry.known(device):",
+        "        if kind is not Receipt and self._context.registry.known(device):",
         "tests/record/test_booking.py::test_joules_seconds_and_bytes_of_two_exchanges_by_hand",
     ),
     PlantedBug(

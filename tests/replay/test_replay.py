@@ -227,12 +227,12 @@ def refused(path: Path, contents: bytes | None, capsys: pytest.CaptureFixture[st
 def test_what_is_no_trace_is_refused(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "No such file" in refused(path, None, capsys)
     assert "not a trace" in refused(path, b"[federation]", capsys)
-    assert "no header" in refused(path, traces.MAGIC, capsys)
-    assert "it is no header" in refused(path, traces.MAGIC + ChecksumChain().framed(msgpack.packb([7])), capsys)
+    assert "ends before its header" in refused(path, traces.MAGIC, capsys)
+    assert "it is not a header" in refused(path, traces.MAGIC + ChecksumChain().framed(msgpack.packb([7])), capsys)
     chain = ChecksumChain()
     header = chain.framed(msgpack.packb({**HEADER, "sdk": version("edge-sdk")}))
     dreamt = chain.framed(msgpack.packb(["dreamt", 1.0]))
-    assert "no entry of this version" in refused(path, traces.MAGIC + header + dreamt, capsys)
+    assert "not an entry of this version" in refused(path, traces.MAGIC + header + dreamt, capsys)
 
 
 HEADER = {"trace": traces.VERSION, "sdk": "7.0", "tables": {}, "file": "x", "virtual": True}

@@ -120,7 +120,7 @@ def test_models_whose_answers_are_not_finite_are_left_out(pictures: Path, monkey
     assert (found.predictions == sound.predictions).all()
     assert set(found.point_devices.tolist()) == {1, 2}
     assert np.isfinite(found.points).all()
-    assert remark == "no picture of models shows device-00 and 1 more: what its model answers is not finite"
+    assert remark == "no picture of models shows device-00 and 1 more: its outputs are not finite"
     none, _ = model_insight(whole.server, models[:1], fleet.dataset)
     assert none.predictions is None
     assert none.points is None

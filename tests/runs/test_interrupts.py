@@ -141,7 +141,7 @@ def test_a_kill_between_the_two_renames(
     out = tmp_path / "run"
     interrupted(pictures, out, monkeypatch)
     (out / "checkpoint").rename(out / "checkpoint.old")
-    with pytest.raises(UsageError, match="holds a run already"):
+    with pytest.raises(UsageError, match="already holds a run"):
         run(fleets.tables(pictures), out=out)
     same(run(fleets.tables(pictures), out=out, resume=True), whole["fedmd"])
 

@@ -88,7 +88,7 @@ def test_a_coordinator_ends_with_one_line_and_goes_on_once_its_method_is_mended(
         assert coordinator.wait(60) == 1
         said = deployment.said("coordinator")
         line = SAID["reduce raises"].removesuffix("; .*")
-        assert re.search(f"edge-sdk: {line}, then go on with: .* --resume; edge-sdk -v shows the traceback\n", said)
+        assert re.search(f"edge-sdk: {line}, then continue with: .* --resume; edge-sdk -v shows the traceback\n", said)
         assert "Traceback" not in said
         installed(tmp_path, "")
         deployment.start_coordinator(resume=True)

@@ -114,7 +114,7 @@ def test_numbers_that_are_not_finite_leave_the_run_its_own_explanation(
         r"^edge-sdk: the run failed: .* withheld what they learned .*", capsys.readouterr().err, re.MULTILINE
     )
     said = json.loads((out / "summary.json").read_text())["warnings"]
-    assert "no picture of models shows device-00 and 3 more: what its model answers is not finite" in said
+    assert "no picture of models shows device-00 and 3 more: its outputs are not finite" in said
 
 
 @pytest.mark.parametrize("engine", ENGINES)

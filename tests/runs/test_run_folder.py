@@ -142,7 +142,7 @@ def test_a_folder_takes_nothing_of_another_kind(
     for other in COMMANDS.keys() - {kind}:
         assert begun(other) == 2
         assert capsys.readouterr().err == (
-            f"edge-sdk: {out}: holds a {kind}, and a {other} has a folder of its own; give --out another one\n"
+            f"edge-sdk: {out}: holds a {kind}, and a {other} needs its own folder; give --out another one\n"
         )
     assert contents(out) == before
 
@@ -180,7 +180,7 @@ def test_a_finished_run_of_a_comparison_is_left_as_it_is(file: Path, tmp_path: P
 
 # -- one run at a time ------------------------------------------------------------------------------------------------
 
-STILL = "a run still goes on in it, and nothing was changed; wait until that one is over, or give --out another folder"
+STILL = "a run is still active in it, and nothing was changed; wait until it is over, or give --out another folder"
 
 
 def test_a_second_run_is_refused_before_it_touches_anything(
@@ -262,7 +262,7 @@ def test_another_world_is_refused_by_its_first_keys(
     with pytest.raises(UsageError) as caught:
         run(with_setting(tables, setting), out=out, resume=True)
     assert str(caught.value).startswith(f"{out}: ")
-    assert f": {words} go on" in str(caught.value)
+    assert f": {words} continue" in str(caught.value)
     assert "\n" not in str(caught.value)
     assert contents(out) == before
 

@@ -147,10 +147,10 @@ def test_methods_that_do_not_fit(methods, message):
 
 def test_the_devices_alone_are_no_method_and_a_name_stands_once():
     assert plans.check_methods(("fedal", "local", "fedmd", "alone")) == ("fedal", "local", "fedmd")
-    with pytest.raises(UsageError, match="fedal stands there twice"):
+    with pytest.raises(UsageError, match="fedal is given twice"):
         plans.check_methods(("fedal", "fedmd", "fedal"))
     assert plans.check_seeds((3, 1)) == (3, 1)
-    with pytest.raises(UsageError, match="3 stands there twice"):
+    with pytest.raises(UsageError, match="3 is given twice"):
         plans.check_seeds((3, 1, 3))
     with pytest.raises(UsageError, match="--seeds -1"):
         plans.check_seeds((0, -1))
@@ -193,7 +193,7 @@ def test_the_command_says_how_to_go_on_after_an_interrupt(file, tmp_path, capsys
 
     monkeypatch.setattr(study_runs, "run_in", stop)
     assert cli.main(["compare", str(file), "--methods", "fedmd", "--out", str(tmp_path / "cmp")]) == 130
-    assert "same command goes on" in capsys.readouterr().err
+    assert "repeat the command to continue" in capsys.readouterr().err
 
 
 def test_seeds_that_are_no_numbers_are_the_users_error(file, capsys):

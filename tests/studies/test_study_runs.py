@@ -135,7 +135,7 @@ def test_an_interrupt_of_several_runs_at_once_is_told_in_a_line(begun: subproces
     assert begun.returncode in CTRL_C
     assert told.splitlines()[1:] == [
         "",
-        f"interrupted; everything is kept in {tmp_path / 'out'}: the same command goes on from there",
+        f"interrupted; everything is kept in {tmp_path / 'out'}: repeat the command to continue",
         "edge-sdk: interrupted",
     ]
     assert len(list(tmp_path.glob("out/*/*/federation.toml"))) == 2  # they began no other run

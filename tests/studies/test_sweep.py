@@ -142,7 +142,7 @@ def test_a_gain_names_the_values_of_the_other_axes(config, tmp_path, figures):
 
 def test_a_value_that_stands_there_twice_is_refused():
     for text in ("train.learning_rate=0.1,0.1", "train.local_steps=1,2,1"):
-        with pytest.raises(UsageError, match="stands there twice"):
+        with pytest.raises(UsageError, match="is given twice"):
             axes.read_axes([text])
 
 
@@ -217,7 +217,7 @@ def test_labels_are_file_names_and_differ_where_settings_do():
         (("learning_rate=1",), ("fedmd",), "expected SECTION.KEY=VALUE"),
         (("train.learning_rate",), ("fedmd",), "expected SECTION.KEY=VALUE"),
         (("train.learning_rate=",), ("fedmd",), "a value is missing"),
-        ((RATE, RATE), ("fedmd",), "stands there twice"),
+        ((RATE, RATE), ("fedmd",), "is given twice"),
         (("fleet.count=1,2",), ("fedmd",), "fleet is not a table"),
     ],
 )

@@ -11,12 +11,12 @@ from edge_sdk.protocol import transforms
 from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello, Upload
 
 ENCRYPTION = "encryption"
-"""The reason of a refusal that is sent plain, because device and coordinator have no common key."""
+"""The reason of a refusal that is sent unencrypted, because device and coordinator share no key."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusalReason:
-    """Why a device is refused, and what its owner can do about it."""
+    """Why a device is refused, and how its owner can fix it."""
 
     reason: str
     message: str
@@ -24,11 +24,11 @@ class RefusalReason:
 
 
 def identity_taken(device: str) -> RefusalReason:
-    """Return the reason to refuse a device whose id another one uses at the same time."""
+    """The refusal of a device whose id another device uses at the same time."""
     return RefusalReason(
         "identity",
         f"another device takes part as {device}, and came first",
-        "give each device an identity of its own (identity=, --id), and a state folder that is no copy",
+        "give each device an identity of its own (identity=, --id), and never a copied state folder",
     )
 
 
@@ -42,14 +42,14 @@ def taken_out(device: str, federation: str) -> RefusalReason:
 
 
 def revoked(device: str) -> RefusalReason:
-    """The refusal of a device whose keys the lab does not take any more."""
+    """The refusal of a device whose keys the lab has revoked."""
     return RefusalReason(
         "revoked", f"{device} was revoked", "ask the owner of the lab for a new claim, if it may take part again"
     )
 
 
 def restored(device: str) -> RefusalReason:
-    """The refusal of a device that counts a start which another process with its keys has counted."""
+    """The refusal of a device whose count of starts another process with its keys has already reached."""
     return RefusalReason(
         "restored",
         f"{device}: another process with its keys has counted this start, or a later one: its identity folder came "
@@ -68,7 +68,7 @@ def unsigned(device: str) -> RefusalReason:
 
 
 def unencrypted(device: str) -> RefusalReason:
-    """The refusal of a device that sends plain frames, in a lab that encrypts."""
+    """The refusal of a device that sends plain frames in a lab that encrypts."""
     return RefusalReason(
         ENCRYPTION,
         f"{device}: this lab encrypts what devices send, and this Hello is not encrypted",
@@ -78,7 +78,7 @@ def unencrypted(device: str) -> RefusalReason:
 
 
 def encrypted(device: str) -> RefusalReason:
-    """The refusal of a device that sends encrypted frames, where the coordinator cannot open them."""
+    """The refusal of a device whose encrypted frames the coordinator cannot open."""
     return RefusalReason(
         ENCRYPTION,
         f"{device}: its frames are encrypted, and the coordinator cannot open them",
@@ -112,7 +112,7 @@ def waits(hello: Hello) -> bool:
 
 
 def at_upload(hello: Hello, upload: Upload) -> Hello:
-    """Return what a device's Hello would say when it uploads: the same, unless its data change."""
+    """The Hello that a device would send now, at its upload: its number of samples may have changed."""
     if not hello.capacity:
         return hello
     told = len(upload.class_counts) == len(hello.class_counts)
@@ -129,7 +129,7 @@ def refusal(
     *,
     serving: bool = False,
 ) -> RefusalReason | None:
-    """The first reason why a device may not take part; None: it may.
+    """The first reason why a device may not take part, or None if it may.
 
     agreed: the Hello of the device admitted first; if weights are shared, its architecture is the federation's.
     serving: whether devices can fetch the public set from this coordinator.
@@ -190,7 +190,7 @@ _REMEDIES = {
     "width": "; or build its last block with a width switch (edge_sdk.models.torch_width)",
     "cosine-head": '; or build it with head="cosine", as TorchModel, NumpyModel and OnnxModel can be',
 }
-"""By the missing capability: a remedy that is as easy as bringing another model."""
+"""By missing capability: a remedy other than bringing another model."""
 
 
 def _abilities(hello: Hello, method: Method[Any]) -> RefusalReason | None:

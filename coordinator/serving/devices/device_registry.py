@@ -25,9 +25,9 @@ class DeviceRegistry:
         serving: bool,
         run: Callable[[], bytes] | None = None,
     ) -> None:
-        """roster: sorted; empty: any device may join.  serving: whether devices can fetch the public set here.
+        """roster: sorted, or empty if any device may join.  serving: whether devices can fetch the public set here.
 
-        run: returns the run that a Hello must name; None: it need not name any.
+        run: returns the run that a Hello must name, or None if it need not name any.
         """
         self._spec, self._method, self._roster, self._serving, self._run = spec, method, roster, serving, run
         self._listed = frozenset(roster)
@@ -36,20 +36,20 @@ class DeviceRegistry:
         self.numbers: dict[str, int] = {}
         """The number of each device that takes part, or that is still fetching the public set."""
         self.samples: dict[str, int] = {}
-        """The samples that each of these devices declared; 0: it did not tell."""
+        """The number of samples that each of these devices declared, or 0 if it did not."""
         self.identities = Identities()
-        """Tells apart the processes that use one id."""
+        """Detects two processes that use one id."""
         self._stamps: dict[str, Stamp] = {}
-        """The stamp of the last Hello of each device that is known, even if that was refused."""
+        """The stamp of each known device's last Hello, refused ones included."""
         self._statuses: dict[str, Stamp] = {}
         """The stamp of each device's newest status that says whether it takes part."""
 
     # -- admission --------------------------------------------------------------------------------------------------
 
     def refusal(self, hello: Hello) -> admission.RefusalReason | None:
-        """Why this device may not take part; None: it may.
+        """Why this device may not take part, or None if it may.
 
-        Where the configuration fixes no architecture, all devices must have that of the one that was admitted first.
+        Where the configuration fixes no architecture, all devices must have that of the first admitted device.
         """
         first = next(iter(self.hellos.values()), None)
         return admission.refusal(hello, self._spec, self._method, self._roster, first, serving=self._serving)
@@ -59,15 +59,15 @@ class DeviceRegistry:
         return admission.fetches(hello, self._spec, self._method)
 
     def is_unbound(self, hello: Hello) -> bool:
-        """Whether a Hello must name this run, and does not: it may be one that was recorded in an earlier run."""
+        """Whether a Hello must name this run but does not: it may be a recording from an earlier run."""
         return self._run is not None and hello.run != self._run()
 
     def place_on_roster(self, device: str) -> int | None:
-        """The place of a device on the roster, counted from 0; None: it is not on it, or there is no roster."""
+        """The place of a device on the roster, counted from 0, or None if it is not on one."""
         return self._roster.index(device) if device in self._roster else None
 
     def enter(self, hello: Hello, number: int) -> None:
-        """Note a device that may take part, or that has sent a Hello again."""
+        """Register a device that may take part, or update it after another Hello."""
         self.numbers[hello.device], self.samples[hello.device] = number, hello.samples
 
     def take_in(self, hello: Hello) -> bool:
@@ -83,14 +83,14 @@ class DeviceRegistry:
         self.identities.forget(device)
 
     def follow(self, upload: Upload) -> None:
-        """Take over how many samples a device has now, if its data change."""
+        """Update the number of a device's samples, if its data change."""
         hello = self.hellos.get(upload.device)
         if hello is not None and hello.capacity:
             self.hellos[upload.device] = now = admission.at_upload(hello, upload)
             self.samples[upload.device] = now.samples
 
     def restore(self, enrolled: Mapping[str, tuple[int, bytes]]) -> None:
-        """Restore the devices after a restart; enrolled: number and last Hello frame by device, from the ledger."""
+        """Restore the devices after a restart; enrolled: (number, last Hello frame) by device, from the ledger."""
         for number, frame in enrolled.values():
             envelope = codec.decode(frame)
             hello = envelope.message
@@ -129,17 +129,17 @@ class DeviceRegistry:
         self._stamps[device] = stamp
 
     def last_hello(self, device: str) -> Stamp | None:
-        """Return the stamp of a device's last Hello; None: there was none."""
+        """Return the stamp of a device's last Hello, or None if it sent none."""
         return self._stamps.get(device)
 
     def check_news(self, device: str, stamp: Stamp) -> None:
-        """Raise RemoteProtocolError if a frame is older than its device's last Hello: it came late, or was replayed."""
+        """Raise RemoteProtocolError if a frame is older than its device's last Hello, that is late or replayed."""
         last = self._stamps.get(device, Stamp())
         if (stamp.boot_epoch, stamp.sequence) <= (last.boot_epoch, last.sequence):
             raise RemoteProtocolError("replayed", f"{device} has said hello since")
 
     def lives(self, device: str, boot_epoch: int) -> bool:
-        """Whether the device's last Hello has this boot epoch, so that a status of that epoch is about the present."""
+        """Whether the device's last Hello has this boot epoch, so that a status of that epoch is current."""
         last = self._stamps.get(device)
         return last is not None and last.boot_epoch == boot_epoch
 
@@ -156,13 +156,13 @@ class DeviceRegistry:
         return True
 
 
-# Which process speaks for each device: two that use one identity at the same time are told apart by their Hellos.
+# Which process speaks for each device: Hellos reveal two processes that use one identity at the same time.
 #
-# Each start of a device draws an instance id.  A restart brings a new one, and the old one never speaks again.  So an
-# instance that says Hello after another has taken its place shows that both are alive.
+# Each start of a device draws an instance id.  A restart brings a new one, and the old one never returns.  So an old
+# instance that says Hello after a newer one shows that both are alive.
 
 MOST_INSTANCES = 16
-"""The most instances that are kept of one device: its newest ones."""
+"""Instances kept of one device: its newest ones."""
 
 
 class Identities:
@@ -185,7 +185,7 @@ class Identities:
         known = self._instances.setdefault(device, {})
         before = known.get(instance)
         if before is not None and (stamp.boot_epoch, stamp.sequence) <= (before.boot_epoch, before.sequence):
-            return False  # delivered once more
+            return False  # the broker delivered it twice
         alive = before is not None and self._speaking.get(device, instance) != instance
         if alive:
             order = list(known)
@@ -198,7 +198,7 @@ class Identities:
         return alive
 
     def is_other(self, hello: Hello) -> bool:
-        """Whether a Hello is of another instance than the device's last one; each start has an instance of its own."""
+        """Whether a Hello comes from another start of the device than its last one."""
         speaking = self._speaking.get(hello.device)
         return bool(hello.instance) and speaking is not None and hello.instance != speaking
 

@@ -34,7 +34,7 @@ def limits(spec: FederationSpec, method: Method[Any]) -> Limits:
 def opened(frame: bytes, sender: str, federation: str, within: Limits, verify: Verify | None = None) -> Envelope:
     """Decode a frame that came on a device's topic, and check that it is from that device and for this federation.
 
-    verify: checks its signature before anything is decoded; None: signatures are not required.
+    verify: checks its signature before decoding, or None if signatures are not required.
     """
     envelope = codec.decode(frame, within, verify)
     message = envelope.message
@@ -43,21 +43,21 @@ def opened(frame: bytes, sender: str, federation: str, within: Limits, verify: V
     if isinstance(message, (Control, Inquiry)):
         raise RemoteProtocolError("topic", f"a {type(message).__name__} on the topic of a device")
     if getattr(message, "device", None) != sender:
-        raise RemoteProtocolError("topic", f"came on the topic of {sender}, claims to be from somebody else")
+        raise RemoteProtocolError("topic", f"came on the topic of {sender}, but names another sender")
     return envelope
 
 
 def opened_command(frame: bytes, federation: str, within: Limits, verify: Verify | None = None) -> Envelope:
     """Decode a frame that came on the topic of commands, and check that it is an operator's for this federation.
 
-    verify: checks its signature; None: the broker's access rules alone decide who may publish on that topic.
+    verify: checks its signature, or None if only the broker's access rules decide who may publish on that topic.
     """
     envelope = codec.decode(frame, within, verify)
     message = envelope.message
     if message.federation != federation:
         raise RemoteProtocolError("topic", f"for federation {message.federation}")
     if not isinstance(message, (Control, Inquiry)):
-        raise RemoteProtocolError("topic", f"a {type(message).__name__} is no operator's command")
+        raise RemoteProtocolError("topic", f"a {type(message).__name__} is not an operator's command")
     return envelope
 
 
@@ -74,7 +74,7 @@ class UploadChecks:
     def check(self, upload: Upload, hello: Hello, place: ExchangeId, *, closing: bool) -> None:
         """Check an upload to the exchange that is open at `place`.
 
-        upload: with its transforms undone.  hello: that of its device.  closing: whether this is the closing exchange.
+        upload: with its transforms undone.  hello: of its device.  closing: whether this is the closing exchange.
         """
         if upload.closing != closing:
             raise RemoteProtocolError("knowledge", "closing flag and place do not agree")
@@ -95,7 +95,7 @@ class UploadChecks:
         remarks.check_classes(self._method, hello, upload.knowledge, slots)
 
     def _batch_at(self, place: ExchangeId, size: int) -> bytes:
-        """Return the digest of an exchange's public batch, which is the same for all its uploads."""
+        """Return the digest of an exchange's public batch; cached, since all its uploads share it."""
         known = self._batch
         if known is None or known[:2] != (place, size):
             indices = batch_indices(self._spec, place.round, place.exchange, size)

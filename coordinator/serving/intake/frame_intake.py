@@ -4,18 +4,18 @@ Each check sees only what the ones before it let through:
 
     1  topic      the topic is one of those that the protocol lists, of this federation
     2  rate       its sender has not sent more than its share (shares.py)
-    3  chunks     a long frame is put together if there is room for its sender's
-    4  stranger   its sender takes part, or is on the roster, or the frame is one with which devices come and go
+    3  chunks     a long frame is reassembled if there is room for its sender
+    4  stranger   its sender takes part or is on the roster, or the frame is one that newcomers may send
     5  signature  where the lab was set up: its sender's key signed it
     6  encryption where the lab encrypts: it was encrypted for this coordinator by the topic's device
     7  decode     size, header, checksum and body are legal; the message is from the topic's device
 
-The transport makes the first three, in its own thread, by asking frame_screen.py; `Intake` makes the others, and the
-first one again, for transports that do not ask.
+The transport does the first three in its own thread, through frame_screen.py.  `Intake` does the others, and the
+first one again, for transports without a screen.
 
-A frame that fails is counted under the word of the check, for the sender that its topic names.  Without access rules
-on the broker, that name is a claim: anybody may publish under it.  Where signatures are required, a frame without a
-valid one counts for nobody.
+A frame that fails is counted under the name of the check, for the sender that its topic names.  Without access rules
+on the broker, anybody may publish under that name.  Where signatures are required, a frame without a
+valid one is attributed to no sender.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FROM_STRANGERS = frozenset({"hello", "bye", STATUS, CONTROL})
 
 
 def booked_to(topic: str) -> str:
-    """Return the sender for which a frame on this topic is counted."""
+    """Return the sender to which a frame on this topic is attributed."""
     return topics.sender(topic) or NOBODY
 
 
@@ -49,9 +49,9 @@ class Opened:
 
     envelope: Envelope
     frame: bytes
-    """In the form in which it is kept: not encrypted."""
+    """As the ledger keeps it: not encrypted."""
     plain: bool = False
-    """Whether it was sent plain in a lab that encrypts."""
+    """Whether it came unencrypted in a lab that encrypts."""
 
 
 class Intake:
@@ -60,18 +60,18 @@ class Intake:
     def __init__(
         self, federation: str, within: Limits, known: Callable[[str], bool], security: LabSecurity | None = None
     ) -> None:
-        """within: the sizes of legal frames.  known: whether a device takes part, or is on the roster.
+        """within: limits of legal frames.  known: whether a device takes part or is on the roster.
 
-        security: the keys of those who may send; None: signatures are not required.
+        security: the keys of permitted senders, or None if signatures are not required.
         """
         self._federation, self._within, self._known, self._security = federation, within, known, security
         self.sender = NOBODY
-        """For whom the last frame counts: its topic's device, or where signatures are required, who proved to be it."""
+        """The sender of the last frame: its topic's device, or where signatures are required, the verified one."""
 
     def opened(self, incoming: Incoming) -> Opened:
-        """Return the message of a frame.  Raises RemoteProtocolError, with the word of the check that it fails.
+        """Return the message of a frame.  Raises RemoteProtocolError named after the check that it fails.
 
-        In a lab that encrypts, a plain Hello is opened, so that its sender can be answered.
+        In a lab that encrypts, a plain Hello is still opened, so that the coordinator can answer its sender.
         """
         self.sender = NOBODY if self._security else booked_to(incoming.topic)
         with legible():
@@ -98,7 +98,7 @@ class Intake:
         return sealing.opened(frame, self._within, verify)
 
     def _verify(self, origin: Origin) -> Verify | None:
-        """Return the check of the signature, which takes note of who proved to be the sender; None: none is needed."""
+        """Return the check of the signature, which records the verified sender, or None if none is required."""
         security = self._security
         if security is None:
             return None

@@ -1,7 +1,7 @@
-"""What the coordinator's transport asks about each message before it keeps it: the first checks of frame_intake.py.
+"""The first checks of frame_intake.py, which the transport makes before it keeps a message.
 
-The transport asks in its own thread.  So a flood never reaches the queue in which frames wait for the coordinator, and
-a chunk takes no memory before it is known whose it is.
+They run in the transport's thread.  So a flood never reaches the queue in which frames wait for the coordinator, and
+a chunk takes no memory before its sender is known.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from edge_sdk.protocol.topics import CONTROL, Origin
 from edge_sdk.transport.base import Place, Rejected
 
 REPORT_S = 1.0
-"""The least seconds between two reports of what was refused."""
+"""Minimum seconds between two reports of refused messages."""
 MOST_REPORTED = 256
-"""The most senders and words in one report; further ones are counted without a name."""
+"""Maximum number of (sender, word) pairs in one report; further ones are counted without a name."""
 LONG_KINDS = frozenset({"hello", "upd", "log"})
-"""The kinds of topics on which legal frames may be long enough to travel in chunks."""
+"""The kinds of topics whose legal frames may be long enough to travel in chunks."""
 STRANGER, MEMBER, DUE = 0, 1, 2
-"""The ranks of long frames: of a sender that does not take part; of a device; an upload that is waited for."""
+"""The ranks of long frames: from a non-participant; from a device; an upload that the round waits for."""
 NO_PLACE = Place(0, STRANGER)
 
 
 class FrameScreen:
-    """Refuses messages by their topics and by their senders' shares, and says how much room long frames may take."""
+    """Refuses messages by their topics and by their senders' shares, and limits the memory of long frames."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class FrameScreen:
         known: Callable[[str], bool],
         due: Callable[[str], bool],
     ) -> None:
-        """known: whether a device takes part, or is on the roster.  due: whether its upload is waited for now."""
+        """known: whether a device takes part or is on the roster.  due: whether the round waits for its upload."""
         self._federation, self._frame_bytes, self._shares = federation, frame_bytes, shares
         self._known, self._due = known, due
         self._lock = threading.Lock()
         self._refused: Counter[tuple[str, str]] = Counter()
-        """Refused messages since the last report, by sender and word; an empty sender: none is named."""
+        """Refused messages since the last report, by (sender, word); the empty sender stands for unnamed ones."""
         self._topics: dict[str, str] = {}
         """A topic of each of these senders."""
         self._report_s = 0.0
@@ -79,7 +79,7 @@ class FrameScreen:
         return Place(self._frame_bytes, DUE if self._due(origin.device) else MEMBER)
 
     def refused(self, now_s: float) -> tuple[Rejected, ...]:
-        """Return what was refused since the last report, or nothing if that was a moment ago."""
+        """Return the refusals since the last report, or nothing if that was a moment ago."""
         if not self._refused or now_s < self._report_s:
             return ()
         self._report_s = now_s + REPORT_S
@@ -93,7 +93,7 @@ class FrameScreen:
         return origin if origin is not None and origin.federation == self._federation else None
 
     def _fault(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> str:
-        """Return the word for what is wrong with a message; empty: nothing."""
+        """Return the word for the fault of a message, or empty if it has none."""
         origin = self._origin(topic)
         if origin is None:
             return "topic"

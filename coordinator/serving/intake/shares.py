@@ -1,7 +1,7 @@
-"""How many frames each sender may send: token buckets, which are emptied by frames and filled by time.
+"""How many frames each sender may send: token buckets that frames empty and time fills.
 
-What the coordinator asks of a device fills its bucket, too: each exchange and each public block earns it the frames of
-an answer.  So a federation may be as fast as it can, and yet a device has no more frames to spend than it needs.
+The coordinator's requests fill a device's bucket, too: each exchange and each public block earns it the frames of
+an answer.  So the share never slows a fast federation, and a device never has many more frames than it needs.
 """
 
 from __future__ import annotations
@@ -17,26 +17,26 @@ EXCHANGE_EARNS, BLOCK_EARNS = 4, 2
 """Frames that an exchange earns its device (an upload, one repetition, a status and a request for chunks), and a public
 block (the request for it, and one repetition)."""
 HELLO_COSTS = 5
-"""Frames that a Hello counts for: the coordinator stores each one on its disk."""
+"""A Hello costs as much as this many frames, because the coordinator stores each one on its disk."""
 REPEAT_S = 0.5
-"""Seconds within which an upload of the same bytes is not looked at again.  After a restart of the coordinator devices
-repeat one a second later, and the network may carry the first one more slowly than the second: so it is clearly less.
-It takes nothing of the share: a device that repeats itself without pause can still send its next upload."""
+"""Seconds within which a repeated upload of the same bytes is dropped.  It must be clearly shorter than 1 s: after a
+restart of the coordinator devices repeat one a second later, and the network may deliver the two closer together.
+A repetition costs no share, so a device that repeats itself without pause can still send its next upload."""
 HONEST_COPIES = 2
 """Copies of an upload within REPEAT_S that are not reported: a broker may deliver a message twice, and an upload may
-cross the request for it; a device that was started anew sends its stored upload on its own, too."""
+cross the request for it; a restarted device also sends its stored upload unasked."""
 COPIES_PER_S = 1.0
-"""Copies more that are not reported for each second in which nothing came: a device without a receipt sends its upload
-again at most once a second, and what it sent while this process or the network stood still comes all at once."""
+"""Further copies that are not reported, for each second in which nothing came: a device without a receipt sends its
+upload again at most once a second, and what it sent while this process or the network stood still comes all at once."""
 MOST_COPIES = 120
-"""The most copies within REPEAT_S that are not reported."""
+"""Maximum number of copies within REPEAT_S that are not reported."""
 MOST_NAMES = 4096
-"""The most senders outside the federation whose share is kept one by one."""
+"""Maximum number of outside senders with a bucket of their own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rates:
-    """What a sender may send without being asked: frames a second, and how many at once after a pause."""
+    """Frames that a sender may send unasked: per second, and at once after a pause (burst)."""
 
     per_s: float = 10.0
     burst: float = 100.0
@@ -48,7 +48,7 @@ class Rates:
     strangers_burst: float = 200.0
     """The burst of all of these together."""
     joining_burst: float = 12.0
-    """Added to `strangers_burst` for each device that the run was made for, because all may join at once."""
+    """Added to `strangers_burst` for each expected device, because all may join at once."""
 
 
 RATES = Rates()
@@ -60,13 +60,13 @@ class TokenBucket:
     __slots__ = ("_burst", "_left", "_per_s", "filled_s")
 
     def __init__(self, per_s: float, burst: float) -> None:
-        """Start full.  per_s: tokens added a second.  burst: the most that it holds."""
+        """Start full.  per_s: tokens added per second.  burst: its capacity."""
         self._per_s, self._burst, self._left = per_s, burst, burst
         self.filled_s: float | None = None
-        """When tokens were last taken, or asked for, in seconds; None: never."""
+        """When tokens were last requested (s), or None if never."""
 
     def take(self, cost: float, now_s: float) -> bool:
-        """Take `cost` tokens; returns False, and takes none, if fewer are left."""
+        """Take `cost` tokens, or return False and take none if fewer are left."""
         if self.filled_s is not None and now_s > self.filled_s:
             self._left = min(self._burst, self._left + self._per_s * (now_s - self.filled_s))
         self.filled_s = now_s
@@ -82,7 +82,7 @@ class TokenBucket:
 
 @dataclass(slots=True)
 class _LastUpload:
-    """An upload that was looked at, and how often it has come again since."""
+    """An accepted upload, and how often it has come again since."""
 
     mark: tuple[int, bytes]
     since_s: float
@@ -95,14 +95,14 @@ class DeviceShares:
     """The buckets of all senders of one federation; may be used from any thread."""
 
     def __init__(self, frame_bytes: int, expected: int, rates: Rates = RATES) -> None:
-        """frame_bytes: the longest legal frame.  expected: how many devices the run was made for."""
+        """frame_bytes: the longest legal frame.  expected: the planned number of devices."""
         self._rates = rates
         self._most_chunks = 2.0 * -(-frame_bytes // MIN_CHUNK_BYTES) + rates.burst
         self._lock = threading.Lock()
         self._frames: dict[str, TokenBucket] = {}
         self._chunks: dict[str, TokenBucket] = {}
         self._last: dict[str, _LastUpload] = {}
-        """The last upload of each device that was looked at."""
+        """The last accepted upload of each device."""
         self._strangers: OrderedDict[str, TokenBucket] = OrderedDict()
         self._all_strangers = TokenBucket(rates.strangers_per_s, rates.strangers_burst + rates.joining_burst * expected)
 
@@ -115,9 +115,9 @@ class DeviceShares:
             return bucket.take(cost, now_s)
 
     def copies(self, device: str, payload: bytes, now_s: float) -> int:
-        """Return how often a device's upload has come again within REPEAT_S, with this one; 0: it is no copy.
+        """Return how many copies of a device's upload have come within REPEAT_S, including this one; 0 if it is new.
 
-        Length and header tell: the header has a checksum of the body, and the number of the frame.
+        Length and header identify an upload: the header has a checksum of the body and the number of the frame.
         """
         mark = len(payload), payload[:HEADER_BYTES]
         last = self._last.get(device)
@@ -128,12 +128,12 @@ class DeviceShares:
         return 0
 
     def copies_are_honest(self, device: str) -> bool:
-        """Whether an honest device may cause as many copies as have come of its last upload."""
+        """Whether an honest device may cause the number of copies that came of its last upload."""
         last = self._last.get(device)
         return last is None or last.copies <= last.honest
 
     def _honest_copies(self, device: str, now_s: float) -> int:
-        """Return how many copies of an upload may come with it, after the time in which none came."""
+        """Return how many copies may come with an upload: after a pause, a device's repetitions arrive together."""
         last, bucket = self._last.get(device), self._frames.get(device)
         before_s = last.since_s if last is not None else bucket.filled_s if bucket is not None else None
         quiet_s = 0.0 if before_s is None else max(0.0, now_s - before_s)

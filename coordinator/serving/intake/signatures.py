@@ -1,7 +1,7 @@
-"""Signatures and encryption of a federation whose lab was set up: who signs here, and whose frames are taken.
+"""Signatures and encryption of a federation with a lab: signs its frames, and verifies those of others.
 
-A frame of a device must be signed with the key that the lab's registry has for the device that its topic names, one of
-an operator with the key of an operator.  This is checked before anything in the frame is decoded.
+A frame of a device must be signed with the key that the lab's registry has for the device that its topic names, and one
+of an operator with the key of an operator.  This is checked before the frame is decoded.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from edge_sdk.identity.signatures import FrameSigner, Genuine, Role, signed_text
 from edge_sdk.protocol.codec import Limits, Stamp, Verify
 
 LOOK_EVERY_S = 1.0
-"""Seconds between two looks at the registry: a device that is revoked is out after that."""
+"""Seconds between two reads of the registry: a revoked device is out within them."""
 
 
 class LabSecurity:
-    """The keys of a lab, as one coordinator uses them."""
+    """The keys of a lab, as a coordinator uses them."""
 
     def __init__(self, lab: Path) -> None:
-        """Raises UsageError if the folder is no lab, is damaged, or open to other users."""
+        """Raises UsageError if the folder is not a lab, is damaged, or open to other users."""
         self._lab, self._reader = lab, RegistryReader(lab)
         self.identity: Identity = open_identity(lab / COORDINATOR_FOLDER, Role.COORDINATOR)
         self._genuine: Genuine = crypto_keys().is_genuine
@@ -40,11 +40,11 @@ class LabSecurity:
         self._devices, self._operators = registry.device_keys(), registry.operator_keys()
         self._sealing_keys = registry.sealing_keys()
         self.revoked = registry.revoked_devices
-        """The devices that may not take part any more."""
+        """The devices that may no longer take part."""
 
     @property
     def encrypts(self) -> bool:
-        """Whether what devices and coordinator send each other must be encrypted."""
+        """Whether frames between devices and coordinator must be encrypted."""
         return self.identity.exchange_key is not None
 
     def carried(self, limits: Limits) -> Limits:
@@ -52,7 +52,7 @@ class LabSecurity:
         return sealed_limits(limits) if self.encrypts else limits
 
     def sealing(self, federation: str, device: str) -> Sealing | None:
-        """Return what encrypts the frames to and from a device; None: the lab does not encrypt, or it has no key."""
+        """Return the encryption to and from a device, or None if the lab does not encrypt or the device has no key."""
         peer, found = self._sealing_keys.get(device, b""), self._sealings.get((federation, device))
         if found is None or found.peer != peer:
             found = self.identity.sealing(peer, federation, device)
@@ -62,11 +62,11 @@ class LabSecurity:
 
     @contextmanager
     def serving_alone(self, federation: str, *, one_connection: bool) -> Iterator[None]:
-        """Keep other coordinators on this machine from serving the federation with these keys, until it is left.
+        """Keep other coordinators on this machine from serving the federation with these keys, within this context.
 
-        one_connection: whether the broker gives each certificate one connection, so that none may serve another
-        federation there, either.  Raises UsageError if one does: devices would believe the one that was started last
-        alone.
+        one_connection: the broker gives each certificate one connection, so a second coordinator may not serve another
+        federation there, either.  Raises UsageError if another coordinator is running: devices would believe only the
+        one that was started last.
         """
         folder, running = self._lab / COORDINATOR_FOLDER, f"{self._lab}: another coordinator"
         with ExitStack() as locks:
@@ -83,14 +83,14 @@ class LabSecurity:
     def started(self, epoch: int) -> FrameSigner:
         """Count a start of the coordinator, durably; returns the signer of its frames.
 
-        epoch: of the ledger, which a run that was begun without these keys may have counted further.
+        epoch: of the ledger; it may be ahead if the run was begun without these keys.
         """
         return self.identity.started(least=epoch)
 
     def look(self, now_s: float) -> bool:
-        """Read the registry again if it is time and it has changed; returns whether it has.
+        """Reload the registry if it is due and has changed; returns whether it has.
 
-        A registry that does not read changes nothing until it does.
+        An unreadable registry changes nothing until it can be read.
         """
         if now_s < self._look_again_s:
             return False
@@ -104,7 +104,7 @@ class LabSecurity:
         return changed
 
     def revoke(self, device: str) -> str:
-        """Revoke a device in the registry, durably; returns why it cannot be, empty: it is."""
+        """Revoke a device in the registry, durably; returns why it cannot be revoked, or empty on success."""
         try:
             change_registry(self._lab, lambda registry: (with_revoked(registry, device), None))
         except UsageError as error:
@@ -130,17 +130,17 @@ class LabSecurity:
         """Check a frame that came on the topic of commands."""
         public = self._operators.get(key)
         if public is None:
-            raise RemoteProtocolError("signature", f"signed with {key.hex()[:8]}, which is no operator's key")
+            raise RemoteProtocolError("signature", f"signed with {key.hex()[:8]}, which is not an operator's key")
         return self._genuine(public, signed_text(Role.OPERATOR, signed), signature)
 
 
 def newer(stamp: Stamp, last: Stamp | None) -> bool:
-    """Whether a frame was made after another one with the same key; frames with other keys cannot be compared."""
+    """Whether a frame is newer than another one; frames with different keys cannot be compared."""
     if last is None or last.key_id != stamp.key_id:
         return True
     return (stamp.boot_epoch, stamp.sequence) > (last.boot_epoch, last.sequence)
 
 
 def counts_again(stamp: Stamp, last: Stamp | None) -> bool:
-    """Whether a frame has the start of another one with the same key: one process made both, unless there is a copy."""
+    """Whether two frames share key and start: one process made both, unless the keys were copied."""
     return last is not None and (stamp.key_id, stamp.boot_epoch) == (last.key_id, last.boot_epoch)

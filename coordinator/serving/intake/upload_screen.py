@@ -1,7 +1,7 @@
-"""What one device may move: caps on its counts, bounds on its values, and who is held out of the aggregate.
+"""Limits the influence of one device: caps its counts, bounds its values, and holds outliers out of the aggregate.
 
-The cap is fixed when a round opens, and stands in the record.  A slot keeps the cap with which it was filled, so that
-what is taken out of a running sum is to the bit what was put in.
+The cap is fixed when a round opens, and is part of the record.  A slot keeps the cap with which it was filled, so that
+a value taken out of a running sum is bit for bit the value that was put in.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from edge_sdk.protocol.records import getter
 from edge_sdk.reductions.influence import CountCap, RobustTable, beyond, capped, count_cap
 
 SizeOf: TypeAlias = Callable[[Mapping[str, Payload]], float | None]
-"""Returns the size of an upload as its method measures it; None: it is that of the numbers."""
+"""Returns the size of an upload as its method measures it, or None for the norm of its numbers."""
 
 
 class UploadScreen:
-    """Decides what of each upload counts."""
+    """Decides how much of each upload counts."""
 
     def __init__(self, table: RobustTable, registry: DeviceRegistry, record: RunRecord, size_of: SizeOf) -> None:
-        """size_of: how large the method says that an upload is."""
+        """size_of: the method's measure of an upload."""
         self._table, self._registry, self._record, self._size_of = table, registry, record, size_of
         self._norms = UpdateNorms()
         self._out: dict[str, str] = {}
-        """The devices whose upload of the open exchange does not count, with what is wrong with its values, if it is
-        that."""
+        """Devices whose upload of the open exchange does not count, with the fault of its values, or empty if it has
+        none."""
         self._logits: set[str] = set()
-        """The devices that sent logits alone in the open exchange.  A trained model's are honestly far larger than
-        those of models that have just begun, so their size is told (W17), and nobody is held out for it."""
+        """Devices that sent only logits in the open exchange.  A trained model's logits are honestly far larger than
+        those of a new model, so an outlier is reported (W17) but not held out."""
         self._most: dict[str, int] = {}
         """The caps that cut an upload of the open round, by device."""
 
@@ -57,17 +57,17 @@ class UploadScreen:
                 self._record.capped[device] = (samples, weighs)
 
     def most(self, device: str) -> int | None:
-        """The most samples that a device weighs with in this round; None: as many as it sends."""
+        """Maximum weight of a device in this round in samples, or None if uncapped."""
         return CountCap(*self._record.count_cap or ()).of(self._registry.samples[device])
 
     def samples(self, device: str, told: int) -> int:
-        """The number of samples behind an upload that tells this number."""
+        """The number of samples that an upload counts with, given the number it states."""
         most = self.most(device)
         return min(told, self._registry.samples[device] or 1, told if most is None else most)
 
     @property
     def registered(self) -> Registered:
-        """The devices that have joined, with the samples that they weigh with."""
+        """The devices that have joined, with the samples that they count with."""
         samples = self._registry.samples
         total = sum(self.samples(device, samples[device]) for device in self._registry.numbers)
         return replace(self._registry.registered, samples=total)
@@ -82,7 +82,7 @@ class UploadScreen:
         return capped(knowledge, most)
 
     def in_slot(self, device: str, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:
-        """The knowledge in a device's slot as it was counted when it came."""
+        """The knowledge in a device's slot, with the cap of the round in which it came."""
         most = self._record.slot_caps.get(device)
         return knowledge if most is None else capped(knowledge, most)
 
@@ -96,7 +96,7 @@ class UploadScreen:
     # -- values -----------------------------------------------------------------------------------------------------
 
     def counts(self, upload: Upload, sent: Mapping[str, Payload]) -> bool:
-        """Whether an upload counts, as far as it alone tells; sent: what every device was sent in the exchange."""
+        """Whether an upload counts, judged alone; sent: the payloads that every device was sent in the exchange."""
         device, wrong = upload.device, beyond(upload.knowledge, self._table)
         self._norms.add(device, upload.knowledge, sent, self._size_of(upload.knowledge))
         if all(isinstance(payload, (PublicLogits, LogitGradients)) for payload in upload.knowledge.values()):
@@ -107,7 +107,7 @@ class UploadScreen:
         return False
 
     def outliers(self) -> dict[str, float]:
-        """The devices whose update was far larger than the others', with the ratio to the median (W17).
+        """Devices whose update is far larger than the others', with the ratio to the median (W17).
 
         Updates that are left out already do not enter the median.
         """
@@ -118,12 +118,12 @@ class UploadScreen:
         return device in self._out
 
     def why_none(self) -> str:
-        """Say why no upload of this exchange counts, with an example."""
+        """Return why no upload of this exchange counts, with an example."""
         device, wrong = max(self._out.items(), key=lambda each: (bool(each[1]), each[0]))
         return f"no upload counts, of the {len(self._out)} that came; that of {device}: {wrong or 'it is held out'}"
 
     def to_leave_out(self, found: Mapping[str, float]) -> list[str]:
-        """The outliers among these whose uploads still count, and should not."""
+        """The outliers among these that must be left out and are not yet."""
         if not self._table.hold_out_rounds:
             return []
         return [device for device in found if device not in self._out and device not in self._logits]
@@ -133,7 +133,7 @@ class UploadScreen:
         self._out.update(dict.fromkeys(devices, ""))
 
     def close(self, round_: int, found: Mapping[str, float]) -> list[str]:
-        """Close the exchange, and hold out who sent what does not count; returns what to note.  found: its outliers."""
+        """Close the exchange and hold out the devices at fault; returns lines to log.  found: its outliers."""
         record, notes = self._record, []
         known = {device for device, until in record.held_out.items() if round_ < until}
         for device, times in found.items():
@@ -145,7 +145,7 @@ class UploadScreen:
             if device in found or wrong:
                 record.why_left_out[device] = wrong or remarks.times_the_median(found[device])
                 record.held_out[device] = until = round_ + 1 + self._table.hold_out_rounds
-                if device not in known:  # otherwise the log would say it in every round
+                if device not in known:  # log it only once, not in every round
                     notes.append(remarks.held_out(round_, device, record.why_left_out[device], until))
         self._out = {}
         self._logits.clear()
@@ -155,12 +155,12 @@ class UploadScreen:
 
 # -- The sizes of the updates of an exchange, to name those far larger than the others (warning W17) ------------------
 # A size is the norm of the update, unless the method has another measure (`Method.size_of`).
-# Whether a device that is named is held out, too, the settings say: upload_screen.py.
+# The settings decide whether a named device is also held out (UploadScreen).
 
 OUTLIER = 10.0
-"""An update is an outlier if its norm is more than this many times the median."""
+"""An update is an outlier if its norm exceeds this many times the median."""
 LEAST_UPDATES = 3
-"""Among fewer updates, none is an outlier."""
+"""Minimum number of updates to call one an outlier."""
 
 
 class UpdateNorms:
@@ -172,9 +172,9 @@ class UpdateNorms:
     def add(
         self, device: str, knowledge: Mapping[str, Payload], sent: Mapping[str, Payload], size: float | None = None
     ) -> None:
-        """Note the size of an update; sent: what every device was sent in the exchange, by role.
+        """Note the size of an update; sent: the payloads by role that every device was sent in the exchange.
 
-        size: as the method measures it; None: its norm.
+        size: as the method measures it, or None for its norm.
         """
         self._norms[device] = update_norm(knowledge, sent) if size is None else size
 
@@ -188,7 +188,7 @@ class UpdateNorms:
 
 
 def update_norm(knowledge: Mapping[str, Payload], sent: Mapping[str, Payload]) -> float:
-    """The Euclidean norm of all numbers of an upload; weights count as their change from those that were sent."""
+    """The Euclidean norm of all numbers of an upload; weights count as the change from the weights sent."""
     total = 0.0
     for role, payload in knowledge.items():
         before = sent.get(role)
@@ -206,7 +206,7 @@ def update_norm(knowledge: Mapping[str, Payload], sent: Mapping[str, Payload]) -
 def outliers(norms: Mapping[str, float], left_out: Collection[str] = ()) -> dict[str, float]:
     """The devices whose norm is more than OUTLIER times the median, with the ratio to the median.
 
-    left_out: devices whose update does not count, and whose norm does not enter the median.
+    left_out: devices that do not count, and are excluded from the median.
     """
     rest = [norm for device, norm in norms.items() if device not in left_out]
     median = statistics.median(rest) if rest and len(norms) >= LEAST_UPDATES else 0.0

@@ -1,4 +1,4 @@
-"""The operators of a running federation: their orders, what they are told of devices, and the desk that answers them.
+"""The operators of a running federation: their orders, their view of devices, and the desk that answers them.
 
-May import `serving.devices`, `serving.sender`, `ledger` and the neutral packages of edge_sdk.
+May import `serving.devices`, `serving.run_context`, `serving.sender`, `ledger` and the neutral packages of edge_sdk.
 """

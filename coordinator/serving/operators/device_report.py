@@ -1,47 +1,27 @@
-"""What a coordinator knows about each device of a running federation, in the words that operators read."""
+"""Describes each device of a running federation to operators."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
-
 from coordinator.record.figures import live
 from coordinator.record.open_exchange import OpenExchange
-from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPhase, RoundState
-from coordinator.serving.devices.device_registry import DeviceRegistry
-from coordinator.serving.operators.orders import Orders
+from coordinator.serving.run_context import RunContext
 from edge_sdk.protocol.leaves import one_line
-from edge_sdk.protocol.messages import DeviceEntry, FederationSpec
+from edge_sdk.protocol.messages import DeviceEntry
 
 WHY_CHARACTERS = 512
 
 
 class DeviceReport:
-    """The devices of a run, and what each is doing."""
+    """The devices of a run and their activities."""
 
-    def __init__(
-        self,
-        *,
-        spec: FederationSpec,
-        roster: tuple[str, ...],
-        registry: DeviceRegistry,
-        record: RunRecord,
-        orders: Orders,
-        state: Callable[[], RoundState],
-        revoked: Callable[[], Collection[str]],
-        held: Callable[[], bool],
-    ) -> None:
-        """state: returns the state of the rounds.  revoked: returns the devices whose keys the lab takes no more.
-
-        held: returns whether the round waits for the disk.
-        """
-        self._spec, self._roster, self._registry = spec, roster, registry
-        self._record, self._orders, self._state, self._revoked = record, orders, state, revoked
-        self._held = held
+    def __init__(self, context: RunContext, roster: tuple[str, ...]) -> None:
+        self._context, self._spec, self._roster = context, context.spec, roster
+        self._registry, self._record, self._orders = context.registry, context.record, context.orders
         self._seen_s: dict[str, float] = {}
         """When the last frame of each device that has joined arrived, in seconds of the server's clock."""
         self._here_s: dict[str, float] = {}
-        """When each device that is here joined."""
+        """When each present device joined."""
 
     # -- presence -----------------------------------------------------------------------------------------------------
 
@@ -68,35 +48,35 @@ class DeviceReport:
 
     def devices(self) -> list[str]:
         """Return all devices that are known, sorted."""
-        forgotten = self._orders.forgotten - self._state().members
+        forgotten = self._orders.forgotten - self._context.rounds.members
         known = {*self._registry.numbers, *self._roster, *self._record.refused_devices, *self._record.left}
         return sorted((known | self._orders.drained) - forgotten)
 
     def run(self) -> str:
-        """Return what the run is doing, in one line."""
-        state, spec = self._state(), self._spec
+        """Return the activity of the run in one line."""
+        state, spec = self._context.rounds, self._spec
         here = len(state.members - state.away)
         place = "closing exchange" if state.closing else f"round {state.place.round + 1} of {spec.rounds}"
         stops = "; stops at the end of this round" if state.stopping else ""
         return f"{spec.method}, {place}: {self.doing()}; {here} of {state.policy.expected} devices are here{stops}"
 
     def doing(self) -> str:
-        """Return what the run is doing in this exchange."""
-        state = self._state()
+        """Return the activity of the run in this exchange."""
+        state = self._context.rounds
         words = {
             RoundPhase.GATHERING: "waiting for devices",
-            RoundPhase.COLLECTING: f"{len(state.folded)} of {len(state.invited)} uploads are here",
+            RoundPhase.COLLECTING: f"{len(state.folded)} of {len(state.invited)} uploads received",
             RoundPhase.FINISHING: "computing",
         }.get(state.phase, state.phase.value)
         if state.stalled:
-            words += f", {state.needed} are needed: waiting for devices that decline"
-        if self._held():
-            words += "; the coordinator's disk refuses, and the round waits for it"
+            words += f", {state.needed} needed; waiting for devices that decline"
+        if self._context.queue.held:
+            words += "; the round waits for the coordinator's disk, which refuses writes"
         return words
 
     def exchange(self) -> OpenExchange:
         """Return the exchange that is open."""
-        state = self._state()
+        state = self._context.rounds
         collecting = state.phase is RoundPhase.COLLECTING
         return OpenExchange(
             line=self.run(),
@@ -140,7 +120,7 @@ class DeviceReport:
         )
 
     def _figures(self, device: str) -> dict[str, float]:
-        """What a device reported last."""
+        """The last reported figures of a device."""
         record = self._record
         found = {
             "accuracy": record.last_accuracy(device),
@@ -150,9 +130,9 @@ class DeviceReport:
         return {name: value for name, value in found.items() if value is not None}
 
     def _doing(self, device: str) -> tuple[str, str]:
-        """Return the word for what a device is doing, and why it is not training."""
-        state, record = self._state(), self._record
-        if device in self._revoked():
+        """Return the word for a device's activity, and why it is not training."""
+        state, record = self._context.rounds, self._record
+        if device in self._context.revoked:
             return "revoked", "nothing of it counts; edge-sdk lab claim makes a claim with which it enrols again"
         if device in self._orders.paused:
             return "paused", f"an operator paused it; edge-sdk resume {device} invites it again"

@@ -1,6 +1,6 @@
-"""Answers operators: carries out their commands, and tells them about the devices of the run.
+"""Answers operators: carries out their commands, and reports on the devices of the run.
 
-Where the lab was set up, the signature of a command is checked before anything here is called.  Elsewhere the broker's
+Where the lab was set up, signatures of commands are checked before this module sees them.  Elsewhere the broker's
 access rules decide who may publish on the topic of commands.
 """
 
@@ -13,11 +13,9 @@ from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from coordinator import rounds
-from coordinator.record.run_record import RunRecord
-from coordinator.rounds import RoundPhase, RoundState
-from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.rounds import RoundPhase
 from coordinator.serving.operators.device_report import DeviceReport
-from coordinator.serving.operators.orders import Orders
+from coordinator.serving.run_context import RunContext
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.codec import Stamp
@@ -26,38 +24,19 @@ from edge_sdk.protocol.messages import DEVICES_PER_PAGE, Control, ControlAnswer,
 
 T = TypeVar("T")
 Reply: TypeAlias = "tuple[bool, str, rounds.RoundEvent | None]"
-"""What became of a command: whether it is carried out, a line about it, and the event for the rounds."""
+"""The outcome of a command: whether it is carried out, a line about it, and the event for the rounds."""
 
 MOST_REQUESTS = 64
-"""The most answers that are kept for repeated commands, and the most questions about logs that wait for a device."""
+"""Maximum number of answers kept for repeated commands, and of questions about logs that wait for a device."""
 
 
 class OperatorDesk:
     """Takes the frames of operators, and the log lines that devices send for them."""
 
-    def __init__(
-        self,
-        *,
-        federation: str,
-        registry: DeviceRegistry,
-        record: RunRecord,
-        orders: Orders,
-        report: DeviceReport,
-        sender: Sender,
-        state: Callable[[], RoundState],
-        noted: Callable[[str], None],
-        run: bytes | None,
-        revokes: Callable[[str], str] | None = None,
-    ) -> None:
-        """state: returns the state of the rounds.  noted: takes a line for the owner of the run.
-
-        run: the id that a signed command must name.  revokes: revokes a device's keys, and returns why it cannot; None:
-        there are no keys.
-        """
-        self._run, self._revokes = run, revokes
-        self._federation, self._registry, self._record = federation, registry, record
-        self._orders, self._report, self._sender = orders, report, sender
-        self._state, self._noted = state, noted
+    def __init__(self, context: RunContext, report: DeviceReport, sender: Sender) -> None:
+        self._context, self._report, self._sender = context, report, sender
+        self._registry, self._record, self._orders = context.registry, context.record, context.orders
+        self._federation = context.spec.federation
         self._answers: OrderedDict[bytes, ControlAnswer] = OrderedDict()
         """The answers to the last commands, by request."""
         self._waiting: OrderedDict[bytes, tuple[str, str]] = OrderedDict()
@@ -75,8 +54,8 @@ class OperatorDesk:
     def carry_out(self, control: Control, now_s: float, signed: Stamp | None = None) -> rounds.RoundEvent | None:
         """Carry out a command once, and answer it; returns the event for the rounds, if any.
 
-        signed: the stamp of its frame, if that is signed.  Raises RemoteProtocolError for a command that nobody waits
-        to see answered, and for a signed one that was recorded earlier; StoreError if the disk fails.
+        signed: the stamp of its frame, if that is signed.  Raises RemoteProtocolError for a command without operator
+        and request, and for a signed one that was recorded earlier; StoreError if the disk fails.
         """
         if control.operator is None or control.request is None:
             raise RemoteProtocolError("knowledge", "a Control without operator and request is not carried out")
@@ -84,7 +63,7 @@ class OperatorDesk:
         if known is not None:
             self._sender.answer(known)
             return None
-        if signed is not None and (control.run != self._run or not self._orders.take_note(signed)):
+        if signed is not None and (control.run != self._context.run or not self._orders.take_note(signed)):
             raise RemoteProtocolError("replayed", f"a command {control.operation} of before, or of another run")
         done, text, event = self.ordered(control.operation, control.device, now_s)
         answer = ControlAnswer(
@@ -99,14 +78,14 @@ class OperatorDesk:
         return event
 
     def ordered(self, operation: str, device: str | None, now_s: float) -> Reply:
-        """Carry out a command whose right to be given was checked before; the caller feeds the event to the rounds."""
+        """Carry out an authorised command; the caller feeds the event to the rounds."""
         try:
             command = self._commands.get(operation)
             done, text, event = command(device, now_s) if command else self._unknown(operation)
         except StoreError as error:
             return False, str(error), None
         if event is not None:
-            self._noted(f"an operator: {operation} {device or 'the run'}: {text}")
+            self._context.note(f"an operator: {operation} {device or 'the run'}: {text}")
         return done, text, event
 
     def _unknown(self, operation: str) -> Reply:
@@ -118,25 +97,25 @@ class OperatorDesk:
         fault = self._unfit(device)
         if fault:
             return False, fault, None
-        state = self._state()
+        state = self._context.rounds
         if device in self._orders.drained:
             return True, f"{device} is taken out already", None
         self._orders.drain(device)
         text = f"{device} is not here; it is refused if it comes back"
         if device in state.members:
-            text = f"{device} is told to stop"
+            text = f"{device} gets the order to stop"
             if state.phase is not RoundPhase.GATHERING:
-                text = f"{device} finishes round {state.place.round + 1}, and is then told to stop"
+                text = f"{device} finishes round {state.place.round + 1}, and then gets the order to stop"
         return True, text, rounds.Drain(now_s, device)
 
     def _stop(self, now_s: float) -> Reply:
-        state = self._state()
+        state = self._context.rounds
         if state.closing:
             return True, "the last round is over: the run ends with its closing exchange", None
         when = "now" if state.phase is RoundPhase.GATHERING or state.stalled else "at the end of"
         if when != "now":
             when += f" round {state.place.round + 1} of {state.policy.rounds}"
-        text = f"the coordinator stops {when}; --resume goes on with the run"
+        text = f"the coordinator stops {when}; --resume continues the run"
         if state.stopping:
             return True, text, None
         self._orders.stop(wanted=True)
@@ -146,7 +125,7 @@ class OperatorDesk:
         if device is None:
             return (
                 False,
-                "name the device to pause; edge-sdk drain stops the whole run, and --resume goes on with it",
+                "name the device to pause; edge-sdk drain stops the whole run, and --resume continues it",
                 None,
             )
         fault = self._unknown_device(device)
@@ -162,22 +141,23 @@ class OperatorDesk:
     def _revoke(self, device: str | None, _now_s: float) -> Reply:
         if device is None:
             return False, "name the device to revoke", None
-        fault = self._revokes(device) if self._revokes else "frames are not signed here: start it with --lab"
+        security = self._context.security
+        fault = security.revoke(device) if security else "frames are not signed here: start it with --lab"
         return not fault, fault or f"{device} is revoked; edge-sdk lab revoke also closes the broker for it", None
 
     def _resume(self, device: str | None, now_s: float) -> Reply:
         if device is None:
             if not self._orders.stopping:
-                return True, "the run goes on: it was not to stop", None
+                return True, "the run continues: it was not going to stop", None
             self._orders.stop(wanted=False)
-            return True, "the run goes on", rounds.CancelDrain()
+            return True, "the run continues", rounds.CancelDrain()
         if device in self._orders.paused:
             self._orders.pause(device, wanted=False)
             return True, f"{device} is invited again", rounds.Willing(device, now_s)
         if device not in self._orders.drained:
             fault = self._unknown_device(device)
             return not fault, fault or f"{device} takes part: it was not taken out", None
-        stays = device in self._state().draining
+        stays = device in self._context.rounds.draining
         self._orders.let_in(device)
         self._record.refused_devices.pop(device, None)
         text = f"{device} stays" if stays else f"{device} may take part again: start it again on the board"
@@ -191,11 +171,11 @@ class OperatorDesk:
             return False, fault, None
         if device in self._orders.forgotten:
             return True, f"{device} is forgotten already", None
-        here = device in self._state().members
+        here = device in self._context.rounds.members
         self._orders.forget(device)
         self._record.refused_devices.pop(device, None)
         self._record.left.pop(device, None)
-        if self._state().between_rounds:
+        if self._context.rounds.between_rounds:
             self._orders.delete_forgotten(self._registry)
         joins = "; it is here: when its link comes back, or it is started again, it joins as a new device"
         again = f"{joins} (edge-sdk drain, in place of forget, keeps a device out)" if here else ""
@@ -203,9 +183,9 @@ class OperatorDesk:
         return True, text, rounds.Left(device, now_s)
 
     def _unfit(self, device: str) -> str:
-        """Return why a device cannot be taken out: there is none, or the run would end; empty: it can."""
+        """Return why a device cannot be taken out (it is unknown, or the run would end), or empty if it can."""
         fault = self._unknown_device(device)
-        state = self._state()
+        state = self._context.rounds
         if fault or device in state.gone:
             return fault
         without = replace(state, members=state.members - {device}, gone=state.gone | {device})
@@ -255,7 +235,7 @@ class OperatorDesk:
         self._sender.send(inquiry.device, request)
 
     def _no_logs(self, device: str | None) -> str:
-        """Return why a device cannot be asked for its log; empty: it can."""
+        """Return why a device cannot be asked for its log, or empty if it can."""
         if device is None:
             return "name the device whose log is wanted"
         fault = self._unknown_device(device)
@@ -273,7 +253,7 @@ class OperatorDesk:
         """
         operator, device = self._waiting.get(lines.request, ("", ""))
         if device != lines.device:
-            raise RemoteProtocolError("knowledge", f"log lines of {lines.device} that nobody asked for")
+            raise RemoteProtocolError("knowledge", f"log lines of {lines.device} that no operator requested")
         self._sender.answer(replace(self._blank(operator, lines.request), lines=lines.lines))
 
     def _blank(self, operator: str, request: bytes) -> ControlAnswer:

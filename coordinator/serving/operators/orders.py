@@ -1,4 +1,4 @@
-"""What an operator has ordered and a restart must know: devices taken out or forgotten, and whether the run stops."""
+"""Operators' orders that outlive a restart: devices taken out, paused or forgotten, and whether the run stops."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from edge_sdk.protocol.codec import Stamp
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """The orders that are in force."""
+    """The orders in force."""
 
     drained: frozenset[str] = frozenset()
-    """Devices that are taken out at the end of the round, or were: they are refused until an operator lets them in."""
+    """Devices that are, or will be at the end of the round, taken out: refused until an operator lets them in."""
     forgotten: frozenset[str] = frozenset()
-    """Devices to be deleted from the ledger once no upload of theirs is needed any more."""
+    """Devices to delete from the ledger once their uploads are no longer needed."""
     stopping: bool = False
     """Whether the run stops at the end of this round."""
     paused: frozenset[str] = frozenset()
     """Devices that are not invited until an operator resumes them."""
     commands: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """Start and sequence of the last signed command of each operator's key, in hexadecimal digits."""
+    """(start, sequence) of the last signed command of each operator's key, which is in hexadecimal digits."""
 
 
 class Orders:
-    """The orders that are in force; every change is durable before it counts."""
+    """The orders in force; every change is durable before it counts."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -62,11 +62,11 @@ class Orders:
 
     @property
     def gone(self) -> frozenset[str]:
-        """The devices that nobody waits for after a restart."""
+        """The devices that a restarted run does not wait for."""
         return self.drained | self.forgotten
 
     def take_note(self, stamp: Stamp) -> bool:
-        """Take note of a signed command, durably; returns whether it is newer than its operator's last one.
+        """Record a signed command durably; returns whether it is newer than its operator's last one.
 
         Raises StoreError.
         """
@@ -81,7 +81,7 @@ class Orders:
         self._keep(replace(self._standing, stopping=wanted))
 
     def pause(self, device: str, *, wanted: bool) -> None:
-        """Note that a device is not invited any more, or is again.  Raises StoreError."""
+        """Note that a device is no longer invited, or is again.  Raises StoreError."""
         others = self._standing.paused - {device}
         self._keep(replace(self._standing, paused=others | {device} if wanted else others))
 
@@ -98,7 +98,7 @@ class Orders:
         self._keep(replace(self._standing, drained=self.drained - {device}, forgotten=self.forgotten | {device}))
 
     def delete_forgotten(self, registry: DeviceRegistry) -> None:
-        """Delete the forgotten devices of which no upload is needed: between two rounds, those without a slot.
+        """Delete the forgotten devices whose uploads are not needed: between two rounds, those without a slot.
 
         Raises StoreError.
         """

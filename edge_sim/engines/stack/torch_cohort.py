@@ -35,8 +35,8 @@ from edge_sim.engines.stack.torch_stacked_terms import StackedBatch, shape_of, s
 from edge_sim.engines.torch_threads import short_switch_interval, use_one_thread
 
 _LEAST_WEIGHTS = 2**18
-"""Stacks of smaller nets are quicker on one thread: the others wait for the interpreter between two operators, and what
-one core has computed is read by another."""
+"""Smaller nets are faster stacked on one thread: others would wait for the interpreter between two operators, and read
+data that another core has computed."""
 
 _Serve = Callable[[Stacking, Sequence[DeviceRequest]], list[DeviceAnswer]]
 
@@ -44,7 +44,7 @@ _Serve = Callable[[Stacking, Sequence[DeviceRequest]], list[DeviceAnswer]]
 class CohortEngine:
     """Computes large stacks and evaluations in this process, each on one thread of a pool, and the rest one by one.
 
-    As each of them stays on one thread, results do not depend on the number of threads.
+    Each of them stays on one thread, so results do not depend on the number of threads.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CohortEngine:
         threads: int = 1,
         stacking: Stacking | None = None,
     ) -> None:
-        """names: models to stack; None: all that can be.  rows: memory for the weights, so that stacks are views.
+        """names: models to stack (default: all that can be).  rows: memory for the weights, so that stacks are views.
 
         stacking: how stacks are built; default: dense nets only.
         """
@@ -93,14 +93,14 @@ class CohortEngine:
         return answers
 
     def _each(self, stacks: Sequence[Sequence[DeviceRequest]]) -> Iterable[list[DeviceAnswer]]:
-        """Compute each stack, and yield the answers in order; with a pool of threads large ones several at a time."""
+        """Compute each stack, and yield the answers in order; large ones in parallel, if there is a pool of threads."""
         together = partial(_stacked, self._stacking)
         if self._pool and len(stacks) > 1 and all(map(_is_large, stacks)):
             return self._pool.map(together, stacks)
         return map(together, stacks)
 
     def _alone(self, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
-        """Compute requests that do not stack: on the pool's threads those of torch nets that let others compute."""
+        """Compute requests that do not stack; on the pool's threads if torch nets release the interpreter."""
         known, answers = KnownLogits(), [None] * len(asked)
         tasks = list(self._tasks(asked, known)) if self._pool else []
         left = set(range(len(asked))).difference(*(places for places, _ in tasks))
@@ -114,7 +114,7 @@ class CohortEngine:
     def _tasks(
         self, asked: Sequence[DeviceRequest], known: KnownLogits
     ) -> Iterator[tuple[list[int], Future[list[DeviceAnswer]]]]:
-        """Begin what threads compute; yield the places of its requests, and the task."""
+        """Start the tasks of the threads; yield the places of their requests, and each task."""
         pool, measured = needed(self._pool, "no pool"), dict[Hashable, list[int]]()
         for at, each in enumerate(asked):
             key = evaluation_key(each)
@@ -138,7 +138,7 @@ class CohortEngine:
         return self._group(asked) is not None
 
     def _group(self, asked: DeviceRequest) -> Hashable:
-        """Return a key that is equal for requests of one stack; None: this request is computed by itself."""
+        """Return a key that is equal for requests of one stack, or None to compute this request alone."""
         model, request = asked.bench.model, asked.request
         kind = self._kind(asked.bench)
         if not kind:
@@ -154,19 +154,19 @@ class CohortEngine:
         return None
 
     def _kind(self, bench: Workbench) -> str:
-        """Return a key that is equal for nets of one stack; empty: this one is not stacked."""
+        """Return a key that is equal for nets of one stack, or empty if this one is not stacked."""
         model = bench.model
         if not isinstance(model, TorchModel) or model.has_hooks:
             return ""
         if model not in self._kinds:
             chosen = self._names is None or model.spec.name in self._names
             key = self._stacking.key(bench) if chosen else ""
-            strides = [weight.stride() for weight in model.trained]  # a stack has those of its first net
+            strides = [weight.stride() for weight in model.trained]  # a stack takes those of its first net
             self._kinds[model] = f"{model.spec.preprocess} {strides} {key}" if key else ""
         return self._kinds[model]
 
     def _chunks(self, members: Sequence[int], asked: Sequence[DeviceRequest]) -> list[list[int]]:
-        """Divide the members of a group into stacks of devices with about the same work: smaller ones are padded."""
+        """Divide a group into stacks of devices with about the same work, because smaller ones are padded."""
 
         def order(at: int) -> tuple[int, ...]:
             """Sort by falling size, and equal sizes by place in memory (torch_parameter_rows.py)."""
@@ -179,7 +179,7 @@ class CohortEngine:
 
 
 def _is_large(asked: Sequence[DeviceRequest]) -> bool:
-    """Whether a thread of its own makes a stack quicker: its nets have many weights."""
+    """Whether its own thread makes a stack faster: its nets have many weights."""
     return sum(weight.numel() for weight in _models(asked)[0].trained) >= _LEAST_WEIGHTS
 
 
@@ -188,7 +188,7 @@ def _served_alone(asked: DeviceRequest) -> list[DeviceAnswer]:
 
 
 def _trains_alone(asked: DeviceRequest) -> bool:
-    """Whether a request is a fit of a torch net that uses no generator of the whole process."""
+    """Whether a request is a fit of a torch net that does not use the process-wide random generator."""
     model, request = asked.bench.model, asked.request
     if not (isinstance(request, Fit) and isinstance(model, TorchModel)):
         return False
@@ -196,7 +196,7 @@ def _trains_alone(asked: DeviceRequest) -> bool:
 
 
 def _steps_taken(model: object, request: Fit) -> bytes:
-    """Return the steps of the optimiser that a fit continues, as bytes; empty: the fit begins with a new one."""
+    """Return the steps of the optimiser that a fit continues, as bytes, or empty for a new optimiser."""
     optimiser = model.optimiser if isinstance(model, TorchModel) else None
     goes_on = optimiser is not None and request.optim.continues(optimiser.optim) and optimiser.moments
     return optimiser.steps.tobytes() if optimiser is not None and goes_on else b""
@@ -220,7 +220,7 @@ def _models(asked: Sequence[DeviceRequest]) -> list[TorchModel]:
 
 
 def _fit(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswer]:
-    """Train a stack; devices come by falling number of steps, so the active ones are the first ones of the stack."""
+    """Train a stack; devices come by falling number of steps, so that the active ones lead the stack."""
     models, requests = _models(asked), [each.request for each in asked if isinstance(each.request, Fit)]
     for each, request in zip(asked, requests, strict=True):
         inputs, labels, private = each.bench.source(request.source)
@@ -229,7 +229,7 @@ def _fit(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswe
     stack = stacking.stack(models, train=isinstance(requests[0].source, Private))
     optimiser = _StackedOptimiser(models, requests[0].optim, stack)
     loss_of = stacked_loss([request.objective for request in requests], models[0].spec.classes, stack.device)
-    steps = [len(request.source.indices) for request in requests]  # falling
+    steps = [len(request.source.indices) for request in requests]  # falling numbers
     losses = torch.zeros(len(asked), device=stack.device)
     share = _share([request.source.indices.shape[1] for request in requests]).to(stack.device)
     for step in range(steps[0]):
@@ -248,7 +248,7 @@ def _fit(stacking: Stacking, asked: Sequence[DeviceRequest]) -> list[DeviceAnswe
 
 
 def _fitted(asked: DeviceRequest, request: Fit, loss: float, finite: bool) -> DeviceAnswer:
-    """Return the answer to a fit; Diverged where the model is unusable now.  finite: all its weights surely are."""
+    """Return the answer to a fit; Diverged if the model is now unusable.  finite: all its weights are known to be."""
     steps, batch = request.source.indices.shape
     asked.bench.meter.trained(asked.bench.model.spec, batch, request.part, steps=steps)
     report = FitReport(steps=steps, loss=loss)
@@ -262,7 +262,7 @@ def _fitted(asked: DeviceRequest, request: Fit, loss: float, finite: bool) -> De
 
 
 def _share(sizes: Sequence[int]) -> Tensor:
-    """Return the share of each sample in its device's mean, (c, b): 1 / b, and 0 for padding."""
+    """Return the share of each sample in its device's mean, (c, b): 1 / b, or 0 for padding."""
     given = np.array(sizes)[:, None]
     return torch.from_numpy((np.arange(max(sizes)) < given) / given.astype(np.float32))
 

@@ -1,7 +1,7 @@
 """Stacks of dense nets: each layer is a batched matrix product over the weights of all devices.
 
-The small layers of one device cost a CPU more in calls than in arithmetic; ten of them stacked cost as many calls as
-one.  The devices of a stack share nothing, so the gradient of each is the one that it has alone, up to rounding.
+For small layers a CPU spends more on calls than on arithmetic, and ten stacked layers cost as many calls as
+one.  The devices of a stack share nothing, so each has the same gradient as alone, up to rounding.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ class DenseStack(Stack):
 
     @torch.no_grad()
     def backward(self, output: StackOutput, logits: Tensor, features: Tensor | None, apply: ApplyGradient) -> None:
-        """Implement Stack, without autograd, which would take as long as the arithmetic.
+        """Implement Stack without autograd, whose overhead would double the time.
 
-        A weight is not read after its gradient was applied, so `apply` may change it at once.
+        No weight is read after its gradient was applied, so `apply` may change it at once.
         """
         at, gradient = len(self.weights), logits
         first = next(i for i, layer in enumerate(self._layers) if isinstance(layer, nn.Linear))
@@ -80,7 +80,7 @@ class DenseStacking(Stacking):
     """Stacks dense nets, on a CPU."""
 
     max_devices = 10
-    """The weights of ten small nets stay in a core's cache; more devices were slower again."""
+    """The weights of ten small nets stay in a core's cache; more devices were slower (measured)."""
 
     def key(self, bench: Workbench) -> str:
         """Implement Stacking."""
@@ -94,7 +94,7 @@ class DenseStacking(Stacking):
 def _stacks(model: TorchModel) -> bool:
     """Whether a model is a net of layers that can be stacked, all of them trained, the last one nn.Linear.
 
-    No weight may be that of two layers: a stack has a gradient for each weight of each layer.
+    No two layers may share a weight: a stack has one gradient for each weight of each layer.
     """
     if type(model.net) is not nn.Sequential:
         return False
@@ -111,7 +111,7 @@ def _stacks(model: TorchModel) -> bool:
 
 
 def _layers(net: nn.Sequential) -> list[nn.Module]:
-    """Return the layers of an nn.Sequential in order, each as often as it is passed, also those of one inside it."""
+    """Return the layers of an nn.Sequential in order, including nested ones and repetitions."""
     return [layer for child in net for layer in (_layers(child) if type(child) is nn.Sequential else [child])]
 
 

@@ -1,6 +1,6 @@
-"""Evaluations of torch nets on the test set that they share: several nets in one call, which holds no interpreter lock.
+"""Evaluates several torch nets on their shared test set in one call that releases the interpreter lock.
 
-Each net's products are its own, in the same order as alone, so the bits are those of one evaluation after the other.
+Each net's products are computed separately and in the usual order, so the bits are those of single evaluations.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from edge_sim.engines.base import DeviceAnswer, DeviceRequest, serve_alone
 from edge_sim.engines.same_models import KnownLogits
 
 NETS_A_CALL = 8
-"""Nets that are measured in one call: enough for a thread to go on for some milliseconds without the lock."""
+"""Nets in one call: enough for a thread to run for some milliseconds without the lock."""
 
 
 def evaluation_key(asked: DeviceRequest) -> Hashable:
-    """Return a key that is equal for evaluations that may be computed in one call; None: the model is no torch net."""
+    """Return a key that is equal for evaluations that may share a call, or None if the model is not a torch net."""
     bench, request = asked.bench, asked.request
     if not (isinstance(request, Evaluate) and isinstance(bench.model, TorchModel)):
         return None
@@ -29,7 +29,7 @@ def evaluation_key(asked: DeviceRequest) -> Hashable:
 
 
 def evaluated(asked: Sequence[DeviceRequest], known: KnownLogits) -> list[DeviceAnswer]:
-    """Compute evaluations with the same key; known: of the models that several devices share."""
+    """Compute evaluations with the same key; known: logits of models that several devices share."""
     request, test = asked[0].request, asked[0].bench.test
     models = [each.bench.model for each in asked if isinstance(each.bench.model, TorchModel)]
     personal = isinstance(request, Evaluate) and request.model == "personal"
@@ -42,14 +42,14 @@ def evaluated(asked: Sequence[DeviceRequest], known: KnownLogits) -> list[Device
     for each, own in zip(asked, zip(*by_part, strict=True), strict=True):
         told = dict(zip(places, own, strict=True))
         answers.append(serve_alone(replace(each, bench=_knowing(each.bench, told))))
-        told.clear()  # megabytes, which a workbench that refers to itself would keep
+        told.clear()  # frees megabytes: the workbench and its closures form a cycle
     return answers
 
 
 def _answers(
     models: Sequence[TorchModel], parts: Sequence[Floats], *, with_features: bool
 ) -> Iterator[list[list[Floats]]]:
-    """Yield what each model answers to each part of the test set, as far as one call gives that."""
+    """Yield each model's outputs for each part of the test set that one call can compute."""
     for part in parts:
         found = answers_of(models, "outputs" if with_features else "logits", part)
         if found is None:
@@ -58,13 +58,13 @@ def _answers(
 
 
 def _place(x: Floats) -> tuple[int, int]:
-    """Return where samples lie in memory, and how many they are."""
+    """Return the address of samples in memory, and their number."""
     place: int = x.__array_interface__["data"][0]
     return place, len(x)
 
 
 def _knowing(bench: Workbench, answers: Mapping[tuple[int, int], Sequence[Floats]]) -> Workbench:
-    """Return a workbench that knows what its model answers to the samples in these places; all are metered."""
+    """Return a workbench that knows its model's outputs for the samples at these addresses; all are metered."""
     found = copy.copy(bench)
 
     def logits(x: Floats) -> Floats:
@@ -81,5 +81,5 @@ def _knowing(bench: Workbench, answers: Mapping[tuple[int, int], Sequence[Floats
         own, features = answers[_place(x)]
         return own, features
 
-    found.logits, found.outputs = logits, outputs  # type: ignore[method-assign]  # of this copy
+    found.logits, found.outputs = logits, outputs  # type: ignore[method-assign]  # of this copy only
     return found

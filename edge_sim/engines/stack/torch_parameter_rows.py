@@ -1,7 +1,7 @@
 """The layout of a run's parameter buffer: equal models lie side by side, so that a stack of them is a strided view.
 
-Rows are sorted by kind of model, and in each kind by falling number of samples: the order in which the stacking engine
-takes devices.  A buffer above a size lies in a file on disk, and the kernel pages out devices that do not take part.
+Rows are sorted by kind of model, and in each kind by falling number of samples: the order of the stacking engine.
+A buffer above a size lies in a file on disk, and the kernel pages out devices that do not take part.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ class ParameterRows:
     def __init__(
         self, moments: int = 0, spill: Path | None = None, memory_bytes: int = 0, device: torch.device | None = None
     ) -> None:
-        """moments: kinds of moments that a row has space for.
+        """moments: number of kinds of moments for which a row has space.
 
-        spill: folder of the buffer where it is larger than `memory_bytes`, or None to keep it in memory.
+        spill: folder of a buffer larger than `memory_bytes`, or None to keep it in memory.
         device: the GPU whose memory is used, or None for this machine's memory.
         """
         self.moments, self._spill, self._memory_bytes = moments, spill, memory_bytes
@@ -46,7 +46,7 @@ class ParameterRows:
         self._buffer: ParameterBuffer | None = None
         self._memory: Tensor | None = None
         self._building = ExitStack()
-        """What ends when all models are built."""
+        """Contexts that end when all models are built."""
 
     @property
     def ready(self) -> bool:
@@ -55,14 +55,14 @@ class ParameterRows:
 
     @property
     def keeps_all(self) -> bool:
-        """Whether also models that are not stacked have rows, because the memory of a run has a limit."""
+        """Whether models that are not stacked have rows, too, because the run's memory is limited."""
         return self._spill is not None
 
     def attach(self, number: int, bench: Workbench) -> None:
         """Register a device that is switched on: before the buffer is allocated, or again after it."""
         if not isinstance(bench.model, TorchModel):
             return
-        if not self.models:  # more will be built
+        if not self.models:  # more models will be built
             self._building.enter_context(large_blocks_apart())
         self.models[number], self._samples[number] = bench.model, len(bench.data.train)
         if self.ready:
@@ -90,7 +90,7 @@ class ParameterRows:
         give_back()  # the memory that the models were built in
 
     def take_in(self, number: int) -> None:
-        """Move what a fit has left elsewhere into the device's row: moved parameters, the optimiser's moments."""
+        """Move values that a fit has put elsewhere into the device's row: parameters, the optimiser's moments."""
         if number in self.rows:
             move_back_into_row(self.models[number], self.row(number))
             move_moments_into_row(self.models[number], self.row(number))
@@ -114,16 +114,16 @@ class ParameterRows:
 # computes on the row itself, so nothing is copied.
 
 _ALIGNED = 64
-"""Alignment in bytes, that of torch's own allocator: so the same instructions run, and give the same bits."""
+"""Alignment in bytes, like torch's allocator: the same instructions run, and give the same bits."""
 
 
 class ParameterBuffer:
-    """Zeroed memory for rows, as one mapped file: in memory and without a name, or in a folder on disk."""
+    """Zeroed memory for rows, as one mapped file: unnamed in memory, or in a folder on disk."""
 
     def __init__(self, size_bytes: int, folder: Path | None = None) -> None:
-        """folder: of the file, or None for memory (a temporary file on a system that gives no such memory).
+        """folder: of the file, or None for memory (or a temporary file on a system without such memory).
 
-        Raises StoreError where the disk has no room for the file, and OSError where memory cannot be mapped.
+        Raises StoreError if the disk has no room for the file, and OSError if memory cannot be mapped.
         """
         self.descriptor = _file(folder, max(size_bytes, mmap.PAGESIZE))
         self.memory = torch.frombuffer(mmap.mmap(self.descriptor, 0), dtype=torch.uint8)
@@ -147,13 +147,13 @@ def _no_room(folder: Path | None, size_bytes: int, error: OSError) -> str:
     where, why = folder or tempfile.tempdir or "TMPDIR", error.strerror or error
     other = "" if folder is None else ", or raise run.memory_bytes, to keep them in memory"
     return (
-        f"{where}: no room for {size_bytes / 1e6:.1f} MB of models' weights and moments ({why}); "
+        f"{where}: no space for {size_bytes / 1e6:.1f} MB of models' weights and moments ({why}); "
         f"free space there, or name another folder with TMPDIR{other}"
     )
 
 
 def _file_in_memory(size_bytes: int) -> int:
-    """Its pages are not reserved: all would be allocated, also for the moments of devices that never train."""
+    """Pages are not reserved: that would allocate all, even for the moments of devices that never train."""
     with os.fdopen(os.memfd_create("edge-parameters"), "wb") as file:
         file.truncate(size_bytes)
         return os.dup(file.fileno())
@@ -162,7 +162,7 @@ def _file_in_memory(size_bytes: int) -> int:
 def _file_on_disk(folder: Path | None, size_bytes: int) -> int:
     with tempfile.TemporaryFile(dir=folder) as file:
         if hasattr(os, "posix_fallocate"):  # not on macOS
-            os.posix_fallocate(file.fileno(), 0, size_bytes)  # else a full disk would end the process, with no error
+            os.posix_fallocate(file.fileno(), 0, size_bytes)  # else a full disk would kill the process without an error
         else:
             file.truncate(size_bytes)
         return os.dup(file.fileno())
@@ -186,7 +186,7 @@ def move_into_row(model: TorchModel, row: Tensor) -> None:
 
 
 def move_back_into_row(model: TorchModel, row: Tensor) -> None:
-    """Move those parameters and buffers into the row that a net has given other memory, as `weight.data = ...` does."""
+    """Move parameters and buffers back into the row after a net gave them other memory, as `weight.data = ...` does."""
     at, moved = 0, False
     for tensor in _tensors(model):
         there = _view(row, at, tensor)
@@ -198,7 +198,7 @@ def move_back_into_row(model: TorchModel, row: Tensor) -> None:
 
 
 def _in_one_piece(tensors: Sequence[Tensor], row: Tensor) -> Tensor | None:
-    """Return tensors that lie in a row without gaps as one (p,); None: alignment or other tensors leave gaps."""
+    """Return tensors that lie in a row without gaps as one (p,), or None if there are gaps (as for alignment)."""
     begin = end = tensors[0].data_ptr() if tensors else row.data_ptr()
     for tensor in tensors:
         if tensor.data_ptr() != end:

@@ -1,4 +1,4 @@
-"""Stacks: the models of several devices of one architecture, computed as one; the interfaces of both ways to do it."""
+"""Stacks: models of several devices with one architecture, computed as one; interface of both implementations."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from edge_sdk.methods.requests import Private
 from edge_sdk.models.torch_model import TorchModel
 
 PRIVATE = Private(np.empty((0, 0), np.int64))
-"""The source of all private samples of a device, without mini-batches."""
+"""All private samples of a device, without mini-batches."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -40,7 +40,7 @@ class Stack(ABC):
     """
 
     def __init__(self, models: Sequence[TorchModel]) -> None:
-        """models: with the same Stacking.key, on one torch device; weights that do not lie side by side are copied."""
+        """models: with the same Stacking.key, on one torch device; weights that are not evenly spaced are copied."""
         self._models = models
         views = _as_views([model.trained for model in models])
         self._copied = views is None
@@ -60,8 +60,8 @@ class Stack(ABC):
 
     @torch.no_grad()
     def finite(self) -> list[bool]:
-        """Return whether the weights of each device surely are finite; False: their sum is not, and one may be."""
-        sums = sum(each.flatten(1).sum(dim=1) for each in self.weights)  # NaN and Inf carry on into a sum
+        """Return for each device whether all weights are surely finite; False if their sum is not finite."""
+        sums = sum(each.flatten(1).sum(dim=1) for each in self.weights)  # NaN and Inf propagate into a sum
         found: list[bool] = torch.isfinite(torch.as_tensor(sums)).tolist()
         return found
 
@@ -76,7 +76,7 @@ class Stack(ABC):
 
 
 def _as_views(models: Sequence[Sequence[Tensor]]) -> list[Tensor] | None:
-    """Return the weights of models, each in one view (c, ...); None: they are not at equal distances in one memory."""
+    """Return the weights of models, each as one view (c, ...), or None if they are not evenly spaced in memory."""
     first, last = models[0], models[-1]
     places = np.array([[weight.data_ptr() for weight in each] for each in models])  # (c, weights)
     gaps = np.diff(places, axis=0) if len(models) > 1 else np.array([[weight.nbytes for weight in first]])
@@ -89,7 +89,7 @@ def _as_views(models: Sequence[Sequence[Tensor]]) -> list[Tensor] | None:
 
 
 def _piece(tensor: Tensor) -> int:
-    """Return where the memory begins that a tensor is a part of."""
+    """Return the start of the memory block of a tensor."""
     return tensor.untyped_storage().data_ptr()
 
 
@@ -103,11 +103,11 @@ class Stacking(ABC):
     """A way to build stacks."""
 
     max_devices: int
-    """Largest number of devices in a stack."""
+    """Maximum number of devices in a stack."""
 
     @abstractmethod
     def key(self, bench: Workbench) -> str:
-        """Return a key that is equal for nets that can be stacked together; empty: this net cannot be stacked."""
+        """Return a key that is equal for nets that can be stacked together, or empty if this net cannot be stacked."""
 
     @abstractmethod
     def stack(self, models: Sequence[TorchModel], *, train: bool) -> Stack:

@@ -1,9 +1,9 @@
 """The loss terms of models/torch_terms.py for a stack of devices, each of which has its own knowledge.
 
-Each form gives a term's value and its slopes, as the term's mathematics does: autograd would take longer than both.
+Each form computes a term's value and gradients in closed form; autograd would take longer than both.
 Mini-batches may be of different sizes; `share` is 1 / b for a sample of a mini-batch of b, and 0 for padding, so that a
 weighted sum over samples is the mean over each device's own.  A form is registered in the entry-point group
-`edge_sdk.stacked_terms` under its term's name; a fit with a term that has none is served by itself.
+`edge_sdk.stacked_terms` under its term's name; a fit that uses a term without a form is computed alone.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class StackedBatch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StackedValue:
-    """What each device loses by a term, or by all of them, and its slopes; None: it does not depend on these."""
+    """Each device's loss by one term or all, and its gradients; None where it does not depend on these."""
 
     loss: Tensor  # (c,)
     logits: Tensor | None = None  # (c, b, k)
@@ -62,14 +62,14 @@ class StackedValue:
 
 
 StackedLoss: TypeAlias = Callable[[StackedBatch], StackedValue]
-"""Each device's weighted loss, and its slopes."""
+"""Each device's weighted loss and gradients."""
 StackedForm: TypeAlias = Callable[[Sequence[Any], int, torch.device], StackedLoss]
-"""(one term of each device, classes, where the stack is) -> their loss."""
+"""(one term of each device, classes, torch device of the stack) -> their loss."""
 STACKED_FORMS = "edge_sdk.stacked_terms"
 
 
 def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.device) -> StackedLoss:
-    """The sum of all terms; objectives: of each device, alike in the kinds of their terms; device: of the stack."""
+    """The sum of all terms; objectives: of each device, with the same kinds of terms; device: of the stack."""
     forms: list[StackedForm] = [form_of(STACKED_FORMS, type(term)) for term in objectives[0]]
     alike = zip(*objectives, strict=True)
     first, *others = [form(terms, classes, device) for form, terms in zip(forms, alike, strict=True)]
@@ -84,7 +84,7 @@ def stacked_loss(objectives: Sequence[Objective], classes: int, device: torch.de
 
 
 def shape_of(objective: Objective) -> tuple[object, ...] | None:
-    """Return a key that is equal for objectives of one stack; None: this one is not stacked."""
+    """Return a key that is equal for objectives of one stack, or None if this one is not stacked."""
     if not all(form_of(STACKED_FORMS, type(term)) for term in objective):
         return None
     return tuple((type(term), getattr(term, "temperature", None)) for term in objective)
@@ -173,24 +173,24 @@ def stacked_prototype_distance(terms: Sequence[PrototypeDistance], classes: int,
 
 
 class _Weights:
-    """The weights of a term, of each device."""
+    """The weight of a term for each device."""
 
     def __init__(self, terms: Sequence[Any], device: torch.device) -> None:
         self._weights = torch.tensor([term.weight for term in terms], device=device)[:, None, None]  # (c, 1, 1)
 
     def __call__(self, done: StackedBatch) -> Tensor:
-        """Return what each sample counts in its device's loss: (c, b, 1)."""
+        """Return the weight of each sample in its device's loss: (c, b, 1)."""
         return self._weights[: done.count] * done.share[..., None]
 
 
 class _RowsByLabel:
-    """The rows that terms have for classes, of each device."""
+    """Each device's rows by class of a term."""
 
     def __init__(self, terms: Sequence[Any], classes: int, device: torch.device) -> None:
         first = terms[0]
         held = first.classes.tobytes()
         self._shared = all(term.rows is first.rows and term.classes.tobytes() == held for term in terms)
-        own = terms[:1] if self._shared else terms  # what all devices were sent is one object
+        own = terms[:1] if self._shared else terms  # rows sent to all devices are one object
         rows = torch.zeros(len(own), classes, first.rows.shape[1])  # (c, k, d), or (1, k, d)
         known = torch.zeros(len(own), classes, 1)
         for at, term in enumerate(own):
@@ -200,7 +200,7 @@ class _RowsByLabel:
         self._rows, self._known = rows.to(device), known.to(device)
 
     def __call__(self, done: StackedBatch) -> tuple[Tensor, Tensor]:
-        """Return the row of each sample's class (c, b, d), zeros without one, and whether there is one (c, b, 1)."""
+        """Return the row of each sample's class (c, b, d), zeros if it has none, and whether it has one (c, b, 1)."""
         if self._shared:
             return self._rows[0][done.labels], self._known[0][done.labels]
         whose = torch.arange(done.count, device=self._rows.device)[:, None]  # (c, 1)

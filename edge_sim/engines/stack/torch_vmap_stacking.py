@@ -1,4 +1,4 @@
-"""The choice of nets that torch.func can stack: each is tried on one sample, as no list of layers is complete."""
+"""Chooses nets that torch.func can stack, by a trial on one sample: no list of layers would be complete."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from edge_sim.engines.stack.torch_stack import PRIVATE, ApplyGradient, Stack, St
 
 
 class VmapStacking(Stacking):
-    """Stacks nets whose outputs in a stack are the same as alone."""
+    """Stacks nets whose outputs are the same in a stack as alone."""
 
     max_devices = 128
-    """At 32 samples each some 4,000 a step: work for the cores of a large GPU, which a few devices would leave idle;
-    activations of small nets still fit into the memory of a small one."""
+    """At 32 samples each, some 4,000 samples a step: they occupy the cores of a large GPU, and activations of small
+    nets still fit into the memory of a small one."""
 
     def __init__(self) -> None:
         self._firsts: dict[str, TorchModel] = {}
-        """The first model of each key: its forward pass is run for all others."""
+        """The first model of each key; its forward pass serves all others."""
 
     def key(self, bench: Workbench) -> str:
         """Implement Stacking."""
@@ -56,8 +56,8 @@ def _only_weights(model: TorchModel) -> bool:
 def _agrees(model: TorchModel, like: TorchModel, sample: Floats) -> bool:
     """Whether a stack of `like` and the model gives the model's logits for a sample (1, c, h, w), and has gradients.
 
-    Another sample stands in the same mini-batch: a net that mixes samples, as BatchNorm does, cannot be padded.  A net
-    that draws random numbers in training does not pass through vmap.
+    A second sample is in the mini-batch: a net that mixes samples, like BatchNorm, cannot be padded.  A net
+    that draws random numbers in training fails in vmap.
     """
     x = torch.from_numpy(np.concatenate([sample, sample / 2])[None]).to(model.trained[0].device)  # (1, 2, c, h, w)
     try:
@@ -65,7 +65,7 @@ def _agrees(model: TorchModel, like: TorchModel, sample: Floats) -> bool:
         output = stack.forward(x, 2)
         gradients = torch.ones_like(output.logits), torch.ones_like(output.features)
         stack.backward(output, *gradients, lambda _at, _gradient, _inputs: None)
-    except (RuntimeError, ValueError, TypeError, IndexError):  # what torch raises where a net does not fit
+    except (RuntimeError, ValueError, TypeError, IndexError):  # raised by torch if a net does not fit
         return False
     finally:
         like.net.eval()
@@ -78,7 +78,7 @@ def _agrees(model: TorchModel, like: TorchModel, sample: Floats) -> bool:
 # than with one device after the other.  The backward pass is autograd's.
 
 SAMPLES = 4096
-"""Samples of all devices in one forward pass: limits the activations (a small net has some 100 kB a sample)."""
+"""Maximum samples of all devices in one forward pass; it bounds activations (about 100 kB a sample in a small net)."""
 
 
 class VmapStack(Stack):
@@ -103,7 +103,7 @@ class VmapStack(Stack):
         """Implement Stack."""
         *weights, own_logits, own_features = output.saved
         reached, gradients = [own_logits], [logits]
-        if features is not None and own_features.requires_grad:  # else nothing trained leads to them
+        if features is not None and own_features.requires_grad:  # else they depend on no trained weight
             reached, gradients = [own_logits, own_features], [logits, features]
         for at, gradient in enumerate(torch.autograd.grad(reached, weights, gradients)):
             apply(at, gradient, None)
