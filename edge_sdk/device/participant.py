@@ -423,8 +423,8 @@ class Participant(ParticipantHooks):
         except StoreError as error:
             self._save_again_s = now_s + DISK_AGAIN_S
             line = f"{error}; round {work.assign.round} is kept, next try in {DISK_AGAIN_S:g} s"
-            if told := self._disk_faults.line(line, now_s):
-                self.on_news(told)
+            if limited := self._disk_faults.line(line, now_s):
+                self.on_news(limited)
             return
         self._work = None
         if work.withheld is None and self.is_last(work.assign.exchange):

@@ -475,7 +475,7 @@ SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
             "stops sending the upload; the receipt of the closing exchange ends the session",
         ),
         Rule((_W,), Receipted, (_W,), _receipt, "deletes an older upload from what is to be sent"),
-        Rule((_J, _F, _I), HelloChanged, (SAME,), _hello_changed, "sends Hello, which tells of the first samples"),
+        Rule((_J, _F, _I), HelloChanged, (SAME,), _hello_changed, "sends Hello, which announces the first samples"),
         Rule((_J, _F, _I), SessionTick, (SAME,), _tick_hello, "sends Hello again"),
         Rule((_W,), SessionTick, (_W,), _tick_work, "answers a coordinator's status that came soon after another"),
         Rule((_R,), SessionTick, (_R,), _tick_upload, "sends the upload again, and after a minute a Hello, too"),

@@ -38,7 +38,7 @@ class RoundStart:
     method: bytes
     """The method's state, serialised."""
     data: bytes = b""
-    """The id of the snapshot that the round trains on; empty: the device's data do not change."""
+    """The id of the snapshot that the round trains on, or empty if the device's data do not change."""
 
 
 @record

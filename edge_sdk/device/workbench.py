@@ -64,7 +64,7 @@ class Workbench:
 
     tell_of_classes: Callable[[str], None] = field(default=lambda _line: None, repr=False)
     """Called with lines for the owner that name classes."""
-    told: set[str] = field(default_factory=set, repr=False)
+    reported: set[str] = field(default_factory=set, repr=False)
     """The lines already given to `tell_of_classes`."""
 
     def __post_init__(self) -> None:
@@ -263,8 +263,8 @@ class Workbench:
 
     def _tell_once(self, line: str) -> None:
         first = self.beside or self
-        if line not in first.told:
-            first.told.add(line)
+        if line not in first.reported:
+            first.reported.add(line)
             first.tell_of_classes(line)
 
     def logits(self, x: Floats) -> Floats:
