@@ -710,7 +710,7 @@ class Participant(ParticipantHooks):
         self._receive_early(now_s)
 
     def _receive_early(self, now_s: float) -> None:
-        """Process the Assign that came before the Welcome, because a repeated one is only its first chunk if long."""
+        """Process the Assign that came before the Welcome; of a long one only the first chunk would be repeated."""
         if self._early is None or self.session.phase in (session.SessionPhase.JOINING, session.SessionPhase.FETCHING):
             return
         (assign, stamp, frame), self._early = self._early, None

@@ -317,7 +317,7 @@ def _assign(state: SessionState, event: Assigned) -> SessionTransition:
 def _assign_again(state: SessionState, event: Assigned) -> SessionTransition:
     """Resend the stored upload, or compute it: a repeated Assign means that the coordinator lacks it.
 
-    This holds even after a receipt: the coordinator may have been restored to an earlier state.
+    This holds even after a receipt, which may have refused an upload that was sent too early.
     """
     if state.phase is SessionPhase.WORKING:
         return state, ()
