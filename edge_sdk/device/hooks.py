@@ -49,10 +49,7 @@ class ParticipantHooks:
         return knowledge
 
     def selected_knowledge(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:
-        """Return the result of `knowledge_to_upload`; the arrays may be the model's own memory.
-
-        Copying a whole model is skipped unless a subclass overrides that hook.
-        """
+        """Return the result of `knowledge_to_upload`, which gets a copy; without an override no model is copied."""
         if type(self).knowledge_to_upload is ParticipantHooks.knowledge_to_upload:
             return knowledge
         return self.knowledge_to_upload(assign, {role: copy.deepcopy(each) for role, each in knowledge.items()})
