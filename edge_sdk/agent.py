@@ -56,18 +56,18 @@ from edge_sdk.transport.mqtt.tls import NO_FILES, OF_DEVICE, TlsFiles
 log = logging.getLogger(__name__)
 
 POLL_S = 0.1
-"""Longest wait of the loop in seconds; a call of `stop` is noticed within it, or after the batch being computed."""
+"""Poll interval in seconds; `stop` takes effect within it or after the current batch."""
 
 INSTANCE_BYTES = 8
 AT_EXIT_S = 2.0
-"""How long the end of the program waits in seconds for an agent that is running."""
+"""Seconds that the program's exit waits for a running agent."""
 
 
 API = (
     *("predict", "export", "rollback", "on_round", "on_update", "on_link", "on_refusal", "on_error", "callback_errors"),
     *("start", "stop", "leave", "pause", "resume", "run", "running", "over", "missed_the_end"),
 )
-"""What an app uses of an Agent; the other public names are for the framework, which drives simulated devices too."""
+"""The names that an app uses; the other public ones are for the framework, which also drives simulated devices."""
 
 
 class _ListsApi(type):
@@ -80,43 +80,44 @@ class _ListsApi(type):
 class Agent(Participant, metaclass=_ListsApi):
     """Takes part in one federation for an app: trains the app's model on its data, and exchanges knowledge.
 
-    federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport; None: that of the identity.  tls:
-    certificates for an mqtts:// address.  cloud_safe: whether to publish no faster than hosted brokers allow.
-    identity: the id of this device, or a folder whose name is the id; if `edge-sdk enroll` made the folder, frames are
-    signed, those of the coordinator must be, and certificates come from it. model: any `edge_sdk.models.base.Model`.
-    data: the device's own data, or a SampleStore that the app goes on filling: each round trains on what it holds when
-    the round begins.
+    federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport; by default the identity's broker.
+    tls: certificates for an mqtts:// address.  cloud_safe: whether to publish no faster than hosted brokers allow.
+    identity: the id of this device, or a folder whose name is the id.  With a folder made by `edge-sdk enroll` frames
+    are signed, the coordinator's frames must be signed, and certificates come from the folder.  model: any
+    `edge_sdk.models.base.Model`.  data: the device's own data, or a SampleStore that the app keeps filling; each round
+    trains on its contents at the start of the round.
 
-    public: the public set, for methods that need one; None: it is fetched from the coordinator once.  public_cache: a
-    folder for fetched sets; None: the folder `public` in `state`, or a temporary one without `state`; with a Store as
-    `state` nothing is fetched without a folder.  max_public_bytes: larger sets are not fetched.
+    public: the public set, for methods that need one; by default it is fetched from the coordinator once.
+    public_cache: a folder for fetched sets; by default `public` in the folder `state`, or a temporary one without
+    `state`.  With a Store as `state` nothing is fetched unless a folder is given.  max_public_bytes: larger sets are
+    not fetched.
 
-    state: a folder for what must survive a power cut, or any Store; None: it is kept in memory.  board: the name of
-    the device's board, for reports.  disclose_classes: whether the Hello tells the number of samples of each class;
-    uploads of some methods tell it in any case, as `edge-sdk methods NAME` and a line at the start say.  privacy: the
-    most that may ever be told of one training record; the ledger of it is `privacy.db` in the folder `state`, which
-    must be given; beside a Store it is in memory, and forgotten with the process.  The device takes part only in
-    methods that release sums with noise.  share_weights: whether all weights of the model may leave the device, for
-    methods that average them.  proxy: a second model, for methods that train one beside the device's own; its weights
-    are shared, and those of the own model then never are.
+    state: a folder for everything that must survive a power cut, or any Store, or None to keep it in memory.  board:
+    the name of the device's board, for reports.  disclose_classes: whether the Hello holds the number of samples of
+    each class; uploads of some methods reveal it in any case, see `edge-sdk methods NAME` and the line at the start.
+    privacy: the maximum privacy loss of one training record over all releases; its ledger is `privacy.db` in the
+    folder `state`, which is then required, or in memory beside a Store.  The device takes part only in methods that
+    release sums with noise.  share_weights: whether all weights of the model may leave the device, for methods that
+    average them.  proxy: a second model, for methods that train one beside the device's own; only its weights are then
+    shared.
 
-    max_drop: a new model is not served if its accuracy on the device's own held-out samples, or on `test`, is lower by
-    more than this fraction, and by more than chance explains; None: every new model is served.
-    on_new_model: what becomes of the folder `state` if the app brings another model than the one that it began with:
-    "better": the better of both on held-out samples goes on; "adopt": the app's; "keep": what was learnt; "error":
-    raise UsageError.  What was learnt under another extractor or architecture cannot be kept.
+    max_drop: a new model is not served if its accuracy on the device's own held-out samples, or on `test`, falls by
+    more than this fraction, and by more than chance explains; None serves every new model.
+    on_new_model: the choice if the app brings another model than the one with which the folder `state` began: "better"
+    continues with the better of both on held-out samples, "adopt" with the app's, "keep" with the learnt state, and
+    "error" raises UsageError.  A state learnt under another extractor or architecture cannot be kept.
 
-    policy: when to train, and at what cost; None: always, and nothing is metered.  sensors: what the policy asks; None:
-    Linux's own files.  meter: an external power meter.
+    policy: when to train, and at what cost; None trains always and meters nothing.  sensors: the policy's readings, by
+    default from Linux's files.  meter: an external power meter.
 
-    sends_logs: whether operators of the federation may read the last lines of news and of accuracies, which are those
-    that `edge-sdk device` prints.
-    quarantine: whether a damaged file in `state` is set aside, and the device joins anew; else it raises Damaged.
-    secret: bytes from which noise is drawn, for simulations, whose noise must repeat; b"": those in `state`.  clock:
-    returns the time in seconds.
+    sends_logs: whether operators of the federation may read the last lines that `edge-sdk device` prints: news and
+    accuracies.
+    quarantine: whether a damaged file in `state` is set aside, and the device joins as a new one, in place of Damaged.
+    secret: the seed of noise, for simulations, whose noise must repeat; by default the one in `state`.  clock: returns
+    the time in seconds.
 
-    Callbacks run in the agent's thread, and should be short.  What they raise is logged and counted in
-    `callback_errors`, and changes nothing else.  A round in which the model or its samples raise an error is withheld.
+    Callbacks run in the agent's thread, and should be short.  Their errors are logged and counted in
+    `callback_errors`, and change nothing else.  A round in which the model or its samples raise an error is withheld.
 
     A model that learns and a SampleStore serve one agent of a process at a time, until it is stopped or ends.
 
@@ -185,14 +186,14 @@ class Agent(Participant, metaclass=_ListsApi):
             self._gate = training_gate(self._policy, sensors, meter, board, self._warn)
         self._pauses = PauseReport()
         self._objection: Objection | None = None
-        """Why nothing is computed now."""
+        """Why training is paused now, or None."""
         self._trained = 0
-        """The exchange of which a batch was computed last, as `begun` counts them."""
+        """The exchange of the last computed batch, numbered like `begun`."""
         self._thread: threading.Thread | None = None
         self._life, self._active, self._ended = threading.Lock(), False, False
         self._process = os.getpid()
         self.error: Exception | None = None
-        """What ended the background thread; None: it is running, or ended without an error."""
+        """The error that ended the background thread, if any."""
         transport = _transport(
             *_reached_by(own, broker, tls), f"{federation}-{device}", cloud_safe=cloud_safe, chunk_file=places.chunks
         )
@@ -200,7 +201,7 @@ class Agent(Participant, metaclass=_ListsApi):
         self._open_store = places.opener(quarantine=quarantine, tell=early.append)
         self._closes_store = places.folder is not None
         self._alone, self._name = _held_alone(model, proxy, data), f"the agent of {device} in {federation}"
-        store = self._opened_alone()  # after all checks: what fails later closes it
+        store = self._opened_alone()  # after all checks; later failures close it
         try:
             super().__init__(
                 federation=federation,
@@ -218,7 +219,7 @@ class Agent(Participant, metaclass=_ListsApi):
                 security=DeviceSecurity(own, federation) if own else None,
             )
             early += self._early_news
-            self._early_news = early  # the opener adds to it at later starts, too
+            self._early_news = early  # the opener appends to this list at later starts, too
             self._deployment = self._deployed(places.served, max_drop)
         except BaseException:
             let_go(self)
@@ -228,7 +229,7 @@ class Agent(Participant, metaclass=_ListsApi):
         self._retry_spread = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
 
     def _deployed(self, folder: Path | None, max_drop: float | None) -> Deployment:
-        """The copy of the model that `predict` uses."""
+        """Return the copy of the model that `predict` uses."""
         origin, alone = ModelOrigin.from_bytes(self.model_origin), self.store.saved_round() is None
         found = Deployment(
             self.bench,
@@ -240,7 +241,7 @@ class Agent(Participant, metaclass=_ListsApi):
             alone=alone,
             clock=self._clock,
         )
-        if found.fault:  # told once the app can have asked to be told
+        if found.fault:  # queued: the app registers its callbacks after this
             log.warning("%s: %s", self.device, found.fault)
             self._early_news.append(found.fault)
         return found
@@ -253,11 +254,11 @@ class Agent(Participant, metaclass=_ListsApi):
     def predict(self, raw: Raw, layout: PictureLayout | None = None) -> Floats:
         """Return the class probabilities, f4 (n, k), of raw samples (n, ...): an array, a tensor, a frame of pandas.
 
-        layout: "NCHW" or "NHWC", the order of the axes of pictures; None: the one in which they are as the own data.
+        layout: "NCHW" or "NHWC", the order of the axes of pictures; by default inferred from the device's own data.
 
-        May be called from any thread, also while the model is training, for which it never waits: it uses a copy of
-        the model, which is replaced after each round.  Raises UsageError for samples that the model cannot take, or
-        with NaN or Inf, and ModelError for a model that does not give a number for each of its classes.
+        May be called from any thread, and never waits for training: it uses a copy of the model, which is replaced
+        after each round.  Raises UsageError for samples that the model cannot take, or with NaN or Inf, and ModelError
+        for a model that does not give a number for each of its classes.
         """
         known = self.bench.data.train.x
         samples = _numbers(raw, layout, known.shape[1:] if len(known) else None)
@@ -269,7 +270,7 @@ class Agent(Participant, metaclass=_ListsApi):
         except Exception as error:
             if samples.shape[1:] == known.shape[1:]:
                 raise
-            own = f"; those of the device's own data are (n, {', '.join(map(str, known.shape[1:]))})"
+            own = f"; the device's own data are (n, {', '.join(map(str, known.shape[1:]))})"
             raise UsageError(
                 f"predict: the model cannot take samples of shape {samples.shape}: {one_line(str(error))}"
                 f"{own if len(known) else ''}"
@@ -284,8 +285,8 @@ class Agent(Participant, metaclass=_ListsApi):
     def export(self, path: str | Path) -> Path:
         """Write the model that predict() uses as an .onnx file, and return its path.
 
-        Its input is what `model.spec.preprocess` makes of raw samples.  Raises Unsupported for a model that cannot be
-        written so, MissingExtra where a package for that is not installed, StoreError where the disk fails.
+        Its input is raw samples after `model.spec.preprocess`.  Raises Unsupported for a model without an ONNX form,
+        MissingExtra if a package for the export is not installed, StoreError if the disk fails.
         """
         x = self.bench.model.spec.preprocess(self.bench.data.train.x[:1])
         return export(serving_copy(self._deployment.served()), path, x)
@@ -293,9 +294,9 @@ class Agent(Participant, metaclass=_ListsApi):
     def rollback(self, steps: int = 1) -> int:
         """Let predict() use the model that was served before, or the one before that, until `resume` is called.
 
-        steps: 1 or 2.  There is no way forward: the models served since are deleted.  Training goes on.  Returns the
-        number of rounds that the model has learned in; 0: it is the app's own.  Raises UsageError if no such model is
-        kept, StoreError if it does not read.
+        steps: 1 or 2.  This deletes the models served since.  Training continues.  Returns the number of rounds that
+        the model has learned in, 0 for the app's own.  Raises UsageError if no such model is kept, StoreError if it
+        cannot be read.
         """
         return self._deployment.rollback(steps)
 
@@ -315,7 +316,7 @@ class Agent(Participant, metaclass=_ListsApi):
     def on_link(self, callback: Callable[[str], None]) -> None:
         """Register a callback for news in one line: broker or coordinator are found or lost, or the disk fails.
 
-        Without any, an agent that does not reach its broker or its coordinator logs a warning.
+        Without a callback, an agent that does not reach its broker or coordinator logs a warning.
         """
         self._callbacks.add("on_link", callback)
 
@@ -329,13 +330,13 @@ class Agent(Participant, metaclass=_ListsApi):
 
     @property
     def callback_errors(self) -> Mapping[str, int]:
-        """How often the callbacks of each kind raised an error: on_round, on_update, on_link, on_refusal, on_error."""
+        """The number of errors in callbacks of each kind: on_round, on_update, on_link, on_refusal, on_error."""
         return self._callbacks.errors
 
     # -- start and stop ---------------------------------------------------------------------------------------------
 
     def start(self) -> None:
-        """Take part in a background thread; after a stop, or an end of any kind, continue from what is stored.
+        """Take part in a background thread; after a stop, or an end of any kind, continue from the stored state.
 
         When the program ends, the agent is stopped.  Raises UsageError if the agent is running, and StoreError if its
         state cannot be opened again.
@@ -363,16 +364,16 @@ class Agent(Participant, metaclass=_ListsApi):
                 self._close_store()
 
     def leave(self, reason: str = "") -> None:
-        """Stop, and tell the coordinator that this device will not come back."""
+        """Stop, and announce to the coordinator that this device will not come back."""
         self._leaving = reason
         self.stop()
 
     def pause(self) -> None:
-        """Stop computing until `resume` is called; the connection stays up, and rounds may pass without this device."""
+        """Stop training until `resume` is called; the connection stays up, and rounds may pass without this device."""
         self._awake.clear()
 
     def resume(self) -> None:
-        """Continue to compute, and serve new models again after a rollback."""
+        """Continue training, and serve new models again after a rollback."""
         self._deployment.resume()
         self._awake.set()
 
@@ -385,11 +386,11 @@ class Agent(Participant, metaclass=_ListsApi):
         self._drive()
 
     def _begin(self) -> None:
-        """Take the only turn to run, with an open store."""
+        """Claim the right to run and open the store."""
         self._check_process()
         with self._life:
             if self._active:
-                ending = "is still stopping: wait for its batch" if self._stopping.is_set() else "is running"
+                ending = "is still finishing its last batch" if self._stopping.is_set() else "is running"
                 raise UsageError(f"the agent of {self.device} {ending}; it can be started again when it has ended")
             if self._ended:
                 self.store = self._opened_alone()
@@ -400,7 +401,7 @@ class Agent(Participant, metaclass=_ListsApi):
         self._leaving, self.error = None, None
 
     def _opened_alone(self) -> Store:
-        """Open the store, for an agent that has its model alone.  Raises UsageError if another agent has it."""
+        """Reserve model and data for this agent, and open the store.  Raises UsageError if another agent has them."""
         hold_alone(self, self._name, self._alone)
         try:
             return self._open_store()
@@ -409,7 +410,7 @@ class Agent(Participant, metaclass=_ListsApi):
             raise
 
     def _drive(self) -> None:
-        with ExitStack() as at_end:  # each of these is called, whatever the others raise; the last one first
+        with ExitStack() as at_end:  # runs all of these in reverse order, even if one raises
             at_end.callback(self._end)
             at_end.callback(self.transport.close)
             at_end.callback(lambda: self.sign_off(self._leaving))
@@ -419,7 +420,7 @@ class Agent(Participant, metaclass=_ListsApi):
             self.instance = secrets.token_bytes(INSTANCE_BYTES)
             self._deployment.begin(fresh=self.store.saved_round() is None)
             self.connect()
-            lower_priority(self._policy.nice)  # now, so that the thread of the broker's socket keeps its priority
+            lower_priority(self._policy.nice)  # after connect(), so that the socket's thread keeps its priority
             limit_threads(self._policy.threads)
             while not self.over and not self._stopping.is_set():
                 busy = self._may_compute()
@@ -433,7 +434,7 @@ class Agent(Participant, metaclass=_ListsApi):
         self.raise_if_failed()
 
     def _may_compute(self) -> bool:
-        """Whether a batch may be computed now; otherwise the coordinator is told why, if that is not over soon."""
+        """Whether a batch may be computed now; if not for a while, the reason is announced to the coordinator."""
         if not self.computing and self.declined is None:
             return False
         now_s, round_ = self._clock(), max(0, self.session.exchange_id.round)
@@ -445,7 +446,7 @@ class Agent(Participant, metaclass=_ListsApi):
         if found is not None and self._objection is None:
             self.on_news(f"training pauses: {found.text}")
         elif found is None and self._objection is not None:
-            self.on_news("training goes on")
+            self.on_news("training resumes")
         self._objection = found
         self.decline(self._pauses.to_tell(found, now_s, fresh=self.begun != self._trained))
         return self.computing and found is None
@@ -472,7 +473,7 @@ class Agent(Participant, metaclass=_ListsApi):
                 self._gate.rest(self._clock())
 
     def cost(self) -> TrainingCost:
-        """Return what training since the last call has cost."""
+        """Return the cost of training since the last call."""
         return TrainingCost() if self._gate is None else self._gate.take_cost()
 
     def _warn(self, line: str) -> None:
@@ -501,7 +502,7 @@ class Agent(Participant, metaclass=_ListsApi):
             self.stop(AT_EXIT_S)
 
     def _check_process(self) -> None:
-        """Raise UsageError in a forked child, whose parent goes on using this connection and this state."""
+        """Raise UsageError in a forked child, because the parent still uses this connection and this state."""
         if os.getpid() != self._process:
             raise UsageError(
                 f"the agent of {self.device} belongs to process {self._process}, which forked this one: make the Agent "
@@ -522,19 +523,19 @@ class Agent(Participant, metaclass=_ListsApi):
     def handle(self, event: TransportEvent, now_s: float) -> None:
         """Process an event of the transport; without callbacks for news, a link that is down is logged."""
         if isinstance(event, Disconnected):
-            known = event.final or event.taken_over  # these two are logged
+            known = event.final or event.taken_over  # the base class logs these two
             if not known and not self._callbacks.has("on_link"):
                 self._link_notices.lost(event.reason, now_s)
         super().handle(event, now_s)
 
     def on_unanswered(self, line: str) -> None:
-        """Tell the app that no coordinator answers; without callbacks for news, it is logged."""
+        """Report that no coordinator answers, in the log if the app has no callback for news."""
         if not self._callbacks.has("on_link"):
             log.warning("%s: %s", self.device, line)
         super().on_unanswered(line)
 
     def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:
-        """Measure the model before it joins, and judge the one that a round leaves."""
+        """Measure the model before it joins, and judge the one that each round leaves."""
         self._deployment.drop()
         yield from self._deployment.measure_joining()
         result = yield from slices
@@ -556,7 +557,7 @@ class Agent(Participant, metaclass=_ListsApi):
             self._callbacks.call("on_link", line)
 
     def last_lines(self) -> Sequence[str] | None:
-        """Return the last lines of news and of accuracies; None if the owner does not let operators read them."""
+        """Return the last lines of news and of accuracies, or None if the owner withholds them from operators."""
         return self._recent.lines if self._sends_logs else None
 
     def _run_in_thread(self) -> None:
@@ -566,7 +567,7 @@ class Agent(Participant, metaclass=_ListsApi):
             self.error = refusal
             log.error("agent %s cannot take part: %s", self.device, refusal)  # noqa: TRY400  # says what to do
             self._callbacks.call("on_refusal", refusal)
-        except EdgeError as error:  # its message says what to do, so that a traceback is of no help
+        except EdgeError as error:  # its message says what to do; a traceback would not help
             self.error = error
             log.error("agent %s stopped: %s", self.device, error)  # noqa: TRY400
             self._callbacks.call("on_error", error)
@@ -590,7 +591,7 @@ class SimulatedId(str):
 
 
 def _enrolled(identity: str | Path) -> Identity | None:
-    """Open the identity if it is a folder of `edge-sdk enroll`; None: it is an id alone."""
+    """Open the identity if it is a folder made by `edge-sdk enroll`; return None for a plain id."""
     if isinstance(identity, SimulatedId):
         return None
     folder = lasting(Path(identity))
@@ -600,7 +601,7 @@ def _enrolled(identity: str | Path) -> Identity | None:
 def _reached_by(
     own: Identity | None, broker: str | Transport | None, tls: TlsFiles | None
 ) -> tuple[str | Transport, TlsFiles | None]:
-    """Return the broker and the certificates for it: those that are given, or else the identity's."""
+    """Return the broker and its certificates: the given ones, or else the identity's."""
     if own is None:
         if broker is None:
             raise UsageError("broker: give its address, or an identity folder that edge-sdk enroll made")
@@ -612,7 +613,7 @@ def _reached_by(
 
 
 def _ended_by(error: BaseException) -> EdgeError:
-    """Return the error to tell an app of what is no Exception, such as the SystemExit of a model."""
+    """Wrap a BaseException that is not an Exception, such as a model's SystemExit, for the app."""
     found = EdgeError(
         f"{one_line(repr(error))} ended the agent's thread: let a model and its samples raise an Exception, and end "
         "the agent with agent.stop()"
@@ -622,9 +623,9 @@ def _ended_by(error: BaseException) -> EdgeError:
 
 
 def _numbers(raw: object, layout: PictureLayout | None, own: tuple[int, ...] | None) -> Raw:
-    """Return samples as one array, with channels last; own: the shape of one of the device's own, None: there is none.
+    """Return samples as one array, with channels last; own: the shape of the device's own samples, if it has any.
 
-    Raises UsageError for rows of several lengths, NaN, Inf, and no numbers.
+    Raises UsageError for rows of several lengths, NaN, Inf, and values that are not numbers.
     """
     found: Raw = given_array(raw, "predict")
     if found.dtype.kind not in "biuf" or not found.ndim:
@@ -637,7 +638,7 @@ def _numbers(raw: object, layout: PictureLayout | None, own: tuple[int, ...] | N
 
 
 def _held_alone(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str, object]:
-    """Return what no two agents of a process may have, by argument: models that learn, and a store of samples."""
+    """Return the objects, by argument name, that only one agent may use: models that learn, and a sample store."""
     found: dict[str, object] = {"model": model} if model.spec.terms else {}
     if proxy is not None:
         found["proxy"] = proxy

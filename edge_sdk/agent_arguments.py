@@ -1,4 +1,4 @@
-"""The arguments of an Agent: of which kind each is, and what an app is told that gives another one."""
+"""Checks the types of an Agent's arguments, and says what to give instead."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "max_public_bytes": (int | np.integer, "a whole number of bytes"),
     "clock": (Callable, "a function that returns the time in seconds"),
 }
-"""Arguments of an Agent: the kind of each, and what to give.  A text such as "no" is true: it would be consent."""
+"""For each argument its type, and what to give.  Flags must be bool: the text "no" is true, and would be consent."""
 _SENSES = tuple(name for name in vars(Sensors) if not name.startswith("_"))
 
 
 def check_places(federation: object, identity: object, broker: object, state: object, public_cache: object) -> None:
-    """Raise UsageError for what is no name, no address, or no path."""
+    """Raise UsageError for arguments that are not a name, an address or a path."""
     if not isinstance(federation, str):
         raise UsageError(f"federation: found {type(federation).__name__}: give its name, a str")
     if not _is_path(identity):
@@ -57,7 +57,7 @@ def check_places(federation: object, identity: object, broker: object, state: ob
 
 
 def check_names(identity: str | Path, device: str, federation: str) -> None:
-    """Raise UsageError for an id that no topic of the broker may hold.  device: the id in `identity`."""
+    """Raise UsageError for an id that is not legal in a broker's topic.  device: the id in `identity`."""
     for what, given, name in (("identity", str(identity), device), ("federation", federation, federation)):
         if not _DEVICE_ID.fullmatch(name):
             raise UsageError(f"{what} {given!r}: use a-z, 0-9 and -, at most 36 of them")
@@ -72,7 +72,8 @@ def check_kinds(model: object, data: object, proxy: object) -> None:
                 f"{name}: found {type(given).__name__}, which has no spec: "
                 "wrap it, as in edge_sdk.TorchModel(net, classes=10)"
             )
-    if not isinstance(data, LocalData) and not isinstance(data, samples.SampleStore):  # whose module may not be loaded
+    # SampleStore is looked up second, because that loads its module
+    if not isinstance(data, LocalData) and not isinstance(data, samples.SampleStore):
         raise UsageError(
             f"data: found {type(data).__name__}: give edge_sdk.LocalData(train=edge_sdk.Samples(x, y)) of numpy "
             "arrays, or an edge_sdk.SampleStore"
@@ -80,7 +81,7 @@ def check_kinds(model: object, data: object, proxy: object) -> None:
 
 
 def check_options(**given: object) -> None:
-    """Raise UsageError for an argument of an Agent, by its name, that is not of its kind, such as a path or a text."""
+    """Raise UsageError for an argument of an Agent, by its name, that has the wrong type."""
     for name, option in given.items():
         kind, meant = _OPTIONS[name]
         if not isinstance(option, kind) or (isinstance(option, bool) and kind is not bool):
@@ -88,7 +89,7 @@ def check_options(**given: object) -> None:
 
 
 def check_sensors(sensors: object) -> None:
-    """Raise UsageError for an object that cannot answer what a policy asks."""
+    """Raise UsageError for an object that lacks a method of Sensors."""
     if sensors is not None and not _has(sensors, *_SENSES):
         raise UsageError(f"sensors: found {type(sensors).__name__}: give an object with {', '.join(_SENSES)}, or None")
 

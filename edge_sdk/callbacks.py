@@ -1,4 +1,4 @@
-"""An app's callbacks: what they raise is counted, and logged the first time, and changes nothing else."""
+"""An app's callbacks.  Their errors are counted, logged the first time, and otherwise ignored."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class Callbacks:
         self._device = device
         self._registered: dict[str, list[Callable[[Any], None]]] = {}
         self.errors: Counter[str] = Counter()
-        """How often the callbacks of each kind raised an error."""
+        """The number of errors by kind of callback."""
 
     def add(self, kind: str, callback: Callable[[Any], None]) -> None:
-        """Register a callback.  Raises UsageError for what cannot be called."""
+        """Register a callback.  Raises UsageError for an object that cannot be called."""
         if not callable(callback):
             raise UsageError(f"{kind}: found {type(callback).__name__}: give a function of one argument")
         self._registered.setdefault(kind, []).append(callback)
@@ -40,10 +40,10 @@ class Callbacks:
     def _call_one(self, kind: str, callback: Callable[[Any], None], argument: object) -> None:
         try:
             callback(argument)
-        except BaseException as error:  # asyncio.CancelledError and pytest.fail() raise no Exception
+        except BaseException as error:  # asyncio.CancelledError and pytest.fail() derive from BaseException
             in_main = threading.current_thread() is threading.main_thread()
             if in_main and isinstance(error, KeyboardInterrupt | SystemExit):
-                raise  # from a handler of signals, which runs anywhere in the main thread
+                raise  # raised by a signal handler, which may interrupt any line of the main thread
             self.errors[kind] += 1
             if self.errors[kind] == 1:  # a callback that fails in every round would fill the disk
                 log.exception("agent %s: a callback of %s failed; further ones are only counted", self._device, kind)

@@ -19,42 +19,42 @@ from edge_sdk.at_rest.write_ahead_log import cut_uncommitted, has_lost_commits
 from edge_sdk.errors import Damaged, InUse, StoreError
 
 APPLICATION_ID = 0x4544474B
-"""The SQLite application id of this project's files, `EDGK`; databases of other programs are not written to."""
+"""The SQLite application id of this project's files, `EDGK`, which protects databases of other programs."""
 
 
 _FILE_HEADER_BYTES = 100
 _LEAST_BYTES = 512
 """The smallest page of SQLite."""
 LEAST_LOG_BYTES = 1024 * 1024
-"""A write-ahead log may be as long as this however little its file holds, and is cut to this once it was copied."""
+"""The minimum bound of a write-ahead log; after a copy the log is cut to this length."""
 _FULL = "database or disk is full"
 SCHEMA_VERSION = 1
-"""The SQLite user version of a file whose rows have digests; 0: it was made before there were any."""
+"""The SQLite user version of a file whose rows have digests; older files have 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a file holds, for the line that tells of its damage."""
+    """Describes a file's contents, for errors about damage."""
 
     lost: str
-    """What is lost with it."""
+    """The data that would be lost with the file."""
     remedy: str
-    """What its owner can do."""
+    """The owner's next step."""
 
 
 class FileForm(NamedTuple):
-    """What a database file keeps from its beginning on."""
+    """Properties of a database file that are fixed when it is created."""
 
     page_bytes: int = 4096
     shrinks: bool = False
-    """Whether each commit gives the pages back that it frees: what was deleted is then never copied from the log."""
+    """Whether each commit returns the pages that it frees, so that deleted data is never copied from the log."""
 
 
 _PLAIN = FileForm()
 
 
 def file_form(path: Path) -> FileForm | None:
-    """Return the form of a database file; None: there is none that can be read, and opening it tells why."""
+    """Return the form of a database file, or None if it cannot be read; opening it then reports why."""
     try:
         with path.open("rb") as file:
             head = file.read(_FILE_HEADER_BYTES)
@@ -71,17 +71,17 @@ def open_database(
 ) -> sqlite3.Connection:
     """Open a database with the only connection to its file, which also keeps a second process away.
 
-    path: None: a database in memory.  schema: SQL statements that create missing tables.  form: that of a new file.
-    contents: what the file holds.  Commits use WAL with synchronous=FULL: in 200 simulated power cuts,
-    FULL lost no acknowledged row and NORMAL lost 144.  The whole file is checked; rows of a file that is older than
-    their digests get them.  Raises StoreError, or Damaged.
+    path: None for a database in memory.  schema: SQL statements that create missing tables.  form: for a new file.
+    contents: described in errors.  Commits use WAL with synchronous=FULL: in 200 simulated power cuts, FULL lost no
+    acknowledged row and NORMAL lost 144.  The whole file is checked; rows of a file from before there were digests get
+    them.  Raises StoreError, or Damaged.
     """
     with as_store_error(path, contents):
         if path is not None:
             make_private_folder(path.parent)
         log = _log_of(path)
         size = path.stat().st_size if path is not None and path.is_file() else 0
-        if (log and not size) or 0 < size < _LEAST_BYTES:  # SQLite would take it for a new file, and delete the log
+        if (log and not size) or 0 < size < _LEAST_BYTES:  # SQLite would treat it as a new file, and delete the log
             raise Damaged(path, f"it has {size} bytes")
         if path is not None:
             create_private(path)
@@ -96,7 +96,7 @@ def open_database(
             connection.execute("PRAGMA locking_mode=EXCLUSIVE")
             check_application_id(connection, path)
             connection.execute(f"PRAGMA page_size={form.page_bytes}")
-            if form.shrinks and not size:  # in a file that has it already, this would write
+            if form.shrinks and not size:  # in an existing file the PRAGMA would write
                 connection.execute("PRAGMA auto_vacuum=FULL")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
@@ -107,7 +107,7 @@ def open_database(
             check_whole(connection, schema, path)
         except Damaged:
             connection.close()
-            if path is not None and log:  # closing deletes it, and with it what shows the damage
+            if path is not None and log:  # closing deletes the log, and with it the evidence of the damage
                 replace_durably(path.with_name(f"{path.name}-wal"), log)
             raise
         except BaseException:
@@ -117,35 +117,35 @@ def open_database(
 
 
 def is_emptied(path: Path) -> bool:
-    """Whether a file has no bytes and no log: it was emptied, or left so by a first start that was cut short."""
+    """Whether a file has neither bytes nor a log: it was emptied, or its first start was cut short."""
     with as_store_error(path):
         return path.is_file() and not path.stat().st_size and not _log_of(path)
 
 
 def refuse_emptied(path: Path, contents: Contents) -> None:
-    """Raise Damaged for an empty file.  For a database of which it is known that it was written before."""
+    """Raise Damaged for an empty file, if the database is known to have been written before."""
     if is_emptied(path):
         raise Damaged(path, "it is empty", contents.lost, contents.remedy)
 
 
 def _log_of(path: Path | None) -> bytes:
-    """Return the write-ahead log that a process has left which was killed; empty: there is none."""
+    """Return the write-ahead log left by a killed process, or empty if there is none."""
     log = None if path is None else path.with_name(f"{path.name}-wal")
     return log.read_bytes() if log is not None and log.exists() else b""
 
 
 def _check_log(connection: sqlite3.Connection, path: Path, log: bytes) -> None:
-    """Copy the log that a killed process has left, and empty it.  Raises Damaged if it holds commits that are lost."""
+    """Copy the log of a killed process into the file, and empty it.  Raises Damaged if commits in it are lost."""
     (_, frames, _) = _copied(connection, path, "PASSIVE")
     if has_lost_commits(path, log, max(0, frames)):
-        raise Damaged(path, "its log holds commits that do not read")
+        raise Damaged(path, "its log holds commits that cannot be read")
     connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
 
 
 def _copied(connection: sqlite3.Connection, path: Path, how: str) -> tuple[int, int, int]:
-    """Copy the log into the file; returns what SQLite says of it.
+    """Copy the log into the file; returns SQLite's (busy, frames in the log, frames copied).
 
-    On a full disk, the frames of the transaction that found it full give their room to the file first.
+    On a full disk, the frames of the failed transaction are cut off first, to make room for the copy.
     """
     copy = f"PRAGMA wal_checkpoint({how})"
     try:
@@ -159,9 +159,9 @@ def _copied(connection: sqlite3.Connection, path: Path, how: str) -> tuple[int, 
 
 
 def bound_log(connection: sqlite3.Connection, page_bytes: int, most_bytes: int) -> None:
-    """Let the log grow to twice what the file holds, from 1 MiB to `most_bytes`; at the end of a transaction.
+    """Let the log grow to twice the file's content, from 1 MiB to `most_bytes`; call it at the end of a transaction.
 
-    So disk use follows the content, and a byte is written at most half as often again as without the copy.
+    Disk use then follows the content, at the cost of at most half as many writes again.
     """
     ((pages,), (free,)) = (connection.execute(f"PRAGMA {what}").fetchone() for what in ("page_count", "freelist_count"))
     log_bytes = min(max(2 * (pages - free) * page_bytes, LEAST_LOG_BYTES), most_bytes)
@@ -169,9 +169,9 @@ def bound_log(connection: sqlite3.Connection, page_bytes: int, most_bytes: int) 
 
 
 def check_whole(connection: sqlite3.Connection, schema: str, path: Path | None) -> None:
-    """Check pages, indexes and rows, and create what is missing of the schema.
+    """Check pages, indexes and rows, and create missing parts of the schema.
 
-    Raises Damaged if a row is not as it was written, sqlite3.DatabaseError if rows may be missing.
+    Raises Damaged if a row has changed since it was written, sqlite3.DatabaseError if rows may be missing.
     """
     (found,) = connection.execute("PRAGMA integrity_check(1)").fetchone()
     if found != "ok":
@@ -182,7 +182,7 @@ def check_whole(connection: sqlite3.Connection, schema: str, path: Path | None) 
 
 
 def _set_up(connection: sqlite3.Connection, schema: str) -> None:
-    """Create missing tables and digests, all or nothing; writes nothing if all are there."""
+    """Create missing tables and digests in one transaction; writes nothing if all exist."""
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if version not in (0, SCHEMA_VERSION):
         raise sqlite3.DatabaseError(f"its version is {version}, this edge-sdk knows {SCHEMA_VERSION}")
@@ -202,10 +202,10 @@ def _set_up(connection: sqlite3.Connection, schema: str) -> None:
 
 
 class WatchedFile:
-    """Notices that a database's file was deleted while it is open, and writes it again: the open file has all of it."""
+    """Detects that the file of an open database was deleted, and writes it again from the open connection."""
 
     def __init__(self, path: Path, reopen: Callable[[], sqlite3.Connection]) -> None:
-        """reopen: returns a connection to the file, which is made if it is missing."""
+        """reopen: returns a connection to the file, and creates the file if it is missing."""
         self._path, self._reopen = path, reopen
         self._id = _file_id(path)
         self._rescued: sqlite3.Connection | None = None
@@ -227,9 +227,8 @@ class WatchedFile:
                 connection.backup(self._rescued)
             connection.close()  # before the new file exists: closing deletes the journal of the same name
         if _file_id(self._path) is None:
-            with as_store_error(
-                self._path
-            ):  # closing left it if only the database was deleted; alone it looks like damage
+            # if only the database was deleted, closing left its log; a log alone would look like damage
+            with as_store_error(self._path):
                 self._path.with_name(f"{self._path.name}-wal").unlink(missing_ok=True)
         again = self._reopen()
         with as_store_error(self._path):
@@ -240,7 +239,7 @@ class WatchedFile:
 
 
 def _file_id(path: Path) -> tuple[int, int] | None:
-    """Return what tells a file from another one of the same name; None: there is no file."""
+    """Return the file's device and inode, or None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -249,19 +248,19 @@ def _file_id(path: Path) -> tuple[int, int] | None:
 
 
 _connection_of: weakref.WeakKeyDictionary[object, sqlite3.Connection] = weakref.WeakKeyDictionary()
-"""The connections to files, by the object that uses each."""
+"""Connections to files by the object that uses each."""
 
 
 def leave_to_parent(owner: object, connection: sqlite3.Connection) -> None:
-    """Let forked children never close this connection to a file, which `owner` uses.
+    """Keep forked children from closing this connection to a file, which `owner` uses.
 
-    SQLite would take a child that ends for the last user of the file, and delete the journal that the parent writes.
+    When a child exits, SQLite would treat it as the file's last user, and delete the journal that the parent writes.
     """
     _connection_of[owner] = connection
 
 
 def _keep_connections() -> None:
-    """Keep the parent's connections beyond the end of this child: nothing then closes them."""
+    """Leak a reference to each of the parent's connections, so that nothing in this child closes them."""
     for connection in list(_connection_of.values()):
         ctypes.pythonapi.Py_IncRef(ctypes.py_object(connection))
 
@@ -275,17 +274,17 @@ def check_application_id(connection: sqlite3.Connection, path: Path | None) -> N
     (application_id,) = connection.execute("PRAGMA application_id").fetchone()
     (tables,) = connection.execute("SELECT COUNT(*) FROM sqlite_master").fetchone()
     if tables and application_id != APPLICATION_ID:
-        raise StoreError(f"{path}: a database of another program; move it away, or give another folder")
+        raise StoreError(f"{path}: is a database of another program; move it away, or give another folder")
 
 
 _BROKEN = ("user-defined function", "no such column", "no such table", "decode")
-"""Parts of SQLite's messages that a damaged text leads to, in a row or in the description of a table."""
+"""Parts of SQLite's messages that point to damaged text, in a row or in a table's definition."""
 
 
 def file_lock(path: Path, wait_s: float = 0.0) -> sqlite3.Connection:
-    """Lock an empty SQLite file, until the returned connection is closed; a process that dies lets go on any system.
+    """Lock an empty SQLite file, until the returned connection is closed or the process dies, on any system.
 
-    Raises InUse if this or another process still has it after `wait_s` seconds.
+    Raises InUse if this or another process still holds the lock after `wait_s` seconds.
     """
     with as_store_error(path):
         lock = sqlite3.connect(path, timeout=wait_s, isolation_level=None, check_same_thread=False)
@@ -299,7 +298,7 @@ def file_lock(path: Path, wait_s: float = 0.0) -> sqlite3.Connection:
 
 @contextmanager
 def as_store_error(path: Path | None, contents: Contents | None = None) -> Iterator[None]:
-    """Turn errors of the disk and of SQLite into StoreError, with what to do; contents: what the file holds."""
+    """Turn errors of the disk and of SQLite into StoreError with a remedy; contents: described in the error."""
     try:
         yield
     except OSError as error:
@@ -308,13 +307,13 @@ def as_store_error(path: Path | None, contents: Contents | None = None) -> Itera
         text = str(error)
         if "locked" in text:
             raise InUse(
-                f"{path}: this or another process is using it: end that one; another device has its own folder"
+                f"{path}: this or another process is using it: end that one, or give each device its own folder"
             ) from error
         if any(each in text for each in _BROKEN):
             raise _damage(path, text, contents) from error
         raise StoreError(f"{path}: {text}; check free space and the folder's rights") from error
     except sqlite3.ProgrammingError as error:
-        raise StoreError(f"{path}: is used after it was closed; open it again") from error
+        raise StoreError(f"{path}: was used after it was closed; open it again") from error
     except sqlite3.DatabaseError as error:
         raise _damage(path, str(error), contents) from error
     except Damaged as error:
@@ -334,18 +333,18 @@ def transaction(connection: sqlite3.Connection, path: Path | None) -> Iterator[N
     Raises StoreError.
     """
     with as_store_error(path):
-        try:  # includes BEGIN, because an interrupt may come right after it
+        try:  # BEGIN is inside, because an interrupt may come right after it
             connection.execute("BEGIN IMMEDIATE")
             yield
             connection.execute("COMMIT")
         except BaseException:
-            if connection.in_transaction:  # a full disk makes SQLite roll back by itself
+            if connection.in_transaction:  # on a full disk SQLite has rolled back already
                 connection.execute("ROLLBACK")
             raise
 
 
 def write(connection: sqlite3.Connection, path: Path | None, statements: Callable[[], object]) -> None:
-    """Run statements in one transaction.  On a full disk, the log is copied and emptied, and they run once more.
+    """Run statements in one transaction.  On a full disk, empty the log by copying it, and run them again.
 
     Raises StoreError.
     """

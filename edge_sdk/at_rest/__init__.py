@@ -1,5 +1,5 @@
-"""What lies on a disk: digests of rows and files, the write-ahead log's losses, files replaced durably, and quarantine.
+"""Data on disk: digests of rows and files, losses in the write-ahead log, durable replacement, and quarantine.
 
-Damage becomes one error, `errors.Damaged`, that says which file, what is lost and what to do.  Plain functions without
-state.  May import nothing but errors.
+Damage becomes one error, `errors.Damaged`, that names the file, the lost data and the remedy.  Plain functions without
+state.  May import only errors.
 """

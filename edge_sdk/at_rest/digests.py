@@ -1,4 +1,4 @@
-"""SHA-256 digests of what is kept on a disk, so that a flipped bit is noticed when it is read."""
+"""SHA-256 digests of data on disk, so that reading detects a flipped bit."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from typing import Any
 from edge_sdk.errors import Damaged
 
 COLUMN = "digest BLOB"
-"""How a schema declares the column that holds a row's digest: the last one of its table."""
+"""The declaration of a row's digest in a schema; it is the last column of its table."""
 
 
 def row_digest(*values: bytes | str | float | None) -> bytes:
-    """Return the digest of a row's values, 32 bytes; they are told apart by type and length."""
+    """Return the digest of a row's values, 32 bytes; type and length of each value are hashed, too."""
     found = hashlib.sha256()
     for value in values:
         data = value if isinstance(value, bytes) else repr(value).encode()
@@ -26,12 +26,12 @@ def row_digest(*values: bytes | str | float | None) -> bytes:
 
 
 def with_digest(*values: Any) -> tuple[Any, ...]:
-    """Return a row with its digest behind it, as it is written."""
+    """Return a row with its digest appended, ready to be written."""
     return (*values, row_digest(*values))
 
 
 def checked_row(path: Path | None, row: Collection[Any]) -> tuple[Any, ...]:
-    """Return a row, read with its digest, without it.  Raises Damaged if they do not agree."""
+    """Check a row against its digest, the last value, and return it without.  Raises Damaged."""
     *values, digest = row
     if digest != row_digest(*values):
         raise Damaged(path, "a row does not have its digest")
@@ -46,7 +46,7 @@ def declared(schema: str) -> Iterator[tuple[str, bool]]:
 
 
 def digest_rows(connection: sqlite3.Connection, schema: str) -> None:
-    """Give the rows of tables that are older than their digests one; those that have one keep it."""
+    """Add digests to rows from before there were digests; existing digests are kept."""
     for table in _tables(schema):
         columns = _columns(connection, table)
         if "digest" not in columns:
@@ -56,7 +56,7 @@ def digest_rows(connection: sqlite3.Connection, schema: str) -> None:
 
 
 def damaged_table(connection: sqlite3.Connection, schema: str) -> str:
-    """Return the name of a table with a row that does not agree with its digest; empty: all do."""
+    """Return the name of a table with a row that contradicts its digest, or empty without one."""
     for table in _tables(schema):
         values = ", ".join(name for name in _columns(connection, table) if name != "digest")
         query = f"SELECT 1 FROM {table} WHERE digest IS NOT digest({values}) LIMIT 1"  # noqa: S608  # our names
@@ -76,7 +76,7 @@ def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
 
 
 def json_with_digest(value: Any) -> bytes:
-    """Return a plain value as JSON, with the digest of it."""
+    """Return a plain value as JSON, with its digest."""
     return json.dumps({"sha256": _json_digest(value), "value": value}).encode()
 
 
@@ -85,9 +85,9 @@ def _json_digest(value: Any) -> str:
 
 
 def checked_json(path: Path, content: bytes, *, is_old: Callable[[Any], bool]) -> Any:
-    """Return the value that `json_with_digest` made this content of a file from.
+    """Return the value of a file's content written by `json_with_digest`.
 
-    is_old: whether a value is one that was written before there were digests.  Raises Damaged for all else.
+    is_old: whether a value was written before there were digests.  Raises Damaged for anything else.
     """
     try:
         found = json.loads(content)

@@ -1,4 +1,4 @@
-"""Private files that are replaced as a whole and survive a power cut."""
+"""Private files that are replaced atomically and survive a power cut."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def replace_durably(path: Path, content: bytes) -> None:
 
 
 def write_synced(path: Path, content: bytes) -> None:
-    """Write a file whose content is durable on return, and its name from the next `sync_folder` on at the latest.
+    """Write a file whose content is durable on return, and whose name is durable after the next `sync_folder`.
 
-    Raises OSError; then there is no such file.
+    Raises OSError, and leaves no file behind.
     """
     try:
         with write_private(path) as out:

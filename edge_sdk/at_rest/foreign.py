@@ -1,4 +1,4 @@
-"""Files that somebody else may have made: only files are opened, and values are held against their annotations."""
+"""Reads untrusted files: only regular files are opened, and values are checked against their annotations."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ UNREADABLE = (
     *(OSError, EOFError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, MemoryError),
     *(RecursionError, NotImplementedError, RuntimeError, struct.error, zipfile.BadZipFile, zlib.error),
 )
-"""What decoding a file raises that is not as it should be; the last three and RuntimeError are of archives."""
+"""The errors from decoding a malformed file; the last three and RuntimeError come from archives."""
 
 
 def open_foreign(path: Path, most_bytes: int = MOST_BYTES) -> BufferedReader:
@@ -54,7 +54,7 @@ def read_foreign(path: Path, most_bytes: int = MOST_BYTES) -> bytes:
 def check_fields(value: object, named: Mapping[str, Any] | None = None) -> None:
     """Raise ValueError, with the path of the first value that does not fit, unless all fit their annotations.
 
-    value: a dataclass, or a mapping, of which `named` has the annotations; other keys may have any plain value.
+    value: a dataclass, or a mapping with annotations in `named`; other keys may have any plain value.
     """
     if isinstance(value, Mapping):
         parts = [(name, (named or {}).get(name, Any), each) for name, each in value.items()]

@@ -1,4 +1,4 @@
-"""Places for files that a user named: one that cannot be written is the user's mistake, unless the disk fails."""
+"""Places for files that a user named; one that cannot be written is the user's mistake, unless the disk fails."""
 
 from __future__ import annotations
 

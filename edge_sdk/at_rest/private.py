@@ -1,6 +1,6 @@
-"""Files and folders that only their owner may read, from the moment at which they are made.
+"""Files and folders that only their owner may read, from the moment of their creation.
 
-State, ledgers, traces, checkpoints and models hold private content, or what keys the noise that protects it.  SQLite
+State, ledgers, traces, checkpoints and models hold private content, or the seed of the noise that protects it.  SQLite
 gives the log and the shared memory beside a database the rights of the database itself.
 """
 
@@ -34,7 +34,7 @@ def create_private(path: Path) -> None:
 
 
 def write_private(path: Path) -> BinaryIO:
-    """Open a file for writing from its beginning; its owner alone may read it, also where it was there before.
+    """Open a file for writing from its beginning; only its owner may read it, even if it existed before.
 
     Raises OSError.
     """
@@ -44,7 +44,7 @@ def write_private(path: Path) -> BinaryIO:
 
 
 def exposed(*places: Path) -> str:
-    """Return a line about files that other users may read, with the command that mends it, or nothing.
+    """Return a line about files that other users may read, with the command that fixes it, or nothing.
 
     places: files, with what SQLite writes beside them, and folders, of which all files are looked at.
     """
@@ -58,7 +58,7 @@ def exposed(*places: Path) -> str:
 
 
 def _open_in(place: Path) -> list[Path]:
-    """Return what to close: the folder, if one of its files is open, or each open file."""
+    """Return the paths to protect: the folder, if one of its files is exposed, or each exposed file."""
     if place.is_dir():
         return [place] if any(map(_is_open, place.rglob("*"))) else []
     return list(filter(_is_open, (place.with_name(place.name + suffix) for suffix in ("", "-wal", "-shm"))))

@@ -1,4 +1,4 @@
-"""Sets damaged files aside, so that their owner can begin anew and look at them later."""
+"""Sets damaged files aside, so that their owner can restart and examine them later."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from edge_sdk.errors import Damaged, StoreError
 
 T = TypeVar("T")
 _BESIDE = ("", "-wal", "-shm", "-journal")
-"""What SQLite adds to a database's name; they are renamed together, so that the database can still be opened."""
+"""SQLite's suffixes of a database's name; all are renamed together, so that the database can still be opened."""
 
 
 def set_aside(path: Path) -> Path:
@@ -39,10 +39,10 @@ def set_aside(path: Path) -> Path:
 def opened_or_anew(
     open_it: Callable[[], T], path: Path, *, quarantine: bool, tell: Callable[[str], None], private: Sequence[Path] = ()
 ) -> T:
-    """Open what lies at a path; if it is damaged and `quarantine` is given, set it aside and begin anew.
+    """Open the file or folder at a path; if it is damaged and `quarantine` is given, set it aside and create a new one.
 
-    tell: is called with one line, also where other users may read the file, or one of `private`, files and folders
-    beside it.  Raises Damaged without `quarantine`.
+    tell: called with one line, also if other users may read the file, or one of `private`, files and folders beside
+    it.  Raises Damaged without `quarantine`.
     """
     if line := exposed(*private, path):
         tell(line)

@@ -1,8 +1,8 @@
-"""Finds commits that a damaged write-ahead log of SQLite has lost, and what lies behind its last commit.
+"""Finds commits that a damaged write-ahead log of SQLite has lost, and the frames after its last commit.
 
-SQLite reads its log up to the first frame whose checksum is wrong, and takes the rest for what a power cut left half
-written.  Of commits that wait for the disk (synchronous=FULL), a power cut can leave only the last one half written:
-where the log goes on behind a commit that SQLite does not read, a frame before it was damaged later.
+SQLite reads its log up to the first frame with a wrong checksum, and treats the rest as half written before a power
+cut.  With synchronous=FULL a power cut can leave only the last commit half written.  So if the log continues after a
+commit that SQLite did not read, a frame before it was damaged later.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class _Frame:
     commits: bool
     salts: bytes
     offset: int
-    """Where its page begins in the file, in bytes."""
+    """The offset of its page in the file, in bytes."""
 
 
 def has_lost_commits(database: Path, log: bytes, read_frames: int) -> bool:
-    """Return whether a log holds commits that SQLite did not read, and that no power cut explains.
+    """Return whether a log holds commits that SQLite did not read, and that a power cut cannot explain.
 
     log: its content before the database was opened.  read_frames: the number of frames that SQLite has read.
     """
@@ -49,9 +49,9 @@ def has_lost_commits(database: Path, log: bytes, read_frames: int) -> bool:
 
 
 def cut_uncommitted(log_file: Path) -> None:
-    """Cut off what lies behind the last commit of a log: a transaction that was rolled back.
+    """Cut off the frames after the last commit of a log, which belong to a transaction that was rolled back.
 
-    For the only connection to the database: SQLite writes its next frame there.
+    Only for the single connection to the database, because SQLite writes its next frame there.
     """
     log = log_file.read_bytes()
     if len(log) < _HEADER_BYTES or not _sound_header(log):
@@ -64,7 +64,7 @@ def cut_uncommitted(log_file: Path) -> None:
 
 
 def _frames(log: bytes, page_bytes: int) -> Iterator[_Frame]:
-    if page_bytes < 512:  # the least of SQLite
+    if page_bytes < 512:  # SQLite's minimum
         return
     step = _FRAME_HEADER_BYTES + page_bytes
     for start in range(_HEADER_BYTES, len(log) - step + 1, step):
@@ -89,7 +89,7 @@ def _page_bytes(database: Path) -> int:
 
 
 def _in_database(database: Path, log: bytes, frames: list[_Frame], page_bytes: int) -> bool:
-    """Return whether the database holds all that the log does, as it does while a new log is begun."""
+    """Return whether the database holds everything in the log, which is the case when a new log begins."""
     last = {frame.page: frame for frame in frames}
     with database.open("rb") as file:
         for frame in last.values():

@@ -1,4 +1,4 @@
-"""The profiles of boards and links: how fast a board computes, and how fast a link transfers data.
+"""Profiles of boards and links: the speed of computing, and of data transfer.
 
 Each profile is a TOML file in firmware_profiles, or any file whose path ends in .toml.  For each group of figures a
 profile says whether they were measured, are taken from a data sheet, or are an estimate.
@@ -29,7 +29,7 @@ LINK_GROUPS = ("rate", "latency", "packets", "loss", "power")
 PROVENANCE = ("measured", "datasheet", "estimate")
 SUFFIX = ".toml"
 GENERIC = "generic"
-"""The profile of a board that has none."""
+"""The profile for boards without their own."""
 _X86_NAMES = frozenset({"x86_64", "amd64", "i386", "i686"})
 
 
@@ -40,11 +40,11 @@ Amount: TypeAlias = Annotated[float, Real(0.0)]
 Runtime: TypeAlias = Annotated[str, Text(16, "|".join(RUNTIMES))]
 Provenance: TypeAlias = Annotated[str, Text(16, "|".join(PROVENANCE))]
 ProfileSource: TypeAlias = Annotated[str, Text(4096, r"(https://|http://|urn:).*")]
-"""Where the figures come from; a profile that was measured on the spot names the measurement as a urn."""
+"""The source of the figures; a profile measured on this machine names the measurement as a urn."""
 
 
 class Effort(NamedTuple):
-    """The effort of some computing, the same on every board."""
+    """The effort of a computation, the same on every board."""
 
     flops: float = 0
     bytes: float = 0
@@ -80,7 +80,7 @@ class Board:
     busy_w: Rate
     """Power while computing, without the radio, whose power is in the link's profile."""
     throttles_after_s: Amount
-    """Seconds of computing until the board is hot, and of rest until it is cold again; 0: it never throttles."""
+    """Seconds of computing until the board is hot, and of rest until it is cold again, or 0 if it never throttles."""
     throttled_share: Annotated[float, Real(ABOVE_0, 1.0)]
     """The share of its speed that is left when the board is hot, in (0, 1]."""
     runtimes: Annotated[tuple[Runtime, ...], Items(1, len(RUNTIMES))]
@@ -91,9 +91,9 @@ class Board:
     """For each of LINK_GROUPS the source of the figures: one of PROVENANCE."""
     source_url: ProfileSource
     flash_bytes: Annotated[int, Integer(0)] = 0
-    """Storage on the board; 0: none, it boots from a card."""
+    """Storage on the board, or 0 if it boots from a card."""
     battery_wh: Amount = 0.0
-    """Capacity of the battery; 0: none, it has mains power."""
+    """Capacity of the battery, or 0 with mains power."""
     device_tree_model: ProfileText = ""
     """A part of the model name that Linux reports on this board."""
     note: ProfileText = ""
@@ -211,13 +211,13 @@ def parse_link(text: str, where: str) -> Link:
 
 
 def _check_verified(verified: Mapping[str, str], groups: tuple[str, ...], where: str) -> None:
-    """Raise UsageError unless each group of figures says where it comes from."""
+    """Raise UsageError unless each group of figures names its source."""
     if set(verified) != set(groups):
         raise UsageError(f"{where}: verified: expected {', '.join(groups)}, found {', '.join(verified) or 'none'}")
 
 
 def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> str:
-    """Return the board that this machine most likely is: a name of `boards()`, or the processor's architecture.
+    """Guess this machine's board: a name of `boards()`, or the processor's architecture.
 
     On a board Linux reports the model's name in the device tree; a PC has no device tree.
     """
@@ -234,15 +234,15 @@ def detect(model_file: Path = DEVICE_TREE_MODEL, machine: str | None = None) -> 
 
 
 def board_here(say: Callable[[str], None] = lambda _line: None, name: str = "") -> Board:
-    """Return the profile of this machine, or the generic one where it has none, which is said in one line.
+    """Return this machine's profile, or the generic one with a warning in one line.
 
-    name: that of the board, as its owner gave it; empty: it is detected.  say: receives the line.
+    name: the board's name from its owner, or empty to detect it.  say: receives the line.
     """
     found = name or detect()
     if found in boards():
         return load_board(found)
     say(
-        f"board {found}: there is no profile of it, so the figures of {GENERIC} stand for it; "
+        f"board {found}: it has no profile, so the figures of {GENERIC} are used; "
         "`edge-sdk boards --measure` makes its own"
     )
     return load_board(GENERIC)

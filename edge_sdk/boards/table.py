@@ -29,7 +29,7 @@ from edge_sdk.terminal import columns
 
 
 def render_boards(as_json: bool, room: int | None = None) -> str:
-    """Return all profiles, as tables or as JSON; room: the width in characters, None: any."""
+    """Return all profiles, as tables or as JSON; room: the width in characters, or None for any."""
     every_board, every_link = [load_board(name) for name in boards()], [load_link(name) for name in links()]
     if as_json:
         board_tables = [dataclasses.asdict(board) for board in every_board]
@@ -83,7 +83,7 @@ def _link_row(link: Link) -> tuple[str, ...]:
 
 
 def _system_text(system: System, every_board: list[Board]) -> str:
-    """Return what an owner of a board with this system must know and type."""
+    """Return facts and commands for the owner of a board with this system."""
     names = ", ".join(board.name for board in every_board if system.name in board.systems)
     about = [
         ("boards", names),
@@ -98,7 +98,7 @@ def _system_text(system: System, every_board: list[Board]) -> str:
     return "\n".join(lines)
 
 
-# The operating systems of boards: which Python they bring, the lines that install edge-sdk, and what does not work.
+# The operating systems of boards: their Python, the commands that install edge-sdk, and known limitations.
 #
 # Each is a TOML file in firmware_profiles/systems; a board's profile names those that run on it.
 
@@ -111,16 +111,16 @@ class System:
     title: ProfileText
     arch: ProfileText
     python: ProfileText
-    """The version of its own Python."""
+    """The version of the Python that the system brings."""
     install: Annotated[tuple[ProfileText, ...], Items(1, 8)]
-    """Shell lines that install edge-sdk in ~/edge, with the versions that were tried together."""
+    """Shell commands that install edge-sdk in ~/edge, in versions that were tested together."""
     onnx: ProfileText
-    """The line that adds ONNX Runtime; empty: there is none for this system."""
+    """The command that adds ONNX Runtime, or empty if this system has none."""
     limits: ProfileText
-    """What does not work, and what was not tried."""
+    """Known limitations, and untested parts."""
     source_url: ProfileSource
     gpu: ProfileText = ""
-    """What training on the board's GPU would take; empty: boards with this system have none that trains."""
+    """How to train on the board's GPU, or empty if boards with this system have none that trains."""
     note: ProfileText = ""
 
 

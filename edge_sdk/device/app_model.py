@@ -1,7 +1,7 @@
-"""What becomes of a device's state when the app brings another model than the one that the state began with.
+"""Chooses between the app's model and the learnt state, when the app brings another model than the state began with.
 
 The state holds two digests: of the part of the model that never changes, such as the body of an .onnx file, and of the
-weights that the app brought.  A start that finds others decides between what was learnt and what the app brings.
+weights that the app brought.  If a start finds other digests, the device compares both models.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from edge_sdk.device.workbench import Workbench, slices
 from edge_sdk.errors import StoreError, UsageError
 
 OnNewModel: TypeAlias = Literal["better", "adopt", "keep", "error"]
-"""What to do: take the better of both, the app's model, the state, or neither."""
+"""Take the better of both, the app's model, or the learnt state; or raise an error."""
 _DIGEST_BYTES = 32
 
 
 @runtime_checkable
 class FrozenPart(Protocol):
-    """A model with a part that never changes, and that its state does not hold."""
+    """A model with a part that never changes and is not in its state."""
 
     def frozen_digest(self) -> bytes:
-        """Return what identifies that part: 32 bytes."""
+        """Return a digest of that part, 32 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class ModelOrigin:
     """Identifies a model as an app brings it, before it has learnt anything."""
 
     frozen: bytes
-    """Digest of what never changes, 32 bytes."""
+    """Digest of the part that never changes, 32 bytes."""
     weights: bytes
-    """Digest of all that changes, and of the preprocessing, 32 bytes."""
+    """Digest of the rest and of the preprocessing, 32 bytes."""
 
     def to_bytes(self) -> bytes:
         """Return both digests, for the state."""
@@ -49,7 +49,7 @@ class ModelOrigin:
 
 
 def origin_of(bench: Workbench) -> ModelOrigin:
-    """Identify the models of a workbench; they must be as the app brought them."""
+    """Identify the models of a workbench, which must still be as the app brought them."""
     frozen, weights = hashlib.sha256(), hashlib.sha256(bench.state_bytes())
     for each in (bench, bench.proxy):
         if each is not None:
@@ -66,7 +66,7 @@ def check_on_new_model(value: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """Whether to go on with the app's model, and why."""
+    """Whether to adopt the app's model, and why."""
 
     adopt: bool
     line: str
@@ -74,9 +74,9 @@ class Choice:
 
 
 def choose_model(bench: Workbench, learnt: bytes, before: ModelOrigin, now: ModelOrigin, wish: OnNewModel) -> Choice:
-    """Choose between what was learnt and the models that the bench holds, which it holds afterwards, too.
+    """Choose between the learnt state and the models in the bench, which are unchanged afterwards.
 
-    learnt: the state of the models.  Raises UsageError where the owner has to decide.
+    learnt: the saved state of the models.  Raises UsageError where the owner has to decide.
     """
     brought = bench.state_bytes()
     try:
@@ -87,28 +87,28 @@ def choose_model(bench: Workbench, learnt: bytes, before: ModelOrigin, now: Mode
             raise UsageError(f"{what}: give the former model, or {others}")
         if misfit and wish == "keep":
             raise UsageError(
-                f"{what}, which cannot take what was learnt: give the former model, or on_new_model='adopt'"
+                f"{what}, which does not fit the learnt state: give the former model, or on_new_model='adopt'"
             )
         if misfit:
-            return Choice(adopt=True, line=f"{what}, which cannot take what was learnt: learning begins anew with it")
+            return Choice(adopt=True, line=f"{what}, which does not fit the learnt state: learning restarts with it")
         if wish != "better":
-            kept = "what was learnt before is dropped" if wish == "adopt" else "they are not used"
-            return Choice(adopt=wish == "adopt", line=f"{what}: {kept}, as on_new_model={wish!r} says")
+            kept = "the learnt state is dropped" if wish == "adopt" else "they are not used"
+            return Choice(adopt=wish == "adopt", line=f"{what}: {kept}, because on_new_model={wish!r}")
         name, inputs, labels = _samples_to_judge_by(bench)
         if not len(labels):
-            return Choice(adopt=False, line=f"{what}, and no sample tells which are better: what was learnt is kept")
+            return Choice(adopt=False, line=f"{what}, and there are no samples to compare on: the learnt state is kept")
         old = _accuracy(bench, learnt, inputs, labels)
         new = _accuracy(bench, brought, inputs, labels)
     finally:
         bench.load_state(brought)
-    figures = f"{new:.1%} against {old:.1%} of what was learnt, on the device's {name} samples"
+    figures = f"{new:.1%} against {old:.1%} of the learnt state, on the device's {name} samples"
     if new > old:
-        return Choice(adopt=True, line=f"{what}, and they are better ({figures}): learning begins anew with them")
-    return Choice(adopt=False, line=f"{what}, and they are not better ({figures}): what was learnt is kept")
+        return Choice(adopt=True, line=f"{what}, and they are better ({figures}): learning restarts with them")
+    return Choice(adopt=False, line=f"{what}, and they are not better ({figures}): the learnt state is kept")
 
 
 def _misfit(bench: Workbench, learnt: bytes, before: ModelOrigin, now: ModelOrigin) -> str:
-    """Return what differs such that the state cannot be loaded, or must not be; empty: it can."""
+    """Return the difference that keeps the learnt state from being loaded, or empty if it fits."""
     if before.frozen != now.frozen:
         return "another extractor"
     try:
@@ -121,8 +121,7 @@ def _misfit(bench: Workbench, learnt: bytes, before: ModelOrigin, now: ModelOrig
 def _samples_to_judge_by(bench: Workbench) -> tuple[str, Floats, Ints]:
     """Return a name, samples (n, c, h, w) and labels (n,): held-out ones if there are any.
 
-    Without them both are judged on the training samples, which favours what was trained on them: then the app's model
-    is taken only if it is better even there.
+    Training samples, the last resort, favour the learnt state, so the app's model wins only if it is better even there.
     """
     for metric, (inputs, labels) in bench.held_out.items():
         if len(labels):

@@ -1,4 +1,4 @@
-"""How long a device computes nothing after its training has failed: longer each time, until a round succeeds."""
+"""The pause after failed training, which grows with each failure until a round succeeds."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
-"""The pause after the second failure in a row, and the longest one; after the first failure there is none."""
+"""The pause after the second failure in a row, and the maximum.  The first failure causes no pause."""
 
 
 @dataclass
@@ -18,14 +18,14 @@ class Backoff:
     """When the pause ends, in seconds of the driver's clock, which may be negative."""
 
     def failed(self, now_s: float) -> None:
-        """Note a failure: the pause after the second is 5 s long, and doubles up to 300 s."""
+        """Note a failure; from the second on, begin a pause."""
         self.failures += 1
         if self.failures > 1:
             self.until_s = now_s + self.pause_s
 
     @property
     def pause_s(self) -> float:
-        """The length of the pause after the present number of failures, in seconds."""
+        """The length of the pause after the current number of failures, in seconds."""
         return min(FIRST_PAUSE_S * 2.0 ** min(self.failures - 2, 16), LONGEST_PAUSE_S) if self.failures > 1 else 0.0
 
     def succeeded(self) -> None:
@@ -33,5 +33,5 @@ class Backoff:
         self.failures, self.until_s = 0, -math.inf
 
     def left_s(self, now_s: float) -> float:
-        """Return the seconds that are left of the pause."""
+        """Return the rest of the pause in seconds."""
         return max(0.0, self.until_s - now_s)

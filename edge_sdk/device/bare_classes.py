@@ -1,4 +1,4 @@
-"""Classes whose mean would be a sample: those with one sample, under a model whose features are its inputs."""
+"""Detects classes whose mean would be a sample: those with one sample, under a model whose features are its inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _WHY = "this model's features are its inputs, so that the mean of a class with o
 
 
 def only_samples(by_class: tuple[Ints, Ints, Ints]) -> Ints:
-    """Return which samples are the only one of their class (s,).
+    """Return the indices of samples that are alone in their class (s,).
 
     by_class: the classes held (m,), the index of each sample's class (n,), the samples of each class (m,).
     """
@@ -25,16 +25,16 @@ def only_samples(by_class: tuple[Ints, Ints, Ints]) -> Ints:
 
 
 class BareClasses:
-    """Finds them among the samples of a device in one pass over their features."""
+    """Finds such classes in one pass over the features of a device's samples."""
 
     def __init__(self, samples: Floats, by_class: tuple[Ints, Ints, Ints], alone: Ints) -> None:
-        """samples: after preprocessing (n, c, h, w).  by_class: as for `only_samples`.  alone: what that returns."""
+        """samples: after preprocessing (n, c, h, w).  by_class, alone: the argument and result of `only_samples`."""
         self._samples, (self._classes, self._at, _), self._alone = samples, by_class, alone
         self.found: Bools = np.zeros(len(self._classes), np.bool_)
-        """Which of the classes held are such, among the samples that were seen (m,)."""
+        """Which of the classes held were found so far (m,)."""
 
     def see(self, part: slice, features: Floats) -> None:
-        """Compare the features of some samples (b, d) with what the model was given."""
+        """Compare the features of some samples (b, d) with the model's inputs."""
         if not self._alone.size or self._samples[0].size != features.shape[1]:
             return
         alone = self._alone[(self._alone >= part.start) & (self._alone < part.stop)]
@@ -43,14 +43,14 @@ class BareClasses:
         self.found[self._at[bare]] = True
 
     def kept(self, tell: Callable[[str], None]) -> Bools | slice:
-        """Return the index of the classes that may be told of (m,).  tell: is called with a line if some may not.
+        """Return an index of the classes that may be uploaded (m,).  tell: called with a line if some may not.
 
         Raises NotReleased if none may.
         """
         if not self.found.any():
             return slice(None)
         left_out = ", ".join(map(str, self._classes[self.found]))
-        tell(f"class {left_out} has one sample, and is left out of what is uploaded: {_WHY}")
+        tell(f"class {left_out} has one sample, and is left out of uploads: {_WHY}")
         if self.found.all():
             raise NotReleased(f"every class has one sample, and {_WHY}: gather more")
         return ~self.found

@@ -1,8 +1,8 @@
-"""The budget of a device's data: what was released of it, written down before any byte of it leaves.
+"""The privacy budget of a device's data: a ledger of releases, each written before any byte of it leaves.
 
-A release is a row with the noised bytes themselves.  Whoever asks for the same data again, after a crash or in another
-federation, gets those bytes: reuse costs nothing, and fresh noise on old data is never drawn.  The file is open only
-while it is read or written, so that all federations of a device share it, in one process or in several.
+A release is stored with its noised bytes.  A later request for the same data, after a crash or in another federation,
+gets the same bytes: reuse costs nothing, and old data never gets fresh noise.  The file is open only while it is read
+or written, so that all federations of a device can share it, in one process or in several.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ CREATE TABLE IF NOT EXISTS marks (number INTEGER PRIMARY KEY, mark BLOB NOT NULL
 NAME = "privacy.db"
 """The file of the ledger in a device's state folder, which all federations of the device share."""
 _ROUNDING = 1e-9
-"""The share by which the sum of squares may exceed the budget, for it is added up in floating point."""
+"""The share by which the sum of squares may exceed the budget, which allows for floating-point rounding."""
 _MARK_BYTES = 16
 _WAIT_S = 60.0
 """How long to wait for other federations that use the file, each for a moment."""
 _HELD = "another process holds this budget ledger, which its federations share, each for a moment: try again"
-_PUT_BACK = "put the newest ledger back in its place; without it, what was spent is forgotten, so release nothing more"
+_PUT_BACK = "put the newest ledger back in its place; without it the spent budget is unknown, so stop releasing"
 _CONTENTS = Contents(
-    "what was released of this device's data", f"{_PUT_BACK}: moved away, it would count nothing as spent"
+    "what was released of this device's data", f"{_PUT_BACK}: an empty ledger would count nothing as spent"
 )
 
 
@@ -52,7 +52,7 @@ class BudgetLedger:
     """
 
     def __init__(self, path: Path | None, budget: Guarantee) -> None:
-        """path: None: in memory.  Raises UsageError if the file was begun with a smaller or another budget."""
+        """path: None keeps it in memory.  Raises UsageError if the file was begun with another budget."""
         self._path, self.budget = path, budget
         self._witness = LedgerWitness(path.with_suffix(".seen")) if path is not None else None
         self._newest = b""
@@ -65,12 +65,12 @@ class BudgetLedger:
             elif known != (budget.epsilon, budget.delta):
                 raise UsageError(
                     f"{path}: the budget of this data is epsilon = {known[0]:g} at delta = {known[1]:g}, not "
-                    f"{budget.epsilon:g} at {budget.delta:g}: what was released under it cannot be called back"
+                    f"{budget.epsilon:g} at {budget.delta:g}: releases under it cannot be recalled"
                 )
 
     @contextmanager
     def _opened(self) -> Iterator[sqlite3.Connection]:
-        """Open the ledger, once it is known to be the device's newest; wait while another federation has it."""
+        """Wait for the ledger, check that it is the device's newest, and open it."""
         if self._path is None:
             yield self._memory
             return
@@ -79,7 +79,7 @@ class BudgetLedger:
 
     @contextmanager
     def _turn(self, path: Path) -> Iterator[None]:
-        """Keep other federations away: to open a database reads its log, which another one might just be deleting."""
+        """Lock out other federations: opening a database reads its log, which another process may be deleting."""
         try:
             with as_store_error(path):
                 make_private_folder(path.parent)
@@ -112,7 +112,7 @@ class BudgetLedger:
     def _check_marks(self, db: sqlite3.Connection, path: Path, known: bytes) -> None:
         """Raise UsageError unless the ledger holds the newest mark that the device has seen; begin one without any."""
         if known and db.execute("SELECT 1 FROM marks WHERE mark = ?", (known,)).fetchone() is None:
-            raise UsageError(f"{path}: this budget ledger is an older one, or another, than this device's: {_PUT_BACK}")
+            raise UsageError(f"{path}: this is an older budget ledger, or another device's: {_PUT_BACK}")
         if not self._newest_mark(db):
             with transaction(db, path):
                 self._add_mark(db)
@@ -125,7 +125,7 @@ class BudgetLedger:
             return
         if known is not None and seen != (self._newest_mark(db), True):
             raise UsageError(
-                f"{path}: this budget ledger is a copy, which does not know what left under the first: put it back "
+                f"{path}: this budget ledger is a copy, which lacks later releases of the original: put it back "
                 "where it was, or count the budget of this data as spent"
             )
         with transaction(db, path):
@@ -147,9 +147,9 @@ class BudgetLedger:
         self._newest = mark
 
     def refusal(self, method: str, cost: Guarantee | None) -> Refused | None:
-        """Return why the device takes no part in a method; None: it may.
+        """Return why the budget forbids a method, or None if it allows it.
 
-        cost: the guarantee of one release of this method; None: it gives none.
+        cost: the guarantee of one release of this method, or None without a guarantee.
         """
         if cost is None:
             why = f"{method} gives no formal guarantee here"
@@ -176,7 +176,7 @@ class BudgetLedger:
 
     @property
     def spent_epsilon(self) -> float:
-        """The epsilon of all releases together, at the budget's delta; 0: nothing was released."""
+        """The epsilon of all releases together at the budget's delta, or 0 before the first."""
         return self._epsilon(self.spent)
 
     def _epsilon(self, spent: float) -> float:
@@ -184,16 +184,16 @@ class BudgetLedger:
 
     @property
     def releases(self) -> int:
-        """How many versions of the data were released."""
+        """The number of versions of the data that were released."""
         with self._opened() as db, as_store_error(self._path, _CONTENTS):
             (count,) = db.execute("SELECT COUNT(*) FROM releases").fetchone()
         return int(count)
 
     def released(self, data: bytes, cost: Guarantee, make: Callable[[], Doubles]) -> Doubles:
-        """Return the noised sums of a version of the data: those of before, or new ones, durable on return.
+        """Return the noised sums of a version of the data, stored ones or new ones, durable on return.
 
         data: names the version, such as a digest of its samples.  make: draws the noised sums, (k, m).  Raises
-        UsageError where the budget does not suffice; then nothing is drawn.
+        UsageError, and draws nothing, if the budget does not suffice.
         """
         with self._opened() as db:
             found = self._row(db, data)
@@ -201,7 +201,7 @@ class BudgetLedger:
                 self._check_budget(db, cost)
         if found is not None:
             return found
-        sums = np.ascontiguousarray(make(), "<f8")  # which may take long: other federations use the file meanwhile
+        sums = np.ascontiguousarray(make(), "<f8")  # outside the lock, because it may take long
         with self._opened() as db:
             found = self._row(db, data)
             if found is not None:
@@ -221,16 +221,16 @@ class BudgetLedger:
             raise UsageError(
                 f"privacy: this release would take epsilon from {self._epsilon(spent):.3g} to "
                 f"{epsilon(self.budget.delta, needed):.3g}, and the budget of this data is {self.budget.epsilon:g} at "
-                f"delta = {self.budget.delta:g}: go on with what was released, or keep the new samples back"
+                f"delta = {self.budget.delta:g}: continue with the earlier release, or keep the new samples back"
             )
 
     def before(self, data: bytes) -> Doubles | None:
-        """Return the noised sums of a version of the data that was released before; None: it was not."""
+        """Return the stored sums of a version of the data, or None if it was never released."""
         with self._opened() as db:
             return self._row(db, data)
 
     def check_holds(self, data: bytes) -> None:
-        """Raise UsageError if the file lacks a version of the data of which a device's state knows that it left."""
+        """Raise UsageError if the file lacks a release that the device's state remembers."""
         if data and self._path is not None and self.before(data) is None:
             raise UsageError(f"{self._path}: this budget ledger lacks what this device has released: {_PUT_BACK}")
 

@@ -1,4 +1,4 @@
-"""Supplies a device's workbench with its own data: those that its owner gave, or snapshots of a store that fills."""
+"""Supplies a device's workbench with its own data: fixed data, or snapshots of a store that fills."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 OwnData: TypeAlias = "LocalData | SampleStore"
-"""What an owner gives as a device's data."""
+"""The data argument of a device."""
 
 
 class DataSupply:
-    """The device's own data.  A round begins with a snapshot of them, which is named, so that a restart finds it."""
+    """The device's own data.  Each round begins with a named snapshot, so that a restart finds the same data."""
 
     def __init__(
         self,
@@ -38,8 +38,8 @@ class DataSupply:
     ) -> None:
         self._store = None if isinstance(data, LocalData) else data
         self._now: Snapshot | None = None
-        self._told_of: bytes | None = None
-        """The snapshot whose lost classes the owner was told of last; rounds without a change have the same one."""
+        self._reported: bytes | None = None
+        """The last snapshot whose lost classes were reported; rounds without a change have the same one."""
         self._notify: Callable[[str], None] = log.info
         self._notify_classes: Callable[[str], None] = log.info
         self.early_news = list[str]()
@@ -56,10 +56,10 @@ class DataSupply:
         if proxy is not None:
             self.bench.add_proxy(proxy)
         self._waited = self.waits
-        """Whether there was nothing to train on when `arrived` was asked last."""
+        """Whether there was nothing to train on at the last call of `arrived`."""
 
     def tell(self, notify: Callable[[str], None], notify_classes: Callable[[str], None]) -> None:
-        """Have the device's owner told; notify_classes: of lines that say of which classes there are samples."""
+        """Set the callbacks for news; notify_classes: receives lines that reveal which classes have samples."""
         self._notify, self._notify_classes = notify, notify_classes
         self.bench.tell_of_classes = notify_classes
 
@@ -74,52 +74,52 @@ class DataSupply:
         return not len(self.bench.samples)
 
     def begin_round(self) -> bytes:
-        """Take what is there now as the data of a round; returns the snapshot's id, empty for data that never change.
+        """Take a snapshot as the data of a round; returns its id, or empty for data that never change.
 
-        If the disk refuses, the round has the data of the one before.
+        If the disk fails, the round uses the data of the round before.
         """
         if self._store is None or self._now is None:
             return b""
         try:
             taken = self._store.take_snapshot(self._now)
         except StoreError as error:
-            self._notify(f"{error}; the samples that came since the last round are not trained on yet")
+            self._notify(f"{error}; this round trains without the samples that came since the last one")
             return self._now.id
-        if taken.lost and taken.id != self._told_of:
-            self._told_of = taken.id
+        if taken.lost and taken.id != self._reported:
+            self._reported = taken.id
             classes = ", ".join(name_of(each, self._store.class_names) for each in taken.lost)
-            self._notify_classes(f"no training samples any more of class {classes}: the model may forget it")
+            self._notify_classes(f"no training samples are left of class {classes}: the model may forget it")
         self._use(taken)
         return taken.id
 
     def return_to(self, snapshot: bytes) -> None:
-        """Use the data of an earlier round again; if they are gone, those that are there now, which is logged."""
+        """Use the data of an earlier round again, or, with a warning, the current data if those are gone."""
         if self._store is None or not snapshot or (self._now is not None and self._now.id == snapshot):
             return
         found = self._store.snapshot(snapshot)
         if found is None:
             self.begin_round()
-            self._tell_of_lost_samples(self._store)
+            self._warn_of_lost_samples(self._store)
         else:
             self._use(found)
 
-    def _tell_of_lost_samples(self, store: SampleStore) -> None:
+    def _warn_of_lost_samples(self, store: SampleStore) -> None:
         line = (
-            f"{store.path or 'its SampleStore in memory'}: lacks samples that this device trained on last; it goes on "
-            f"with the {len(store)} that are there now"
+            f"{store.path or 'its SampleStore in memory'}: lacks samples that this device trained on last; "
+            f"it continues with the {len(store)} that it has now"
         )
         if store.path is not None:
-            line += "; if the file was emptied, deleted or replaced, stop it, and put back a copy"
+            line += "; if the file was emptied, deleted or replaced, stop the device, and restore a copy"
         log.warning("%s", line)
         self.early_news.append(line)
 
     def release(self, snapshot: bytes) -> None:
-        """Let the store forget what only rounds before the one with this snapshot have trained on."""
+        """Let the store forget samples that only rounds before this snapshot have used."""
         if self._store is not None and snapshot:
             self._store.release(snapshot)
 
     def save(self) -> None:
-        """Save what the store has not saved yet; if the disk refuses, that is told."""
+        """Save pending samples; a disk fault is reported to the owner."""
         try:
             if self._store is not None:
                 self._store.flush()
@@ -127,13 +127,13 @@ class DataSupply:
             self._notify(str(error))
 
     def arrived(self) -> bool:
-        """Save what is due; returns whether the first samples to train on came just now."""
+        """Save pending samples if due; returns whether the first samples to train on have just arrived."""
         if self._store is None:
             return False
         self._store.save_if_due()
         if self.waits and self._store.trainable:
             self.begin_round()
-        came = self._waited and not self.waits  # perhaps with the snapshot of a round, such as the first one
+        came = self._waited and not self.waits  # a round's snapshot may have brought them before this call
         self._waited = self.waits
         return came
 

@@ -24,7 +24,7 @@ def check_loss(report: FitReport, step: int) -> None:
 
 
 def check_weights_finite(model: Model) -> None:
-    """Raise Diverged if the weights that training changes hold NaN or Inf: all, or those of the last layer alone."""
+    """Raise Diverged if trained weights hold NaN or Inf: all of them, or the last layer if only that is readable."""
     held = model.spec.capabilities
     if weights_are_finite(model):
         return

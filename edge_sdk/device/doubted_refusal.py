@@ -1,4 +1,4 @@
-"""A Refusal that reaches a device while it takes part: without signatures, somebody else may have said the Hello."""
+"""Doubts a Refusal that reaches a device while it takes part: an unsigned Hello may have been forged."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Callable
 from edge_sdk.protocol.messages import Refusal
 
 DOUBT_S = 5.0
-"""How long a device that asks again waits for a Welcome."""
+"""How long a device waits for a Welcome after it asks again."""
 
 
 class DoubtedRefusal:
-    """Asks the coordinator again, and believes a Refusal only if another one comes then, and no Welcome."""
+    """Asks the coordinator again, and obeys a Refusal only if another Refusal answers, not a Welcome."""
 
     def __init__(self, ask: Callable[[], None]) -> None:
-        """ask: says Hello, if the link is up."""
+        """ask: sends a Hello, if the link is up."""
         self._ask = ask
         self._again: Refusal | None = None
-        """The Refusal that came after it had asked again."""
+        """The Refusal that arrived after asking again."""
         self.due_s: float | None = None
-        """When to call `settled`, in seconds; None: nothing is in doubt."""
+        """When to call `settled`, in seconds, or None if nothing is in doubt."""
 
     def came(self, refusal: Refusal, now_s: float, *, names_start: bool) -> None:
-        """Take in a Refusal.
+        """Ask again after a first Refusal; keep a second one that names this start of the device.
 
-        names_start: whether it names this start of the device.  Else it answers a frame that the coordinator could not
-        read, which anybody may have sent: it is reason to ask, and none to leave.
+        names_start: whether it does.  Others answer frames that the coordinator could not read, which anyone may have
+        sent: a reason to ask, not to leave.
         """
         if self.due_s is None:
             self._begin(now_s)
@@ -33,11 +33,11 @@ class DoubtedRefusal:
             self._again = refusal
 
     def welcomed(self) -> None:
-        """Forget it: the coordinator takes this device."""
+        """Forget the Refusal, because the coordinator accepts this device."""
         self.due_s = self._again = None
 
     def settled(self, now_s: float, *, over: bool = False) -> Refusal | None:
-        """Return the Refusal to obey, if the wait or the run is over; asks once more if there was no answer at all."""
+        """Return the Refusal to obey once the wait or the run is over; without any answer, ask again."""
         if self.due_s is None or not (over or now_s >= self.due_s):
             return None
         if self._again is None and not over:

@@ -14,8 +14,8 @@ from edge_sdk.protocol.knowledge import ClassRows
 class NearestPrototype:
     """Classifies features by the nearest prototype among the classes that a device holds (FedProto, equation 4).
 
-    Distances are f8: of an evaluation they are a thirtieth, and f4 would need a second look at near ties, which takes
-    as long.
+    Distances are f8.  They take a thirtieth of an evaluation, and f4 would need an equally slow second pass for near
+    ties.
     """
 
     def __init__(self, prototypes: ClassRows, counts: Ints) -> None:

@@ -21,7 +21,7 @@ from edge_sdk.protocol.records import maker, record, replace
 
 _made_upload = maker(Upload)
 UploadedKnowledge: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]
-"""A function of the Assign and the computed knowledge that returns the knowledge to upload."""
+"""Maps the Assign and the computed knowledge to the knowledge to upload."""
 Notify: TypeAlias = Callable[[str], None]
 """A function that receives a line for the device's owner."""
 
@@ -34,25 +34,24 @@ class RoundReport:
     exchange: int
     closing: bool
     metrics: Mapping[str, float]
-    """What the device measured of the global model, or of its own where the method has no global one; empty if it did
-    not measure in this exchange."""
+    """The figures of the global model, or of the device's own where the method has no global one; empty if it did not
+    measure in this exchange."""
     metrics_round: int
     """The number of completed rounds that the metrics describe."""
     personal_metrics: Mapping[str, float] = field(default_factory=dict)
-    """What the device measured of its own model after training, where there is a global one, too."""
+    """The figures of the device's own model after training, if the method also has a global one."""
     personal_round: int = 0
     global_model: bool = False
-    """Whether `metrics` are of a model that all devices share."""
+    """Whether `metrics` describe a model that all devices share."""
     withheld: str = ""
-    """Why the device uploaded no knowledge and went back to its state before the round; empty: it did not."""
+    """Why the device uploaded no knowledge and went back to its state before the round, or empty if it did not."""
     not_served: str = ""
-    """Why the model that the round left is not served: it is worse on the device's own held-out samples; empty: it is
-    not worse."""
+    """Why the new model is not served: it is worse on the device's own held-out samples.  Empty if it is served."""
 
 
 @dataclass
 class OngoingExchange:
-    """An exchange that is being computed, or is computed and not stored yet."""
+    """An exchange that is being computed, or computed and not stored yet."""
 
     learner: Learner
     store: Store
@@ -65,15 +64,15 @@ class OngoingExchange:
     measured: ExchangeMetrics
     slices: WorkSlices
     begun: bool = False
-    """Whether anything of it is computed, so that the model may have changed."""
+    """Whether computing has begun, so that the model may have changed."""
     result: tuple[Any, Mapping[str, Payload]] | None = None
     """The method's new state and the knowledge to upload; None until all is computed."""
     withheld: LearningLost | None = None
-    """Why no knowledge is uploaded; None: nothing is withheld."""
+    """Why no knowledge is uploaded, or None if nothing is withheld."""
     joining: Mapping[str, float] = field(default_factory=dict)
-    """The figures of the model before it joined; empty: not measured."""
+    """The figures of the model before it joined, or empty if not measured."""
     not_served: str = ""
-    """Why the app goes on predicting with an older model; empty: it does not."""
+    """Why the app still predicts with an older model, or empty if it does not."""
     done: FinishedExchange | None = None
     """The result in the form that is stored and sent."""
 
@@ -103,9 +102,9 @@ class OngoingExchange:
     ) -> None:
         """Make the frame of the upload; the upload is empty if its knowledge, such as NaN, cannot be sent.
 
-        cost: what training since the last upload has cost.  refused_frames: the frames refused since then, by word.
+        cost: of training since the last upload.  refused_frames: the frames refused since then, by word.
 
-        Raises RemoteProtocolError if the knowledge is not what the federation exchanges.
+        Raises RemoteProtocolError if the knowledge does not fit the federation's exchange.
         """
         assign, knowledge = self.assign, self._take_knowledge()
         try:
@@ -145,7 +144,8 @@ class OngoingExchange:
         """Build the upload; knowledge: after the federation's transforms."""
         assign, us = self.assign, self.learner.membership.welcome
         shared, personal = self._evaluations()
-        if self.learner.tells_no_counts:  # nor how long it took, nor how good a model was that it trained itself
+        # duration and accuracy depend on the records, too, so a privacy budget withholds them with the counts
+        if self.learner.tells_no_counts:
             cost, self.joining = TrainingCost(), {}
         return _made_upload(
             federation=us.federation,
@@ -207,11 +207,11 @@ def begin_exchange(
 ) -> OngoingExchange:
     """Begin the exchange that an Assign opens; nothing is computed yet.
 
-    If the exchange begins a round, the store receives the device's present state as the start of that round.
+    If the exchange begins a round, the store receives the device's current state as the start of that round.
     """
     start, saved = None, store.saved_round()
-    anew = learner.supply.changes and not store.finished()  # joined, and samples may have come since
-    if saved is None or assign.round > saved or anew:
+    stale = learner.supply.changes and not store.finished()  # saved when joining; samples may have come since
+    if saved is None or assign.round > saved or stale:
         start = learner.snapshot(assign.round)
         store.begin_round(start)
     measured = ExchangeMetrics()
@@ -222,7 +222,7 @@ def begin_exchange(
 def training_failed(error: Exception) -> TrainingFailed:
     """Return the reason to withhold a round in which the model, its loss or the samples raised an error.
 
-    It travels, and so has the error's type alone: the text may quote samples.  The error itself is its cause.
+    It holds only the error's type, because it is uploaded and the text may quote samples.  The error is its cause.
     """
     reason = TrainingFailed(one_line(f"training failed: {type(error).__name__}"))
     reason.__cause__ = error

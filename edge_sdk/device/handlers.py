@@ -32,12 +32,12 @@ _T = TypeVar("_T")
 PROXY = requests.Request(of="proxy")
 """A request about the proxy, to find its workbench."""
 Serving: TypeAlias = Generator[None, None, _T]
-"""A running handler: it yields at pauses, and returns the answer."""
+"""A running handler: it yields at pauses and returns the answer."""
 
 
 @serves(requests.Fit)
 def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitReport]:
-    """Take one step between two pauses, each with its own seed; or several, if the model fits several at once."""
+    """Take one step between two pauses, each with its own seed, or several if the model fits several at once."""
     source, done = request.source, 0
     steps, size = source.indices.shape
     report = FitReport(steps=0, loss=0.0)
@@ -79,7 +79,7 @@ def batches_of_steps(bench: Workbench, source: Source, job: Job, steps: slice, *
 
 @serves(requests.TermShares)
 def serve_term_shares(bench: Workbench, request: requests.TermShares, job: Job) -> Mapping[str, float]:
-    """Measure each term on the fit's last mini-batch; not metered, because it is no part of the method."""
+    """Measure each term on the fit's last mini-batch; not metered, because the method itself does not need it."""
     fit, last = request.fit, len(request.fit.source.indices) - 1
     if isinstance(fit, requests.FitBoth):
         return _shares_of_both(bench, fit, job, last)
@@ -104,7 +104,7 @@ def _shares_of_both(bench: Workbench, fit: requests.FitBoth, job: Job, step: int
 
 @serves(requests.Report)
 def serve_report(_bench: Workbench, _request: requests.Report, _job: Job) -> None:
-    """Do nothing on the workbench: whoever drives the exchange keeps the values."""
+    """No-op: the Learner collects Report values."""
 
 
 @serves(requests.FitBoth)
@@ -128,7 +128,7 @@ def serve_fit_both(bench: Workbench, request: requests.FitBoth, job: Job) -> Ser
 
 
 def _said(bench: Workbench, batches: Batches, coupling: Coupling) -> Seen:
-    """Return what a model says of one mini-batch, as in inference."""
+    """Return a model's inference on one mini-batch."""
     (index,) = batches.indices
     inputs, found = batches.inputs[index], None if batches.labels is None else batches.labels[index]
     features = bench.features(inputs) if coupling.on_features else None  # (b, d)
@@ -191,7 +191,7 @@ def serve_hyper_means(bench: Workbench, request: requests.HyperMeans, _job: Job)
 
 @serves(requests.ReleaseSums)
 def serve_release(bench: Workbench, request: requests.ReleaseSums, job: Job) -> Serving[requests.Released]:
-    """Sum in one pass in inference mode; what is released is in the budget ledger before it is answered."""
+    """Sum in one pass in inference mode; the budget ledger holds the release before the answer is returned."""
     ledger, cost = bench.budget, request.cost
     private = ledger is not None
     assumed = Assumptions(
@@ -270,8 +270,8 @@ def serve_mean_loss(bench: Workbench, _request: requests.MeanLoss, _job: Job) ->
 def serve_read_weights(bench: Workbench, request: requests.ReadWeights, _job: Job) -> Weights:
     """Return the weights.
 
-    Raises ModelError if the model gives more or fewer than it declares, UsageError for those of a model that has a
-    proxy, which never leave.
+    Raises ModelError if their number differs from the declared one, UsageError for a model with a proxy, whose weights
+    never leave.
     """
     bench.check_may_leave()
     values = lent_weights(bench.model) if request.lent else bench.model.weights()
@@ -284,7 +284,7 @@ def serve_read_weights(bench: Workbench, request: requests.ReadWeights, _job: Jo
 
 @serves(requests.ReadChange)
 def serve_read_change(bench: Workbench, request: requests.ReadChange, _job: Job) -> Serving[LowRank]:
-    """Factorise the change array by array; a model that does not tell the shapes of its arrays counts as one vector."""
+    """Factorise the change array by array; a model that declares no shapes counts as one vector."""
     bench.check_may_leave()
     spec, values = bench.model.spec, bench.model.weights()
     shapes = [as_matrix(shape) for shape in spec.shapes or ((values.size,),)]
@@ -378,7 +378,7 @@ def _on_test_set(bench: Workbench, request: requests.Evaluate) -> Serving[Mappin
 
 
 def _on_held_out(bench: Workbench) -> Serving[Mapping[str, float]]:
-    """Return the accuracy on each part of the device's own data that is not trained on."""
+    """Return the accuracy on each held-out part of the device's own data."""
     metrics = {}
     for name, (inputs, labels) in bench.held_out.items():
         right = 0

@@ -1,4 +1,4 @@
-"""What one agent of a process holds alone: a model that two would train, a store whose samples two would release."""
+"""Objects that only one agent of a process may use at a time, such as a model or a sample store."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from edge_sdk.errors import UsageError
 class _Holder:
     agent: weakref.ref[object]
     process: int
-    """A forked child has copies of what its parent's agents hold."""
+    """The process id: after a fork the child owns copies of the parent's objects, so the entry does not bind it."""
     name: str
 
 
 _holders: dict[int, _Holder] = {}
-"""By the identity of an object, which its holder keeps alive."""
+"""By `id` of an object; ids stay valid because the holder keeps its objects alive."""
 _changing = threading.Lock()
 
 
 def hold_alone(agent: object, name: str, parts: Mapping[str, object]) -> None:
-    """Let an agent hold objects until `let_go`, or until it is collected; name: what others are told of it.
+    """Reserve objects for an agent until `let_go`, or until it is collected; name: the agent's name in errors.
 
-    parts: by the argument that gave them.  Raises UsageError if another agent of this process holds one; then this one
-    holds none of them.
+    parts: the objects by argument name.  Raises UsageError, and reserves none, if another agent of this process holds
+    one of them.
     """
     if _is_held(agent, parts):
-        gc.collect()  # an agent that nobody has any more lives on in a circle of references
+        gc.collect()  # an unused agent survives in a reference cycle until it is collected
     with _changing:
         for part, each in parts.items():
             other = _other_holder(agent, each)
@@ -46,7 +46,7 @@ def hold_alone(agent: object, name: str, parts: Mapping[str, object]) -> None:
 
 
 def let_go(agent: object) -> None:
-    """Let others hold what this agent holds, and forget agents that are gone."""
+    """Release this agent's objects, and those of agents that are gone."""
     with _changing:
         for key, holder in list(_holders.items()):
             if holder.agent() in (None, agent):

@@ -1,4 +1,4 @@
-"""The Hello with which a device asks to take part; it discloses no more than the owner allows."""
+"""The Hello with which a device asks to take part, within the limits that the owner sets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge_sdk.version import __version__
 MAX_DISCLOSED_CLASSES = 32768
 """A Hello has room for the sample counts of this many classes; a device with more classes sends none."""
 HELLOS_BEFORE_NOTICE = 4
-"""Unanswered Hellos, sent within some seconds, after which the owner is notified."""
+"""The number of unanswered Hellos, sent within some seconds, after which the owner is notified."""
 
 
 def hello(
@@ -26,12 +26,11 @@ def hello(
     sends_logs: bool,
     run: bytes | None,
 ) -> Hello:
-    """Build the Hello of a device with this model and data; it has class counts only if the bench discloses them.
+    """Build the Hello of a device with this model and data.
 
-    With a privacy budget it tells no numbers of samples.
-
-    The weights that it declares are those of the proxy, if there is one.  shares_weights: whether it declares any.
-    run: the run that it asks to take part in; None: any.
+    It has class counts only if the bench discloses them, and with a privacy budget no numbers of samples at all.  It
+    declares the proxy's weights, if there is a proxy.  shares_weights: whether it declares weights.  run: the run that
+    the device asks to take part in, or None for any.
     """
     model, shared = bench.model.spec, bench.shared
     hidden = frozenset() if shares_weights else frozenset({"weights"})
@@ -66,12 +65,12 @@ def hello(
 
 
 def disclosed_counts(bench: Workbench) -> tuple[int, ...]:
-    """Return the samples of each class, if the owner discloses them; else nothing."""
+    """Return the samples of each class if the owner discloses them, or else nothing."""
     return bench.class_counts if bench.discloses_classes and bench.model.spec.classes <= MAX_DISCLOSED_CLASSES else ()
 
 
 def no_answer_notice(federation: str, device: str) -> str:
-    """Return what the owner should check when the Hellos of a device get no answer."""
+    """Return a hint for the owner when a device's Hellos get no answer."""
     topic = device_subscriptions(federation, device)[0]
     return (
         f"no coordinator of {federation!r} answers: is it running, and under this name? "

@@ -1,4 +1,4 @@
-"""What a subclass of a participant may override: an app's Agent, a simulated device, a malicious one."""
+"""Hooks for Participant subclasses: the Agent, simulated and malicious devices."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from edge_sdk.protocol.messages import Assign, Hello
 
 
 class ParticipantHooks:
-    """The hooks of a participant; as they stand here they change nothing."""
+    """The default hooks, which change nothing."""
 
     def on_news(self, line: str) -> None:
         """Receive a line for the owner, such as that the broker was found or lost, or that the disk is full."""
 
     def on_class_news(self, line: str) -> None:
-        """Receive a line that says of which classes the device has samples: nobody but the owner may know."""
+        """Receive news that reveals which classes the device holds; show it only to the owner."""
         self.on_news(line)
 
     def on_exchange(self, report: RoundReport) -> None:
         """Receive the report of an exchange, once it is stored."""
 
     def on_unanswered(self, line: str) -> None:
-        """Receive a line for the device's owner: no coordinator answers."""
+        """Receive the line that no coordinator answers."""
         self.on_news(line)
 
     def cost(self) -> TrainingCost:
-        """Return what training since the last upload has cost; a simulation counts it elsewhere."""
+        """Return the cost of training since the last upload; a simulation counts it elsewhere."""
         return TrainingCost()
 
     def last_lines(self) -> Sequence[str] | None:
-        """Return the last lines for the owner, which an operator may read, too; None: they stay here."""
+        """Return the last log lines, which an operator may read, or None if the owner withholds them."""
         return None
 
     def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:  # noqa: ARG002  # for subclasses
-        """Return the computation of an exchange, with what is to be computed before and after it."""
+        """Return the computation of an exchange, extended by anything to compute before or after it."""
         return slices
 
     def knowledge_to_upload(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:  # noqa: ARG002  # for subclasses
@@ -49,11 +49,11 @@ class ParticipantHooks:
         return knowledge
 
     def selected_knowledge(self, assign: Assign, knowledge: Mapping[str, Payload]) -> Mapping[str, Payload]:
-        """Return what `knowledge_to_upload` makes of the knowledge; the arrays may be the model's own memory."""
+        """Return the result of `knowledge_to_upload`, which gets a copy; without an override no model is copied."""
         if type(self).knowledge_to_upload is ParticipantHooks.knowledge_to_upload:
             return knowledge
         return self.knowledge_to_upload(assign, {role: copy.deepcopy(each) for role, each in knowledge.items()})
 
     def hello_to_send(self, hello: Hello) -> Hello:
-        """Return the Hello with which the device asks to take part; the same simulation overrides this."""
+        """Return the Hello to send; a simulation of malicious devices overrides this."""
         return hello

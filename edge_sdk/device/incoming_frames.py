@@ -1,4 +1,4 @@
-"""The frames that a device gets: opened, checked as its identity requires, and counted by word if they are refused."""
+"""Opens a device's incoming frames, checks them with its identity, and counts refused ones by word."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ from edge_sdk.transport.base import Transport
 
 
 class IncomingFrames:
-    """Opens frames within the limits of a federation; an owner is told once of each kind of forged ones."""
+    """Opens frames within the federation's limits; each kind of forged frame is reported to the owner once."""
 
     def __init__(
         self, device: str, transport: Transport, security: DeviceSecurity | None, tell: Callable[[str], None]
     ) -> None:
-        """security: checks and decrypts frames; None: they are plain.  tell: takes a line for the owner."""
+        """security: checks and decrypts frames, or None if they are plain.  tell: receives lines for the owner."""
         self._device, self._transport, self._security, self._tell = device, transport, security, tell
         self._told = set[str]()
-        """The words of what the owner was told."""
+        """The words of the lines already given to `tell`."""
         self.unread = ""
-        """Why frames of another version are not read, and which side to upgrade; empty: none came."""
+        """Why frames of another version cannot be read, and which side to upgrade; empty if none came."""
         self._limits = CONTROL_LIMITS
-        """The limits of frames, once they are opened."""
+        """The limits of frames after decryption."""
         self._guard = EntryGuard(device)
         self.refused, self._reported = self._guard.refused, Counter[str]()
-        """Frames that were refused, by word; and those of them that uploads have told of."""
+        """Refused frames by word, and the part of them already reported in uploads."""
         self.accept_up_to(CONTROL_LIMITS)
 
     def accept_up_to(self, limits: Limits) -> None:
-        """Take frames of this size from now on."""
+        """Accept frames up to this size from now on."""
         self._limits = limits
         sealed = self._security is not None and self._security.sealing is not None
         self._transport.accept_up_to((sealed_limits(limits) if sealed else limits).frame_bytes)
 
     def opened(self, frame: Frame, known: codec.CommonKnowledge | None) -> tuple[Envelope, Frame]:
-        """Return the message in a frame, and the frame as it is kept.  Raises RemoteProtocolError.
+        """Return the message in a frame, and the frame to store.  Raises RemoteProtocolError.
 
-        known: what this device shares with others in its process; None: nothing.
+        known: decoded knowledge shared by simulated devices of this process, or None.
         """
         try:
             with legible():
                 return self._opened(frame, known)
         except RemoteProtocolError as error:
             if error.kind == "version":
-                self.unread = f"a coordinator is there, and this device cannot read it: {_unread(error)}"
+                self.unread = f"a coordinator answers, and this device cannot read it: {_unread(error)}"
                 self.tell_once("version", self.unread)
             elif self._security is not None and error.kind in ("signature", "replayed", "encryption"):
                 self.tell_once(error.kind, f"refused a frame that claims to be the coordinator's: {error}")
@@ -64,7 +64,7 @@ class IncomingFrames:
         return codec.decode(bytes(frame), self._limits), frame
 
     def tell_once(self, word: str, line: str) -> bool:
-        """Tell the owner, but not twice under one word; returns whether it was told now."""
+        """Give the owner a line, but only the first under each word; returns whether this was the first."""
         if word in self._told:
             return False
         self._told.add(word)
@@ -72,7 +72,7 @@ class IncomingFrames:
         return True
 
     def count_refused(self, word: str, line: str) -> None:
-        """Count a frame that is refused, and log why, but not each one of a flood."""
+        """Count a refused frame and log why; the log is limited in a flood."""
         self._guard.refuse(word, line)
 
     def refused_since(self) -> dict[str, int]:
@@ -85,7 +85,7 @@ class IncomingFrames:
 
 
 def _unread(error: RemoteProtocolError) -> str:
-    """What the codec says of another version, with the names of both sides, of which this device is one."""
+    """Rewrite the codec's error about another version from this device's point of view."""
     fault, _, side = str(error).partition(": upgrade ")
     older = "device" if side == "this side" else "coordinator"
     return f"{fault.replace('this side', 'this device')}; upgrade the {older}'s edge-sdk"

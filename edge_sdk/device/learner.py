@@ -31,7 +31,7 @@ from edge_sdk.protocol.records import maker
 
 _made_job = maker(Job)
 ServeRequest: TypeAlias = Callable[[Request, Job], Generator[Any, Any, Any]]
-"""Carries out a request of a method.  The generator pauses between batches; what it yields goes to the driver."""
+"""Carries out a request of a method.  The generator pauses between batches; its yields go to the driver."""
 WorkSlices: TypeAlias = Generator[Any, Any, tuple[Any, Mapping[str, Payload]]]
 """The computation of an exchange, which pauses between batches; it returns the method's new state and the upload."""
 
@@ -46,32 +46,32 @@ class Evaluation:
 
 
 NO_EVALUATION = Evaluation()
-NO_SAMPLES = "this device has no labelled samples any more"
+NO_SAMPLES = "this device has no labelled samples"
 
 
 @dataclass(frozen=True, slots=True)
 class ExchangeMetrics:
-    """What a device measured within an exchange."""
+    """The measurements of a device within an exchange."""
 
     evaluations: dict[MeasuredModel, Evaluation] = field(default_factory=dict)
     """The newest evaluation of each model."""
     instruments: dict[str, float] = field(default_factory=dict)
-    """What the method did, by name."""
+    """The method's own figures, by name."""
 
 
 class Learner:
-    """The model and the method's state, which change from exchange to exchange; both can go back to a round's start."""
+    """The model and the method's state.  Both change from exchange to exchange, and can return to a round's start."""
 
     def __init__(self, membership: Membership, supply: DataSupply, *, secret: bytes) -> None:
         """secret: the device's 32 bytes from which noise is drawn."""
         self.membership = membership
         self.supply, self._bench, self._secret = supply, supply.bench, secret
         self.state: Any = membership.method.device_state()
-        """The method's, after the last exchange that counts."""
+        """The method's state after the last exchange that counts."""
         self.skipped_round: tuple[int, LearningLost] | None = None
         """The round whose exchanges are not computed, and the reason."""
         self.learns = membership.method.learnt_by(self._bench.capabilities, self._bench.terms)
-        """Whether this device trains under the method, as far as its model can."""
+        """Whether this device's model can be trained under the method."""
 
     @property
     def samples(self) -> int:
@@ -80,20 +80,20 @@ class Learner:
 
     @property
     def tells_no_counts(self) -> bool:
-        """Whether numbers of samples leave this device with noise alone, because its owner gave a privacy budget."""
+        """Whether the owner's privacy budget withholds exact numbers of samples."""
         return self._bench.budget is not None
 
     @property
     def counts_to_disclose(self) -> tuple[int, ...]:
-        """What an upload tells of the classes: the counts of now, if they change and the Hello disclosed them."""
+        """The class counts for an upload: the current ones, if they change and the Hello disclosed them."""
         return disclosed_counts(self._bench) if self.supply.changes else ()
 
     def snapshot(self, round_: int) -> RoundStart:
-        """Begin a round: return the present state of model, method and data as its start."""
+        """Begin a round: return the current state of model, method and data as its start."""
         return self.start_of(round_, self.supply.begin_round())
 
     def start_of(self, round_: int, data: bytes = b"") -> RoundStart:
-        """Return the present state as the start of a round.  data: the id of the snapshot of data that change."""
+        """Return the current state as the start of a round.  data: the id of the snapshot, if the data change."""
         return RoundStart(round_, self._bench.state_bytes(), storage.serialise(self.state), data)
 
     def restore(self, start: RoundStart) -> None:
@@ -110,16 +110,16 @@ class Learner:
         return True
 
     def slices(self, assign: Assign, measured: ExchangeMetrics, serve: ServeRequest) -> WorkSlices:
-        """Return the computation of an exchange.  It changes the model, but not `state`: the caller takes that over.
+        """Return the computation of an exchange.  It changes the model; the caller assigns `state` once it is stored.
 
-        measured: filled in if the method evaluates.  The computation raises Diverged when training diverges, at once
-        the reason of a round that is skipped, and whatever the model, its loss or the samples raise.
+        measured: filled in if the method evaluates.  The computation raises Diverged if training diverges, the reason
+        of a skipped round at once, and any error of the model, its loss or the samples.
         """
         job = self.job(assign)
         return self._served(self.membership.method.step(self.state, assign.down, job), job, measured, serve)
 
     def job(self, assign: Assign) -> Job:
-        """Return what a method and its requests may know of an exchange on this device."""
+        """Return the facts about an exchange that a method and its requests may use on this device."""
         return _made_job(
             spec=self.membership.spec,
             number=self.membership.welcome.number,
@@ -149,6 +149,7 @@ class Learner:
             except StopIteration as stop:
                 state, knowledge = stop.value
                 return state, knowledge
+            # lent weights are the model's own memory: a later request that changes the model would change the upload
             if lent and not isinstance(request, (Evaluate, Report)):
                 raise UsageError(f"{type(request).__name__} after ReadWeights(lent=True): ask for a copy, lent=False")
             lent = lent or (isinstance(request, ReadWeights) and request.lent)

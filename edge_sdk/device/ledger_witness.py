@@ -1,7 +1,7 @@
-"""What a device remembers of its budget ledger, in a file beside it, so that an older or another ledger is noticed.
+"""A file beside a device's budget ledger that remembers its newest mark, to detect an older or another ledger.
 
-A ledger draws a random mark when it begins, and one with every release.  The newest is written down here before the
-release leaves.  A ledger that does not hold it, such as a copy from before, can never come to hold it.
+A ledger draws a random mark when it begins, and one with every release.  The newest is stored here before the release
+leaves.  An older copy of the ledger lacks that mark, and can never draw the same one again.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from edge_sdk.durable import Contents, as_store_error, open_database, transactio
 _SCHEMA = "CREATE TABLE IF NOT EXISTS seen (mark BLOB NOT NULL, inode INTEGER NOT NULL, digest BLOB);"
 _CONTENTS = Contents(
     "which budget ledger is this device's newest",
-    "if privacy.db beside it is the newest that there was, move this file away; if not, put that one back first",
+    "if privacy.db beside it is the newest ledger, move this file away; if not, put the newest back first",
 )
 
 
 class LedgerWitness:
-    """One small SQLite file, which is open only while it is read or written; methods raise StoreError."""
+    """One small SQLite file, open only while it is read or written; methods raise StoreError."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     def newest(self) -> tuple[bytes, bool] | None:
-        """Return the newest mark, and whether this file is where it was begun, not a copy; None: there is none."""
+        """Return the newest mark, and whether this file is the original, not a copy; None before the first mark."""
         if not self._path.is_file():
             return None
         with self._opened() as row:
             return None if row is None else (row[0], row[1] == self._path.stat().st_ino)
 
     def remember(self, mark: bytes) -> None:
-        """Write a mark down; durable on return."""
+        """Store a mark; durable on return."""
         with (
             as_store_error(self._path, _CONTENTS),
             closing(open_database(self._path, _SCHEMA, contents=_CONTENTS)) as db,

@@ -8,11 +8,11 @@ import math
 log = logging.getLogger(__name__)
 
 AGAIN_S = 600.0
-"""The same reason is logged again after so many seconds at the earliest: a link may come and go all day."""
+"""The minimum time in seconds between two logs of the same reason, because a link may come and go all day."""
 
 
 class LinkNotices:
-    """What one device has logged about its link."""
+    """Logs the link faults of one device, each reason once within AGAIN_S."""
 
     def __init__(self, device: str) -> None:
         self._device = device
@@ -20,7 +20,7 @@ class LinkNotices:
         self._since_s = -math.inf
 
     def lost(self, reason: str, now_s: float) -> None:
-        """Log why there is no link, unless the same was logged a while ago."""
+        """Log why there is no link, unless the same reason was logged within AGAIN_S."""
         if reason != self._last or now_s >= self._since_s + AGAIN_S:
             self._last, self._since_s = reason, now_s
-            log.warning("%s: no link to the broker, tries again: %s", self._device, reason)
+            log.warning("%s: no link to the broker, retrying: %s", self._device, reason)

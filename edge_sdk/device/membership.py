@@ -1,4 +1,4 @@
-"""A device's membership in a federation: the settings that its Welcome brought, and what it may exchange."""
+"""A device's membership in a federation: the settings from its Welcome, and the legal exchanges."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class Membership:
 
     welcome: Welcome
     method: Method[Any]
-    """Under the federation's parameters."""
+    """The method with the federation's parameters."""
     expect: Expect
     """The shapes and bounds that payloads must fit; for weights, those of the model that this device shares."""
     limits: Limits
     """The limits of the federation's frames."""
     chain: transforms.Chain
-    """What is done to knowledge between the method and the wire."""
+    """The transforms of knowledge between the method and the wire."""
 
     @property
     def spec(self) -> FederationSpec:
@@ -42,7 +42,7 @@ class Membership:
 
     @property
     def public(self) -> PublicSetSpec | None:
-        """The public set without which nothing is computed; None: the method needs none."""
+        """The public set that the method needs, if any."""
         return self.spec.public if self.method.needs_public_set else None
 
     def is_last(self, exchange: int) -> bool:
@@ -62,7 +62,8 @@ class Membership:
     def undo_transforms(self, assign: Assign, known: CommonKnowledge | None = None) -> Assign:
         """Return an Assign with its knowledge decoded for the method.  Raises RemoteProtocolError if it is illegal.
 
-        known: the common knowledge of other devices in this process, which may be the same.
+        known: common knowledge already decoded by another device of this process.  If it is the same, decoding and
+        checks are skipped: a simulation of many devices does them once for all.
         """
         rounds = self.spec.rounds
         if assign.closing != (assign.round == rounds) or assign.round > rounds or (assign.closing and assign.exchange):
@@ -90,16 +91,16 @@ class Membership:
         """Return the knowledge of an upload in the form in which it is sent; withheld: it must be empty.
 
         Raises Diverged for numbers that are not finite or beyond MAX_MAGNITUDE, LocalProtocolError for numbers that
-        the federation's encoding cannot carry, and RemoteProtocolError for anything else that may not be sent.
+        the federation's encoding cannot carry, and RemoteProtocolError for any other misfit.
         """
         slots = {} if withheld else self.exchange_for(assign).up
         if not isinstance(knowledge, Mapping):
             found = f"{self.method.name}: share() gave {type(knowledge).__name__}"
             raise RemoteProtocolError("knowledge", f"{found}, expected a dict of payloads by role")
         try:
-            check_roles(knowledge, slots, self.expect)  # checks the numbers, too
+            check_roles(knowledge, slots, self.expect)
         except RemoteProtocolError:
-            divergence.check_knowledge(knowledge)
+            divergence.check_knowledge(knowledge)  # reports bad numbers as Diverged, which withholds the round
             raise
         return self.chain.apply(knowledge)
 
@@ -107,11 +108,11 @@ class Membership:
         """Decode an Assign that was received and stored before."""
         message: Message = codec.decode(frame, self.limits).message
         if not isinstance(message, Assign):
-            raise RemoteProtocolError("schema", "the stored frame is no Assign")
+            raise RemoteProtocolError("schema", "the stored frame is not an Assign")
         return self.chain.received(message, "common", "personal")
 
     def withheld_in(self, frame: bytes) -> LearningLost | None:
-        """Return why the upload in a stored frame has no knowledge; None: it has."""
+        """Return why the upload in a stored frame has no knowledge, or None if it has some."""
         message: Message = codec.decode(frame, self.limits).message
         if not isinstance(message, Upload) or not message.withheld:
             return None
@@ -122,8 +123,8 @@ class Membership:
 def join(welcome: Welcome, own: ModelSpec, *, shares_weights: bool, has_proxy: bool = False) -> Membership:
     """Load the method that a Welcome names, and check that both sides have the same version of it.
 
-    own: the model whose weights are shared, if any are: this device's own or its proxy; shares_weights: whether its
-    owner allows weights to leave the device; has_proxy: whether these are a proxy's, and the own model's never leave.
+    own: the model whose weights are shared, if any: the proxy, or else the device's own.  shares_weights: whether the
+    owner lets weights leave the device.  has_proxy: whether `own` is a proxy, so that the own model's weights stay.
     Raises RemoteProtocolError if this device cannot take part.
     """
     spec = welcome.spec

@@ -1,4 +1,4 @@
-"""Counts the operations, memory traffic and calls of a device's computing; a board's profile makes time of them."""
+"""Counts a device's operations, memory traffic and calls, which a board's profile converts to time."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Meter:
     """Optimiser steps, on private and on public samples."""
 
     def trained(self, spec: ModelSpec, samples: int, part: Part, extra_flops: int = 0, steps: int = 1) -> None:
-        """Count optimiser steps on batches of one size; extra_flops: what the objective computed besides in them."""
+        """Count optimiser steps on batches of one size; extra_flops: computed by the objective in addition."""
         (flops, moved_bytes, calls), passes = forward(spec, samples), steps * TRAIN_PASSES[part]
         self.train_flops += passes * int(flops) + extra_flops
         self.train_bytes += passes * int(moved_bytes)

@@ -89,9 +89,13 @@ class Participant(ParticipantHooks):
     _ended_run: tuple[bytes | None, int] | None = None
     """Run and epoch of the last status about the end of a run that this device was not part of."""
     common_knowledge: codec.CommonKnowledge | None = None
-    """What this device shares with others in its process; a simulator sets it."""
+    """Decoded knowledge shared by all simulated devices of this process; None outside a simulation."""
     _early: tuple[Assign, Stamp, Frame] | None = None
-    """The last Assign that came before its Welcome, such as one that the broker kept while this device was away."""
+    """The last Assign that arrived before its Welcome; the broker may have kept it while this device was away."""
+    _save_again_s: float | None = None
+    """When to retry saving an exchange after a disk fault."""
+    _fetch_again_s: float | None = None
+    """When to retry fetching the public set after a disk fault."""
 
     def __init__(
         self,
@@ -110,10 +114,10 @@ class Participant(ParticipantHooks):
         on_new_model: OnNewModel | None = None,
         security: DeviceSecurity | None = None,
     ) -> None:
-        """data: with model and public set.  secret: the bytes from which noise is drawn; b"": the store's.
+        """data: holds the model and the public set, too.  secret: the seed of noise, or b"" for that of the store.
 
-        on_new_model: None: the model is the one that the state began with.  security: signs what is sent, and checks
-        what comes; None: neither.  The other parameters are those of `Agent`.
+        on_new_model: None keeps the model that the state began with.  security: signs outgoing frames and checks
+        incoming ones, or None for plain frames.  `Agent` documents the other parameters.
         """
         self.federation, self.device, self.board = federation, device, board
         self.transport, self.store = transport, store
@@ -125,12 +129,12 @@ class Participant(ParticipantHooks):
         self.shares_weights = self.bench.proxy is not None or (
             share_weights and "weights" in self.bench.model.spec.capabilities
         )
-        """Whether weights leave this device: those of the proxy if there is one, and then never the own model's."""
-        self._shares_in_vain = share_weights and not self.shares_weights
-        """Whether the owner lets weights leave, and the model has none that can be shared."""
+        """Whether weights leave this device.  With a proxy they are the proxy's, and never those of its own model."""
+        self._nothing_to_share = share_weights and not self.shares_weights
+        """The owner set share_weights, but this model has no weights to share."""
         self._secret = secret or store.secret
         self.serve: ServeRequest = self.bench.serve
-        """Carries out requests.  A simulator that does this for many devices at once replaces it."""
+        """Carries out requests; a simulator replaces it to serve many devices at once."""
         self._uplink = Uplink(
             transport,
             federation=federation,
@@ -145,41 +149,36 @@ class Participant(ParticipantHooks):
         self._supply = PublicSupply(self.bench, fetch, self._uplink)
         self.session = session.SessionState()
         self.instance: bytes | None = None
-        """Random bytes of this start, by which two devices with one id are told apart; None: in simulations."""
+        """Random bytes of this start, which distinguish two devices with one id; None in simulations."""
         self.refusal: Refused | None = None
-        """Why this device cannot take part; None: it can."""
+        """Why this device cannot take part, or None if it can."""
         self._unanswered_hellos = 0
         """The number of Hellos sent before the first Welcome."""
         self._learner: Learner | None = None
-        """None before the first Welcome; each run of the federation has a new one."""
+        """None before the first Welcome; each run of the federation gets a new one."""
         self._newest: tuple[Assign, Frame] | None = None
         """The Assign that is being processed, and its frame."""
-        self._newest_stamp, self._refused_assigns, self._doubt = (
-            Stamp(),
-            RefusedAssigns(),
-            DoubtedRefusal(self._ask_again),
-        )
+        self._newest_stamp, self._refused_assigns = Stamp(), RefusedAssigns()
+        self._doubt = DoubtedRefusal(self._ask_again)
         self._work: OngoingExchange | None = None
         self.begun = 0
         """The number of exchanges that this object has begun."""
         self.pending_request: Any = None
-        """What `serve` yielded in the last pause; a simulator yields the request that it has still to carry out."""
+        """What `serve` yielded at the last pause; a simulator yields the request that it still has to carry out."""
         self.declined: Objection | None = None
-        """Why this device does not compute what it is assigned, as it told the coordinator; None: it does."""
-        self._save_again_s: float | None = None
-        """When to try again to save an exchange after the disk has failed."""
-        self._fetch_again_s: float | None = None
-        """When to begin again to fetch the public set after the disk has failed."""
+        """Why this device declines its assignments, as last reported to the coordinator; None if it computes them."""
         self._now_s, self._check_again_s = 0.0, -math.inf
         """The time of the last call from outside, and when to check next that the state is still on the disk."""
-        self._backoff, self._early_news, self._disk_faults = Backoff(), list[str](), LineBudget(first=1)
-        """Pause after failed training; lines from before there were callbacks; the limit on lines about a full disk."""
+        self._backoff, self._disk_faults = Backoff(), LineBudget(first=1)
+        """The pause after failed training, and the limit on lines about a full disk."""
+        self._early_news = list[str]()
+        """News queued until callbacks can have been registered."""
         self._origin = origin_of(self.bench).to_bytes() if on_new_model is not None else b""
         """Identifies the model that the state began with."""
         self._restore(on_new_model)
 
     def reopen(self, store: Store) -> None:
-        """Begin a new life on a store that may have changed, as a restart of the process would: from what is stored."""
+        """Start again from a store that may have changed, as a restart of the process would."""
         self.store = store
         self._uplink.begin(store.boot_epoch, self._security.started() if self._security else None)
         self.session = session.SessionState()
@@ -191,7 +190,7 @@ class Participant(ParticipantHooks):
 
     @property
     def model_origin(self) -> bytes:
-        """The digests of the app's model that the state began with; empty: they are not kept."""
+        """The digests of the app's model that the state began with, or empty if they are not kept."""
         return self._origin
 
     # -- driven from outside ----------------------------------------------------------------------------------------
@@ -210,7 +209,7 @@ class Participant(ParticipantHooks):
 
     @property
     def missed_the_end(self) -> bool:
-        """Whether the run has ended with success, but without this device's closing exchange."""
+        """Whether the run succeeded without this device's closing exchange."""
         return self.session.reason == session.MISSED_THE_END
 
     @property
@@ -225,12 +224,12 @@ class Participant(ParticipantHooks):
 
     @property
     def computing(self) -> bool:
-        """Whether `work_slice` has something to do: there is an exchange that is not computed yet."""
+        """Whether `work_slice` has something to do: an exchange that is not computed yet."""
         return self._work is not None and self._work.result is None
 
     @property
     def unsaved_bytes(self) -> int:
-        """Bytes that the present exchange will store besides its upload: the Assign, and the start of a round."""
+        """Bytes that the current exchange will store besides its upload: the Assign, and the start of a round."""
         return self._work.unsaved_bytes if self._work is not None else 0
 
     def is_last(self, exchange: int) -> bool:
@@ -238,9 +237,9 @@ class Participant(ParticipantHooks):
         return self._learner is not None and self._learner.membership.is_last(exchange)
 
     def completes_personal(self, at: Assign) -> bool:
-        """Return whether an exchange leaves the device's own, personal model complete, not in the middle of a round.
+        """Return whether the device's own, personal model is complete after an exchange, not in the middle of a round.
 
-        This is when reports measure it: after its training in a round, or, at the end, when the last knowledge arrived.
+        Reports measure the personal model here: after a round's training, or at the closing exchange.
         """
         if self._learner is None:
             return False
@@ -253,16 +252,16 @@ class Participant(ParticipantHooks):
         return self.bench.meter
 
     def connect(self) -> None:
-        """Connect, with a will by which the broker announces that this device has disappeared."""
+        """Connect, with a will through which the broker announces a lost connection."""
         for news in (self._early_news, self.data.early_news):
             while news:
                 self.on_news(news.pop(0))
         if self.data.waits:
-            self.on_news("no labelled samples to train on yet: joins, and waits for the first ones")
+            self.on_news("no labelled samples to train on yet: this device joins and waits for the first ones")
         self._uplink.connect()
 
     def next_due_s(self) -> float | None:
-        """Return the time in seconds at which `tick` can next have something to do; None: it has nothing to do."""
+        """Return the time in seconds at which `tick` next has something to do, or None if nothing is due."""
         earliest_s = session.session_due_s(self.session)
         for due_s in (self._fetch_due_s(), self._save_again_s, self._doubt.due_s):
             if due_s is not None and (earliest_s is None or due_s < earliest_s):
@@ -270,16 +269,16 @@ class Participant(ParticipantHooks):
         return earliest_s
 
     def decline(self, objection: Objection | None) -> None:
-        """Tell the coordinator why this device does not compute what it is assigned; None: it does, from now on."""
+        """Announce why this device declines its assignments, or with None that it computes them again."""
         before, self.declined = self.declined, objection
         about = [None if each is None else (each.reason, each.round) for each in (before, objection)]
         if about[0] != about[1] and self.session.linked:
             self._uplink.announce("ready", objection)
 
     def handle(self, event: TransportEvent, now_s: float) -> None:
-        """Process an event of the transport.  An illegal frame is counted, and changes nothing.
+        """Process an event of the transport.  Illegal frames are counted and otherwise ignored.
 
-        If the disk fails, the frame has no effect either; its sender sends it again.
+        If the disk fails, the frame has no effect either, and its sender repeats it.
         """
         self._now_s = now_s
         if isinstance(event, Incoming):
@@ -294,7 +293,7 @@ class Participant(ParticipantHooks):
             self._tell_too_long(event.reason)
         elif isinstance(event, SendRefused):
             self.on_news(
-                f"the broker does not take what this device sends on {event.topic}: {event.reason}; "
+                f"the broker rejects what this device sends on {event.topic}: {event.reason}; "
                 f"its access rules must let the user of {self.device} publish there"
             )
         else:
@@ -321,12 +320,12 @@ class Participant(ParticipantHooks):
             self._end_refused(Refused("transport", event.reason, "start again when that is repaired"))
 
     def _tell_too_long(self, line: str) -> None:
-        """Tell owner and coordinator that the broker takes no upload; the next connection tries again."""
+        """Report to owner and coordinator that uploads exceed the broker's limit; the next connection tries again."""
         self._incoming.tell_once("too-long", f"broker {line}; until then this device's uploads do not arrive")
         self._uplink.announce("ready", Objection("broker-limit", f"broker {line}"))
 
     def _tell(self, line: str) -> None:
-        """Give the owner a line; a subclass, or an app, may have replaced `on_news`."""
+        """Look `on_news` up at each call, because a subclass or an app may replace it later."""
         self.on_news(line)
 
     def _note_disk_fault(self, error: StoreError) -> None:
@@ -335,7 +334,7 @@ class Participant(ParticipantHooks):
             self.on_news(line)
 
     def check_store(self, now_s: float) -> None:
-        """Notice from time to time that the state was deleted, also while nothing is saved."""
+        """Check every CHECK_EVERY_S that the state file still exists, even while nothing is saved."""
         if now_s < self._check_again_s:
             return
         self._check_again_s = now_s + CHECK_EVERY_S
@@ -350,7 +349,7 @@ class Participant(ParticipantHooks):
             self.on_news(line)
 
     def tick(self, now_s: float) -> None:
-        """Do what is due at this time: send again, save again, request public blocks, tell of the first samples."""
+        """Do what is due now: resend, retry a save, request public blocks, announce the first samples."""
         self._now_s = now_s
         if self.data.arrived():
             self.on_news(f"the first labelled samples are here: {len(self.bench.data.train)} to train on")
@@ -395,9 +394,9 @@ class Participant(ParticipantHooks):
         return False
 
     def fail_work(self, error: Exception, now_s: float) -> None:
-        """Withhold the round whose computation raised an error; if that happens again and again, pause for a while.
+        """Withhold the round whose computation raised an error; repeated failures pause training for a while.
 
-        The device goes back to its state before the round.  Raises the error if no exchange is being computed.
+        The device returns to its state before the round.  Raises the error if no exchange is being computed.
         """
         work = self._work
         if work is None or work.done is not None:
@@ -426,8 +425,8 @@ class Participant(ParticipantHooks):
         except StoreError as error:
             self._save_again_s = now_s + DISK_AGAIN_S
             line = f"{error}; round {work.assign.round} is kept, next try in {DISK_AGAIN_S:g} s"
-            if told := self._disk_faults.line(line, now_s):
-                self.on_news(told)
+            if limited := self._disk_faults.line(line, now_s):
+                self.on_news(limited)
             return
         self._work = None
         if work.withheld is None and self.is_last(work.assign.exchange):
@@ -469,12 +468,12 @@ class Participant(ParticipantHooks):
             raise RemoteProtocolError("topic", f"a {type(message).__name__} is not for devices")
 
     def _receive_refusal(self, refusal: Refusal, now_s: float) -> None:
-        """End the session, unless the Refusal is an answer to another start or to another device with this id.
+        """End the session, unless the Refusal answers another start, or another device with this id.
 
-        Without signatures anybody can have said Hello in this device's name.  So one that takes part asks again.
+        Without signatures anybody may have sent a Hello in this device's name, so a device that takes part asks again.
         """
         if self._security is not None and (refusal.instance is None or refusal.instance != self.instance):
-            # of an earlier start of this device, or an answer to a frame that was not its own, or was not read
+            # stale (an earlier start), not ours, or a reply to a frame the coordinator could not read
             joining = self.session.phase is session.SessionPhase.JOINING
             if refusal.reason == "encryption" or (refusal.reason == "signature" and joining):
                 self._incoming.tell_once(refusal.reason, f"{refusal.message}; {refusal.remedy}")
@@ -496,9 +495,10 @@ class Participant(ParticipantHooks):
         if refusal is None:
             return
         self._doubt.welcomed()
-        vain = self._shares_in_vain and "share_weights" in refusal.remedy
-        known = f" (it is set, but {self.bench.model.spec.name} has no weights that can be shared)" if vain else ""
-        self._end_refused(Refused(refusal.reason, refusal.message, refusal.remedy + known))
+        remedy = refusal.remedy
+        if self._nothing_to_share and "share_weights" in remedy:
+            remedy += f" (it is set, but {self.bench.model.spec.name} has no weights that can be shared)"
+        self._end_refused(Refused(refusal.reason, refusal.message, remedy))
 
     def _receive_status(self, status: CoordinatorStatus, now_s: float) -> None:
         """Process the coordinator's announcement that it is there, or that the run is over."""
@@ -513,16 +513,16 @@ class Participant(ParticipantHooks):
             self._tell_of_end(status)
 
     def _tell_of_end(self, status: CoordinatorStatus) -> None:
-        """Tell the owner once that there is no run to take part in: the last one is over, and this is not its end."""
+        """Report once that the last run is over and no new one has started."""
         if self._ended_run != (status.run, status.epoch):
             self._ended_run = status.run, status.epoch
             how = f"failed: {status.reason}" if status.state == "failed" else "is complete"
             self.on_news(f"the last run of {self.federation} {how}; waits for a coordinator that begins another")
 
     def _is_of_this_run(self, message: Assign | Receipt, stamp: Stamp) -> bool:
-        """Whether a message is of the run that this device takes part in, and not of before its last Welcome."""
+        """Whether a message belongs to this device's run and is at least as new as its last Welcome."""
         if self._learner is None:
-            return True  # neither has an effect yet
+            return True  # before a Welcome neither an Assign nor a Receipt has an effect
         unnamed = message.run is None and self._security is None
         return (unnamed or message.run == self.session.run) and stamp.boot_epoch >= self.session.epoch
 
@@ -532,7 +532,7 @@ class Participant(ParticipantHooks):
             self._uplink.send_log(wanted.request, tuple(lines)[-wanted.lines :])
 
     def _tell_of_going_back(self, assign: Assign, stamp: Stamp) -> None:
-        """Tell the owner and the coordinator once that it has lost rounds: it assigns an earlier one anew."""
+        """Report once that the coordinator went back to an earlier round (e.g. restored from a backup)."""
         own = self.session.exchange_id.round
         if self._stamps.shows_loss(stamp, earlier_round=assign.round < own) and self._incoming.tell_once(
             "went-back",
@@ -542,7 +542,7 @@ class Participant(ParticipantHooks):
         ):
             done = self.store.finished()
             if done and done[-1].round > assign.round and done[-1].upload:
-                self._uplink.send_upload(done[-1].upload)  # from which the coordinator sees that it has lost rounds
+                self._uplink.send_upload(done[-1].upload)  # shows the coordinator that it has lost rounds
 
     def _receive_assign(self, assign: Assign, stamp: Stamp, frame: Frame, now_s: float) -> None:
         if self._learner is None or self.session.phase in (session.SessionPhase.JOINING, session.SessionPhase.FETCHING):
@@ -550,7 +550,7 @@ class Participant(ParticipantHooks):
             return
         self._tell_of_going_back(assign, stamp)
         if self.declined is not None:
-            self._uplink.announce("ready", self.declined)  # the coordinator does not know, or asks all the same
+            self._uplink.announce("ready", self.declined)  # the coordinator may have missed the first announcement
         place, reason = ExchangeId(assign.round, assign.exchange), None
         try:
             with legible():
@@ -570,7 +570,7 @@ class Participant(ParticipantHooks):
         self._newest = None  # its knowledge may be megabytes, and only the method still needs it
 
     def _skip_refused(self, work: OngoingExchange, reason: RefusedKnowledge) -> None:
-        """Skip a round whose Assign was refused again; the owner reads why, once in this start."""
+        """Skip a round whose Assign was refused again; the owner reads the reason once per start."""
         line = f"round {work.assign.round}: {reason}; withheld and undone: {reason.remedy}"
         self._incoming.tell_once(reason.code, line)
         work.learner.skip_round(work.assign.round, reason)
@@ -598,7 +598,7 @@ class Participant(ParticipantHooks):
         elif isinstance(command, session.FetchPublic):
             self._begin_fetching()
         elif self._work is not None:
-            self._rebuild()  # the run ended during an exchange, which will never count
+            self._rebuild()  # EndSession during an exchange, which will never count
 
     def _start_work(self) -> None:
         learner = self._learner
@@ -607,10 +607,11 @@ class Participant(ParticipantHooks):
         assign, _ = self._newest
         try:
             if self._work is not None and self._work.begun:
-                self._rebuild()  # the abandoned exchange has changed the model already
+                self._rebuild()  # the abandoned exchange has already changed the model
             if self._backoff.left_s(self._now_s) and not assign.closing:
                 failed = f"training failed {self._backoff.failures} times in a row"
-                reason = f"{failed}, next try {self._backoff.pause_s:.0f} s after the last"  # the same until then
+                # constant until the next try, so that repeated uploads have the same bytes
+                reason = f"{failed}, next try {self._backoff.pause_s:.0f} s after the last"
                 learner.skip_round(assign.round, TrainingFailed(reason))
             work = begin_exchange(learner, self.store, *self._newest, self.serve)
             work.slices = self.examine(work, work.slices)
@@ -635,7 +636,7 @@ class Participant(ParticipantHooks):
             self._fetch_later(error)
 
     def _fetch_later(self, error: StoreError) -> None:
-        """Begin again in a while, with the blocks that the disk holds then."""
+        """Retry in a while, from the blocks that are then on the disk."""
         self._supply.stop()
         self._fetch_again_s = self._now_s + DISK_AGAIN_S
         self._note_disk_fault(error)
@@ -662,7 +663,7 @@ class Participant(ParticipantHooks):
 
     @property
     def _run(self) -> bytes | None:
-        """The id of the run that this device is in; None: it has not been welcomed yet."""
+        """The id of the run that this device is in, or None before its first Welcome."""
         return None if self._learner is None else self._learner.membership.welcome.run
 
     def _hello(self) -> Hello:
@@ -683,7 +684,7 @@ class Participant(ParticipantHooks):
         self._doubt.welcomed()
         if self._learner is None:
             self._enter_run(welcome, frame)
-        elif self._learner.membership.welcome.run != welcome.run:  # with the model as trained so far
+        elif self._learner.membership.welcome.run != welcome.run:  # the new run starts from the model as trained so far
             self._work = None
             self._supply.stop()
             self.session = session.SessionState(linked=self.session.linked, epoch=welcome.epoch, run=welcome.run)
@@ -708,7 +709,7 @@ class Participant(ParticipantHooks):
         if self.session.phase is session.SessionPhase.JOINING and not unnamed:
             self.on_news(f"accepted by the coordinator: {welcome.spec.method}, {welcome.spec.rounds} rounds")
             if self._learner is not None:
-                self.on_news(f"its uploads will tell: {self._learner.membership.method.discloses}")
+                self.on_news(f"its uploads contain {self._learner.membership.method.discloses}")
         found = self.bench.public is not public_before  # found on the disk; the Hello has not named it yet
         self._feed(session.Welcomed(welcome.epoch, now_s, lacks_public_set or found or unnamed, welcome.run))
         if unnamed or (found and not lacks_public_set):
@@ -716,7 +717,7 @@ class Participant(ParticipantHooks):
         self._receive_early(now_s)
 
     def _receive_early(self, now_s: float) -> None:
-        """Process the Assign that came before the Welcome: of a long one only the first chunk would come again."""
+        """Process the Assign that came before the Welcome; of a long one only the first chunk would be repeated."""
         if self._early is None or self.session.phase in (session.SessionPhase.JOINING, session.SessionPhase.FETCHING):
             return
         (assign, stamp, frame), self._early = self._early, None
@@ -724,7 +725,7 @@ class Participant(ParticipantHooks):
             self._receive_assign(assign, stamp, frame, now_s)
 
     def _beyond_budget(self) -> Refused | None:
-        """Return why this device leaves a federation that would tell more of its records than its owner allows."""
+        """Return why this device leaves a federation that would reveal more than its privacy budget allows."""
         if self.bench.budget is None or self._learner is None:
             return None
         method = self._learner.membership.method
@@ -738,7 +739,10 @@ class Participant(ParticipantHooks):
         return Refused("classes", why, remedy) if why else None
 
     def _too_small_batches(self) -> Refused | None:
-        """Return why this device leaves a federation in whose mini-batches its model cannot train; a store may fill."""
+        """Return why this device leaves a federation whose mini-batches are too small for its model.
+
+        A store counts with its capacity, because it may still fill.
+        """
         model, samples = self.bench.model.spec, self.bench.capacity or len(self.bench.samples)
         if self._learner is None or not samples:
             return None
@@ -752,7 +756,7 @@ class Participant(ParticipantHooks):
         )
 
     def _join(self, welcome: Welcome) -> Learner:
-        """Begin to learn in the federation of a Welcome.  Raises RemoteProtocolError if this device cannot."""
+        """Set up the learner for a Welcome's federation.  Raises RemoteProtocolError if this device cannot join."""
         has_proxy = self.bench.proxy is not None
         with legible():
             joined = membership.join(
@@ -785,7 +789,7 @@ class Participant(ParticipantHooks):
         self.session = recovery.restored_session(joined, session.SessionPhase.JOINING, learner.membership, self.store)
 
     def _compare_models(self, learner: Learner, wish: OnNewModel) -> None:
-        """If the app brings another model than its state began with, go on with that one or with the state."""
+        """If the app brings another model than its state began with, choose between that model and the state."""
         brought, before, start = self._origin, self.store.origin(), self.store.round_start()
         if start is None or before in (b"", brought):  # b"": the state is older than its digests
             return
@@ -800,7 +804,7 @@ class Participant(ParticipantHooks):
         self._early_news.append(choice.line)
 
     def _rebuild(self) -> None:
-        """Abandon the present exchange, and restore the state after the last stored one."""
+        """Abandon the current exchange, and restore the state after the last stored one."""
         self._work = None
         if self._learner is not None:
             recovery.recompute_round(self._learner, self.store, lacks_public_set=self._supply.missing is not None)
@@ -808,9 +812,9 @@ class Participant(ParticipantHooks):
     # -- leaving ----------------------------------------------------------------------------------------------------
 
     def sign_off(self, leaving: str | None = None) -> None:
-        """Announce that this device disconnects; leaving: a reason, if it will not come back.
+        """Announce that this device disconnects; leaving: the reason, if it will not come back.
 
-        A device that is refused because another one has its identity does not speak for that one.
+        A device refused as a duplicate stays silent, because its messages would speak for the other device.
         """
         if self.session.linked and not (self.refusal is not None and self.refusal.reason == IDENTITY):
             if leaving is not None:
@@ -818,7 +822,7 @@ class Participant(ParticipantHooks):
             self._uplink.announce("disconnected")
 
     def _leave_refused(self, refusal: Refused) -> None:
-        """Leave the federation for a reason found here; the coordinator learns that it need not wait any more."""
+        """Leave the federation for a reason found here, so that the coordinator stops waiting for this device."""
         self.sign_off(leaving=one_line(refusal.message))
         self._end_refused(refusal)
 

@@ -1,4 +1,4 @@
-"""Mode A on a device: the sums of its data under a frozen extractor, noised once for each version of the data."""
+"""A device's private release: sums of its features under a frozen extractor, noised once per version of the data."""
 
 from __future__ import annotations
 
@@ -30,25 +30,25 @@ from edge_sdk.privacy.release import (
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Release:
-    """Sums by class that may leave the device, and what they promise."""
+    """Sums by class that may leave the device, with their guarantee."""
 
     sums: Doubles  # (k, d + 1), as privacy.release.means_of reads them
     promise: str
-    """One line, with the epsilon of all that was ever released of this device's data under the ledger."""
+    """One line, with the epsilon of all releases of this device's data under the ledger."""
 
 
 def release(model: Model, samples: Samples, clip: float, cost: Guarantee, ledger: BudgetLedger) -> Release:
     """Return the noised sums of a device's samples; the same samples get the same bytes again, at no further cost.
 
-    clip: the L2 norm to which features are shortened.  cost: what this version of the data may take of the budget.
-    Raises UsageError for a model whose extractor is trained, and where the budget does not suffice; NotReleased for
-    features that are not finite.
+    clip: the L2 norm to which features are shortened.  cost: this version's share of the budget.  Raises UsageError
+    for a model whose extractor is trained, and if the budget does not suffice; NotReleased for features that are not
+    finite.
     """
     spec = model.spec
     if FROZEN not in spec.inert_terms or "features" not in spec.capabilities:
         raise UsageError(
             f"privacy: {promised(Assumptions(frozen_extractor=False), cost)}: {spec.name} must have features, from "
-            "weights that this device never trains, such as an extractor that was made elsewhere"
+            "weights that this device never trains, such as an extractor that was trained elsewhere"
         )
     x, labels = spec.preprocess(samples.x), samples.y.astype(np.int64)
     features = model.features(x)
@@ -67,30 +67,30 @@ def release(model: Model, samples: Samples, clip: float, cost: Guarantee, ledger
 def keyed_noise(sums: NDArray[np.int64], cost: Guarantee | None, secret: bytes, version: bytes) -> Doubles:
     """Return sums (k, d + 1) in steps of the grid with noise that follows from the device's secret.
 
-    cost: None: without noise.  version: names the data.  The same data under the same cost get the same bytes, also
-    where a ledger was lost; others get other noise.
+    cost: None adds no noise.  version: names the data.  The same data under the same cost get the same bytes, even if
+    the ledger was lost; other data get other noise.
     """
     stream = KeyedStream(secret, version + repr(cost).encode())
     return noised(sums, cost, lambda variance: discrete_gaussian(variance, stream.below))
 
 
 def check_finite(features: Floats, labels: Ints) -> None:
-    """Raise NotReleased for features (n, d) with NaN or Inf: no clipping bounds what such a record adds to the sums."""
+    """Raise NotReleased for features (n, d) with NaN or Inf: clipping cannot bound what they add to the sums."""
     wrong = ~np.isfinite(features).all(axis=1)  # (n,)
     if wrong.any():
         classes = ", ".join(map(str, np.unique(labels[wrong])))
         raise NotReleased(
             f"privacy: the features of {int(wrong.sum())} samples, of class {classes}, hold NaN or Inf: remove these "
-            "samples, or mend the extractor"
+            "samples, or repair the extractor"
         )
 
 
 def released_once(
     ledger: BudgetLedger, version: bytes, cost: Guarantee, make: Callable[[], Doubles], *, earlier: bytes
 ) -> Released:
-    """Return the noised sums of a version of the data; those of the earlier one, if the budget is spent.
+    """Return the noised sums of a version of the data, or those of the earlier version if the budget is spent.
 
-    Raises UsageError if there is none, or if the ledger is not the one that has released the earlier one.
+    Raises UsageError if there is no earlier version, or if the ledger does not hold it.
     """
     ledger.check_holds(earlier)
     try:
@@ -103,7 +103,7 @@ def released_once(
 
 
 def version_of(features: Floats, labels: Ints, clip: float) -> bytes:
-    """Return 32 bytes that name the data as they are released: features, which tell of the extractor, and labels."""
+    """Return a digest of the features and labels, 32 bytes; through the features it also names the extractor."""
     rows = features.astype("<f4")
     parts = (repr((rows.shape, clip)).encode(), rows.tobytes(), labels.astype("<i8").tobytes())
     return hashlib.sha256(b"\0".join(parts)).digest()

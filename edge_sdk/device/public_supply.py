@@ -1,4 +1,4 @@
-"""Provides the public set that a device's federation needs, if the device's owner gave none."""
+"""Fetches the public set that a device's federation needs, unless the device's owner gave one."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from edge_sdk.public_set.fetch import PublicFetch
 
 
 class PublicSupply:
-    """Loads public sets into the workbench, from the disk or block by block from the coordinator."""
+    """Loads public sets into the workbench, from disk or block by block from the coordinator."""
 
     def __init__(self, bench: Workbench, fetch: PublicFetch | None, uplink: Uplink) -> None:
-        """fetch: None if the owner gave a set, or no folder for one."""
+        """fetch: None if the owner gave a set, or does not let the device fetch one."""
         self._bench, self._fetch, self._uplink = bench, fetch, uplink
         self._wanted: PublicSetSpec | None = None
         self._total_bytes = 0
@@ -27,7 +27,7 @@ class PublicSupply:
 
     @property
     def missing(self) -> PublicSetSpec | None:
-        """The public set that must be fetched before anything can be computed; None: none."""
+        """The public set that must be fetched before anything can be computed, if any."""
         if self._fetch is None or self._wanted is None:
             return None
         held = self._bench.public.spec if self._bench.public else None
@@ -47,7 +47,7 @@ class PublicSupply:
         return self._fetch.refusal(total_bytes) if self._fetch and self.missing else None
 
     def begin(self, notify: Callable[[str], None]) -> None:
-        """Begin to fetch the missing set, or continue after a restart; if that is under way, request its blocks again.
+        """Begin to fetch the missing set, continue after a restart, or request its blocks again.
 
         notify: receives a line for the device's owner.
         """
@@ -64,7 +64,7 @@ class PublicSupply:
             self._fetch.stop()
 
     def next_due_s(self) -> float | None:
-        """Return the time in seconds at which `advance` can next have something to do; None: it has nothing to do."""
+        """Return the time in seconds at which `advance` next has something to do, or None if nothing is due."""
         return self._fetch.next_due_s() if self._fetch is not None else None
 
     def receive(self, block: PublicBlock, now_s: float) -> None:
@@ -75,7 +75,7 @@ class PublicSupply:
     def advance(self, now_s: float) -> bool:
         """Request missing blocks, or load the complete set into the bench; returns whether the set was loaded.
 
-        Raises RemoteProtocolError if the set arrived damaged and is fetched once more, Refused if it cannot be used.
+        Raises RemoteProtocolError if the set arrived damaged and is fetched again, Refused if it cannot be used.
         """
         missing = self.missing
         if self._fetch is None or missing is None:
@@ -88,5 +88,5 @@ class PublicSupply:
         try:
             self._bench.give(self._fetch.finish())
         except UsageError as error:
-            raise Refused("public-set", str(error), "join with a model that takes them") from error
+            raise Refused("public-set", str(error), "join with a model that accepts these samples") from error
         return True

@@ -1,4 +1,4 @@
-"""The last lines that a device has printed for its owner; an operator may ask for them."""
+"""The last lines that a device has printed for its owner, which an operator may request."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class RecentLines:
         self._lines: deque[str] = deque(maxlen=MAX_LOG_LINES)
 
     def add(self, line: str) -> None:
-        """Keep a line; the oldest one is dropped when there are too many."""
+        """Keep a line; beyond MAX_LOG_LINES the oldest is dropped."""
         stamp = time.strftime(STAMP, time.gmtime(self._clock()))
         self._lines.append(one_line(f"{stamp} {line}"))
 
@@ -33,7 +33,7 @@ class RecentLines:
 
 
 def round_lines(report: RoundReport) -> list[str]:
-    """Return what a device prints after an exchange: the accuracies that it has measured."""
+    """Return the lines that a device prints after an exchange: the measured accuracies."""
     lines = []
     if "accuracy" in report.personal_metrics:
         own = report.personal_metrics["accuracy"]

@@ -1,4 +1,4 @@
-"""Restores a device to its state after the last stored exchange: after a restart, or when an exchange was abandoned."""
+"""Restores a device to its state after the last stored exchange, after a restart or an abandoned exchange."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def last_welcome(store: Store) -> Welcome | None:
-    """Return the stored Welcome; None: no coordinator has accepted this device yet."""
+    """Return the stored Welcome, or None before a coordinator has accepted this device."""
     frame = store.welcome()
     message = codec.decode(frame).message if frame is not None else None
     return message if isinstance(message, Welcome) else None
@@ -28,22 +28,22 @@ def last_welcome(store: Store) -> Welcome | None:
 def check_owner(store: Store, device: str, place: str) -> None:
     """Raise UsageError if a coordinator has accepted another device with this state.  place: where the state lies.
 
-    What it holds cannot be sent under another id: its uploads and its run belong to that device.
+    The stored uploads belong to that device, and cannot be sent under another id.
     """
     welcome = last_welcome(store)
     if welcome is not None and welcome.device != device:
         raise UsageError(
-            f"{place}: is the state of {welcome.device}, and this device is {device}: SD cards or folders may be "
-            "swapped; give this device its own folder (state=, --state), or an empty one, with which it joins anew"
+            f"{place}: holds the state of {welcome.device}, and this device is {device}: SD cards or folders may be "
+            "swapped; give this device its own folder (state=, --state), or an empty one to join as a new device"
         )
 
 
 def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -> None:
     """Restore the saved start of the round, and compute the exchanges since then again.
 
-    This gives the same bits, because all randomness follows from seeds.  lacks_public_set: only the start is restored;
-    the exchanges follow in another call, once the set is here.  If an exchange cannot be computed again, because the
-    model or the samples raise an error, the device goes on from the round's start without the round.
+    This gives the same bits, because all randomness follows from seeds.  lacks_public_set: restores only the start; a
+    second call computes the exchanges once the set is complete.  If the model or the samples raise an error, the device
+    continues from the round's start without the round.
     """
     learner.skipped_round = None
     start = store.round_start()
@@ -70,10 +70,10 @@ def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -
 
 
 def start_with_new_model(learner: Learner, store: Store) -> RoundStart:
-    """Return the start from which a device goes on with a new model: that of the round after the last stored one.
+    """Return the start from which a device continues with a new model: the round after the last stored one.
 
-    The stored exchanges were computed with the former model: they are not computed again, and their uploads stay what
-    they are.  The method begins anew, because what it has kept belongs to the former model's features.
+    The stored exchanges belong to the former model, so they are not recomputed and their uploads are kept.  The
+    method's state starts fresh, because it describes the former model's features.
     """
     stored, start = store.finished(), store.round_start()
     if stored:

@@ -1,7 +1,7 @@
-"""Assigns whose knowledge a device cannot take, and when it tells the coordinator so.
+"""Assigns whose knowledge a device cannot use, and when it withholds their round.
 
-A frame that was forged comes once, and is as if it had never come.  A coordinator that means it repeats
-its Assign; then the device withholds the round, for which the coordinator would wait in vain.
+A forged Assign arrives once and is ignored; a genuine coordinator repeats it.  The device then withholds the round, so
+that the coordinator need not wait for it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edge_sdk.protocol.messages import Assign
 from edge_sdk.protocol.records import replace
 
 REFUSED_BEFORE_WITHHELD = 2
-"""So many frames with different stamps are no forgery that came once."""
+"""The number of refused frames with different stamps after which the Assign counts as genuine."""
 
 
 class RefusedAssigns:
@@ -30,14 +30,14 @@ class RefusedAssigns:
         self._stamps = set[tuple[int, int]]()
 
     def reason(self, assign: Assign, stamp: Stamp, error: RemoteProtocolError) -> RefusedKnowledge | None:
-        """Note a refused Assign; returns why its round is withheld; None: the coordinator may send it otherwise yet."""
+        """Note a refused Assign; returns why its round is withheld, or None while a correct Assign may still arrive."""
         place = ExchangeId(assign.round, assign.exchange)
         if place != self._place:
             self._place, self._stamps = place, set()
         self._stamps.add((stamp.boot_epoch, stamp.sequence))
         if len(self._stamps) < REFUSED_BEFORE_WITHHELD:
             return None
-        return RefusedKnowledge(one_line(f"what the coordinator sent cannot be taken: {error}"))
+        return RefusedKnowledge(one_line(f"cannot use the coordinator's knowledge: {error}"))
 
 
 def is_in_place(membership: Membership, assign: Assign) -> bool:
@@ -48,24 +48,24 @@ def is_in_place(membership: Membership, assign: Assign) -> bool:
 
 
 def without_knowledge(assign: Assign, stamp: Stamp) -> tuple[Assign, bytes]:
-    """Return an Assign without its knowledge, and the frame that is stored of it."""
+    """Return an Assign without its knowledge, and its frame for the store."""
     bare = replace(assign, common=FrozenDict(), personal=FrozenDict())
     return bare, codec.encode(bare, stamp)
 
 
-# -- The stamps of the Assigns that a device has got, and what those of earlier rounds tell of the coordinator --------
+# -- Stamps of received Assigns, from which a device detects a coordinator that lost rounds ---------------------------
 
 MOST_STAMPS = 128
-"""The most stamps that are remembered."""
+"""The number of stamps that are remembered."""
 UNKNOWN_BEFORE_TOLD = 3
-"""A long Assign may arrive late, after the next one; a coordinator that has gone back sends one after the other."""
+"""More than one, because a single long Assign may arrive late, after the next one."""
 
 
 class AssignStamps:
-    """Tells a coordinator whose run went back from copies of its old frames.
+    """Distinguishes a coordinator whose run went back from replayed copies of its old frames.
 
-    Its newer frames have later stamps.  A run folder that came back from an older copy may also count a start again
-    that devices know: its frames have the stamps of a start that was, and are yet none of the frames that came then.
+    A coordinator that went back sends frames with later stamps.  If its run folder was restored from an older copy, it
+    may also repeat a start that devices know; then its frames have old stamps that never arrived before.
     """
 
     def __init__(self) -> None:
@@ -73,12 +73,12 @@ class AssignStamps:
         self._newest = (0, 0)
         self._newest_behind = (0, 0)
         self._unknown = 0
-        """Assigns of earlier rounds with older stamps, each with a later one than the one before, that never came."""
+        """Assigns of earlier rounds whose stamps are old, never seen before, and increase from one to the next."""
 
     def shows_loss(self, stamp: Stamp, *, earlier_round: bool) -> bool:
         """Note the stamp of an Assign; returns whether the coordinator has lost rounds.
 
-        earlier_round: whether it assigns a round before the one that this device has begun.
+        earlier_round: whether the Assign is for a round before the device's current one.
         """
         came, before = (stamp.boot_epoch, stamp.sequence), self._newest
         if came in self._known:

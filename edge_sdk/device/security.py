@@ -20,7 +20,7 @@ class DeviceSecurity:
         self._identity = identity
         self._verify = identity.coordinator_verifier()
         self.sealing = identity.sealing(bytes.fromhex(identity.about.sealing), federation, identity.name)
-        """Encrypts and opens frames; None: the lab does not encrypt."""
+        """Encrypts and opens frames, or None if the lab does not encrypt."""
         self._seen = SeenStarts(identity.folder / SEEN / federation)
 
     def started(self) -> FrameSigner:
@@ -28,10 +28,11 @@ class DeviceSecurity:
         return self._identity.started()
 
     def opened(self, frame: bytes, limits: Limits) -> tuple[Envelope, bytes]:
-        """Return the message in a frame of the coordinator, and the frame in the form in which it is kept.
+        """Return the message in a frame of the coordinator, and the frame to store.
 
-        Its start is noted, durably.  Raises RemoteProtocolError for a frame that is not the coordinator's, is of an
-        earlier start than one that was seen, or is plain where it must be encrypted; StoreError if the disk fails.
+        The frame's start is recorded durably.  Raises RemoteProtocolError for a frame that is not the coordinator's,
+        belongs to an earlier start than the newest seen, or is plain where it must be encrypted; StoreError if the disk
+        fails.
         """
         if self.sealing is None or not codec.is_sealed(frame):
             envelope = codec.decode(frame, limits, self._verify)
@@ -43,12 +44,12 @@ class DeviceSecurity:
         return envelope, frame
 
     def _check_plain(self, envelope: Envelope) -> None:
-        """Refuse a plain frame in a lab that encrypts; what tells why there is no common key is plain there, too."""
+        """Refuse a plain frame in a lab that encrypts, except the messages that explain a missing common key."""
         if self.sealing is not None and not isinstance(envelope.message, (CoordinatorStatus, Refusal)):
             kind = type(envelope.message).__name__
             raise RemoteProtocolError(
                 "encryption",
-                f"a plain {kind}, and this identity encrypts: start the coordinator with the lab of its claim, "
+                f"a plain {kind}, but this identity encrypts: start the coordinator with the lab of its claim, "
                 "or enrol this device in the coordinator's lab",
             )
 
@@ -56,27 +57,27 @@ class DeviceSecurity:
         self._seen.check(stamp.boot_epoch)
 
 
-# The highest start of a coordinator that a device has seen: frames of earlier starts are replayed, or out of date.
+# The newest start of a coordinator that a device has seen: frames of earlier starts are replayed or out of date.
 
 
 class SeenStarts:
-    """The starts of one coordinator in one federation, in a file, so that a power cut forgets none."""
+    """The newest start of one coordinator in one federation, in a file that survives a power cut."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.newest = key_files.read_counter(path)
-        """The highest start so far; 0: none was seen."""
+        """The newest start so far, or 0 before the first."""
 
     def check(self, start: int) -> None:
-        """Take note of a start before anything of it is used; it is durable on return.
+        """Record a start before anything of it is used; durable on return.
 
         Raises RemoteProtocolError if a later one was seen, StoreError if the disk fails.
         """
         if start < self.newest:
             raise RemoteProtocolError(
                 "replayed",
-                f"of the coordinator's start {start}, and start {self.newest} was seen: it is replayed, or the "
-                "coordinator's keys came back from a backup (there: edge-sdk lab restored DIR)",
+                f"from the coordinator's start {start}, but start {self.newest} was seen: the frame is replayed, or "
+                "the coordinator's keys were restored from a backup (run there: edge-sdk lab restored DIR)",
             )
         if start > self.newest:
             key_files.write_whole(self._path, key_files.counter_text(start), key_files.PRIVATE)

@@ -23,11 +23,11 @@ HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
 RESEND_FIRST_S, RESEND_MOST_S = 4.0, 60.0
 """An upload without a receipt is sent again after 4, 8 ... 60 s."""
 AGAIN_S = 1.0
-"""A status of the coordinator is answered at most once within this time, and an upload that was sent again is not sent
-again within it: statuses that somebody else sends would make a flood, and an Assign that crosses the upload a copy."""
+"""The minimum time between two answers to the coordinator's statuses, and between two resends of an upload.  Without
+it, forged statuses would cause a flood, and an Assign that crosses the upload a second copy."""
 IDLE_HELLO_S = 60.0
-"""A device that receives nothing for this long sends Hello again: perhaps its Assign was lost, the coordinator counts
-it as away, or the coordinator was restarted unnoticed."""
+"""A device that receives nothing for this long sends Hello again.  Its Assign may be lost, or the coordinator may have
+restarted unnoticed or counts the device as away."""
 
 MISSED_THE_END = (
     "it finished without this device's closing exchange, so the model lacks what the last round brought; it keeps what "
@@ -62,9 +62,9 @@ class SessionState:
     phase: SessionPhase = SessionPhase.JOINING
     linked: bool = False
     epoch: int = -1
-    """The epoch of the coordinator that welcomed this device; -1: none did."""
+    """The epoch of the coordinator that welcomed this device, or -1 before a Welcome."""
     run: bytes = b""
-    """The id of the run that this device was welcomed to; empty: none."""
+    """The id of the run that this device was welcomed to, or empty before a Welcome."""
     exchange_id: ExchangeId = BEFORE_FIRST
     """The newest exchange that this device has begun."""
     unfinished: bool = False
@@ -72,19 +72,19 @@ class SessionState:
     closing: bool = False
     """Whether it is the closing exchange."""
     pending: bool = False
-    """Whether its upload is stored and has no receipt yet; after a restart this may be an upload from before."""
+    """Whether its upload is stored without a receipt yet; the upload may be older than the last restart."""
     retry_at_s: float = 0.0
     """When to send a Hello or the upload again."""
     retry_wait_s: float = 0.0
-    """The length of the present wait."""
+    """The length of the current wait."""
     called_at_s: float | None = None
-    """When it last said Hello because of a coordinator's status; None: never."""
+    """When it last sent a Hello because of a coordinator's status, if ever."""
     resent_at_s: float | None = None
-    """When it last sent an upload again because the link came up, or because of a coordinator's status; None: never."""
+    """When it last resent an upload because the link came up, or because of a coordinator's status, if ever."""
     owes_hello_at_s: float | None = None
-    """When to answer a status that came within a second of that Hello; None: there is none."""
+    """When to answer a status that came within AGAIN_S of that Hello, or None if no answer is due."""
     reason: str = ""
-    """Why the session ended; empty: it has not ended, or ended with success."""
+    """Why the session failed; empty while it lasts, and after success."""
 
 
 # -- events ---------------------------------------------------------------------------------------------------------
@@ -109,7 +109,7 @@ class Welcomed:
     epoch: int
     now_s: float
     lacks_public_set: bool = False
-    """Whether this device lacks the public set that the method needs, or has not yet said that it has it."""
+    """Whether this device lacks the public set that the method needs, or has not announced that it has the set."""
     run: bytes = b""
 
 
@@ -135,10 +135,10 @@ class CoordinatorSeen:
     over: bool
     """Whether the run has ended."""
     reason: str
-    """Why the run failed; empty: it did not."""
+    """Why the run failed, or empty if it did not."""
     now_s: float
     run: bytes = b""
-    """The run that it is about; empty: it does not say, as in a simulation."""
+    """The run that the status is about, or empty if it names none, as in a simulation."""
     greet: bool = False
     """Whether the coordinator asks this device for a Hello, because it does not know it."""
 
@@ -154,7 +154,7 @@ class Assigned:
 
 @record
 class WorkDone:
-    """The upload of the present exchange is computed and stored."""
+    """The upload of the current exchange is computed and stored."""
 
     now_s: float
 
@@ -169,7 +169,7 @@ class Receipted:
 
 @record
 class HelloChanged:
-    """The first samples to train on have come, and the Hello says so."""
+    """The first samples to train on have arrived, which the next Hello announces."""
 
     now_s: float
 
@@ -206,7 +206,7 @@ class SayHello:
 
 @record
 class FetchPublic:
-    """Begin to fetch the public set; if that is under way, request again the blocks that have not arrived."""
+    """Begin to fetch the public set, or request the missing blocks again if that is under way."""
 
 
 @record
@@ -245,7 +245,7 @@ SessionTransition: TypeAlias = tuple[SessionState, tuple[SessionCommand, ...]]
 
 
 def _link_up(state: SessionState, event: LinkUp) -> SessionTransition:
-    """Send everything again that the broker may have lost during the interruption."""
+    """Resend everything that the broker may have lost during the interruption."""
     state = _retry_hello(replace(state, linked=True), event.now_s)
     if state.phase is SessionPhase.REPORTING:
         state = _retry_upload(state, event.now_s, resent_at_s=event.now_s)
@@ -270,13 +270,13 @@ def _welcome(state: SessionState, event: Welcomed) -> SessionTransition:
 
 def _welcome_again(state: SessionState, event: Welcomed) -> SessionTransition:
     state = replace(state, epoch=event.epoch, run=event.run, owes_hello_at_s=None)
-    return (
-        _wait_for_assign(state, event.now_s) if state.phase in (SessionPhase.IDLE, SessionPhase.FETCHING) else state
-    ), ()
+    if state.phase in (SessionPhase.IDLE, SessionPhase.FETCHING):
+        state = _wait_for_assign(state, event.now_s)
+    return state, ()
 
 
 def _fetched(state: SessionState, event: Fetched) -> SessionTransition:
-    """Send a Hello that names the set: only then does the coordinator invite this device."""
+    """Send a Hello that names the set; the coordinator waits for it before it assigns work."""
     state = replace(state, phase=SessionPhase.JOINING, retry_wait_s=0.0)
     return (_retry_hello(state, event.now_s), (SayHello(),)) if state.linked else (state, ())
 
@@ -315,7 +315,10 @@ def _assign(state: SessionState, event: Assigned) -> SessionTransition:
 
 
 def _assign_again(state: SessionState, event: Assigned) -> SessionTransition:
-    """Send the stored upload again, or compute it: the coordinator lacks it, whatever receipt may have come."""
+    """Resend the stored upload, or compute it: a repeated Assign means that the coordinator lacks it.
+
+    This holds even after a receipt, which may have refused an upload that was sent too early.
+    """
     if state.phase is SessionPhase.WORKING:
         return state, ()
     if state.unfinished:
@@ -334,9 +337,8 @@ def _work_done(state: SessionState, event: WorkDone) -> SessionTransition:
 def _receipt(state: SessionState, event: Receipted) -> SessionTransition:
     if event.exchange_id < state.exchange_id:
         return state, (ForgetUpload(event.exchange_id),)
-    if (
-        event.exchange_id > state.exchange_id or state.phase is SessionPhase.WORKING
-    ):  # a receipt from before a restart; the upload is computed again, with the same bytes
+    # a receipt from before a restart; the upload is computed again, with the same bytes
+    if event.exchange_id > state.exchange_id or state.phase is SessionPhase.WORKING:
         return state, ()
     forget = ForgetUpload(event.exchange_id)
     if state.closing:
@@ -375,7 +377,7 @@ def _tick_upload(state: SessionState, event: SessionTick) -> SessionTransition:
 
 
 def _call_again(state: SessionState, now_s: float) -> SessionTransition:
-    """Answer a coordinator's status: say Hello, and send an upload without a receipt again."""
+    """Answer a coordinator's status: send Hello, and resend an upload without a receipt."""
     state = replace(state, called_at_s=now_s, owes_hello_at_s=None)
     if state.phase is not SessionPhase.REPORTING:
         return _retry_hello(state, now_s), (SayHello(),)
@@ -386,7 +388,7 @@ def _call_again(state: SessionState, now_s: float) -> SessionTransition:
 
 
 def _send_again(state: SessionState, now_s: float) -> SessionTransition:
-    """Send an upload without a receipt again, unless it was sent again a moment ago: then once a second is over."""
+    """Resend an upload without a receipt, at the earliest AGAIN_S after the last resend."""
     if state.resent_at_s is not None and now_s < (again_s := state.resent_at_s + AGAIN_S):
         return replace(state, retry_at_s=again_s, retry_wait_s=AGAIN_S), ()
     return state, (SendUpload(state.exchange_id),)
@@ -473,7 +475,7 @@ SESSION_MACHINE: StateMachine[SessionState] = StateMachine(
             "stops sending the upload; the receipt of the closing exchange ends the session",
         ),
         Rule((_W,), Receipted, (_W,), _receipt, "deletes an older upload from what is to be sent"),
-        Rule((_J, _F, _I), HelloChanged, (SAME,), _hello_changed, "sends Hello, which tells of the first samples"),
+        Rule((_J, _F, _I), HelloChanged, (SAME,), _hello_changed, "sends Hello, which announces the first samples"),
         Rule((_J, _F, _I), SessionTick, (SAME,), _tick_hello, "sends Hello again"),
         Rule((_W,), SessionTick, (_W,), _tick_work, "answers a coordinator's status that came soon after another"),
         Rule((_R,), SessionTick, (_R,), _tick_upload, "sends the upload again, and after a minute a Hello, too"),
@@ -487,7 +489,7 @@ def advance_session(state: SessionState, event: SessionEvent) -> SessionTransiti
 
 
 def session_due_s(state: SessionState) -> float | None:
-    """Return the time in seconds at which the next SessionTick can matter; None: no tick can."""
+    """Return the time in seconds at which the next SessionTick can matter, or None if no tick can."""
     if not state.linked or state.phase in (SessionPhase.DONE, SessionPhase.REFUSED):
         return None
     owed_s = state.owes_hello_at_s

@@ -38,7 +38,7 @@ class RoundStart:
     method: bytes
     """The method's state, serialised."""
     data: bytes = b""
-    """The id of the snapshot that the round trains on; empty: the device's data do not change."""
+    """The id of the snapshot that the round trains on, or empty if the device's data do not change."""
 
 
 @record
@@ -64,37 +64,37 @@ class Store(Protocol):
     """32 random bytes, drawn once, from which noise is drawn; they never leave the device."""
 
     def welcome(self) -> bytes | None:
-        """Return the frame of the last Welcome; None: there was none."""
+        """Return the frame of the last Welcome, if any."""
 
     def save_welcome(self, frame: bytes) -> None:
         """Replace the stored Welcome.  Durable on return."""
 
     def enter_run(self, welcome: bytes, start: RoundStart, origin: bytes = b"") -> None:
-        """Replace everything by the Welcome of a run and its first start, all or nothing.  Durable on return.
+        """Replace everything by the Welcome of a run and its first start, atomically.  Durable on return.
 
-        origin: identifies the model that the app brought; b"": not told.
+        origin: identifies the model that the app brought, or b"" if unknown.
         """
 
     def origin(self) -> bytes:
-        """Return what identifies the model that the state began with; b"": it is not known."""
+        """Return the identifier of the model that the state began with, or b"" if unknown."""
 
     def adopt(self, start: RoundStart, origin: bytes) -> None:
-        """Replace the start and the origin, and keep the finished exchanges, all or nothing.  Durable on return."""
+        """Replace the start and the origin atomically, and keep the finished exchanges.  Durable on return."""
 
     def round_start(self) -> RoundStart | None:
-        """Return the start from which the device can be restored; None: none was saved yet."""
+        """Return the start from which the device can be restored, or None before the first save."""
 
     def saved_round(self) -> int | None:
-        """Return the round of the last start that was saved; None: none was saved yet."""
+        """Return the round of the last saved start, or None before the first save."""
 
     def rest(self, start: Callable[[], RoundStart]) -> None:
-        """Take note that a round is over.  start: returns the start of the next one, until that begins.
+        """Note that a round is over.  start: returns the start of the next round, until that round begins.
 
-        A store in memory needs no copy of the model meanwhile.  A store on a disk does nothing.
+        Between rounds a store in memory then needs no copy of the model.  A store on a disk does nothing.
         """
 
     def begin_round(self, start: RoundStart) -> None:
-        """Take note that a round begins.  The start is saved later, with the first exchange of the round.
+        """Note that a round begins.  The start is saved later, with the first exchange of the round.
 
         A store in memory keeps the start from now on.  A store on a disk does nothing, which saves a sync: until the
         first exchange is saved, the older start and the exchanges since restore the device to the same state.
@@ -104,7 +104,7 @@ class Store(Protocol):
         """Return the exchanges saved since the last start was saved, in order."""
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
-        """Return the upload's frame of one of these exchanges; None: there is no such exchange."""
+        """Return the upload's frame of one of these exchanges, or None if it is not stored."""
 
     def save(self, done: FinishedExchange, start: RoundStart | None = None) -> None:
         """Add an exchange.  A start, if given, first replaces everything stored before.  Durable on return."""
@@ -116,7 +116,7 @@ class Store(Protocol):
         """Note that an upload has its receipt.  Not durable at once: if the note is lost, the upload is sent again."""
 
     def check(self) -> str:
-        """Check that the state is still stored; returns what was found wrong and mended, empty: nothing."""
+        """Check that the state is still stored; returns a line about a repaired fault, or "" if all is well."""
 
     def close(self) -> None:
         """Close the file."""
@@ -128,7 +128,7 @@ class _InMemory:
 
     assign: Frame
     upload: bytes
-    """Empty: its receipt has come, and it is not sent any more."""
+    """Empty once its receipt has come and it need not be sent again."""
     receipted: bool
 
 
@@ -144,10 +144,10 @@ class MemoryStore:
     _saved_round: int | None = None
     _done: dict[tuple[int, int], _InMemory] = field(default_factory=dict)
     _resting: Callable[[], RoundStart] | None = None
-    """Returns the start of the next round, while none is going on; None: one is."""
+    """Returns the start of the next round between two rounds; None during a round."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy holds: the contents, and nothing of the device that fills the store."""
+        """Return the contents for a copy, without the reference to the device that fills the store."""
         return {**vars(self), "_start": self.round_start(), "_resting": None}
 
     def welcome(self) -> bytes | None:
@@ -173,7 +173,7 @@ class MemoryStore:
         self._start, self._saved_round, self._origin = start, start.round, origin
 
     def round_start(self) -> RoundStart | None:
-        """Return the start of the round that began last, or while none is going on, that of the next one."""
+        """Return the start of the current round, or between two rounds that of the next one."""
         return self._start if self._resting is None else self._resting()
 
     def rest(self, start: Callable[[], RoundStart]) -> None:
@@ -181,7 +181,7 @@ class MemoryStore:
         self._start, self._resting = None, start
 
     def hold(self) -> None:
-        """Keep the start of the next round from now on: the device that could tell it will be switched off."""
+        """Copy the start of the next round now, because the device that could compute it will be switched off."""
         self._start, self._resting = self.round_start(), None
 
     def saved_round(self) -> int | None:
@@ -189,7 +189,7 @@ class MemoryStore:
         return self._saved_round
 
     def begin_round(self, start: RoundStart) -> None:
-        """Keep the start of the round from now on, and no older upload that the coordinator has."""
+        """Keep the start of the round, and drop older uploads that have their receipt."""
         self._start, self._resting = start, None
         for done in self._done.values():
             if done.receipted:
@@ -233,9 +233,9 @@ class MemoryStore:
 
 
 _PAGE_BYTES = 1024
-"""The page size of a new file.  The commit of a small exchange writes five pages, and a flash card wears out."""
+"""The page size of a new file.  Small, because each small exchange commits five pages, and flash cards wear out."""
 _CHECKPOINT_PAGES = 4096
-"""The pages that the log holds before they are written into the file: 4 MiB, which a card can spare."""
+"""The log's length in pages before it is merged into the file: 4 MiB, which a card can spare."""
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL, digest BLOB);
 CREATE TABLE IF NOT EXISTS start (round INTEGER NOT NULL, model BLOB NOT NULL, method BLOB NOT NULL, digest BLOB);
@@ -245,7 +245,7 @@ CREATE TABLE IF NOT EXISTS done (
 """
 CONTENTS = Contents(
     "this device's model, and its part in the present run",
-    "--quarantine (of Agent: quarantine=True) sets the file aside and joins anew",
+    "--quarantine (of Agent: quarantine=True) sets the file aside and joins again from the start",
 )
 _PUT = "INSERT OR REPLACE INTO meta VALUES (?, ?, ?)"
 _RECEIPTED = """
@@ -262,7 +262,7 @@ class SqliteStore:
         self._mended = ""
         self._receipted: set[tuple[int, int]] = set()
         self._unreceipted: tuple[tuple[int, int], bytes] | None = None
-        """Round and exchange of the upload that was saved last, and its frame, until it has its receipt: it is sent."""
+        """((round, exchange), frame) of the last saved upload, cached until its receipt because it is sent next."""
         try:
             self.boot_epoch = int(self._get("boot_epoch") or b"0") + 1
             self.secret = self._get("secret") or secrets.token_bytes(SECRET_BYTES)
@@ -355,18 +355,18 @@ class SqliteStore:
     def check(self) -> str:
         """Write the file again if it was deleted.  Raises StoreError if another file has taken its place."""
         self._mend()
-        said, self._mended = self._mended, ""
-        return said
+        line, self._mended = self._mended, ""
+        return line
 
     def _mend(self) -> None:
         before, self._db = self._db, self._file.mended(self._db)
         if self._db is not before:
             self._mended = (
-                f"{self._path} was deleted while this device runs, and is written again; stop the device before that"
+                f"{self._path} was deleted while this device runs, and is written again; stop the device first"
             )
 
     def _write(self, statements: Callable[[], object]) -> None:
-        """Run statements in one transaction, in a file that is still there."""
+        """Run statements in one transaction, in a file that still exists."""
         self._mend()
         write(self._db, self._path, statements)
 
@@ -378,7 +378,7 @@ class SqliteStore:
         db = open_database(self._path, _SCHEMA, form=FileForm(_PAGE_BYTES), contents=CONTENTS)
         leave_to_parent(self, db)
         with as_store_error(self._path):
-            # some builds of SQLite overwrite what is deleted with zeros, which is half as much again for a flash card
+            # some builds of SQLite overwrite deleted rows with zeros: half as many writes again on a flash card
             db.execute("PRAGMA secure_delete=FAST")
             db.execute(f"PRAGMA wal_autocheckpoint={_CHECKPOINT_PAGES}")
         return db
@@ -388,7 +388,7 @@ class SqliteStore:
         self._replace_start(start, rows)
 
     def _replace_start(self, start: RoundStart, rows: Sequence[tuple[object, ...]] = ()) -> None:
-        """Replace the start, and what `rows` name in the table of single values."""
+        """Replace the start, and the given rows of the table `meta`."""
         self._db.execute("DELETE FROM start")
         self._db.execute("INSERT INTO start VALUES (?, ?, ?, ?)", with_digest(start.round, start.model, start.method))
         self._db.executemany(_PUT, [*rows, with_digest("data", start.data)])

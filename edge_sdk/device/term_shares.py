@@ -1,4 +1,4 @@
-"""The share of each loss term in the gradient, measured through the Model protocol alone, so in every runtime."""
+"""The share of each loss term in the gradient, measured through the Model protocol, so in every runtime."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def term_shares(model: Model, batches: Batches, objective: Objective, part: Part
     """Return each term's gradient norm over the sum of all terms' norms, by the names of `term_names`.
 
     batches: one mini-batch.  The gradient of one term is the difference of the weights before and after a step of plain
-    SGD with this term alone.  The model is as before afterwards, optimiser moments and running statistics included.
-    Terms that are inert for the model are left out.  Empty if fewer than two terms remain, the model does not give its
+    SGD with this term alone.  Afterwards the model is restored, with optimiser moments and running statistics.  Terms
+    that are inert for the model are left out.  Empty if fewer than two terms remain, the model does not expose its
     weights, or a gradient is not finite.
     """
     spec = model.spec
@@ -36,7 +36,7 @@ def term_shares(model: Model, batches: Batches, objective: Objective, part: Part
 
 
 def _norms_of_steps(model: Model, batches: Batches, terms: Objective, part: Part) -> list[float]:
-    """Return what step_norms does, by steps that are taken back."""
+    """Compute step_norms for any model, by steps that are undone."""
     state, before = model.state_bytes(), model.weights()  # (p,)
     norms = []
     for term in terms:

@@ -1,7 +1,7 @@
 """Sends a device's messages: each as a frame with the next stamp, on the topic of its kind.
 
-Where the lab encrypts, an upload is kept plain and encrypted when it is sent; all else on the device's own topics is
-encrypted at once.  A status stays plain: everybody who may hear it needs it.
+In a lab that encrypts, uploads are stored plain and encrypted when they are sent; other messages to the coordinator are
+encrypted at once.  Status messages are never encrypted: all subscribers need them.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, LogLines, Messa
 from edge_sdk.transport.base import Transport, Will
 
 KINDS: Mapping[type, str] = {Hello: "hello", Upload: "upd", Bye: "bye", PublicRequest: "get", LogLines: "log"}
-"""The last level of the topic on which a device sends each message."""
+"""The last topic level for each kind of message."""
 
 
 class Uplink:
-    """Sends the messages of one device to the coordinator of one federation, from one start of the device on."""
+    """Sends the messages of one device to the coordinator of one federation."""
 
     def __init__(
         self,
@@ -34,38 +34,39 @@ class Uplink:
         signer: FrameSigner | None = None,
         sealing: Sealing | None = None,
     ) -> None:
-        """boot_epoch: how often the device has been started.  signer: signs each frame, and counts starts itself.
+        """boot_epoch: the number of starts of the device.  signer: signs each frame, and counts starts itself.
 
-        sealing: encrypts what is for the coordinator alone; None: nothing is encrypted.
+        sealing: encrypts messages for the coordinator, or None if the lab does not encrypt.
         """
         self._sealing = sealing
         self._transport, self._federation, self._device = transport, federation, device
         self._sequence = 0
         self._sent_upload = b"", b""
-        """What tells the upload that was sent last from others (its header; whole where it is encrypted, for such a
-        frame has no stamp of its own), and its encrypted form: the same bytes continue a transfer."""
+        """Cache of the last upload sent: (key, encrypted frame).  Resending the same bytes lets a transfer resume.
+
+        The key is the frame's header, or the whole frame in a lab that encrypts, where it has no stamp of its own."""
         self.begin(boot_epoch, signer)
 
     def begin(self, boot_epoch: int, signer: FrameSigner | None) -> None:
-        """Begin a start of the device."""
+        """Begin a new start of the device."""
         self._sent_upload = b"", b""
         self._signer, self._boot_epoch = signer, boot_epoch if signer is None else signer.start
 
     def connect(self) -> None:
-        """Connect, with a will by which the broker announces that this device has disappeared."""
+        """Connect, with a will through which the broker announces a lost connection."""
         will = Will(topics.device_status(self._federation, self._device), self._status("lost"))
         self._transport.connect(topics.device_subscriptions(self._federation, self._device), will)
 
     def send(self, message: Hello | Bye | PublicRequest | LogLines) -> None:
-        """Send a message that is not kept for sending again."""
+        """Send a message once; it is not stored for a retry."""
         self._transport.send(self._topic(type(message)), self._sealed(self._frame(message)))
 
     def frame(self, upload: Upload) -> bytes:
-        """Return an upload as a frame, which is stored and may be sent many times."""
+        """Return an upload as a frame to store; it may be sent many times."""
         return codec.encode(upload) if self._sealing is not None else self._frame(upload)
 
     def send_upload(self, frame: bytes) -> None:
-        """Send a frame that `frame` made, in this start of the device or an earlier one."""
+        """Send a frame made by `frame`, in this start of the device or an earlier one."""
         known = frame if self._sealing is not None else frame[: codec.HEADER_BYTES]
         first = known != self._sent_upload[0]
         if first:
@@ -73,7 +74,7 @@ class Uplink:
         self._transport.send(self._topic(Upload), self._sent_upload[1] or frame, answered=first)
 
     def say_bye(self, reason: str) -> None:
-        """Tell the coordinator that this device will not come back."""
+        """Announce to the coordinator that this device will not come back."""
         self.send(Bye(federation=self._federation, device=self._device, reason=reason))
 
     def request_blocks(self, sha256: bytes, blocks: tuple[int, ...]) -> None:
@@ -87,7 +88,7 @@ class Uplink:
     def announce(self, state: str, objection: Objection | None = None) -> None:
         """Publish this device's state as a retained message, which the broker also gives to later subscribers.
 
-        objection: why it does not compute what it is assigned; None: it does.
+        objection: why the device declines its assignments, or None if it computes them.
         """
         status = self._status(state, objection)
         self._transport.send(topics.device_status(self._federation, self._device), status, retain=True)
@@ -108,7 +109,7 @@ class Uplink:
         return topics.up(self._federation, self._device, KINDS[message])
 
     def _sealed(self, frame: bytes) -> bytes:
-        """Return a frame as it is sent to the coordinator alone."""
+        """Encrypt a frame for the coordinator, if the lab encrypts."""
         if self._sealing is None or self._signer is None:
             return frame
         return self._sealing.sealed(frame, self._signer)

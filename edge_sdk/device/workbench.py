@@ -1,7 +1,6 @@
-"""One device's means of work: its model, its data, the public set, and the table of what serves a method's requests.
+"""One device's model, its data and the public set, on which handlers carry out a method's requests.
 
-Work is cut between batches: a handler (handlers.py has those of this package) pauses after every step, so that
-whoever drives it can look for news, and stop.
+Handlers (see handlers.py) pause after every batch, so that their driver can check for messages and stop requests.
 """
 
 from __future__ import annotations
@@ -29,15 +28,15 @@ from edge_sdk.protocol.value_range import all_finite
 from edge_sdk.public_set.samples import PublicSet
 
 Runs: TypeAlias = tuple[Ints, Ints, Ints]
-"""Rows grouped by class: their order (n,), the classes that there are (c,), where each begins in that order (c,)."""
+"""Rows grouped by class: their order (n,), the classes present (c,), and where each begins in that order (c,)."""
 INFERENCE_BATCH = 256
-"""The number of samples between two pauses, when a whole data set passes through the model."""
+"""The number of samples between two pauses when a whole data set passes through the model."""
 _TWO_MODELS = b"\xff\xff\xff\xffproxy"
-"""Begins the saved state of two models; the state of one model never begins so (edge_sdk.models.base.pack_arrays)."""
+"""Prefix of the saved state of two models, which the state of one never has (edge_sdk.models.base.pack_arrays)."""
 
 
 def joint_capabilities(own: ModelSpec, proxy: ModelSpec | None) -> frozenset[str]:
-    """What a model can do; with a proxy, what both can, and `proxy` in place of `weights`."""
+    """A model's capabilities; with a proxy, those of both, and `proxy` in place of `weights`."""
     return own.capabilities if proxy is None else (own.capabilities & proxy.capabilities) - {"weights"} | {"proxy"}
 
 
@@ -57,26 +56,25 @@ class Workbench:
     discloses_classes: bool = False
     """Whether metrics may disclose how many samples of each class there are."""
     capacity: int = 0
-    """The most training samples that there can come to be; 0: the data do not change."""
+    """The maximum number of training samples in a store, or 0 if the data do not change."""
     budget: BudgetLedger | None = None
-    """What its owner allows to be told of one training record; then numbers of samples leave with noise alone.  None:
-    the owner gave no budget."""
+    """The owner's privacy budget, if any; with one, numbers of samples leave the device only with noise."""
     beside: Workbench | None = None
-    """The workbench of the device's own model, if this one is that of the proxy beside it."""
+    """The workbench of the device's own model, if this is the proxy's workbench."""
 
     tell_of_classes: Callable[[str], None] = field(default=lambda _line: None, repr=False)
-    """Is called with a line that names classes, for the owner."""
-    told: set[str] = field(default_factory=set, repr=False)
-    """Such lines that were told."""
+    """Called with lines for the owner that name classes."""
+    reported: set[str] = field(default_factory=set, repr=False)
+    """The lines already given to `tell_of_classes`."""
 
     def __post_init__(self) -> None:
-        """Preprocess all data once: the arrays stay the same objects, so extractors can cache their features."""
+        """Preprocess all data once; the arrays stay the same objects, so that extractors can cache their features."""
         self.proxy: Workbench | None = None
-        """The workbench of the proxy beside the device's own model, on the same data; None: there is none."""
+        """The workbench of the proxy on the same data, if there is a proxy."""
         self.pace = FitPace()
-        """How many steps of a fit are computed between two pauses."""
+        """Sets the number of steps of a fit between two pauses."""
         self.preprocessed: dict[int, Floats] = {}
-        """The samples after preprocessing, by the identity of the raw array, which `data` or `public` keeps."""
+        """The samples after preprocessing, by `id` of the raw array, which `data` or `public` keeps alive."""
         self._public = self._preprocess(self.public.samples) if self.public else None  # (m, c, h, w)
         self._take(self.data)
 
@@ -94,16 +92,16 @@ class Workbench:
         """The private training samples after preprocessing: (n, c, h, w)."""
         self.test: Floats | None = None  # (t, c, h, w)
         self.held_out: Mapping[str, tuple[Floats, Ints]] = {}
-        """The parts of the device's own data that are not trained on, by the name of the metric: samples and labels."""
-        # What was there before is given up above, so that two sets of data are never in memory together.
+        """Held-out (samples, labels) by metric name."""
+        # Old arrays were released above, so two data sets never coexist in memory.
         if len(data.train):
             self.samples = preprocess(data.train.x)
         self.labels = data.train.y.astype(np.int64)  # (n,)
         self.by_class = np.unique(self.labels, return_inverse=True, return_counts=True)
-        """The classes held, ascending (m,); for each sample the index of its class (n,); samples of each class (m,)."""
+        """The classes held, ascending (m,), the index of each sample's class (n,), the samples of each class (m,)."""
         self._alone = only_samples(self.by_class)
         self._runs: list[tuple[slice, Runs]] | None = None
-        """How the samples of each slice are grouped by class; None: no means were computed yet."""
+        """The samples of each slice grouped by class, computed when means are first needed."""
         if data.test:
             self.test = preprocess(data.test.x)
         held_out = {"validation_accuracy": data.validation, "local_accuracy": data.local_test}
@@ -113,14 +111,14 @@ class Workbench:
         """The number of private training samples of each class."""
 
     def add_proxy(self, model: Model) -> None:
-        """Put a second model beside the device's own: a proxy, whose weights are shared in place of the own model's.
+        """Add a second model, the proxy, whose weights are shared in place of the own model's.
 
         Raises UsageError if it does not match the classes, or cannot train and share weights.
         """
         own, proxy = self.model.spec, model.spec
         if proxy.classes != own.classes:
             raise UsageError(
-                f"proxy: {proxy.name} tells {proxy.classes} classes apart, the device's own model {own.name} "
+                f"proxy: {proxy.name} has {proxy.classes} classes, the device's own model {own.name} "
                 f"{own.classes}: give both the federation's classes"
             )
         missing = sorted({"logit-gradients", "weights"} - proxy.capabilities)
@@ -137,13 +135,13 @@ class Workbench:
         if request.of == "own" or self.beside is not None:
             return self
         if self.proxy is None:
-            raise UsageError("this method trains a proxy beside the device's own model, and there is none: give proxy=")
+            raise UsageError("this method trains a proxy beside the device's own model: give proxy=")
         return self.proxy
 
     def check_may_leave(self) -> None:
-        """Raise UsageError for the weights of a model beside which there is a proxy: those of the proxy leave."""
+        """Raise UsageError if the own model has a proxy, because then only the proxy's weights may leave."""
         if self.proxy is not None:
-            raise UsageError("the weights of a model that has a proxy do not leave the device: ask for the proxy's")
+            raise UsageError("the weights of a model with a proxy never leave the device: ask for the proxy's")
 
     @property
     def shared(self) -> ModelSpec:
@@ -152,12 +150,12 @@ class Workbench:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What the device's model can do; if there is a proxy, what both can, and `proxy` in place of `weights`."""
+        """The capabilities of the device's model, or with a proxy the joint ones."""
         return joint_capabilities(self.model.spec, self.proxy.model.spec if self.proxy is not None else None)
 
     @property
     def terms(self) -> frozenset[str]:
-        """The loss terms that can be minimised; if there is a proxy, by both models."""
+        """The loss terms that the model can minimise, or with a proxy both models."""
         return joint_terms(self.model.spec, self.proxy.model.spec if self.proxy is not None else None)
 
     def state_bytes(self) -> bytes:
@@ -168,21 +166,21 @@ class Workbench:
         return b"".join((_TWO_MODELS, len(own).to_bytes(8, "little"), own, self.proxy.model.state_bytes()))
 
     def load_state(self, state: bytes) -> None:
-        """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit."""
+        """Restore exactly the result of state_bytes.  Raises StoreError if it does not fit."""
         if self.proxy is None:
             self.model.load_state(state)
             return
         begin = len(_TWO_MODELS) + 8
         if state[: len(_TWO_MODELS)] != _TWO_MODELS:
             raise StoreError(
-                "the saved state is that of a device without a proxy: remove FEDERATION.db in the state folder"
+                "the saved state is from a device without a proxy: remove FEDERATION.db in the state folder"
             )
         end = begin + int.from_bytes(state[begin - 8 : begin], "little")
         self.model.load_state(state[begin:end])
         self.proxy.model.load_state(state[end:])
 
     def _preprocess(self, raw: Raw) -> Floats:
-        """Return samples as the model takes them; a proxy that takes the same as the own model has the same arrays."""
+        """Return samples as the model takes them; a proxy with the same preprocessing shares the own model's arrays."""
         preprocess = self.model.spec.preprocess
         if self.beside is not None and self.beside.model.spec.preprocess == preprocess:
             return self.beside.preprocessed[id(raw)]
@@ -197,7 +195,7 @@ class Workbench:
             self.proxy.give(public)
 
     def _check(self) -> None:
-        """Raise UsageError or ModelError for what would otherwise fail in the middle of a round."""
+        """Raise UsageError or ModelError for data that would otherwise fail in the middle of a round."""
         if not len(self.samples) and self.capacity:
             return
         if not len(self.samples):
@@ -233,10 +231,9 @@ class Workbench:
             ) from error
 
     def serve(self, request: Request, job: Job) -> Generator[None, None, Any]:
-        """Carry one request out, pausing between batches; returns what the request says that it is answered with.
+        """Carry one request out, pausing between batches; returns the answer that the request's class documents.
 
-        Raises Diverged where training leaves the model unfit to use, UsageError where no handler is registered for the
-        request.
+        Raises Diverged if training ruins the model, UsageError if the request has no handler.
         """
         return handler_of(type(request)).serve(self.of(request), request, job)
 
@@ -253,21 +250,21 @@ class Workbench:
         return self.class_rows(means, bare)
 
     def bare_classes(self) -> BareClasses:
-        """Return what finds the classes whose mean would be a sample, for one pass over the features."""
+        """Return a detector of classes whose mean would be a sample, for one pass over the features."""
         return BareClasses(self.samples, self.by_class, self._alone)
 
     def class_rows(self, rows: Floats, bare: BareClasses) -> ClassRows:
-        """Return rows of the classes held (m, d) without those whose mean would be a sample, which is told once.
+        """Return rows of the classes held (m, d) without those whose mean would be a sample, which is reported once.
 
-        Raises NotReleased if no other is left.
+        Raises NotReleased if none are left.
         """
         (classes, _, counts), kept = self.by_class, bare.kept(self._tell_once)
         return ClassRows(classes=classes[kept].astype(np.int32), rows=rows[kept], counts=counts[kept].astype(np.int32))
 
     def _tell_once(self, line: str) -> None:
         first = self.beside or self
-        if line not in first.told:
-            first.told.add(line)
+        if line not in first.reported:
+            first.reported.add(line)
             first.tell_of_classes(line)
 
     def logits(self, x: Floats) -> Floats:
@@ -301,15 +298,15 @@ class Workbench:
         self.meter.inferred(self.model.spec, samples)
 
     def batch(self, source: Source, step: int, job: Job) -> tuple[Floats, Ints | None, Ints]:
-        """Return one mini-batch: samples (n, c, h, w), labels (n,) if any, and which of them are in it (b,).
+        """Return one mini-batch: samples (n, c, h, w), labels (n,) if any, and the indices of the batch (b,).
 
-        Private samples are changed as the device's data says; they are the same for every request of a round.
+        Private samples are augmented if the data ask for it, in the same way for every request of a round.
         """
         inputs, labels, (index,) = self.batches(source, slice(step, step + 1), job)
         return inputs, labels, index
 
     def batches(self, source: Source, steps: slice, job: Job) -> tuple[Floats, Ints | None, Ints]:
-        """Return the mini-batches of some steps, as `batch` does: which samples are in them is (steps, b)."""
+        """Return the mini-batches of some steps, as `batch` does, with indices (steps, b)."""
         inputs, labels, private = self.source(source)
         indices, augment = source.indices[steps], self.data.augment
         if not private or augment is None:
@@ -327,30 +324,30 @@ class Workbench:
         if isinstance(source, Private):
             return self.samples, self.labels, True
         if self._public is None:
-            raise UsageError("this method needs the public set, and this device was given none: pass public=")
+            raise UsageError("this method needs the public set, which this device lacks: pass public=")
         return self._public, None, False
 
 
 def add_by_class(sums: NDArray[np.float64], at: Ints, rows: Floats) -> None:
     """Add each of rows (n, d) to the row of sums (m, d) given by `at` (n,); the same order gives the same bits.
 
-    The rounding is that of np.add.at, in a tenth of its time.
+    It gives the same bits as np.add.at in a tenth of the time.
     """
     add_runs(sums, runs_by_class(at), rows)
 
 
 def runs_by_class(at: Ints) -> Runs:
-    """Return how rows are grouped by class.  at: for each row the index of its class (n,)."""
+    """Group rows by class.  at: the index of each row's class (n,)."""
     order = np.argsort(at, kind="stable")
     present, starts = np.unique(at[order], return_index=True)
     return order, present, starts
 
 
 def add_runs(sums: NDArray[np.float64], runs: Runs, rows: Floats) -> None:
-    """Add each of rows (n, d) to the row of its class in sums (m, d); runs: how they are grouped."""
+    """Add each of rows (n, d) to the row of its class in sums (m, d); runs: the rows grouped by class."""
     order, present, starts = runs
     added = np.add.reduceat(rows.take(order, axis=0), starts, axis=0, dtype=np.float64)
-    if len(present) == len(sums):  # every class: without an index, that is several times as fast
+    if len(present) == len(sums):  # every class: without an index the sum is several times as fast
         sums += added
     else:
         sums[present] += added
@@ -361,19 +358,19 @@ def slices(count: int) -> list[slice]:
     return [slice(start, start + INFERENCE_BATCH) for start in range(0, count, INFERENCE_BATCH)]
 
 
-# How much is computed between two pauses, in which a device looks for news, heat and an owner who wants it to stop.
+# How many training steps to run between checks for messages, temperature and stop requests.
 
 BETWEEN_PAUSES_S = 0.05
 """Seconds of training between two pauses, unless a single step takes longer."""
 
 
 class FitPace:
-    """Measures the steps of fits, and tells how many make up the time between two pauses."""
+    """Chooses the number of training steps between two pauses from their measured duration."""
 
     def __init__(self) -> None:
         self.steps = 1
-        """How many steps to take before the next pause; results do not depend on it."""
+        """The number of steps before the next pause; results do not depend on it."""
 
     def took(self, steps: int, seconds: float) -> None:
-        """Take note of how long this number of steps took."""
+        """Record the duration of the last steps."""
         self.steps = max(1, int(BETWEEN_PAUSES_S / max(seconds / steps, 1e-9)))

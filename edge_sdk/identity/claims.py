@@ -1,8 +1,8 @@
 """Claims: the file with which a board enrols once, and the two messages by which it does.
 
 The file holds a secret and a certificate that opens one topic of the broker.  The board sends its public key and a
-signing request, with an HMAC of the secret; the desk answers with the certificate.  What tells of a refusal has no
-HMAC, because it only ends the command.
+signing request, with an HMAC of the secret; the desk answers with the certificate.  A refusal has no HMAC, because it
+only ends the command.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ CLAIMS_ROOT = "fl/claim"
 MOST_BYTES = 16 * 1024
 """A longer message of enrolment is refused unread."""
 _SEALED = re.compile(rb'\s*\{\s*"body":\s*"([A-Za-z0-9+/]*={0,2})",\s*"mac":\s*"([0-9a-f]{64})"\s*\}\s*')
-"""A body and its HMAC.  Nothing else of a message is looked at before the HMAC is right."""
+"""A body and its HMAC, which is checked before the body is parsed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a claim file says."""
+    """The contents of a claim file."""
 
     device: str
     user: str
@@ -50,7 +50,7 @@ class Claim:
     coordinator: str
     """The public key of the coordinator, in hexadecimal digits."""
     sealing: str = ""
-    """The public key with which the coordinator agrees on keys for encryption; empty: the lab does not encrypt."""
+    """The coordinator's public key for encryption, or empty if the lab does not encrypt."""
     version: int = FORMAT
 
     def to_json(self) -> bytes:
@@ -59,7 +59,7 @@ class Claim:
 
 
 def claim_user(device: str, number: int) -> str:
-    """Return the user name of a device's claim; a dot is in no device's id, so that no device has such a name."""
+    """Return the user name of a device's claim; its dot, illegal in device ids, keeps it distinct from all devices."""
     return f"claim.{device}.{number}"
 
 
@@ -69,7 +69,7 @@ def new_claim_secret() -> str:
 
 
 def read_claim(path: Path) -> Claim:
-    """Read a claim file.  Raises UsageError, in one line that shows nothing of it, if it is none."""
+    """Read a claim file.  Raises UsageError, in one line that shows none of its contents, if it is not one."""
     text = key_files.read_part(path)
     try:
         claim = Claim(**undigested_json(text))
@@ -81,7 +81,7 @@ def read_claim(path: Path) -> Claim:
     except (ValueError, TypeError):
         whole = False
     if not whole:
-        raise UsageError(f"{path} is no claim, or was damaged on its way; copy it again from the lab's claims folder")
+        raise UsageError(f"{path} is not a claim, or was damaged; copy it again from the lab's claims folder")
     return claim
 
 
@@ -92,7 +92,7 @@ class EnrolmentRequest:
     public: bytes
     signing_request: bytes
     sealing: bytes = b""
-    """The public key for encryption; empty: it has none."""
+    """The public key for encryption, or empty without one."""
 
 
 def pack_enrolment_request(secret: str, request: EnrolmentRequest) -> bytes:

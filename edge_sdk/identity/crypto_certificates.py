@@ -83,7 +83,7 @@ def new_request(tls_key: bytes, name: str) -> bytes:
 
 
 def authority_fault(authority: bytes) -> str:
-    """Return what is wrong with the certificate of an authority, in PEM form; empty: nothing."""
+    """Return the fault of an authority's certificate in PEM form, or empty if it is valid."""
     try:
         found = _certificate_in(authority)
     except ValueError:
@@ -92,7 +92,7 @@ def authority_fault(authority: bytes) -> str:
 
 
 def fault_of(certificate: bytes, tls_key: bytes, name: str, authority: bytes) -> str:
-    """Return what is wrong with a certificate for this name and this key; empty: nothing.
+    """Return the fault of a certificate for this name and this key, or empty if it is valid.
 
     All are in PEM form.  authority: the certificate of the lab's authority, in which no fault was found.
     """
@@ -115,7 +115,7 @@ def fault_of(certificate: bytes, tls_key: bytes, name: str, authority: bytes) ->
 
 
 def name_in(subject: x509.Name) -> str:
-    """Return the common name of a subject; empty: it has none."""
+    """Return the common name of a subject, or empty without one."""
     found = subject.get_attributes_for_oid(NameOID.COMMON_NAME)
     return str(found[0].value) if found else ""
 

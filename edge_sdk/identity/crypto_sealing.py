@@ -1,4 +1,4 @@
-"""X25519 keys, and encryption with ChaCha20-Poly1305 under what two of them agree on.  Needs pyca/cryptography."""
+"""X25519 keys, and encryption with ChaCha20-Poly1305 under the secret of two of them.  Needs pyca/cryptography."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class AgreedSecret:
         return self._cipher(salt, context).encrypt(nonce, text, header)
 
     def decrypt(self, salt: bytes, context: bytes, nonce: bytes, sealed: memoryview, header: bytes) -> bytes | None:
-        """Return the text; None: it was not encrypted with this key, or has been changed."""
+        """Return the text, or None if it was changed, or encrypted with another key."""
         try:
             return self._cipher(salt, context).decrypt(nonce, sealed, header)
         except (InvalidTag, ValueError):
@@ -43,7 +43,7 @@ class X25519Key:
         """The public key, 32 bytes."""
 
     def agreed(self, peer: bytes) -> AgreedSecret:
-        """Return the agreement with the holder of another key.  Raises ValueError for what is no public key."""
+        """Return the agreement with the holder of another key.  Raises ValueError for an invalid public key."""
         return AgreedSecret(self._key.exchange(X25519PublicKey.from_public_bytes(peer)))
 
     def to_pem(self) -> bytes:

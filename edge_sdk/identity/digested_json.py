@@ -1,6 +1,6 @@
 """JSON files with a digest of their contents, so that no bit changes unnoticed on a disk or on the way to a board.
 
-The digest is no protection against people: whoever can write the file can write the digest.
+The digest does not protect against tampering: anyone who can write the file can also write the digest.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def digested_json(plain: Mapping[str, Any]) -> bytes:
 
 
 def undigested_json(text: bytes) -> dict[str, Any]:
-    """Return the contents of a file without their digest.  Raises ValueError if they do not fit it, or are none.
+    """Return the contents of a file without their digest.  Raises ValueError if they contradict it, or are no object.
 
-    A file without a digest is taken as it is.
+    A file without a digest is accepted unchecked.
     """
     plain = foreign_json(text)
     if not isinstance(plain, dict):

@@ -6,7 +6,7 @@ sealing.key     X25519, encrypts frames; only in labs that encrypt; only its own
 tls.key         P-256, of the certificate; only its owner reads it
 tls.pem         the certificate that the broker asks for
 ca.pem          the authority of the lab
-starts          how often the holder has been started
+starts          the number of starts of the holder
 seen/NAME       the coordinator's highest start that was seen in the federation NAME
 """
 
@@ -31,9 +31,9 @@ COORDINATOR_FOLDER, OPERATOR_FOLDER = "coordinator", "operator"
 FORMAT = 1
 """The version of identity.json."""
 BROKER_NEEDED = "give --broker URL, or --identity DIR with the folder that edge-sdk enroll made"
-"""What to do where a device is given neither."""
+"""The remedy for a device without either."""
 AFTER_BACKUP = 1 << 20
-"""By how much a counter rises when its folder came back from a backup: more starts than were lost with it."""
+"""Added to a counter after its folder was restored from a backup; it exceeds the number of lost starts."""
 
 
 def crypto_keys() -> ModuleType:
@@ -56,11 +56,11 @@ class IdentityCard:
     coordinator: str
     """The public key of the lab's coordinator, in hexadecimal digits."""
     sealing: str = ""
-    """The public key with which the coordinator agrees on keys for encryption; empty: the lab does not encrypt."""
+    """The coordinator's public key for encryption, or empty if the lab does not encrypt."""
     own: str = ""
-    """The public key of signing.key, in hexadecimal digits; empty: it is not known."""
+    """The public key of signing.key, in hexadecimal digits, or empty if unknown."""
     own_sealing: str = ""
-    """The public key of sealing.key, in hexadecimal digits; empty: it is not known, or there is none."""
+    """The public key of sealing.key, in hexadecimal digits, or empty if unknown or missing."""
     version: int = FORMAT
 
     def to_json(self) -> bytes:
@@ -76,12 +76,12 @@ class Identity:
     about: IdentityCard
     key: Key
     exchange_key: ExchangeKey | None = None
-    """Agrees on keys for encryption; None: the lab does not encrypt."""
+    """Agrees on keys for encryption, or None if the lab does not encrypt."""
 
     def sealing(self, peer: bytes, federation: str, device: str) -> Sealing | None:
-        """Return what encrypts the frames between a device and its coordinator, of which the holder is one.
+        """Return the encryption between a device and its coordinator, one of which is the holder.
 
-        peer: the other one's public key.  None: the lab does not encrypt, or the other one has no key for it.
+        peer: the other end's public key.  Returns None if the lab does not encrypt, or the other end has no key.
         """
         if self.exchange_key is None or not peer:
             return None
@@ -134,7 +134,7 @@ class Identity:
 def open_identity(folder: Path, role: Role) -> Identity:
     """Read an identity folder, and check that its parts belong together.
 
-    Raises UsageError, in one line, for what is missing, damaged, of another role, or open to other users.
+    Raises UsageError, in one line, for files that are missing, damaged, of another role, or readable by other users.
     """
     about = _read_about(folder, role)
     if about.role != role.value:
@@ -148,7 +148,7 @@ def open_identity(folder: Path, role: Role) -> Identity:
 
 
 def _signing_key(folder: Path, about: IdentityCard) -> Key:
-    """Return the key that signs.  Raises UsageError if it is not the one with which the holder is known to others."""
+    """Return the signing key.  Raises UsageError if it differs from the holder's public key in identity.json."""
     path = folder / SIGNING
     key: Key = crypto_keys().read_signing_key(key_files.read_secret(path), path)
     known = {about.own, about.coordinator if about.role == Role.COORDINATOR.value else ""} - {""}
@@ -158,7 +158,7 @@ def _signing_key(folder: Path, about: IdentityCard) -> Key:
 
 
 def _not_of(path: Path, about: Path) -> UsageError:
-    """Return what to say of a key that is not the one in identity.json."""
+    """Return the error for a key that differs from identity.json."""
     return UsageError(f"{path} does not belong to {about}: restore both from one backup, or enrol again")
 
 
@@ -175,7 +175,7 @@ def _check_certificates(folder: Path, about: IdentityCard) -> None:
 def open_device_identity(folder: Path, device: str | None) -> Identity:
     """Read the identity folder of a device.  Raises UsageError as `open_identity` does, and if it is of another device.
 
-    device: the id that was given beside the folder; None: none was.
+    device: the id that was given together with the folder, if any.
     """
     own = open_identity(folder, Role.DEVICE)
     if device not in (None, own.name):
@@ -184,7 +184,7 @@ def open_device_identity(folder: Path, device: str | None) -> Identity:
 
 
 def _exchange_key(folder: Path, about: IdentityCard) -> ExchangeKey | None:
-    """Return the key with which the holder agrees on others; None: the lab does not encrypt, or it is an operator's."""
+    """Return the holder's key for encryption, or None for an operator, and in a lab that does not encrypt."""
     if not about.sealing:
         return None
     path, sealing = folder / SEALING, crypto_sealing()
@@ -227,13 +227,13 @@ _ORIGIN = {
     Role.COORDINATOR: "restore it from a backup of its lab",
     Role.OPERATOR: f"give the folder {OPERATOR_FOLDER} of a lab, which edge-sdk lab init makes",
 }
-"""Where the identity folder of each role comes from."""
+"""The origin of each role's identity folder."""
 
 
 def _read_about(folder: Path, role: Role) -> IdentityCard:
     path = folder / ABOUT
     if not path.exists():
-        raise UsageError(f"{folder} is no identity folder: there is no {ABOUT} in it; {_ORIGIN[role]}")
+        raise UsageError(f"{folder} is not an identity folder: it lacks {ABOUT}; {_ORIGIN[role]}")
     try:
         about = IdentityCard(**undigested_json(key_files.read_part(path)))
         well_formed = len(bytes.fromhex(about.coordinator)) == PUBLIC_BYTES and about.version == FORMAT

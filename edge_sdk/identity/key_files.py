@@ -70,7 +70,7 @@ def read_part(path: Path) -> bytes:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Keep other processes out of a folder's files while one of them is changed; a process that dies lets go."""
+    """Lock a folder's files against other processes during a change; a process that dies releases the lock."""
     try:
         lock = file_lock(folder / ".lock", LOCK_S)
     except InUse:
@@ -82,9 +82,9 @@ def locked(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def used_alone(folder: Path, name: str, in_use: str) -> Iterator[None]:
-    """Keep other processes of this machine from what `name` stands for; a process that dies lets go.
+    """Lock the resource `name` on this machine; a process that dies releases the lock.
 
-    Raises UsageError with the text `in_use` if another one has it.
+    Raises UsageError with the text `in_use` if another process holds it.
     """
     try:
         lock = file_lock(folder / f".{name}.lock")
@@ -95,9 +95,9 @@ def used_alone(folder: Path, name: str, in_use: str) -> Iterator[None]:
 
 
 def read_counter(path: Path) -> int:
-    """Return the number in a file; 0: there is no file.  Raises UsageError for other contents.
+    """Return the number in a file, or 0 without a file.  Raises UsageError for other contents.
 
-    A number without a checksum is taken as it is.
+    A number without a checksum is accepted unchecked.
     """
     if not path.exists():
         return 0
@@ -116,7 +116,7 @@ def counter_text(number: int) -> bytes:
 
 
 def raise_counter(path: Path, least: int = 0) -> int:
-    """Count up the number in a file by one, to `least` at least, durably; returns it."""
+    """Increment the number in a file, to at least `least`, durably; returns it."""
     with locked(path.parent):
         number = max(read_counter(path) + 1, least)
         write_whole(path, counter_text(number), PRIVATE)

@@ -35,7 +35,7 @@ class EnrolledDevice:
     certificate: str
     """Its certificate in PEM form."""
     sealing: str = ""
-    """The public key with which it agrees on keys for encryption, in hexadecimal digits; empty: it has none."""
+    """Its public key for encryption, in hexadecimal digits, or empty without one."""
     revoked: bool = False
 
 
@@ -49,7 +49,7 @@ class IssuedClaim:
     state: str = "open"
     """open, used, replaced by a newer claim, or revoked."""
     public: str = ""
-    """The public key that was enrolled with it; empty: none."""
+    """The public key that was enrolled with it, if any."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,23 +58,23 @@ class Registry:
 
     devices: dict[str, EnrolledDevice] = field(default_factory=dict)
     claims: dict[str, IssuedClaim] = field(default_factory=dict)
-    """By the user names under which their holders connect with the broker."""
+    """Claims by the user name with which their holders connect to the broker."""
     operators: dict[str, str] = field(default_factory=dict)
     """The public key of each operator, in hexadecimal digits."""
     revoked: list[str] = field(default_factory=list)
     """The certificates that the broker must refuse, in PEM form."""
     federations: list[str] | None = None
-    """The federations that this lab's coordinators have served, the newest last: devices publish in these alone.  None:
-    the lab is from before they were noted, and devices publish in any."""
+    """The federations that this lab's coordinators have served, newest last; devices may publish only in these.  None
+    in older labs, whose devices may publish in any."""
     version: int = FORMAT
 
     def device_keys(self) -> dict[bytes, tuple[str, bytes]]:
-        """Return device and public key of everybody who is enrolled and not revoked, by key id."""
+        """Return device and public key of all enrolled devices that are not revoked, by key id."""
         publics = ((name, bytes.fromhex(each.public)) for name, each in self.devices.items() if not each.revoked)
         return {key_id(public): (name, public) for name, public in publics}
 
     def sealing_keys(self) -> dict[str, bytes]:
-        """Return the public key for encryption of each device that has one; also of revoked ones, which are told so."""
+        """Return each device's public key for encryption, also of revoked ones, whose refusals are encrypted."""
         return {name: bytes.fromhex(each.sealing) for name, each in self.devices.items() if each.sealing}
 
     def operator_keys(self) -> dict[bytes, bytes]:
@@ -83,12 +83,12 @@ class Registry:
 
     @property
     def admitted_devices(self) -> list[str]:
-        """The devices that may publish: those that are enrolled, or have a claim, and are not revoked."""
+        """The devices that may publish: enrolled or with a claim, and not revoked."""
         return sorted({*self.devices, *(each.device for each in self.claims.values())} - self.revoked_devices)
 
     @property
     def revoked_devices(self) -> frozenset[str]:
-        """The devices that may not take part any more."""
+        """The devices that may no longer take part."""
         return frozenset(name for name, each in self.devices.items() if each.revoked)
 
 
@@ -114,10 +114,10 @@ def with_closed_claims(claims: Mapping[str, IssuedClaim], device: str, state: st
 
 
 def check_lab(lab: Path) -> None:
-    """Raise UsageError if a folder holds no lab."""
+    """Raise UsageError unless a folder holds a lab."""
     if not (lab / REGISTRY).exists():
         name = shlex.quote(str(lab))
-        raise UsageError(f"{lab} is no lab: there is no {REGISTRY} in it; edge-sdk lab init {name} makes one")
+        raise UsageError(f"{lab} is not a lab: it lacks {REGISTRY}; edge-sdk lab init {name} makes one")
 
 
 def read_registry(lab: Path) -> Registry:
@@ -181,7 +181,7 @@ class RegistryReader:
         self.registry = read_registry(lab)
 
     def refresh(self) -> bool:
-        """Read the file again if it was replaced; returns whether it was.  A file that is gone changes nothing."""
+        """Read the file again if it was replaced, and return whether it was.  A missing file changes nothing."""
         mark = self._found()
         if mark is None or mark == self._mark:
             return False

@@ -1,4 +1,4 @@
-"""Encrypted frames between a device and its coordinator: what is encrypted with which key, and how sizes are hidden.
+"""Encrypted frames between a device and its coordinator: the derivation of keys, and the hiding of sizes.
 
 Each end has an X25519 key.  Every start of a sender has a key of its own, which both ends derive from the agreed
 secret: the start, random bytes of it, the direction, the federation and the device are in it.  The nonce is the
@@ -29,7 +29,7 @@ class Agreement(Protocol):
         """Return a text encrypted with the key for this salt and context, and its tag; header: is protected, too."""
 
     def decrypt(self, salt: bytes, context: bytes, nonce: bytes, sealed: memoryview, header: bytes) -> bytes | None:
-        """Return the text; None: it was not encrypted with this key, or has been changed."""
+        """Return the text, or None if it was changed, or encrypted with another key."""
 
 
 class ExchangeKey(Protocol):
@@ -38,7 +38,7 @@ class ExchangeKey(Protocol):
     public: bytes
 
     def agreed(self, peer: bytes) -> Agreement:
-        """Return the agreement with the holder of another key.  Raises ValueError for what is no public key."""
+        """Return the agreement with the holder of another key.  Raises ValueError for an invalid public key."""
 
 
 def padded_bytes(body_bytes: int) -> int:
@@ -47,7 +47,7 @@ def padded_bytes(body_bytes: int) -> int:
 
 
 def sealed_body_bytes(body_bytes: int) -> int:
-    """Return how long a body is once it is encrypted."""
+    """Return the length of a body after encryption."""
     return SALT_BYTES + padded_bytes(body_bytes) + TAG_BYTES
 
 
@@ -61,14 +61,14 @@ class Sealing:
     """Encrypts and opens the frames between one device and its coordinator, as one of them."""
 
     def __init__(self, key: ExchangeKey, peer: bytes, *, federation: str, device: str, role: Role) -> None:
-        """peer: the other end's public key.  role: of this end.  Raises ValueError if `peer` is no public key."""
+        """peer: the other end's public key.  role: of this end.  Raises ValueError for an invalid `peer`."""
         self.peer = peer
         self._agreement = key.agreed(peer)
         self._ends = b"\0".join((federation.encode(), device.encode()))
         self._sends, self._hears = (_UP, _DOWN) if role is Role.DEVICE else (_DOWN, _UP)
 
     def sealed(self, frame: bytes, signer: FrameSigner) -> bytes:
-        """Return a frame with the same message, encrypted and signed; it has a stamp of its own, the signer's next."""
+        """Return a frame with the same message, encrypted and signed, with the signer's next stamp."""
         stamp = signer.stamp()
         context = self._context(self._sends, stamp)
 
@@ -89,7 +89,7 @@ class Sealing:
             salt, rest = bytes(sealed[:SALT_BYTES]), sealed[SALT_BYTES:]
             text = self._agreement.decrypt(salt, self._context(self._hears, stamp), _nonce(stamp), rest, header)
             if text is None or len(text) < LENGTH_BYTES:
-                raise RemoteProtocolError("encryption", "encrypted with another key, or for somebody else")
+                raise RemoteProtocolError("encryption", "encrypted with another key, or for another recipient")
             body_bytes = int.from_bytes(text[:LENGTH_BYTES], "little")
             if len(text) != padded_bytes(body_bytes):
                 raise RemoteProtocolError("encryption", "the encrypted length does not fit the size class")

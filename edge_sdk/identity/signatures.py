@@ -1,7 +1,7 @@
-"""Signatures of frames: what is signed, the signer of one start of a program, and checks against known keys.
+"""Signatures of frames: the signed text, the signer of one start of a program, and checks against known keys.
 
-The text that is signed is a domain, the frame's header, and the SHA-256 digest of its body.  The domain names the role
-of the sender, so that a signature of a device never passes for one of a coordinator or an operator.
+The signed text is a domain, the frame's header, and the SHA-256 digest of its body.  The domain names the role of the
+sender, so that a device's signature is never accepted as a coordinator's or an operator's.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SALT_BYTES = 16
 
 
 class Role(str, Enum):
-    """What the holder of a key may be."""
+    """The role of a key's holder."""
 
     DEVICE = "device"
     COORDINATOR = "coordinator"
@@ -39,7 +39,7 @@ class Key(Protocol):
 
 
 class Genuine(Protocol):
-    """Says whether the holder of a public key signed a text."""
+    """Checks whether the holder of a public key signed a text."""
 
     def __call__(self, public: bytes, text: bytes, signature: bytes) -> bool:
         """Whether the signature is valid."""
@@ -60,7 +60,7 @@ class FrameSigner:
     """Stamps and signs the frames of one program from one start on."""
 
     def __init__(self, key: Key, role: Role, start: int) -> None:
-        """start: how often the holder of the key has been started: a counter on the disk, not a clock."""
+        """start: the number of starts of the key's holder, from a counter on the disk, not a clock."""
         self.start, self._key, self._role = start, key, role
         self.key_id = key_id(key.public)
         self._sequence = itertools.count(1)
@@ -79,7 +79,7 @@ class FrameSigner:
 def verifier(role: Role, publics: Mapping[bytes, bytes], genuine: Genuine) -> Verify:
     """Return a check of signatures against known keys; publics: the public keys by their ids.
 
-    The check raises RemoteProtocolError for a key that is not known, so that the reason is told.
+    The check raises RemoteProtocolError for an unknown key, which reports the reason.
     """
 
     def verify(key: bytes, signed: bytes, signature: bytes) -> bool:

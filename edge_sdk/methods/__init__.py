@@ -1,10 +1,10 @@
 """The methods.  Each method has one file, with its device part and its coordinator part, and names one paper.
 
-A paper's file is NAME.py, and what it needs alone stands beside it: NAME_noise.py, torch_NAME.py. What methods share:
-`base` (the class Method), `params` (annotations of parameters), `requests` and `job` (what a method asks a device, and
-is told of an exchange), `averaging` and `transfer` (rounds that several papers have), `registry` and `vocabulary` (the
-installed methods, and what they use), `brought_code` (what those of others raise). All is pure numpy, except
-torch_NAME.py. May import `protocol`, `objectives`, `reductions`, `errors` and `data`; torch parts also `models`.
+A paper's file is NAME.py, with private parts beside it: NAME_noise.py, torch_NAME.py.  Methods share `base` (the class
+Method), `params` (annotations of parameters), `requests` and `job` (a method's requests to a device, and its view of an
+exchange), `averaging` and `transfer` (rounds common to several papers), `registry` and `vocabulary` (the installed
+methods, and what they use), and `brought_code` (errors of foreign methods).  All is pure numpy, except torch_NAME.py.
+May import `protocol`, `objectives`, `reductions`, `errors` and `data`; torch parts also `models`.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ P = TypeVar("P", bound=AveragingParams)
 @wire("fedavg-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AveragingState:
-    """The averaged weights w^t; None before the first round, because the coordinator has no model of its own."""
+    """The averaged weights w^t, or None before the first round, because the coordinator has no model of its own."""
 
     weights: Weights | None = None
     rounds: Count
@@ -80,7 +80,7 @@ class Averaging(Method[P]):
         yield from write_weights(device, without_head=self.body, of=self.global_of)
 
     def arrives(self, *, closing: bool) -> MeasuredModel:
-        """Return that the mean of the round arrives in rounds; the mean over slots only comes at the end."""
+        """Return the global model in rounds; with slots their mean only arrives at the end."""
         return "active" if self.caching and not closing else super().arrives(closing=closing)
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
@@ -107,7 +107,7 @@ class Averaging(Method[P]):
         return replace(state, weights=weights, slots=self.slots_after(state.slots, at, uploads, weights.layout))
 
     def of_unrelated_nets(self, before: Weights | None) -> bool:
-        """Whether a round's uploads come from nets that began differently; all go on from one of them."""
+        """Whether a round's uploads come from nets with different starts; all then continue from one of them."""
         return self.shares_weights and before is None and self.params.start == "first"
 
     def mean(self, sums: WeightedSum, before: Weights | None) -> Weights:
@@ -122,7 +122,7 @@ class Averaging(Method[P]):
 
 
 def _goes_straight_out(method: type[Method[Any]]) -> bool:
-    """Whether nothing sees the upload or changes the model after `Averaging.share`: a class may go on there."""
+    """Whether nothing reads the upload or changes the model after `Averaging.share`; a subclass may do so."""
     stages = "personalise", "exchange", "step"
     return method.share is Averaging.share and all(getattr(method, name) is getattr(Method, name) for name in stages)
 
@@ -133,7 +133,7 @@ def write_weights(
     """Overwrite a model's weights, or those in front of the last layer, with the received ones, if there are any."""
     weights = device.received(Weights, role)
     if weights is not None:
-        # A view of the frame that they came in: megabytes that need not be there twice.
+        # a view of the received frame: releasing it avoids holding megabytes twice
         yield WriteWeights(np.asarray(weights.values, np.float32), without_head=without_head, of=of)
 
 

@@ -1,10 +1,10 @@
 """The base class of methods: one class holds the device part and the coordinator part of a paper's method.
 
-On the device a method is a generator of requests.  It never touches a model: it yields what it wants done (train on
-these samples with this objective; give me logits) and receives the results, so that an agent can stop between batches,
-and a simulator may gather the equal requests of many devices into one.
+On the device a method is a generator of requests.  It never touches a model: it yields requests (train on these samples
+with this objective; return logits) and receives the results, so that an agent can stop between batches, and a simulator
+can merge equal requests of many devices.
 
-On the coordinator it is a reduction: uploads are added up, in any order and any split, and then give the next state.
+On the coordinator it is a reduction: uploads are added up, in any order and any split, and give the next state.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from edge_sdk.protocol.wires import Exchange
 from edge_sdk.reductions import PAPERS, Bag
 
 if TYPE_CHECKING:
-    from typing_extensions import Self  # of the tools, not of a base install
+    from typing_extensions import Self  # a development package, not in the base install
 
     from edge_sdk.privacy.release import Guarantee
     from edge_sdk.reductions import Contribution
@@ -77,29 +77,29 @@ CAPABILITIES = (
     "proxy",
     "width",
 )
-"""What a model can do: give logits; train on a gradient at its logits; give features; trade the rows of its last
-layer with their bias; trade them without bias; trade all of its weights; compare directions in its last layer.
-`proxy`: the device has a second model beside its own, whose weights it trades in place of the own model's.
+"""The capabilities of a model: give logits; train on a gradient at its logits; give features; share the rows of its
+last layer with their bias; share them without bias; share all of its weights; compare directions in its last layer.
+`proxy`: the device has a second model beside its own, whose weights it shares in place of the own model's.
 `width`: run its last block at a share of its width."""
 
 Up: TypeAlias = Mapping[str, Payload]
 """Knowledge by role."""
 Down: TypeAlias = Mapping[str, Payload | None]
-"""Knowledge by role on its way down; None: there is none yet for this role."""
+"""Knowledge by role on its way down; None for a role without knowledge yet."""
 Stage: TypeAlias = Generator[Request, Any, R]
-"""Part of an exchange: requests out, results in, and something to return."""
+"""Part of an exchange: yields requests, receives results, and returns a value."""
 Step: TypeAlias = Generator[Request, Any, tuple[S, Up]]
-"""A whole exchange; it returns the device's new state and what to upload."""
+"""A whole exchange; returns the device's new state and the upload."""
 
 
 @dataclass(frozen=True, slots=True)
 class Caching:
-    """Which uploads outlive their round on the coordinator: the newest upload of each device, in the device's slot."""
+    """Rules for uploads that outlive their round: the coordinator keeps each device's newest one in its slot."""
 
     first_round: int
     """The first round whose uploads get a slot.  Uploads of earlier rounds cannot be averaged with later ones."""
     max_age: int = 0
-    """The number of rounds after which the slot of an absent device is dropped; 0: never."""
+    """The number of rounds after which the slot of an absent device is dropped, or 0 to keep it."""
 
     def oldest(self, round_: int) -> int:
         """Return the earliest round whose uploads still count when `round_` is done."""
@@ -109,7 +109,7 @@ class Caching:
 @wire("no-state")
 @dataclass(frozen=True, slots=True)
 class NoState:
-    """The state of a method that keeps none."""
+    """The state of a method without memory."""
 
 
 @dataclass(eq=False)
@@ -118,11 +118,11 @@ class OnDevice(Generic[S]):
 
     job: Job
     state: S
-    """What the method keeps on this device.  The value at the end of the exchange is stored."""
+    """The method's state on this device.  The value at the end of the exchange is stored."""
     down: Up
     """The received knowledge, by role."""
     kept: Any = None
-    """A value that one stage leaves to a later stage of the same exchange."""
+    """A value that one stage passes to a later stage of the same exchange."""
 
     def received(self, kind: type[T], role: str) -> T | None:
         """Return the payload received in a role, which must be of `kind`; None if nothing was received."""
@@ -137,7 +137,7 @@ class OnDevice(Generic[S]):
     def fit(self, objective: Objective, *, part: Part = "all") -> Stage[None]:
         """Train on this round's mini-batches, and release the received knowledge.
 
-        The model or the objective holds that knowledge by now, and memory may not have room for another copy.
+        The model or the objective now holds that knowledge, and memory may lack room for another copy.
         """
         self.down = {}
         if self.job.local_steps:
@@ -150,7 +150,7 @@ class Registered:
 
     devices: int = 0
     samples: int = 0
-    """The private training samples that they declared, all together."""
+    """The sum of their declared private training samples."""
     layouts: Mapping[int, str] = dataclasses.field(default_factory=dict)
     """The layout of the weights that each device would share, in hexadecimal digits, by device number."""
 
@@ -189,17 +189,17 @@ class Method(Generic[P]):
     closing: Exchange = Exchange()
     """The exchange after the last round; its upload carries metrics only."""
     global_model: bool = False
-    """Whether one model is common to all devices (of an architecture).  It is measured as it arrives, before devices
-    train on it; the closing exchange brings the last one."""
+    """Whether all devices (of an architecture) share one model.  It is measured as it arrives, before devices train on
+    it; the closing exchange brings the last one."""
     global_of: ModelRole = "own"
-    """Which of the device's models the global model arrives in: its own, or the proxy beside it."""
+    """Which of the device's models receives the global model: its own, or the proxy."""
     personal_after: Literal["training", "arrival"] = "training"
-    """When a device's own, personal model is measured: after its training in the round, or when what the others know
-    has arrived and is taken in, where the method ends a round with that."""
+    """When a device's own, personal model is measured: after its training in the round, or on arrival of the others'
+    knowledge, for methods whose round ends with it."""
     needs: frozenset[str] = frozenset({"predict", "logit-gradients"})
     """The capabilities that a model must have to learn."""
     teaches: frozenset[str] = frozenset()
-    """The capabilities that suffice to contribute without learning; empty: every device must learn."""
+    """The capabilities that suffice to contribute without learning, or empty if every device must learn."""
     terms: frozenset[str] = frozenset({"cross-entropy"})
     """The loss terms that a learning model must minimise."""
     needs_public_set: bool = False
@@ -207,27 +207,27 @@ class Method(Generic[P]):
     """Whether all models must have the federation's feature_dim: rows of different widths cannot be averaged (W12)."""
     holders_wanted: int = 0
     """The number of holders that a class should have in a round; with fewer its row follows the last few devices
-    (W3).  1: one holder is enough; 0: no class rows travel."""
+    (W3).  1 means that one holder is enough, 0 that no class rows travel."""
     releases: bool = False
-    """Whether what a device sends of its records is a release under its privacy budget; a device whose owner gave one
-    takes part in no other method."""
+    """Whether all uploads are releases under a device's privacy budget; a device with a budget takes part only in such
+    methods."""
     shares_weights: bool = False
     same_layout: bool = True
     """Whether all models must have one layout, if weights are shared; otherwise each layout is averaged separately."""
     runs_nets: bool = False
     """Whether the coordinator runs models of the devices' architectures (`nets`)."""
     lock_step: bool = False
-    """Whether every exchange waits for every device.  A slow device then delays all others, or loses its part."""
+    """Whether every exchange waits for every device.  A slow device then delays all others, or misses the exchange."""
     caching: Caching | None = None
-    """The slots that the coordinator keeps for a method with one exchange; None: uploads last for their round only."""
+    """The slots that the coordinator keeps for a method with one exchange, or None if uploads last only one round."""
     discloses: str
-    """What an upload tells the coordinator about the device's data."""
+    """What an upload reveals to the coordinator about the device's data."""
     cautions: tuple[str, ...] = ()
-    """The conditions under which `warnings` returns something, as `W0: condition`, to help users choose a method."""
+    """The conditions of `warnings`, as `W0: condition`, to help users choose a method."""
     device_state: type = NoState
-    """What the method keeps on a device: a @wire dataclass with defaults, stored at round starts, never sent."""
+    """The method's state on a device: a @wire dataclass with defaults, stored at round starts, never sent."""
     robust: frozenset[str] = frozenset()
-    """What the section [robust] may combine in another way than the paper: `rows`, `logits`."""
+    """The knowledge that the section [robust] may combine differently from the paper: `rows`, `logits`."""
     reduction: type = Bag
     """The aggregate class in which uploads are added up (an Aggregate)."""
     params_type: type[P]
@@ -243,17 +243,17 @@ class Method(Generic[P]):
         """Set the parameters; None for the defaults."""
         self.params: P = self.params_type() if params is None else params
         self.nets: Nets | None = None
-        """The models that a method with `runs_nets` gets on the coordinator, before the first round."""
+        """The models that the coordinator gives to a method with `runs_nets`, before the first round."""
         self.registered = Registered()
         """The devices that have joined, on the coordinator, whenever it reduces."""
         self.combining = PAPERS
-        """How the coordinator combines rows and logits, in a method that leaves it that choice (`robust`)."""
+        """How the coordinator combines rows and logits, in methods that allow a choice (`robust`)."""
 
     # -- parameters -------------------------------------------------------------------------------------------------
 
     @classmethod
     def read(cls, table: Mapping[str, Scalar], prefix: str = "method.", elsewhere: Mapping[str, str] = NO_KEYS) -> P:
-        """Read parameters from a table; prefix, elsewhere: what messages put before a key (`read_table`).
+        """Read parameters from a table; prefix, elsewhere: as in `read_table`.
 
         Raises UsageError for an unknown or missing key, or an impossible value.
         """
@@ -278,7 +278,7 @@ class Method(Generic[P]):
         two versions with different defaults have different digests.
         """
         rows = [(_described(row.down), _described(row.up)) for row in self.every_exchange]
-        table = sorted(to_table(self.read(self.table), defaults=True).items())  # read again: 1 and 1.0 are the same
+        table = sorted(to_table(self.read(self.table), defaults=True).items())  # read again, so that 1 equals 1.0
         return hashlib.sha256(repr((self.name, rows, table)).encode()).digest()[:16]
 
     @property
@@ -287,7 +287,7 @@ class Method(Generic[P]):
         return (*self.exchanges, self.closing)
 
     def misfit(self, devices: int) -> str:
-        """Return what is wrong with the parameters for this number of devices, as `key: what is allowed`, or ""."""
+        """Return the fault of the parameters for this number of devices, as `key: allowed values`, or ""."""
         return ""
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
@@ -296,21 +296,21 @@ class Method(Generic[P]):
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What a release promises about one training record, in a method that `releases`; None: nothing."""
+        """The guarantee of a release for one training record, in a method that `releases`, if there is one."""
         return None
 
     def objection(self, hello: Hello) -> str:
-        """Return why a device may not take part because no guarantee would hold for it, or ""."""
+        """Return why the guarantee would not hold for a device, which then may not take part, or ""."""
         return ""
 
     def promise(self, hellos: Iterable[Hello]) -> Mapping[str, Scalar]:
-        """Return what a run with these devices promises about their training records; empty: it says nothing."""
+        """Return the privacy guarantee of a run with these devices in one line, or empty without a statement."""
         return {}
 
     def size_of(self, knowledge: Mapping[str, Payload]) -> float | None:
-        """Return how large an upload is beside the others'; None: as large as the norm of its update.
+        """Return the size of an upload for comparison with the others', or None for the norm of its update.
 
-        For a method whose uploads honestly grow with the samples behind them, which nobody tells.
+        For methods whose uploads legitimately grow with an undisclosed number of samples.
         """
         return None
 
@@ -319,7 +319,7 @@ class Method(Generic[P]):
         return ()
 
     def course(self, state: Any) -> tuple[str, ...]:
-        """Return the warnings that the state after a round gives reason for, each in the same words every time."""
+        """Return warnings about the state after a round, each always in the same words."""
         return ()
 
     def learnt_by(self, capabilities: Collection[str], terms: Collection[str]) -> bool:
@@ -361,16 +361,16 @@ class Method(Generic[P]):
         return up
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
-        """Take in the received knowledge."""
+        """Process the received knowledge."""
         yield from ()
 
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
-        """Measure what the round before left, as it arrived: the global model, or the personal one if there is none."""
+        """Measure the last round's result on arrival: the global model, or without one the personal model."""
         model = self.arrives(closing=device.job.closing)
         yield Evaluate(device.job.round, model=model, of="own" if model == "personal" else self.global_of)
 
     def measure_personal(self, device: OnDevice[Any]) -> Stage[None]:
-        """Measure the personal model of a device that is not asked to train; a simulation does this on a copy."""
+        """Measure the personal model of a device that does not train this round; a simulation does this on a copy."""
         yield Evaluate(device.job.round)
 
     def arrives(self, *, closing: bool) -> MeasuredModel:
@@ -394,7 +394,7 @@ class Method(Generic[P]):
         return {}
 
     def personalise(self, device: OnDevice[Any]) -> Stage[None]:
-        """Make the device's own model from the model that it shared."""
+        """Make the device's own model from the shared one."""
         yield from ()
 
     # -- on the coordinator -----------------------------------------------------------------------------------------

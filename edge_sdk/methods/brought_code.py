@@ -1,7 +1,7 @@
-"""What a net or a method that the user brings raises: it ends a simulation or a coordinator with a line that names it.
+"""Errors of a net or method that the user brings end a simulation or a coordinator with a line that names the code.
 
-A board would withhold its round and go on, for its owner to mend the net.  A simulation ends: all devices with that net
-would withhold, round after round.
+A board would withhold its round and continue until its owner repairs the net.  A simulation ends, because all devices
+with that net would withhold in every round.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ log = logging.getLogger(__name__)
 _RUNTIMES = ("torch.nn.modules.", "torch.autograd", "sklearn.", "onnxruntime.")
 """Modules that compute a net: an error that comes through them is the net's, as its samples are checked before."""
 IN_SIMULATION = "; edge-sdk -v simulate --engine exact shows the traceback"
-"""What a simulation adds to the line."""
+"""A simulation's addition to the line."""
 OURS = frozenset({"edge_sdk", "edge_sim", "coordinator"})
 """The packages of this project."""
 
 
 @contextmanager
 def as_model_error(brought: Sequence[str], when: str = "") -> Iterator[None]:
-    """Raise what a user's own net raises inside as `model_error` returns it."""
+    """Convert errors of a user's own net in the `with` block, as `model_error` does."""
     try:
         yield
     except (Exception, SystemExit) as error:
-        told = model_error(error, brought, when)
-        if told is error:
+        found = model_error(error, brought, when)
+        if found is error:
             raise
-        raise told from error
+        raise found from error
 
 
 def model_error(error: Exception | SystemExit, brought: Sequence[str], when: str = "") -> Exception | SystemExit:
-    """Return what a user's own net raised as a ModelError of one line; other errors stay as they are.
+    """Convert an error of a user's own net to a ModelError of one line; return other errors unchanged.
 
     brought: MODULE:FACTORY of the nets of the user that computed.  when: words for the line.
     """
@@ -49,17 +49,17 @@ def model_error(error: Exception | SystemExit, brought: Sequence[str], when: str
         return error
     place = _place(error.__traceback__, {_root(name) for name in brought} - OURS)
     if not place:
-        return error  # a mistake of our own code, whose traceback must be seen
-    told = ModelError(f"model {' or '.join(brought)}{when}: {_told(error, place)}; mend the net{IN_SIMULATION}")
-    told.__cause__ = error
-    return told
+        return error  # a bug in our own code, which needs its traceback
+    found = ModelError(f"model {' or '.join(brought)}{when}: {_told(error, place)}; mend the net{IN_SIMULATION}")
+    found.__cause__ = error
+    return found
 
 
 @contextmanager
 def as_method_error(method: str, then: str = IN_SIMULATION) -> Iterator[None]:
-    """Turn what a method of another package raises inside into a RunFailed of one line; other errors stay as they are.
+    """Convert errors of another package's method to a RunFailed of one line; other errors stay unchanged.
 
-    method: its name.  then: what to do once it is mended.  An error counts as the method's if it came through its
+    method: its name.  then: the next step after a repair.  An error counts as the method's if it passed through its
     package.
     """
     try:
@@ -80,7 +80,7 @@ def _told(error: BaseException, place: str) -> str:
 
 
 def _place(raised: TracebackType | None, roots: set[str], runtimes: tuple[str, ...] = _RUNTIMES) -> str:
-    """Return FILE:LINE where the user's code raised; empty: it did not.
+    """Return FILE:LINE where the user's code raised, or empty if other code did.
 
     roots: the top-level packages of that code; the last line of it counts.  runtimes: modules that run it: the last
     line of all counts if the error came through one of them alone.

@@ -1,7 +1,7 @@
-"""CReFF: FedAvg, and a last layer that the coordinator trains anew on features made to match the devices' gradients.
+"""CReFF: FedAvg, and a last layer that the coordinator retrains on features that match the devices' gradients.
 
 Shang et al., "Federated Learning on Heterogeneous and Long-Tailed Data via Classifier Re-Training with Federated
-Features", IJCAI 2022 (arXiv:2204.13399), Algorithm 1.  (W, b): the last layer that was trained anew.
+Features", IJCAI 2022 (arXiv:2204.13399), Algorithm 1.  (W, b): the retrained last layer.
 
     receive   w <- w^t; of each class held the mean gradient of CE(y, W h + b) at (W, b) over the device's samples
     train     CE(y, f(x)) from w^t, with FedAvg's own last layer
@@ -9,7 +9,7 @@ Features", IJCAI 2022 (arXiv:2204.13399), Algorithm 1.  (W, b): the last layer t
     reduce    w as in FedAvg; the federated features learn to have the gradients that devices have; (W, b) is trained
               on these features from a new start                            torch_creff.py
 
-The result is the extractor of w^{t+1} under (W, b); the next round goes on with FedAvg's own last layer.
+The result is the extractor of w^{t+1} under (W, b); the next round continues with FedAvg's own last layer.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Params:
     feature_rate: Annotated[float, Range(0, 100, paper="0.1")] = 0.1
     """The learning rate of these steps (SGD)."""
     retrain_epochs: Annotated[int, Range(1, 100_000, paper="300")] = 300
-    """Passes over the federated features that train the last layer anew in each round."""
+    """Passes over the federated features that retrain the last layer in each round."""
     retrain_rate: Annotated[float, Range(0, 100, paper="0.01")] = 0.01
     """The learning rate of the last layer (SGD)."""
     retrain_batch: Annotated[int, Range(1, 65536, paper="32")] = 32
@@ -72,7 +72,7 @@ class CReFF(Averaging[Params]):
     """Averages weights, and trains the last layer again on the coordinator."""
 
     name = "creff"
-    title = "CReFF: FedAvg, and a last layer trained anew on features that match the devices' gradients"
+    title = "CReFF: FedAvg, and a last layer retrained on features that match the devices' gradients"
     citation = "Shang et al. 2022, IJCAI, arXiv:2204.13399"
     needs = frozenset({"predict", "logit-gradients", "features", "head-rows", "weights"})
     same_width = True
@@ -96,7 +96,7 @@ class CReFF(Averaging[Params]):
             device.kept = yield HeadGradients(classifier.rows.astype(np.float32))
 
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
-        """Measure the mean under the last layer that was trained anew; after round 0 there is none yet."""
+        """Measure the mean under the retrained last layer, which does not exist before the end of round 0."""
         classifier = device.received(ClassRows, "classifier")
         if classifier is None or device.job.round < 2:
             yield from super().measure(device)

@@ -6,8 +6,8 @@ Algorithm 1.
     train, share     w <- w^t, train CE, share w                       as in FedAvg
     personalise      train v on CE + (lambda / 2) |v - w^t|^2          on the same batches
 
-The global model is w, the personal one v, which predicts and never leaves the device.  While w is trained, the
-generator holds v: memory holds one model, and copies of weights.
+The global model is w; the personal one, v, predicts and never leaves the device.  While w is trained, the generator
+holds v, so memory holds one model and copies of weights.
 """
 
 from __future__ import annotations

@@ -7,9 +7,8 @@ calibrated after Balle and Wang, "Improving the Gaussian Mechanism for Different
     reduce    the sums of all devices; a class's prototype is its sum of features / its samples, both noised
     receive   the last layer becomes that of the nearest prototype: R(x) C^j - |C^j|^2 / 2
 
-Nothing is trained.  A device whose owner gave a privacy budget tells no numbers of samples, and figures of the test
-samples alone.  The same data leave as the same bytes in every round, so more rounds serve devices that come later, and
-data that change.
+Nothing is trained.  A device with a privacy budget discloses no numbers of samples, and only figures of the test
+samples.  Equal data give equal bytes in every round, so further rounds serve only late devices and changing data.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Params:
     """Hyper-parameters; each release costs `epsilon` at `delta` of the device's budget."""
 
     epsilon: Annotated[float, Range(0, 1e6)] = 8.0
-    """epsilon of one release for one training record; 0: no noise, and no guarantee."""
+    """epsilon of one release for one training record; 0 disables the noise, and with it the guarantee."""
     delta: Annotated[float, Range(1e-12, 0.1)] = 1e-5
     """delta of one release; far below one over the number of records."""
     clip: Annotated[float, Range(1e-3, 1e4)] = 4.0
@@ -96,11 +95,11 @@ class DPPrototypes(Method[Params]):
 
     @property
     def guarantee(self) -> Guarantee | None:
-        """What one release promises; None: there is no noise."""
+        """The guarantee of one release, or None without noise."""
         return Guarantee(self.params.epsilon, self.params.delta) if self.params.epsilon else None
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
-        """Return warning W25: what holds for every device that is admitted."""
+        """Return warning W25: the guarantee for every admitted device."""
         if self.params.without_guarantee == "refuse":
             return (f"W25: {promised(HOLDS, self.guarantee)}",)
         why = "devices without one may take part" if self.guarantee else "there is no noise"
@@ -140,7 +139,7 @@ class DPPrototypes(Method[Params]):
         yield from ()
 
     def measure(self, device: OnDevice[Any]) -> Stage[None]:
-        """Measure the prototypes, once there are some: a head that was trained here would tell of its records."""
+        """Measure the prototypes, once they exist; a head that was trained here would reveal its records."""
         if device.received(ClassRows, "prototypes") is not None:
             yield from self.measure_personal(device)
 
@@ -202,7 +201,7 @@ class DPPrototypes(Method[Params]):
 
 
 def assumed(hellos: Iterable[Hello]) -> Assumptions:
-    """Return what holds for all of these devices.  One that has a budget tells no numbers of samples."""
+    """Return the assumptions that hold for all of these devices.  One with a budget discloses no numbers of samples."""
     frozen, private = True, True
     for hello in hellos:
         frozen &= FROZEN in hello.inert_terms

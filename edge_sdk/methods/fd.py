@@ -7,8 +7,8 @@ Non-IID Private Data", 2018 (arXiv:1811.11479), Algorithm 1 without its data aug
     share    the mean softmax output of each class, in one pass in inference mode after training
     reduce   for each device the mean of those of the other holders of its classes      equation 4
 
-The paper divides by M - 1 for M devices that all hold all classes; here M is the holders of the class that answered,
-and where there is no other the class is left out.
+The paper divides by M - 1 for M devices that all hold all classes; here M counts the holders of the class that
+answered, and a class without another holder is left out.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from edge_sdk.reductions import Bag, mean_over_holders, mean_over_others
 
 @dataclass(frozen=True, kw_only=True)
 class Params:
-    """Hyper-parameters of FD; the paper does not tell its gamma."""
+    """Hyper-parameters of FD; the paper does not state its gamma."""
 
     gamma: Annotated[float, Range(0, 1000)] = 0.1
     """gamma: weight of the cross-entropy to the others' mean prediction of the class.  0: local training."""

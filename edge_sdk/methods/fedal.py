@@ -49,7 +49,7 @@ class Params:
     """
 
     preset: Literal["none", "paper"] = "none"
-    """`paper`: the paper's settings where a table says nothing else; they move no model on small data."""
+    """`paper`: the paper's settings as defaults; on small data they have no effect."""
     tau: Annotated[int, Range(1, 1000)] = 5
     """tau: iterations of the transfer stage, each one round trip."""
     public_batch: Annotated[int, Range(1, 65536)] = 32
@@ -69,7 +69,7 @@ class Params:
     discriminator_every_rounds: Annotated[int, Range(1)] = 1
     """With `step`: rounds between two steps."""
     discriminator_layers: str = "32,265"
-    """The neurons of the discriminator's hidden layers, from the input on; empty: none."""
+    """The neurons of the discriminator's hidden layers, from the input on; empty for none."""
     adversarial: Annotated[float, Range(0, 1000)] = 1.0
     """Weight of U_n; 0 leaves FedMD-LF."""
     less_forgetting: Annotated[float, Range(0, 1000)] = 1.0
@@ -90,8 +90,8 @@ class Params:
         if not re.fullmatch(r"cpu|cuda:[0-9]{1,3}", self.device):
             raise ValueError(f"device: expected cpu or cuda:N, found {self.device!r}")
         if not re.fullmatch(r"([1-9][0-9]{0,3}(,[1-9][0-9]{0,3}){0,3})?", self.discriminator_layers):
-            told = f"found {self.discriminator_layers!r}"
-            raise ValueError(f"discriminator_layers: expected up to 4 numbers of 1 to 9999, as 32,265, {told}")
+            found = f"found {self.discriminator_layers!r}"
+            raise ValueError(f"discriminator_layers: expected up to 4 numbers of 1 to 9999, as 32,265, {found}")
 
     @property
     def hidden(self) -> tuple[int, ...]:
@@ -119,7 +119,7 @@ PAPER: Mapping[str, Scalar] = {
     "held_ratio": 0.0,
     "discriminator_temperature": 2.0,
 }
-"""What section V of the paper says of the discriminator and its weight."""
+"""The discriminator's settings and weight from section V of the paper."""
 PRESETS: Mapping[str, Mapping[str, Scalar]] = {"paper": PAPER}
 
 
@@ -167,13 +167,13 @@ class Adversarial(Transfer[A]):
 
     @classmethod
     def read(cls, table: Mapping[str, Scalar], prefix: str = "method.", elsewhere: Mapping[str, str] = NO_KEYS) -> A:
-        """Read parameters from a table, in which a preset fills in what is not said."""
+        """Read parameters from a table; a preset fills in missing keys."""
         return super().read({**PRESETS.get(str(table.get("preset")), {}), **table}, prefix, elsewhere)
 
     def without_effect(self, spec: FederationSpec, newest: Mapping[str, float]) -> tuple[str, ...]:
-        """Tell of an adversarial gradient that is small beside the KL gradient: then this is FedMD-LF.
+        """Warn of an adversarial gradient that is small beside the KL gradient, which reduces the method to FedMD-LF.
 
-        U near log(1/N) alone says nothing: devices that deceive the discriminator are what the method is for.
+        U near log(1/N) alone is no fault: the method aims at devices that deceive the discriminator.
         """
         ratio = newest.get("adversarial_ratio", math.inf)
         if ratio >= LEAST_RATIO:
@@ -214,7 +214,7 @@ class FedAL(Adversarial[Params]):
     def instruments(
         self, spec: FederationSpec, before: State, after: State, at: ExchangeId, uploads: Bag
     ) -> Mapping[str, float]:
-        """Measure what the discriminator knows, and how strong its gradient is."""
+        """Measure the discriminator's accuracy, and the strength of its gradient."""
         return adversarial_instruments(self.params, after, uploads)
 
 
@@ -247,7 +247,7 @@ def after_iteration(params: Params, spec: FederationSpec, state: State, at: Exch
 
 
 def adversarial_instruments(params: Params, after: State, uploads: Bag) -> dict[str, float]:
-    """Return how well the discriminator tells the devices apart, and the weight of its gradient.
+    """Return how well the discriminator distinguishes the devices, and the weight of its gradient.
 
     `discriminator_accuracy`: the share of public samples whose device it names; `discriminator_u`: the mean of U_n;
     `discriminator_chance`: log(1/N), its U_n if it knows nothing; `adversarial_ratio`: the norm of the adversarial
@@ -276,7 +276,7 @@ def adversarial_instruments(params: Params, after: State, uploads: Bag) -> dict[
 
 
 def clip(gradients: Floats, most: float) -> Floats:
-    """Shorten each sample's gradient (..., k) to norm `most`; 0: leave it unchanged."""
+    """Shorten each sample's gradient (..., k) to norm `most`; 0 leaves it unchanged."""
     if most == 0:
         return gradients
     norms = np.sqrt((gradients.astype(np.float64) ** 2).sum(axis=-1, keepdims=True) + 1e-12)

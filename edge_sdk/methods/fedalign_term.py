@@ -22,7 +22,7 @@ LEAST_GAP = 1e-12
 class Alignment(Term):
     """(CE / L, a constant) L, L the mean over b of (lambda_sub - lambda_full)^2; lambda_full is a constant.
 
-    lambda: the Lipschitz constant of the last block, as far as one sample tells: the largest singular value of
+    lambda: the Lipschitz constant of the last block, as seen by one sample: the largest singular value of
     F_in F_out^T / (h w), of its input and output feature maps.  Only a runtime that can run a block at a share of its
     width can minimise it.  Its value and its slope are functions of `Seen.own`: the cross-entropy (1,), lambda_sub
     (b,) and lambda_full (b,).

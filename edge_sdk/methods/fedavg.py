@@ -8,8 +8,8 @@ McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentra
     share     w and the number of samples n_k
     reduce    w^{t+1} = sum_k n_k w_k / sum_k n_k
 
-What is measured is the averaged model as it arrives, before it is trained on.  Nothing survives on the device: the
-averaged weights overwrite its own, and the optimiser starts anew.
+The averaged model is measured as it arrives, before training.  Devices keep no state: the averaged weights overwrite
+their own, and the optimiser restarts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Params:
     cached: bool = False
     """Whether the result is the mean over the newest uploads of all devices ever seen: FedKF's technique T1."""
     max_slot_age: SlotAge = 0
-    """With `cached`: rounds after which the upload of a device that stays away no longer counts; 0: never."""
+    """With `cached`: rounds after which the upload of an absent device no longer counts; 0 keeps it."""
 
 
 class FedAvg(Averaging[Params]):

@@ -28,7 +28,7 @@ class Params:
     """Hyper-parameters of FedClassAvg."""
 
     rho: Annotated[float, Range(0, 1000, paper="0.1")] = 0.1
-    """rho: (rho / 2) |C - C^t|^2 over the rows of the last layer.  0: no pull."""
+    """rho: (rho / 2) |C - C^t|^2 over the rows of the last layer; 0 disables the pull."""
     contrast: Annotated[float, Range(0, 1000, paper="1")] = 1.0
     """Weight of the supervised contrast of features.  0 with rho 0: LG-FedAvg."""
     temperature: Annotated[float, Range(0.05, 100)] = 0.07

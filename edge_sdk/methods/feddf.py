@@ -7,7 +7,7 @@ Lin, Kong, Stich and Jaggi, "Ensemble Distillation for Robust Model Fusion in Fe
     reduce    f <- the mean of its architecture, then min KL( softmax(mean_k f_k(x)) || softmax(f(x)) ) over public
               samples x, where k runs over the uploaded models of all architectures
 
-An architecture that nobody brings in a round is distilled from where it was.
+An architecture without uploads in a round is distilled from its last state.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class FedDF(Averaging[Params]):
         return State()
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """Send nothing to all devices: the model depends on the architecture."""
+        """Send nothing to all devices, because the model depends on the architecture."""
         return {}
 
     def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
@@ -111,7 +111,7 @@ class FedDF(Averaging[Params]):
         """Return each model after its distillation steps, with new Adam moments.  Teachers answer once."""
         nets, params = self.nets, self.params
         if nets is None:
-            raise UsageError("feddf runs the devices' models on the coordinator, and was given none")
+            raise UsageError("feddf runs the devices' models on the coordinator, which was given no models")
         nets.check(bytes.fromhex(layout) for layout in models)
         target = mean_in_order(nets.logits(each) for each in teachers)  # (n, k)
         size = min(params.distill_batch, nets.count)

@@ -7,7 +7,7 @@ paper has one paragraph on it; the order of its parts is our reading.
     exchange 0       the local stage; weights go up, and are averaged within each architecture
     exchange 1...    FedAL's (fedal.py), the first of which brings the mean down
 
-An architecture that nobody brings in a round is not averaged in it, and its devices go on with what they have.
+An architecture without uploads in a round is not averaged, and its devices continue with their own weights.
 """
 
 from __future__ import annotations

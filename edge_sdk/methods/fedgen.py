@@ -8,7 +8,7 @@ Zhu, Hong and Zhou, "Data-Free Knowledge Distillation for Heterogeneous Federate
               there are, and apart from them the others
     reduce    w as in FedAvg; the generator learns what the mean of last layers calls each label    equation 4
 
-Devices get what the generator makes of the labels, not the generator.
+Devices receive the generated features, not the generator.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class FedGen(Averaging[Params]):
         return dict(module.generator_figures(layers, header, counts / counts.sum(), self.generator_training(), rng))
 
     def without_effect(self, spec: FederationSpec, newest: Mapping[str, float]) -> tuple[str, ...]:
-        """Tell of a generator whose features the mean last layer does not recognise."""
+        """Warn of a generator whose features the mean last layer does not recognise."""
         found, chance = newest.get("generator_cross_entropy", 0.0), math.log(spec.classes)
         if found < MOST_OF_CHANCE * chance:
             return ()

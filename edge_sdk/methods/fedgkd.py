@@ -6,8 +6,8 @@ Computers 2024 (arXiv:2107.00051), Algorithm 1.
     train     CE(y, f(x)) + (gamma / 2) T^2 KL(teacher || f)      equation 6, on the device's own samples
     reduce    w^{t+1} as in FedAvg; the teacher is the plain mean of the last M of them
 
-The teacher is a model of the same architecture: it takes the device's place for one pass over the round's batches, so
-that no second model is held in memory.  Before the first mean there is none, and the term is left out.
+The teacher has the same architecture: its weights replace the device's for one pass over the round's batches, which
+saves a second model in memory.  Before the first mean there is no teacher, and the term is left out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Params:
     cached: bool = False
     """Whether the result is the mean over the newest uploads of all devices ever seen: FedKF's technique T1."""
     max_slot_age: SlotAge = 0
-    """With `cached`: rounds after which the upload of a device that stays away no longer counts; 0: never."""
+    """With `cached`: rounds after which the upload of an absent device no longer counts; 0 keeps it."""
 
 
 @wire("fedgkd-coordinator-state")

@@ -7,9 +7,9 @@ Data-Free Hyper-Knowledge Distillation", ICLR 2023 (arXiv:2301.08968), Algorithm
     share     w, and of each class with enough samples the mean feature and the mean of softmax(G(R(x)) / T)
     reduce    w as in FedAvg; H^j and Q^j, the means over the holders of j, by their samples of it    equation 9
 
-H^j, Q^j are constants on the device.  There are none in the first round, nor of nets that began differently.  With
-noise the sums over every class are shared instead, of shortened features; without weights each device keeps its own
-model.  A class that nobody shares is gone, unless `carry_rounds` keeps it.  The noise's promise: fedhkd_privacy.py.
+H^j, Q^j are constants on the device.  They do not exist in the first round, nor for nets with different starts.  With
+noise, sums of shortened features over every class are shared instead; without weights each device keeps its own model.
+A class without uploads is dropped, unless `carry_rounds` keeps it.  fedhkd_privacy.py has the noise's guarantee.
 """
 
 from __future__ import annotations
@@ -60,16 +60,16 @@ class Params:
     soft_weight: Annotated[float, Range(0, 1000, paper="0.05")] = 0.05
     """lambda, the weight of the term on the head's predictions for the mean features."""
     feature_weight: Annotated[float, Range(0, 1000, paper="0.05, or 0 for FedHKD*")] = 0.05
-    """gamma, the weight of the distance between features and their class's mean feature; 0: the paper's FedHKD*."""
+    """gamma, the weight of the distance between features and their class's mean feature; 0 is the paper's FedHKD*."""
     temperature: Annotated[float, Range(0.01, 100, paper="0.5")] = 0.5
     """T, the temperature of every softmax except that of the cross-entropy; values below 1 sharpen."""
     min_count: Annotated[int, Range(1)] = 5
-    """The least number of samples of a class for a device to share it."""
+    """The minimum number of samples of a class for a device to share it."""
     nu: Annotated[float, Range(0, 1, paper="0.25")] = 0.0
     """The paper's threshold, a share of the device's samples: a class below it is not shared.  The paper takes 0.25,
     which lets hardly any class pass; 0: min_count alone decides."""
     carry_rounds: Annotated[int, Range(0, paper="0")] = 0
-    """The number of rounds that a class's hyper-knowledge is kept without a holder; 0: not kept, as in the paper."""
+    """The number of rounds that a class's hyper-knowledge is kept without a holder; 0 drops it, as in the paper."""
     share_weights: bool = True
     """Whether weights travel.  If false, only hyper-knowledge travels, and each device keeps a model of any
     architecture."""
@@ -108,7 +108,7 @@ class Params:
             if bool(getattr(self, key)) != bool(self.noise_features):
                 raise ValueError(f"{key}: expected as the other two noises, all above 0 or all 0, found the one and 0")
         if self.nu and self.noise_features:
-            raise ValueError("nu: expected 0 where there is noise, for which classes pass it tells of the data")
+            raise ValueError("nu: expected 0 with noise, because the classes that pass reveal information on the data")
         if self.noise_features and self.noise == "published":
             raise ValueError(f"noise_features: expected 0 where noise is published, found {self.noise_features}")
         if self.epsilon and self.noise == "published":
@@ -121,7 +121,7 @@ class Params:
 
     @property
     def bound(self) -> tuple[float, bool]:
-        """How features are bounded on all sides: the most, and whether it is the most of each number."""
+        """The bound on features on all sides: the maximum, and whether it applies to each number."""
         if self.noise == "published":
             return self.zeta, True
         return (self.clip if self.noise_features else math.inf), False
@@ -171,7 +171,7 @@ class FedHKD(Averaging[Params]):
         self.terms = frozenset({"cross-entropy", *(term.name for term in term_kinds(self.params))})
         self.discloses = f"{DISCLOSES}; {told}" if shares else told
         self.robust = frozenset() if noised else frozenset({"rows"})
-        if noised:  # an upload does not tell which classes a device holds
+        if noised:  # an upload does not reveal which classes a device holds
             self.holders_wanted = 0
         if not shares:  # weights need no permission, and no model is shared
             self.needs, self.shares_weights, self.global_model = self.needs - {"weights"}, False, False
@@ -225,7 +225,7 @@ class FedHKD(Averaging[Params]):
             yield Report({"bounded_share": share})
 
     def without_effect(self, spec: FederationSpec, newest: Mapping[str, float]) -> tuple[str, ...]:
-        """Tell of a bound that most features are beyond, so that only their directions are compared."""
+        """Warn of a bound that most features exceed, so that only their directions are compared."""
         share, key = newest.get("bounded_share", 0.0), "zeta" if self.params.noise == "published" else "clip"
         if share <= MOST_BOUNDED:
             return ()

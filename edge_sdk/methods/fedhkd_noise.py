@@ -1,7 +1,7 @@
-"""FedHKD's noise: it cannot be predicted without the device's secret, and is the same for the same values.
+"""FedHKD's noise, determined by the device's secret and the values.
 
-The secret and the values determine the noise.  So a round that is computed again after a crash uploads the same bits,
-and nobody can average the noise away.  Different values get different noise, in every round.
+It cannot be predicted without the secret.  A round that is recomputed after a crash uploads the same bits, so that
+repetition cannot average the noise away.  Different values get different noise in every round.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What FedHKD's noise promises: the (epsilon, delta)-differential privacy of a Gaussian mechanism, exactly.
+"""The guarantee of FedHKD's noise: the exact (epsilon, delta)-differential privacy of a Gaussian mechanism.
 
 The arithmetic is that of edge_sdk.privacy.accountant.
 """
@@ -11,7 +11,7 @@ from edge_sdk.privacy.accountant import epsilon
 
 
 def promise(mu: float, most: float, rounds: int, *, shares_weights: bool) -> str:
-    """Describe what noise of mu in each round guarantees at a delta of `most`, and what it does not (W2)."""
+    """Describe the guarantee of noise of mu in each round at a delta of `most`, and its limits (W2)."""
     one, every = ((each, epsilon(most, each)) for each in (mu, mu * math.sqrt(rounds)))
     weights = "the weights leave without noise" if shares_weights else "so do figures that the device measures"
     return (
@@ -23,7 +23,7 @@ def promise(mu: float, most: float, rounds: int, *, shares_weights: bool) -> str
 
 
 def published_promise(sigma: float, width: int, most: float, rounds: int) -> str:
-    """Describe what the paper's noise on mean features of this width gives, and what it does not (W2).
+    """Describe the guarantee of the paper's noise on mean features of this width, and its limits (W2).
 
     A record moves a mean of n features by at most 2 zeta sqrt(d) / n; the noise has the deviation 2 zeta sigma / n.
     The paper leaves sqrt(d) out.

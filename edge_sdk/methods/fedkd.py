@@ -54,7 +54,7 @@ class Params:
     match_rate: Annotated[float, Range(0, 10)] = 0.01
     """The learning rate of W (SGD)."""
     proxy_rate: Annotated[float, Range(0, 1000)] = 0.0
-    """The learning rate of the proxy; 0: that of the federation."""
+    """The learning rate of the proxy; 0 takes that of the federation."""
     proxy: ProxyFamily = "mlp"
     """The family of the proxy in a simulated fleet; real devices bring theirs (App(proxy=...))."""
     start: Start = "first"
@@ -64,7 +64,7 @@ class Params:
 @wire("fedkd-state")
 @dataclass(frozen=True, slots=True)
 class DeviceState:
-    """What a device keeps: theta^t of the round that it took part in last, and W."""
+    """The device's state: theta^t of its last round, and W."""
 
     round: Count = 0
     base: Vector | None = None  # (p,)
@@ -74,7 +74,7 @@ class DeviceState:
 @wire("fedkd-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """theta^t, the update that leads to it, and who has theta^{t-1}: others need theta^t whole."""
+    """theta^t, the update that leads to it, and the devices with theta^{t-1}; others need theta^t whole."""
 
     weights: Weights | None = None
     update: LowRank | None = None
@@ -143,11 +143,11 @@ class FedKD(Method[Params]):
         return State()
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """Send the update to everybody; it is of use to those who answered in the round before."""
+        """Send the update to all devices; those that answered in the last round can use it."""
         return {"update": state.update}
 
     def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
-        """Send theta^t whole to a device that cannot make it of the update."""
+        """Send theta^t whole to a device that cannot compute it from the update."""
         return {} if number in state.holders else {"weights": state.weights}
 
     def shared_models(self, spec: FederationSpec, state: State, number: int) -> Mapping[MeasuredModel, Up]:
@@ -166,14 +166,14 @@ class FedKD(Method[Params]):
             mean, [shape[:2] for shape in any_up.shapes], energy(self.params, spec, at.round), any_up.layout
         )
         chain = transforms.chain(spec)
-        told = chain.undo(chain.apply({"update": update}))["update"]
-        values = moved(state.weights.values, told)  # type: ignore[arg-type]  # a LowRank, as before
+        received = chain.undo(chain.apply({"update": update}))["update"]
+        values = moved(state.weights.values, received)  # type: ignore[arg-type]  # a LowRank, as before
         weights = Weights(values=values, layout=any_up.layout)
         return replace(state, weights=weights, update=update, holders=tuple(sorted(ups)))
 
 
 def received_base(device: OnDevice[DeviceState]) -> Floats | None:
-    """Return theta^t; None in round 0.  Raises RemoteProtocolError for an update of something that is not here."""
+    """Return theta^t, or None in round 0.  Raises RemoteProtocolError for an update without its base on this device."""
     whole, update = device.received(Weights, "weights"), device.received(LowRank, "update")
     if whole is not None:
         return np.asarray(whole.values, np.float32)
@@ -181,7 +181,7 @@ def received_base(device: OnDevice[DeviceState]) -> Floats | None:
         return None
     state = device.state
     if state.base is None or state.round + 1 != device.job.round:
-        raise RemoteProtocolError("knowledge", f"round {device.job.round}: an update of weights that are not here")
+        raise RemoteProtocolError("knowledge", f"round {device.job.round}: an update of weights that this device lacks")
     return moved(state.base, update)
 
 
@@ -209,7 +209,7 @@ class Adaptive(Coupling):
 
     match: bool
     rate: float
-    projection: Floats | None = None  # (d_own, d_proxy); None: not drawn yet
+    projection: Floats | None = None  # (d_own, d_proxy), None until drawn
     seed: tuple[int, ...] = ()
 
     @property
@@ -218,7 +218,7 @@ class Adaptive(Coupling):
         return self.match
 
     def objectives(self, own: Seen, proxy: Seen) -> tuple[Objective, Objective]:
-        """Return each model's loss, with what the other says as the target."""
+        """Return each model's loss, with the other's predictions as the target."""
         weight = 1 / doubt(own, proxy)
         for_own: Objective = (CrossEntropy(), Distill(logits=proxy.logits[None], weight=weight))
         for_proxy: Objective = (CrossEntropy(), Distill(logits=own.logits[None], weight=weight))
@@ -248,5 +248,5 @@ class Adaptive(Coupling):
 
 
 def doubt(own: Seen, proxy: Seen) -> float:
-    """Return S: the less sure both models are of the labels, the less they learn from each other."""
+    """Return S; the less certain both models are of the labels, the less they learn from each other."""
     return CrossEntropy().value(own) + CrossEntropy().value(proxy)

@@ -1,12 +1,12 @@
-"""FedKF: devices learn from their own data, and without data from a teacher, the mean of everybody's newest weights.
+"""FedKF: devices learn from their own data, and without data from a teacher, the mean of all devices' newest weights.
 
 Zhou et al., "Handling Data Heterogeneity in Federated Learning via Knowledge Fusion", IEEE Internet of Things Journal
 2023 (arXiv:2207.11447), Algorithm 1.
 
     train     CE(y, f(x)) + gamma KL(teacher(x_G) || f(x_G))      equation 7; x_G is made up by a generator that stays
                                                                   on the device
-    reduce    w^S, the mean over those who answered (ACA), from which devices go on; w^T, the mean over all slots (OCA),
-              which is their teacher and the result               s5 to s7
+    reduce    w^S, the mean over devices that answered (ACA), from which all continue; w^T, the mean over all slots
+              (OCA), which is their teacher and the result        s5 to s7
 
 Nothing came in round 0, which is plain training.
 """
@@ -57,16 +57,16 @@ class Params:
     generator_rate: Annotated[float, Range(1e-6, 1, paper="0.001")] = 0.001
     """Learning rate of the generator's Adam."""
     warm: bool = True
-    """Whether a device's generator goes on from round to round, as in the code; the paper's begins anew in each."""
+    """Whether a device's generator is kept from round to round, as in the code; the paper's restarts in each."""
     weighting: Weighting = "samples"
     """How devices are weighted in both means: by their `samples`, or `uniform`."""
     start: Start = "first"
     """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
     max_slot_age: SlotAge = 0
-    """Rounds after which the upload of a device that stays away no longer counts; 0: never."""
+    """Rounds after which the upload of an absent device no longer counts; 0 keeps it."""
     slots: Literal["seen", "all"] = "seen"
     """Whose slots are in w^T: those of devices that answered, as in the code, or of `all` devices that have joined, as
-    in the paper, where a slot begins with w_0.  Here w_0 is the first mean, from which everybody goes on."""
+    in the paper, where a slot begins with w_0.  Here w_0 is the first mean, from which all devices continue."""
 
 
 @wire("fedkf-coordinator-state")
@@ -84,7 +84,7 @@ class State:
 
 
 class FedKF(Averaging[Params]):
-    """Keeps two means: devices go on from one, and learn from the other."""
+    """Keeps two means: devices continue from one, and learn from the other."""
 
     name = "fedkf"
     title = "FedKF: FedAvg, with the mean of everybody's newest weights as teacher, on samples that devices make up"
@@ -132,7 +132,7 @@ class FedKF(Averaging[Params]):
         yield from device.fit(loss(teacher, self.params, device.job.spec.train.batch_size))
 
     def without_effect(self, spec: FederationSpec, newest: Mapping[str, float]) -> tuple[str, ...]:
-        """Tell of a generator whose samples are of few classes: they teach what those classes alone look like."""
+        """Warn of a generator whose samples cover only few classes, because they teach nothing about the others."""
         found = newest.get("generated_class_entropy", 1.0)
         if found >= LEAST_CLASS_ENTROPY:
             return ()
@@ -173,7 +173,7 @@ class FedKF(Averaging[Params]):
 def loss(teacher: Weights | None, params: Params, samples: int = 0) -> Objective:
     """Return equation 7; before the first mean there is no teacher, and its term is left out.
 
-    samples: B, the noise vectors of a step, also on a device with fewer samples of its own; 0: as many as it trains on.
+    samples: B, the noise vectors of a step, also on a device with fewer samples; 0 takes its number of samples.
     """
     if teacher is None or params.gamma == 0:
         return (CrossEntropy(),)

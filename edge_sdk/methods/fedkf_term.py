@@ -1,4 +1,4 @@
-"""FedKF's loss term on samples that a generator makes up (Zhou et al. 2023, equations 1 to 5): distilling without data.
+"""FedKF's loss term on generated samples (Zhou et al. 2023, equations 1 to 5): distillation without data.
 
 The torch form is in torch_fedkf.py.
 """
@@ -37,7 +37,7 @@ class DataFree(Term):
     """The generator's size: `board` or `paper`."""
     noise_dim: int = 32
     samples: int = 0
-    """B, the noise vectors of a step; 0: as many as there are samples in the mini-batch."""
+    """B, the noise vectors of a step; 0 takes the size of the mini-batch."""
     rate: float = 1e-3
     """The learning rate of the generator's Adam."""
     certain: float = 0.1
@@ -50,7 +50,7 @@ class DataFree(Term):
     adversarial: bool = False
     """Whether the generator also looks for samples on which f and the teacher differ."""
     warm: bool = True
-    """Whether the generator goes on from the fit before; if not, it begins anew."""
+    """Whether the generator continues from the last fit; if not, it restarts."""
     weight: float = 1.0
 
     def value(self, seen: Seen) -> float:

@@ -1,8 +1,8 @@
 """FedMD: devices average their logits on public samples and learn from the mean.
 
 Li and Wang, "FedMD: Heterogenous Federated Learning via Model Distillation", 2019 (arXiv:1910.03581), in two forms.
-That which FedAL compares with: KL to the leave-one-out mean on one public mini-batch a round.  And its own, `digest`:
-regression on the mean logits of all, over many public samples a round, but without labels of these.
+The form in FedAL's comparison: KL to the leave-one-out mean on one public mini-batch a round.  The original, `digest`:
+regression on the mean logits of all devices, over many public samples a round, but without their labels.
 
     receive   steps towards the consensus, on the public samples of the round before   ("digest")
     train     CE(y, f(x)) on the device's own samples                                  ("revisit")
@@ -55,7 +55,7 @@ class Params:
     """Whose mean a device learns from: the others' (`leave-one-out`), as in FedAL's form, or `all`, itself included,
     as in the original."""
     digest_steps: Annotated[int, Range(0, 1000)] = 0
-    """Optimiser steps on each consensus; 0: one pass over what was scored, in mini-batches."""
+    """Optimiser steps on each consensus; 0 makes one pass over the scored samples, in mini-batches."""
 
     @property
     def scored(self) -> int:
@@ -102,7 +102,7 @@ class FedMD(Method[Params]):
     terms = frozenset({"cross-entropy", "distill"})
     needs_public_set = True
     robust = frozenset({"logits"})
-    discloses = "logits on the public samples, which can tell what the private samples are like"
+    discloses = "logits on the public samples, which may reveal properties of the private samples"
     device_state = DeviceState
 
     def __init__(self, params: Params | None = None) -> None:
@@ -162,7 +162,7 @@ class FedMD(Method[Params]):
         indices = batch_indices(spec, at.round, at.exchange, self.params.scored)
         mean = self.combining.logits({number: up.values for number, up in ups.items()}, indices)
         batch = next(iter(ups.values())).batch
-        taken = tuple(ups) if self.combining.plain else ()  # nobody can take its own out of anything but a mean
+        taken = tuple(ups) if self.combining.plain else ()  # a device can remove its own logits only from a plain mean
         return State(PublicLogits(values=mean, batch=batch, contributors=len(ups)), taken)
 
 

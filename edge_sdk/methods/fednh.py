@@ -40,7 +40,7 @@ from edge_sdk.reductions import MixedSum, mean_over_holders
 UNIT_WITHIN = 0.05
 """The allowed distance of a prototype's length from 1; the coarsest encoding changes it by less."""
 LEAST = 1e-9
-"""The least length of a sum of directions.  A shorter sum has cancelled out, and has no direction."""
+"""The minimum length of a sum of directions.  A shorter sum has cancelled out, and has no direction."""
 CLOSE = 0.9
 """The cosine of two prototypes above which there is a warning.  They begin at right angles or further apart."""
 SAFE_SCALE = 5.0
@@ -144,7 +144,7 @@ class FedNH(Averaging[Params]):
         return tuple(found)
 
     def receive(self, device: OnDevice[DeviceState]) -> Stage[None]:
-        """Write the prototypes as last layer; write the body; set the scale unless it goes on as it was trained."""
+        """Write the prototypes as last layer, and the body; set the scale unless it continues as trained."""
         params, round_ = self.params, device.job.round
         yield SetScale(self.scale_at(round_, begun=device.state.begun), trains=params.train_scale)
         prototypes = device.received(ClassRows, "prototypes")
@@ -155,7 +155,7 @@ class FedNH(Averaging[Params]):
             yield SetScale(self.scale_at(round_, begun=device.state.begun), trains=params.train_scale)
 
     def scale_at(self, round_: int, *, begun: bool) -> float | None:
-        """Return s at the start of a round; None: as it is.  begun: whether it was set on this device before."""
+        """Return s at the start of a round, or None to keep it.  begun: whether it was set on this device before."""
         params = self.params
         if round_ < params.warm_rounds:
             return warmed(params.scale, round_ / params.warm_rounds)
@@ -169,7 +169,7 @@ class FedNH(Averaging[Params]):
         if len(rows) < 2 or cosines.max() < CLOSE:
             return ()
         text = (
-            f"W21: two prototypes have come closer than a cosine of {CLOSE}, and their classes are hardly told apart: "
+            f"W21: two prototypes have come closer than a cosine of {CLOSE}, and their classes are hardly distinct: "
             "lower method.scale or train.learning_rate, or set train.clip_norm = 10 as the authors' code does"
         )
         return (text,)
@@ -188,7 +188,7 @@ class FedNH(Averaging[Params]):
     def begin(self, spec: FederationSpec) -> State:
         """Start without a body, with prototypes that are maximally apart.  Raises UsageError if that is impossible."""
         if not spec.feature_dim:
-            raise UsageError("federation.feature_dim: missing; fednh spreads its prototypes in so many dimensions")
+            raise UsageError("federation.feature_dim: missing; fednh spreads its prototypes in this many dimensions")
         rng = np.random.default_rng([spec.seed, _STREAM])
         return State(None, every_class(first_prototypes(spec.classes, spec.feature_dim, self.params.initial, rng)))
 

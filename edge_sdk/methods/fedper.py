@@ -8,7 +8,7 @@ personal layer.
     share     the body
     reduce    the mean of bodies, as FedAvg's of whole models (averaging.py)
 
-What is measured is the model after training, which is the one to use.
+The model is measured after training, in the form in which it is used.
 """
 
 from __future__ import annotations

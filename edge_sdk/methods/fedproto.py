@@ -9,8 +9,8 @@ Tan et al., "FedProto: Federated Prototype Learning across Heterogeneous Clients
 A device learns from the prototypes of round t - 1 in round t; there are none in the first round.  The last ones come
 with the closing exchange, and only serve to measure inference by the nearest prototype (equation 4).
 
-With over = "public" it is the baseline of FedAL (Han, Shi and Huang 2024, section V): features of public samples take
-the place of class means, so no labels are told.
+With over = "public" it is the baseline of FedAL (Han, Shi and Huang 2024, section V): features of public samples
+replace class means, so that no labels are disclosed.
 
     receive   a step on lambda mean (R(x) - t)^2 for the public samples of the round before, t the mean of all devices
     train     CE(y, f(x))
@@ -90,7 +90,7 @@ class FedProto(Method[Params]):
             self.exchanges, self.closing = (Exchange(down=down, up={"features": rows}),), Exchange(down=down)
             self.terms = frozenset({"cross-entropy", "feature-match"})
             self.needs_public_set, self.holders_wanted, self.robust = True, 0, frozenset()
-            self.discloses = "features of the public samples, which can tell what the private samples are like"
+            self.discloses = "features of the public samples, which may reveal properties of the private samples"
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
         """With public samples, take a step towards the mean features of the round before."""
@@ -125,7 +125,7 @@ class FedProto(Method[Params]):
         return State()
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """Send the prototypes of all classes; each device uses those of its own classes."""
+        """Send the prototypes of all classes, of which each device uses its own."""
         return {"features": state.features} if self.params.over == "public" else {"prototypes": state.prototypes}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:

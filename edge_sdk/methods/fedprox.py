@@ -4,7 +4,7 @@ Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020 (arXiv
 
     train     CE(y, f(x)) + (mu / 2) |w - w^t|^2        equation 2; over all trainable scalars
 
-All else is FedAvg's (averaging.py).  w^t: the weights of the round's start, in round 0 the device's own.
+The rest is FedAvg (averaging.py).  w^t: the weights at the round's start, in round 0 the device's own.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Params:
     cached: bool = False
     """Whether the result is the mean over the newest uploads of all devices ever seen: FedKF's technique T1."""
     max_slot_age: SlotAge = 0
-    """With `cached`: rounds after which the upload of a device that stays away no longer counts; 0: never."""
+    """With `cached`: rounds after which the upload of an absent device no longer counts; 0 keeps it."""
 
 
 class FedProx(Averaging[Params]):

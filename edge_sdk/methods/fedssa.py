@@ -10,9 +10,9 @@ Learning", IJCAI 2024, Algorithm 1.
     reduce    the mean of each class's rows over its holders                                          equation 3
 
 Equation 4 lacks the division, and multiplies the rows by 1 + mu^t in every round; it is there as fusion = "literal".
-Rows of other classes, unless takes = "all", and the extractor stay the device's own.  A class that nobody brings in a
-round keeps its row, on which the paper is silent.  Round 0 begins with a random header, the same for all devices, which
-each draws from the federation's seed; where no feature width is agreed on there is none.
+Rows of other classes, unless takes = "all", and the extractor stay the device's own.  A class without uploads in a
+round keeps its row; the paper does not cover this case.  Round 0 begins with a random header, the same for all devices,
+drawn from the federation's seed, or without one if the feature width is unknown.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class Params:
     """Hyper-parameters of FedSSA; the paper tunes mu0 and t_stable without telling, so these are its code's."""
 
     mu0: Annotated[float, Range(0, 1)] = 0.5
-    """mu_0: the share of a device's own rows at the start; 0: they are replaced in every round."""
+    """mu_0: the share of a device's own rows at the start; 0 replaces them in every round."""
     t_stable: Annotated[int, Range(1, 10**9)] = 2
-    """T_stable: rounds after which a device's own rows count no more (code: 2 for different models, 45 for equal)."""
+    """T_stable: rounds after which a device's own rows no longer count (code: 2 for different models, 45 for equal)."""
     fusion: Literal["convex", "literal"] = "convex"
     """`convex`: (global + mu own) / (1 + mu).  `literal`: global + mu own, eq. 4, which inflates the rows."""
     weighting: Literal["uniform", "samples"] = "uniform"
@@ -69,7 +69,7 @@ class Params:
     """Whether the mean covers the newest rows of every device ever seen, as in the paper's code, not those of one
     round."""
     max_slot_age: SlotAge = 0
-    """With `cached`: rounds after which the rows of a device that stays away no longer count; 0: never."""
+    """With `cached`: rounds after which the rows of an absent device no longer count; 0 keeps them."""
 
     def __post_init__(self) -> None:
         if self.takes == "all" and self.down != "all":
@@ -142,7 +142,7 @@ class FedSSA(Method[Params]):
         if joined_with and joined_with != held:
             raise UsageError(
                 f"this device joined with samples of classes {list(joined_with)} and now holds {list(held)}: "
-                "remove FEDERATION.db in its state folder to join anew"
+                "remove FEDERATION.db in its state folder to join again"
             )
         device.state = DeviceState(held)
         header = self.received_header(device, held)
@@ -158,12 +158,12 @@ class FedSSA(Method[Params]):
             yield WriteHead(classes, fused(taken.rows, before, self.params, device.job.round))
 
     def received_header(self, device: OnDevice[DeviceState], held: Sequence[int]) -> ClassRows | None:
-        """Return the header that came; rows that do not come because nobody has trained them are the drawn ones."""
+        """Return the received header; rows that no device has trained yet are the drawn ones."""
         header, spec = device.received(ClassRows, "header"), device.job.spec
         if self.params.down == "all" or not spec.feature_dim:
             return header
         if header is not None and set(held) <= set(header.classes.tolist()):
-            return header  # a device takes no rows of other classes
+            return header  # a device ignores rows of other classes
         drawn = random_header(spec, bias=self.params.bias)
         return drawn if header is None else carried_over(drawn, header)
 

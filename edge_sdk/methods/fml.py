@@ -72,7 +72,7 @@ class Mutual(Coupling):
     beta: float
 
     def objectives(self, own: Seen, proxy: Seen) -> tuple[Objective, Objective]:
-        """Return each model's loss, with what the other says as the target."""
+        """Return each model's loss, with the other's predictions as the target."""
         return learning(self.alpha, proxy), learning(self.beta, own)
 
 

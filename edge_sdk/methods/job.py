@@ -1,4 +1,4 @@
-"""The description of one exchange that a method gets on a device."""
+"""Describes one exchange to a method on a device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from edge_sdk.objectives import Optim, optim_of
 from edge_sdk.protocol.messages import FederationSpec
 
 SECRET_BYTES = 32
-"""The length of a device's secret, from which it draws noise."""
+"""The length of a device's secret, the seed of its noise."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,19 +28,19 @@ class Job:
     samples: int
     """The number of private training samples on this device."""
     learns: bool
-    """Whether the model learns.  False: a predict-only model, which takes part as a teacher."""
+    """Whether the model learns; a predict-only model takes part as a teacher."""
     after: int | None = None
-    """How many rounds were done, in the closing exchange of a run that ends before its last round; else None."""
+    """The number of completed rounds, only in the closing exchange of a run that ends before its last round."""
     inert_terms: frozenset[str] = frozenset()
-    """The loss terms that move nothing in this device's model, such as those on features of a frozen extractor."""
+    """The loss terms without effect on this device's model, such as those on features of a frozen extractor."""
     class_counts: tuple[int, ...] = ()
     """The number of private training samples of each class on this device."""
     secret: bytes = field(default=b"", repr=False)
-    """The secret that seeds the noise: 32 bytes that only this device knows."""
+    """The seed of the noise: 32 bytes that only this device knows."""
 
     @property
     def round_before(self) -> int:
-        """The last round that was done; -1 before the first."""
+        """The last completed round, or -1 before the first."""
         return (self.round if self.after is None else self.after) - 1
 
     @property
@@ -60,7 +60,7 @@ class Job:
 
     @property
     def instruments(self) -> bool:
-        """Whether devices measure in this round what each loss term contributes to their gradients."""
+        """Whether devices measure in this round each loss term's contribution to their gradients."""
         return not self.closing and has_instruments(self.spec, self.round)
 
     @property
@@ -70,9 +70,9 @@ class Job:
 
     @property
     def local_steps(self) -> int:
-        """The number of mini-batches of private data in this round: as prescribed, or as the prescribed epochs need.
+        """The number of mini-batches of private data in this round, from local_steps or local_epochs.
 
-        A method takes this number, and never reads the settings that it follows from.
+        Methods use this number, and never read those settings.
         """
         return self.spec.train.steps(self.samples)
 

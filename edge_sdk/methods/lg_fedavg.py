@@ -49,7 +49,7 @@ P = TypeVar("P", bound=LastLayerParams)
 @wire("lg-fedavg-coordinator-state")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """The mean of the last layers; None before the first round: devices begin with their own."""
+    """The mean of the last layers, or None before the first round, in which devices begin with their own."""
 
     header: ClassRows | None = None  # (k, d + 1)
     rounds: Count

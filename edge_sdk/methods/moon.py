@@ -4,9 +4,9 @@ Li, He and Song, "Model-Contrastive Federated Learning", CVPR 2021 (arXiv:2103.1
 
     train    CE(y, f(x)) + mu log(1 + exp((cos(z, z_former) - cos(z, z_mean)) / tau))    equations 3 and 4; z = R(x)
 
-z_former: features by this device's model as it was trained last; z_mean: by the mean that came.  Both are asked for
-before training, on the batches to come: no second model is held in memory.  In round 0 nothing came, and the term is
-left out.  All else is FedAvg's (averaging.py).
+z_former: features by this device's last trained model; z_mean: by the received mean.  Both are requested before
+training, on the coming batches, which saves a second model in memory.  In round 0 nothing was received, and the term is
+left out.  The rest is FedAvg (averaging.py).
 """
 
 from __future__ import annotations

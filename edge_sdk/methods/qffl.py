@@ -8,7 +8,7 @@ Li et al., "Fair Resource Allocation in Federated Learning", ICLR 2020 (arXiv:19
     reduce    delta w_k = (w^t - w_k) / eta
               w^{t+1}   = w^t - sum_k F_k^q delta w_k / sum_k (q F_k^(q-1) |delta w_k|^2 + F_k^q / eta)
 
-Both sums are taken on the coordinator, in f8: h_k of a large model would not fit the range of what a device may send.
+Both sums are computed on the coordinator in f8, because h_k of a large model would exceed the range of legal uploads.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ METHODS = "edge_sdk.methods"
 
 
 def load_method(name: str) -> type[Method[Any]]:
-    """The method that is registered under a name, with everything that it uses registered, too.
+    """Return the method with a name, after checking that everything it uses is registered.
 
-    Raises UsageError, in one line: with the known names, or with what is broken or was not registered.
+    Raises UsageError, in one line, with the known names, or with the broken or missing registration.
     """
     if not registry.value(METHODS, name):
         names = registry.names(METHODS)
@@ -29,7 +29,7 @@ def load_method(name: str) -> type[Method[Any]]:
     found = registry.load_entry(METHODS, name, "method")
     if not (isinstance(found, type) and issubclass(found, Method)):
         raise UsageError(
-            f"method {name!r}: {registry.value(METHODS, name)} is no class derived from edge_sdk.methods.Method; "
+            f"method {name!r}: {registry.value(METHODS, name)} is not a class derived from edge_sdk.methods.Method; "
             f"{registry.remedy(METHODS, name)}"
         )
     fault = _description_fault(name, cast("type", found))
@@ -41,7 +41,7 @@ def load_method(name: str) -> type[Method[Any]]:
 
 @functools.cache
 def _description_fault(name: str, cls: type) -> str:
-    """Return what is wrong with what a class says of itself, in words that follow its name; empty: nothing."""
+    """Return the fault in a class's attributes, in words that follow its name, or empty if there is none."""
     method: type[Method[Any]] = cls
     if not isinstance(getattr(method, "name", None), str):
         return "has no name: give the class one, a str"
@@ -49,15 +49,15 @@ def _description_fault(name: str, cls: type) -> str:
         return f"has the name {method.name!r}: register it under that name"
     if not hasattr(method, "params_type"):
         return "names no parameters: derive it from Method[Params], where Params is a frozen dataclass"
-    told: Any = method
+    made: Any = method
     if not needed_parameters(method):
         try:
-            told = method()
-            told.digest  # noqa: B018  # what fails in it fails at every use
+            made = method()
+            made.digest  # noqa: B018  # an error in it would recur at every use
         except Exception as error:  # noqa: BLE001  # a class of another package may raise anything
             return f"cannot be made with its defaults: {one_line(f'{type(error).__name__}: {error}')}"
     for attribute in ("title", "citation", "discloses"):  # may be properties, which follow from the parameters
-        if not isinstance(getattr(told, attribute, None), str | property):
+        if not isinstance(getattr(made, attribute, None), str | property):
             return f"has no {attribute}: give the class one, a str"
     return ""
 
@@ -70,7 +70,7 @@ def needed_parameters(method: type[Method[Any]]) -> tuple[str, ...]:
 
 
 def method_fault(name: str) -> str:
-    """Return why a registered method cannot be used, in one line; empty: it can."""
+    """Return why a registered method cannot be used, in one line, or empty if it can."""
     try:
         load_method(name)
     except UsageError as error:
@@ -79,7 +79,7 @@ def method_fault(name: str) -> str:
 
 
 def method_of(spec: FederationSpec) -> Method[Any]:
-    """Make a federation's method with its parameters.  Raises UsageError if this side does not have the method."""
+    """Make a federation's method with its parameters.  Raises UsageError if this side lacks the method."""
     return load_method(spec.method).under(spec.params)
 
 

@@ -1,8 +1,8 @@
 """The requests of methods: a device serves them one by one on its model.
 
-A request says what is wanted (train on these samples with this objective; give me logits), and its docstring says what
-the answer is.  A handler serves it.  Handlers are registered in the entry-point group `edge_sdk.requests` under the
-name of the request's class; the handlers of this module's requests are in edge_sdk/device/handlers.py.
+A request describes work (train on these samples with this objective; return logits), and its docstring describes the
+answer.  A handler serves it.  Handlers are registered in the entry-point group `edge_sdk.requests` under the name of
+the request's class; those of this module's requests are in edge_sdk/device/handlers.py.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ModelRole: TypeAlias = Literal["own", "proxy"]
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Request:
-    """Something that a method asks its device to do: a frozen dataclass."""
+    """Work that a method requests from its device: a frozen dataclass."""
 
     of: ModelRole = "own"
     computes: ClassVar[bool] = False
@@ -71,8 +71,8 @@ class Handler:
 def serves(request: type[Request]) -> Callable[[Callable[[Any, Any, Any], Any]], Handler]:
     """Make a function (bench, request, job) the handler of a class of requests.
 
-    The function is a generator that pauses between batches, so that its caller can look for news, and returns the
-    answer; or it is a plain function, if the answer takes no time.
+    The function is a generator that pauses between batches, so that its caller can check for messages, and returns the
+    answer; or a plain function, if the answer takes no time.
     """
 
     def make(function: Callable[[Any, Any, Any], Any]) -> Handler:
@@ -104,7 +104,7 @@ class Fit(Request):
 class FitBoth(Request):
     """Train the device's own model and the proxy together; answered with the coupling after the last mini-batch.
 
-    For each row of the source both models say what they see, then each takes one step on its own objective.
+    For each row of the source both models infer, then each takes one step on its own objective.
     """
 
     computes: ClassVar[bool] = True
@@ -146,15 +146,15 @@ class ClassMeans(Request):
 class ReleaseSums(Request):
     """Answered with a Released: the sums of all private samples by class, with noise, once for each version of them.
 
-    version: what the last answer said.  It serves where the budget is spent, and to notice an old ledger.
+    version: that of the last answer, to reuse it once the budget is spent, and to detect an old ledger.
     """
 
     clip: float
     """The L2 norm to which features are shortened."""
     cost: Guarantee | None
-    """What a release takes of the device's budget; None: there is no noise."""
+    """The cost of a release from the device's budget, or None without noise."""
     insists: bool
-    """Whether to raise UsageError where the guarantee does not hold."""
+    """Whether to raise UsageError if the guarantee does not hold."""
     version: bytes = b""
 
 
@@ -164,7 +164,7 @@ class Released:
 
     sums: Doubles  # (k, d + 1), as edge_sdk.privacy.release.merged takes them
     version: bytes
-    """Names the data that they are of."""
+    """Names the version of the data."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +177,11 @@ class HyperMeans(Request):
     computes: ClassVar[bool] = True
     temperature: float
     clip: float = math.inf
-    """Longer features are shortened to this L2 norm; means and predictions are of what is left."""
+    """Longer features are shortened to this L2 norm before means and predictions."""
     cube: bool = False
-    """Whether it is each number of a feature that is shortened to the magnitude `clip`."""
+    """Whether instead each number of a feature is limited to the magnitude `clip`."""
     of_all: bool = False
-    """Whether the answer has a class whose mean feature is a sample, too: for sums that get noise before they leave."""
+    """Whether to include classes whose mean feature is a sample, for sums that get noise before they leave."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,7 +222,7 @@ class WriteHead(Request):
 
 @dataclass(frozen=True, slots=True)
 class SetScale(Request):
-    """Set the scale of a cosine head (None: keep it), and whether later fits that train the body change it."""
+    """Set the scale of a cosine head (None keeps it), and whether later fits that train the body change it."""
 
     value: float | None
     trains: bool
@@ -230,11 +230,11 @@ class SetScale(Request):
 
 @dataclass(frozen=True, slots=True)
 class ReadWeights(Request):
-    """Answered with all trainable scalars as Weights, a copy; or with those in front of the last layer."""
+    """Answered with a copy of all trainable scalars as Weights, or of those in front of the last layer."""
 
     without_head: bool = False
     lent: bool = False
-    """Whether the numbers may be the model's own memory, read-only: then only Evaluate and Report may follow."""
+    """Whether the answer may be the model's own memory, read-only, after which only Evaluate and Report may follow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -267,8 +267,8 @@ class MeanLoss(Request):
 class TermShares(Request):
     """Answered with the share of each loss term in the gradient after a fit, on its last mini-batch: by name.
 
-    A term's share is the norm of its own gradient over the sum of all terms' norms.  It is measured after the fit,
-    because a term that holds the model near its start has no gradient at the start.  The model stays unchanged.
+    A term's share is the norm of its gradient over the sum of all terms' norms.  It is measured after the fit, because
+    a term that holds the model near its start has no gradient at the start.  The model stays unchanged.
     """
 
     computes: ClassVar[bool] = True
@@ -277,7 +277,7 @@ class TermShares(Request):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Report(Request):
-    """Note values of the method by name, such as a coefficient of this round; they travel with the upload."""
+    """Report values of the method by name, such as a coefficient of this round; they travel with the upload."""
 
     values: Mapping[str, float]
 
@@ -294,10 +294,10 @@ class Evaluate(Request):
     rounds_done: int
     prototypes: ClassRows | None = None
     model: MeasuredModel = "personal"
-    """Which model that is."""
+    """The measured model."""
     of_own_classes: bool = True
-    """Whether figures may depend on which classes this device holds, and on the part of its data that is held out;
-    if not, there is only `accuracy`."""
+    """Whether figures may depend on the classes that this device holds, and on its held-out data; if not, only
+    `accuracy` is measured."""
 
 
 def handler_of(kind: type[Request]) -> Handler:
@@ -305,7 +305,7 @@ def handler_of(kind: type[Request]) -> Handler:
     name = kind.__name__
     where = registry.value(REQUESTS, name)
     if not where:
-        raise UsageError(f"nothing serves the request {name}: register its handler in the entry points {REQUESTS}")
+        raise UsageError(f"the request {name} has no handler: register one in the entry points {REQUESTS}")
     found = registry.load_entry(REQUESTS, name, "request handler")
     if not isinstance(found, Handler) or found.request is not kind:
         raise UsageError(

@@ -89,7 +89,8 @@ def iterate(
 ) -> Outcome:
     """Ascend the mean of U_n by one step, then differentiate U_n at the new weights with respect to the logits.
 
-    logits (n, b, k): one contributor a row; slots (n,): its output; seen: the outputs in use, ascending; None: all.
+    logits (n, b, k): one contributor a row; slots (n,): its output; seen: the outputs in use, ascending, or None for
+    all.
     """
     device = torch.device(how.device)
     layers = [torch.tensor(w, device=device, requires_grad=True) for w in state.weights]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from edge_sdk.errors import ModelError
 
 LEAST_SIDE = 4
-"""The least side of a picture in pixels."""
+"""The minimum side of a picture in pixels."""
 WIDTHS: Mapping[str, tuple[int, int, int]] = {"board": (16, 16, 8), "paper": (128, 128, 64)}
 """The channels of a generator's three maps, by its size."""
 _SLOPE = 0.2
@@ -82,6 +82,6 @@ def parameter_count(generator: nn.Module) -> int:
 
 
 def range_of(samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the least and the largest value of each channel: (n, c, h, w) -> (c, 1, 1), (c, 1, 1)."""
+    """Return the minimum and maximum of each channel: (n, c, h, w) -> (c, 1, 1), (c, 1, 1)."""
     dims = (0, 2, 3)
     return torch.amin(samples, dims)[:, None, None], torch.amax(samples, dims)[:, None, None]

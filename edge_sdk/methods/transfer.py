@@ -4,9 +4,9 @@ Han, Shi and Huang, "FedAL: Black-Box Federated Knowledge Distillation Enabled b
 The rounds of FedMD-LF (fedmd_lf.py), of FedAL (fedal.py), which adds a discriminator, and of FedDF-AL (feddf_al.py),
 which averages weights before them.
 
-There are 1 + tau exchanges a round, for what the last iteration computes must come down, too.  Snapshots are kept as
-their logits on the batches to come, so no second model is held in memory.  In the first round the local less-forgetting
-term would anchor to a random network, and is left out.
+There are 1 + tau exchanges a round, because the results of the last iteration must also come down.  A snapshot is kept
+as its logits on the coming batches, which saves a second model in memory.  In the first round the local less-forgetting
+term is left out, because it would anchor to a random network.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from edge_sdk.protocol.schema import Count, Matrix, wire
 from edge_sdk.reductions import mean_in_order
 
 ROUND_TRIP_BUDGET = 5000
-"""Round trips above which a lock-step method gets a warning; the paper's longest runs are of that order."""
+"""Round trips above which a lock-step method gets a warning; the paper's longest runs have about as many."""
 
 
 class TransferParams(Protocol):
@@ -52,7 +52,7 @@ class TransferParams(Protocol):
 
     @property
     def target(self) -> str:
-        """Whose mean a device learns from."""
+        """The devices whose mean a device learns from."""
 
 
 T = TypeVar("T", bound=TransferParams)
@@ -78,7 +78,7 @@ class Transfer(Method[T]):
     terms = frozenset({"cross-entropy", "distill", "less-forgetting"})
     needs_public_set = True
     lock_step = True
-    discloses = "logits on the public samples, which can tell what the private samples are like"
+    discloses = "logits on the public samples, which may reveal properties of the private samples"
     cautions = (
         "W4: tau = 1, at which the less-forgetting terms have no effect",
         f"W5: more than {ROUND_TRIP_BUDGET} blocking round trips in a run",
@@ -92,7 +92,7 @@ class Transfer(Method[T]):
         self.exchanges = self.iterations()
 
     def iterations(self) -> tuple[Exchange, ...]:
-        """Return the exchanges: exchange i uploads logits of iteration i, and brings results of iteration i - 1."""
+        """Return the exchanges; exchange i uploads logits of iteration i, and brings results of iteration i - 1."""
         rows = self.params.public_batch
         up = {"logits": Slot(PublicLogits, rows=rows)}
         down = {"mean": Slot(PublicLogits, personal=True, optional=True, rows=rows)}
@@ -101,7 +101,7 @@ class Transfer(Method[T]):
         return (Exchange(up=up), *between, Exchange(down=down))
 
     def more_down(self) -> Mapping[str, Slot]:
-        """Return what an iteration brings beside the mean."""
+        """Return an iteration's knowledge other than the mean."""
         return {}
 
     def warnings(self, spec: FederationSpec) -> tuple[str, ...]:
@@ -170,7 +170,7 @@ class Transfer(Method[T]):
         yield Fit(source=Public(batches[done : done + 1]), objective=objective, optim=job.optim)
 
     def terms_received(self, device: OnDevice[DeviceState], batch: Ints) -> tuple[Term, ...]:
-        """Return the terms that the results of an iteration on this batch (b,) give; empty if none came."""
+        """Return the terms from an iteration's results on this batch (b,), or empty without results."""
         mean = device.received(PublicLogits, "mean")
         if mean is None:
             return ()
@@ -185,7 +185,7 @@ def targets(ups: Mapping[int, PublicLogits], target: str) -> dict[int, PublicLog
         mean = PublicLogits(values=mean_in_order(up.values for up in ups.values()), batch=batch, contributors=len(ups))
         return dict.fromkeys(ups, mean)
     if not others:
-        return {}  # no other device exists
+        return {}  # a single device has no others to learn from
     total = np.sum([up.values for up in ups.values()], axis=0, dtype=np.float64)  # (b, k), in number order
     return {
         number: PublicLogits(values=((total - up.values) / others).astype(np.float32), batch=batch, contributors=others)

@@ -1,7 +1,7 @@
 """The loss terms, requests and payload kinds that a method uses, and whether all of them are registered.
 
-A method declares its terms by name and its payloads in its exchanges.  Which requests it yields, and which classes of
-terms it makes, stands in its functions: they are read, together with the functions of the same packages that they name.
+A method declares its terms by name and its payloads in its exchanges.  The requests and terms that it creates are found
+in the code of its functions, and of the functions of the same packages that they name.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ def check_registered(method: type[Method[Any]]) -> None:
     """Raise UsageError, in one line, for the first term, request or payload of a method that is not registered.
 
     The line names the class, and the entry point to add.  A term, payload or handler that does not load raises its own
-    error.  A method that passes is looked at once in a process: each device of a simulation asks.
+    error.  The result is cached, because each device of a simulation asks.
     """
     for request in requests_of(method):
         name = request.__name__
         _check_entry(method, request, REQUESTS, name, "MODULE:HANDLER")
-        if not registry.is_own(REQUESTS, name):  # ours would load the device's side on a coordinator
+        if not registry.is_own(REQUESTS, name):  # our own handlers would load the device's side on a coordinator
             handler_of(request)
     for term in sorted(_named(method, Term), key=_place):
         _check_entry(method, term, TERMS, term.name, _place(term))
@@ -43,8 +43,8 @@ def check_registered(method: type[Method[Any]]) -> None:
     for name in sorted(method.terms):
         if not registry.value(TERMS, name):
             raise UsageError(
-                f"method {method.name!r} needs the loss term {name!r}, and nothing is registered under this name in "
-                f"the entry points {TERMS}; install the package that has the term"
+                f"method {method.name!r} needs the loss term {name!r}, which is missing from the entry points "
+                f"{TERMS}; install the package that has the term"
             )
         load_term(name)
 

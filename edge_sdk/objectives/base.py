@@ -14,14 +14,14 @@ from edge_sdk.arrays import Floats, Ints
 Head: TypeAlias = Callable[[Floats], Floats]
 """A function from features (m, d) to logits (m, k)."""
 On: TypeAlias = Literal["logits", "features", "head", "weights", "own"]
-"""What a term is a function of.  `own`: something that only a form in a runtime can compute (FedKF's samples from a
-generator).  Terms on anything else can be minimised by any runtime that gives what they are on."""
+"""The input of a term.  `own`: an input that only a form in a runtime can compute (FedKF's samples from a generator).
+Any runtime that provides one of the other inputs can minimise terms on it."""
 L = TypeVar("L")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Seen:
-    """What a term may use on one mini-batch; a value that the term needs and that is missing raises ValueError."""
+    """The inputs of a term on one mini-batch; a missing input raises ValueError when a term needs it."""
 
     logits: Floats = field(default_factory=lambda: np.empty((0, 0), np.float32))  # (b, k)
     labels: Ints | None = None  # (b,)
@@ -74,7 +74,7 @@ class Term(ABC):
         return self
 
     def misfit(self, shapes: Shapes) -> str:
-        """Return what in the knowledge does not fit a model and its batches, in words; empty: it fits."""
+        """Return in words why the knowledge does not fit a model and its batches, or empty if it fits."""
         del shapes
         return ""
 

@@ -17,7 +17,7 @@ def rows_of(classes: Ints, labels: Ints | None) -> tuple[Ints, NDArray[np.bool_]
 
 
 def misfit(what: str, has: str, classes: Ints, rows: Floats, width: int) -> str:
-    """Return what is wrong with rows (m, width) of classes (m,), in words; empty: nothing."""
+    """Return the fault of rows (m, width) of classes (m,) in words, or empty if they fit."""
     if rows.shape == (len(classes), width) and len(classes):
         return ""
     return f"carries {what} of shape {rows.shape} for {len(classes)} classes, the model has {has} of width {width}"

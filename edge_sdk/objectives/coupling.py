@@ -1,4 +1,4 @@
-"""The base class of what two models make of one mini-batch when they learn from each other."""
+"""The base class of couplings: how two models learn from each other on one mini-batch."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from edge_sdk.objectives.whole import Objective
 
 
 class Coupling(ABC):
-    """Two objectives for one mini-batch, each made of what both models say of it: a frozen dataclass.
+    """Two objectives for one mini-batch, each from the outputs of both models: a frozen dataclass.
 
-    What the other model says is a constant in both objectives: no gradient passes from one model to the other.
+    The other model's outputs are constants, so no gradient passes from one model to the other.
     """
 
     __slots__ = ()

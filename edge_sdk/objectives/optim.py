@@ -30,13 +30,13 @@ class Optim:
     weight_decay: float = 0.0
     """The gradient gains this times the weights (L2, as in torch.optim.SGD and Adam)."""
     decay_all: bool = False
-    """Whether biases, parameters of normalisation and the scale of a cosine head decay, too."""
+    """Whether biases, normalisation parameters and the scale of a cosine head also decay."""
     clip_norm: float = 0.0
-    """The L2 norm to which a longer gradient over all trained parameters is shortened, before weight decay is added; 0:
-    no clipping."""
+    """The maximum L2 norm of the gradient over all trained parameters, before weight decay is added; 0 disables
+    clipping."""
 
     def continues(self, before: Optim) -> bool:
-        """Return whether moments that `before` made go on under these settings: the learning rate may have changed."""
+        """Return whether moments from `before` stay valid under these settings; the learning rate may differ."""
         return self._of_moments == before._of_moments
 
     @property

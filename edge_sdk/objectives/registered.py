@@ -17,7 +17,7 @@ TERMS = "edge_sdk.terms"
 
 @functools.cache
 def terms() -> Mapping[str, type[Term]]:
-    """Return the registered terms by name, without those that do not load: only what needs such a term may fail."""
+    """Return the registered terms by name, except those that do not load, which fail only when they are used."""
     found = {}
     for name in registry.names(TERMS):
         with contextlib.suppress(EdgeError):
@@ -29,7 +29,7 @@ def load_term(name: str) -> type[Term]:
     """Return a registered term.  Raises an EdgeError, in one line, if it does not load or is not a term."""
     found = registry.load_entry(TERMS, name, "loss term")
     if not (isinstance(found, type) and issubclass(found, Term) and getattr(found, "name", "") == name):
-        wrong = f"{registry.value(TERMS, name)} is no edge_sdk.objectives.Term with this name"
+        wrong = f"{registry.value(TERMS, name)} is not an edge_sdk.objectives.Term with this name"
     elif (found.on == "head") != issubclass(found, HeadTerm):
         wrong = "a term on the head, and no other, is an edge_sdk.objectives.HeadTerm"
     else:

@@ -28,7 +28,7 @@ class Schedule:
     every_rounds: int = 1
     rounds: int = 1
     floor: float = 0.0
-    """The least rate."""
+    """The minimum rate."""
 
     def rate(self, round_: int) -> float:
         """Return the learning rate of a round, the first of which is round 0."""
@@ -42,6 +42,6 @@ class Schedule:
         return self.first
 
     def first_zero(self, rounds: int) -> int | None:
-        """Return the first of `rounds` rounds whose rate is 0 in f4, so that nothing is learnt; None: there is none."""
+        """Return the first of `rounds` rounds whose rate is 0 in f4, so that training has no effect, or None."""
         found = bisect_left(range(rounds), 1, key=lambda round_: int(np.float32(self.rate(round_)) == 0))
         return found if found < rounds else None

@@ -10,7 +10,7 @@ from edge_sdk.policy.policy import Policy
 from edge_sdk.policy.sensors import Sensors
 
 COOLER_C = 3.0
-"""Degrees below the limit at which training goes on again, so that it does not stop and start at the limit itself."""
+"""Training resumes this many degrees below the limit, so that it does not flicker around the limit."""
 _MIB = 2**20
 
 
@@ -19,11 +19,11 @@ class Objection:
     """Why a device does not train."""
 
     reason: str
-    """A word, under which the coordinator counts it."""
+    """The word under which the coordinator counts it."""
     text: str
-    """The same for people, in one line."""
+    """The reason for people, in one line."""
     round: int | None = None
-    """The only round that it is about, counted from 0; None: it holds until it is withdrawn."""
+    """The only round for which it holds, counted from 0, or None if it holds until withdrawn."""
 
 
 class Unknown:
@@ -32,7 +32,7 @@ class Unknown:
 
 UNKNOWN = Unknown()
 Verdict: TypeAlias = Objection | Unknown | None
-"""None: the condition holds, or the policy does not set it."""
+"""None if the condition holds, or the policy does not set it."""
 
 
 def _charging(policy: Policy, sensors: Sensors, _resuming: bool) -> Verdict:
@@ -110,4 +110,4 @@ CONDITIONS: Mapping[str, Callable[[Policy, Sensors, bool], Verdict]] = {
     "min_memory_mib": _memory,
     "idle_below": _idle,
 }
-"""By the setting: the check; resuming: whether training stopped and is to go on.  The first objection counts."""
+"""The check of each setting, in order; the first objection counts.  resuming: whether training is paused now."""

@@ -1,4 +1,4 @@
-"""Joules that the board draws while it trains: measured by a meter or a sensor, or from its profile."""
+"""Counts the joules that the board draws during training, by a meter or a sensor, or from its profile."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class PowerMeter:
-    """An external meter, as a function of the app's: of watts now, or of a counter of joules.
+    """An external meter: a function of the app that returns the current watts, or a counter of joules.
 
-    It is called in the training thread, some ten times a second, and should return at once.
+    It is called in the training thread, about ten times a second, and should return at once.
     """
 
     watts: Callable[[], float] | None = None
@@ -26,28 +26,28 @@ class PowerMeter:
 
     def __post_init__(self) -> None:
         if (self.watts is None) == (self.joules is None):
-            raise UsageError("PowerMeter: give one of watts=, a function of the watts now, and joules=, of a counter")
+            raise UsageError("PowerMeter: give either watts=, a function of the current watts, or joules=, a counter")
 
 
 @record
 class TrainingCost:
-    """What training has cost."""
+    """The cost of training."""
 
     busy_s: float = 0.0
     """Seconds of training."""
     energy_j: float = 0.0
     """Joules that the whole board drew in these seconds."""
     joules_source: str = ""
-    """`measured`, `profile`, or empty where the joules are not known."""
+    """`measured`, `profile`, or empty if the joules are unknown."""
     temperature_c: float | None = None
-    """The temperature at its end, in degrees Celsius."""
+    """The temperature at the end of training, in degrees Celsius."""
 
 
 class EnergyCounter:
-    """Adds up the joules of the time in which the device trains.
+    """Adds up the joules during training.
 
-    The first of these that works is taken: the app's meter, a counter of the machine (RAPL), a sensor of its power
-    (INA), and the power under load that the board's profile states.
+    It uses the first of these that works: the app's meter, the machine's energy counter (RAPL), its power sensor (INA),
+    and the power under load from the board's profile.
     """
 
     def __init__(
@@ -57,15 +57,15 @@ class EnergyCounter:
         profile_w: Callable[[], float] = lambda: 0.0,
         warn: Callable[[str], None] = log.warning,
     ) -> None:
-        """profile_w: returns the watts of the busy board by its profile; called only where nothing measures them."""
+        """profile_w: returns the watts of the busy board from its profile; called only if nothing measures them."""
         self._sensors, self._meter, self._profile_w, self._warn = sensors, meter, profile_w, warn
         self._last: tuple[float, float | None, float | None] = (0.0, None, None)
-        """At the last call: the time (s), the counter (J) and the power (W)."""
+        """The time (s), the counter (J) and the power (W) at the last call."""
         self.joules, self.measured = 0.0, True
         """The joules so far, and whether all of them were measured."""
 
     def begin(self, now_s: float) -> None:
-        """Note that training begins or goes on."""
+        """Note that training begins or resumes."""
         self._last = (now_s, *self._read())
 
     def advance(self, now_s: float) -> None:
@@ -90,13 +90,13 @@ class EnergyCounter:
 
     @property
     def source(self) -> str:
-        """Where the joules are from."""
+        """The source of the joules."""
         if self.joules and self.measured:
             return "measured"
         return "profile" if self.joules else ""
 
     def _read(self) -> tuple[float | None, float | None]:
-        """Return a counter of joules, or the watts now; at most one of them."""
+        """Return a counter of joules, or the current watts; at most one of them."""
         if self._meter is not None:
             found = self._called(self._meter)
             if found is not None:
@@ -120,7 +120,7 @@ class EnergyCounter:
         return None
 
     def _distrust(self, what: str) -> None:
-        """Give up the app's meter; where it was none, only this reading is left out."""
+        """Stop using the app's meter; for a sensor of the machine, skip only this reading."""
         if self._meter is not None:
-            self._warn(f"{what}; it is not asked again")
+            self._warn(f"{what}; it is no longer used")
         self._meter, self.measured = None, False

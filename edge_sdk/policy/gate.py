@@ -1,4 +1,4 @@
-"""Decides between two batches whether a device may train now, and counts what its training costs."""
+"""Decides between two batches whether a device may train now, and counts the cost of training."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from edge_sdk.protocol.leaves import one_line
 log = logging.getLogger(__name__)
 
 CHECK_S = 0.1
-"""Seconds between two readings of the sensors while the device trains: it stops within them and one batch."""
+"""Seconds between two readings of the sensors during training, which stops within this time plus one batch."""
 CHECK_AGAIN_S = 0.5
-"""Seconds between two readings while it does not train."""
+"""Seconds between two readings during a pause."""
 SETTLE_S = 2.0
-"""Seconds for which all conditions must hold before training goes on, so that it does not flicker."""
+"""Conditions must hold this long before training resumes (debounce)."""
 
 
 class TrainingGate:
@@ -42,17 +42,17 @@ class TrainingGate:
         self._check_at_s = float("-inf")
         self._objection: Objection | None = None
         self._held_since_s: float | None = None
-        """Since when all conditions hold again, while training has not gone on yet."""
+        """When all conditions began to hold again, while training still waits for SETTLE_S."""
         self._round = -1
         self._round_cost = TrainingCost()
         self._unreported = TrainingCost()
         self._batch_s = 0.0
         """When the last batch began."""
         self._read_at_s: float | None = None
-        """When the energy was last read; None: the device does not train."""
+        """When the energy was last read, or None while the device does not train."""
 
     def objection(self, now_s: float, round_: int) -> Objection | None:
-        """Return why the device does not train now; None: it may.  round_: the round at hand, counted from 0."""
+        """Return why the device may not train now, or None if it may.  round_: the current round, counted from 0."""
         if round_ != self._round:
             self._round, self._round_cost, self._check_at_s = round_, TrainingCost(), now_s
             if self._objection is not None and self._objection.round is not None:
@@ -70,19 +70,19 @@ class TrainingGate:
             self._read_at_s = now_s
 
     def end(self, now_s: float) -> None:
-        """Note that the batch is computed, and count the time that it took."""
+        """Note that the batch is computed, and count its time."""
         self._count(TrainingCost(max(0.0, now_s - self._batch_s)))
         if self._read_at_s is not None and now_s >= self._read_at_s + CHECK_S:
             self._count_energy(now_s)
 
     def rest(self, now_s: float) -> None:
-        """Note that the device does not train from now on, until the next batch begins."""
+        """Note that training pauses until the next batch begins."""
         if self._read_at_s is not None:
             self._count_energy(now_s)
             self._read_at_s = None
 
     def take_cost(self) -> TrainingCost:
-        """Return what the training since the last call has cost; call `rest` before."""
+        """Return the cost of training since the last call; call `rest` first."""
         cost, self._unreported = self._unreported, TrainingCost()
         source = self._energy.source if cost.energy_j else ""
         celsius: float | None = None
@@ -100,7 +100,7 @@ class TrainingGate:
         self._round_cost, self._unreported = _sum(self._round_cost, cost), _sum(self._unreported, cost)
 
     def _settled(self, found: Objection | None, now_s: float) -> Objection | None:
-        """Return an objection until none was found for a while."""
+        """Keep the last objection until none was found for SETTLE_S."""
         if found is not None:
             self._held_since_s = None
             return found
@@ -112,7 +112,7 @@ class TrainingGate:
 
     def _condition(self) -> Objection | None:
         for name, check in CONDITIONS.items():
-            why = "this machine does not tell"
+            why = "this machine has no sensor for it"
             try:
                 found = check(self.policy, self._sensors, self._objection is not None)
             except Exception as error:  # noqa: BLE001  # sensors of the app's own must not end the training
@@ -137,37 +137,33 @@ def _sum(left: TrainingCost, right: TrainingCost) -> TrainingCost:
     return TrainingCost(left.busy_s + right.busy_s, left.energy_j + right.energy_j)
 
 
-# -- Puts together what decides when a device trains, for an agent that starts ----------------------------------------
-
-
 def training_gate(
     policy: Policy, sensors: Sensors | None, meter: PowerMeter | None, board: str, warn: Callable[[str], None]
 ) -> TrainingGate:
-    """Return the gate of a policy.  sensors: None: Linux's own files.  board: its name; "": it is detected."""
+    """Return the gate of a policy.  sensors: by default Linux's files.  board: its name, or "" to detect it."""
     found = sensors or LinuxSensors(warn=warn)
-    here = functools.cache(lambda: profiles.board_here(warn, board))  # what it says is said once
+    here = functools.cache(lambda: profiles.board_here(warn, board))  # cached, so that it warns only once
     return TrainingGate(policy, found, EnergyCounter(found, meter, lambda: here().busy_w, warn), warn)
 
 
-# -- Decides which pauses of training the coordinator is told of ------------------------------------------------------
+# -- Which pauses of training the coordinator should know of ----------------------------------------------------------
 
 TELL_AFTER_S = 5.0
-"""Seconds that a pause within an exchange lasts before it is told: a short one delays the upload, no more."""
+"""A pause within an exchange is reported after this many seconds; a shorter one only delays the upload."""
 PAUSED = Objection("paused", "paused by its owner")
 
 
 class PauseReport:
-    """The objection that the coordinator should know of.
+    """Decides when to report an objection to the coordinator.
 
-    It is told at once if nothing of the exchange is computed yet, or nothing more of the round will be, and otherwise
-    after a while.
+    At once, if the exchange has not begun or the rest of the round is cancelled; otherwise after TELL_AFTER_S.
     """
 
     def __init__(self) -> None:
         self._since_s: float | None = None
 
     def to_tell(self, objection: Objection | None, now_s: float, *, fresh: bool) -> Objection | None:
-        """Return what to tell; None: that the device takes part.  fresh: nothing of the exchange is computed yet."""
+        """Return the objection to report, or None if the device takes part.  fresh: the exchange has not begun."""
         if objection is None:
             self._since_s = None
             return None

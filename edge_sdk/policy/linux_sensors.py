@@ -1,4 +1,4 @@
-"""Sensors from the files of Linux, and from vcgencmd and busctl where the files do not tell."""
+"""Sensors from Linux's files, and from vcgencmd and busctl where a file is missing."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from edge_sdk.policy.sensors import MOST_W
 log = logging.getLogger(__name__)
 
 COLDEST_C, HOTTEST_C = -40.0, 150.0
-"""A zone that reports a temperature beyond these is broken, and ignored."""
+"""A zone that reports a temperature outside this range is considered broken, and ignored."""
 ASK_AGAIN_S = 10.0
-"""Seconds for which the answer of a program is taken to hold."""
+"""Seconds for which a program's answer is cached."""
 PROGRAM_S = 0.5
 """Seconds that a program may take to answer."""
 FAILED_AGAIN_S = 60.0
-"""Seconds after which a program that is missing, too slow, or failed is asked again."""
+"""Seconds after which a program that was missing, too slow or failed is run again."""
 KEPT_S = 600.0
-"""Seconds for which the last answer of a program that now fails is taken to hold."""
+"""Seconds for which the last answer of a program that now fails is still used."""
 _NOT_THE_CHIP = ("pmic-die", "iwlwifi")
-"""Beginnings of the types of zones that do not measure the board's temperature: a Jetson's PMIC reports 50 or 100 C
-at all times, and a wireless card cannot be read while it is off."""
+"""Prefixes of zone types that do not measure the board's temperature: a Jetson's PMIC always reports 50 or 100 C, and a
+wireless card cannot be read while it is off."""
 _THROTTLED_NOW = 0b1111
-"""The bits of get_throttled for now: low voltage, capped clock, throttled, soft limit of temperature."""
+"""The bits of get_throttled for the current state: low voltage, capped clock, throttled, soft temperature limit."""
 _NETWORK_MANAGER = "org.freedesktop.NetworkManager"
 _BUSCTL = (
     *("busctl", "--system", "get-property", _NETWORK_MANAGER, "/org/freedesktop/NetworkManager"),
@@ -38,13 +38,13 @@ _BUSCTL = (
 _METERED = {"u 1": True, "u 3": True, "u 2": False, "u 4": False}
 """NetworkManager's answers: yes, guessed yes, no, guessed no.  0 is unknown."""
 _CELLULAR = ("wwan", "ppp", "rmnet", "ccmni")
-"""Beginnings of the names of interfaces that are most likely paid by volume."""
+"""Prefixes of interface names that are most likely paid by volume."""
 _MICRO = 1e-6
 _MILLI = 1e-3
 
 
 def _answer(command: Sequence[str]) -> str | None:
-    """Return what a program prints in one line; None: there is none, or it failed."""
+    """Return a program's output, or None if it is missing or failed."""
     if shutil.which(command[0]) is None:
         return None
     try:
@@ -68,22 +68,22 @@ class LinuxSensors:
     ) -> None:
         """root: a folder that holds `sys` and `proc`, for tests.  warn: receives one line for each broken sensor.
 
-        ask: runs a program and returns what it prints; None: it is missing, or failed.
+        ask: runs a program and returns its output, or None if it is missing or failed.
         """
         self._sys, self._proc, self._warn, self._ask, self._clock = root / "sys", root / "proc", warn, ask, clock
         self._warned: set[str] = set()
         self._answers: dict[str, str] = {}
-        """By program: its last answer."""
+        """Each program's last answer."""
         self._ask_again_s: dict[str, float] = {}
-        """By program: when it is asked again."""
+        """When each program may be run again."""
         self._kept_until_s: dict[str, float] = {}
-        """By program: until when its last answer holds if it fails."""
+        """Until when each program's last answer is used if the program fails."""
         self._load = CpuLoad(self._proc)
         self._zones = sorted(self._sys.glob("class/thermal/thermal_zone*"))
         self._rapl = sorted(self._sys.glob("class/powercap/intel-rapl:?/energy_uj"))
         self._rails = [*_ina_rails(self._sys)]
         self._counted: dict[Path, tuple[int, int]] = {}
-        """By RAPL counter: its last value, and the sum of its increments, in microjoules."""
+        """Each RAPL counter's last value, and the sum of its increments, in microjoules."""
 
     def charging(self) -> bool | None:
         """Return whether a mains or USB supply is online, or a battery is not discharging; True without a battery."""
@@ -108,7 +108,7 @@ class LinuxSensors:
         return max(found, default=None)
 
     def throttled(self) -> bool | None:
-        """Return what a Raspberry Pi's firmware says, by its file or by vcgencmd."""
+        """Return the state from a Raspberry Pi's firmware, by its file or by vcgencmd."""
         text = _text(self._sys / "devices/platform/soc/soc:firmware/get_throttled")
         if text is None:
             text = (self._asked(("vcgencmd", "get_throttled")) or "").removeprefix("throttled=").removeprefix("0x")
@@ -127,10 +127,10 @@ class LinuxSensors:
         return None
 
     def metered(self) -> bool | None:
-        """Return what NetworkManager says; without it, whether the default route is over a cellular interface."""
-        said = _METERED.get(self._asked(_BUSCTL) or "")
-        if said is not None:
-            return said
+        """Return NetworkManager's answer, or without it whether the default route is over a cellular interface."""
+        answer = _METERED.get(self._asked(_BUSCTL) or "")
+        if answer is not None:
+            return answer
         rows = [line.split() for line in (_text(self._proc / "net/route") or "").splitlines()[1:]]
         routes = [row[0] for row in rows if len(row) > 1 and row[1] == "00000000"]
         return any(name.startswith(_CELLULAR) for name in routes) if routes else None
@@ -141,7 +141,7 @@ class LinuxSensors:
         return 60 * now.tm_hour + now.tm_min
 
     def energy_j(self) -> float | None:
-        """Return the sum of the RAPL counters, each of which begins anew at its range; most are for root alone."""
+        """Return the sum of the RAPL counters, which wrap at their range; most are readable only by root."""
         total_uj = 0
         for file in self._rapl:
             value = _number(file)
@@ -155,7 +155,7 @@ class LinuxSensors:
         return _MICRO * total_uj if self._rapl else None
 
     def power_w(self) -> float | None:
-        """Return the watts at the input of a Jetson: its INA sensors' rail VDD_IN or POM_5V_IN, as tegrastats shows."""
+        """Return the input power of a Jetson in watts: the rail VDD_IN or POM_5V_IN, as in tegrastats."""
         for rail in self._rails:
             watts = rail()
             if watts is not None and 0.0 <= watts <= MOST_W:
@@ -171,7 +171,7 @@ class LinuxSensors:
         celsius = _MILLI * value
         if COLDEST_C <= celsius <= HOTTEST_C:
             return celsius
-        self._warn_once(f"{zone / 'temp'}: {celsius:g} C is no temperature of a board; the zone is ignored")
+        self._warn_once(f"{zone / 'temp'}: {celsius:g} C is implausible for a board; the zone is ignored")
         return None
 
     def _asked(self, command: Sequence[str]) -> str | None:
@@ -217,7 +217,7 @@ def _milliwatts(file: Path) -> Callable[[], float | None]:
 
 
 def _text(file: Path) -> str | None:
-    """Return a file's text; None: it is missing, or cannot be read now."""
+    """Return a file's text, or None if it cannot be read now."""
     try:
         return file.read_bytes().decode("utf-8", "replace").strip()
     except OSError:
@@ -231,14 +231,14 @@ def _number(file: Path) -> int | None:
         return None
 
 
-# -- The load that other processes put on the processor, from the counters of the kernel ------------------------------
-# The load average would count the training itself, and is a mean over a minute.
+# -- The processor load of other processes, from the kernel's counters ------------------------------------------------
+# The load average would include the training itself, and is a mean over a minute.
 
 WINDOW_S = 0.5
-"""The least time in seconds over which the load is a mean; the counters advance by a hundredth of a second."""
+"""The minimum averaging time in seconds; the counters advance in steps of a hundredth of a second."""
 _IDLE, _IOWAIT, _STEAL = 3, 4, 7
 _UTIME, _STIME = 11, 12
-"""Columns of /proc/self/stat after the name of the program: ticks in user and in kernel mode."""
+"""Columns of /proc/self/stat after the program's name: ticks in user and in kernel mode."""
 
 
 class CpuLoad:
@@ -251,9 +251,9 @@ class CpuLoad:
         self._share: float | None = None
 
     def others(self) -> float | None:
-        """Return the share in [0, 1] over the time since an earlier call; None: the kernel does not tell.
+        """Return the share in [0, 1] since an earlier call, or None without the kernel's counters.
 
-        Until half a second has passed since the first call, it is the load average of the last minute.
+        For the first half second it returns the load average of the last minute.
         """
         now = self._counters()
         if now is None or self._last is None:
@@ -265,7 +265,7 @@ class CpuLoad:
         return self._average() if self._share is None else self._share
 
     def _counters(self) -> tuple[int, int, int] | None:
-        """Return ticks: of all cores while they were busy, of all cores, and of this process."""
+        """Return three counts of ticks: all cores busy, all cores, and this process."""
         try:
             first = (self._proc / "stat").read_text(encoding="ascii").splitlines()[0]
             ticks = [int(each) for each in first.split()[1:9]]

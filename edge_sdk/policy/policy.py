@@ -19,14 +19,14 @@ _HOUR_MINUTES = 60
 
 @dataclass(frozen=True, kw_only=True)
 class Policy:
-    """When a device trains; a setting that is left out demands nothing.
+    """When a device trains; every setting is optional.
 
-    Training stops at the next pause between two batches after a condition fails, and goes on from there when all hold
+    After a condition fails, training pauses before the next batch, and resumes from there when all conditions hold
     again.  A condition whose sensor this machine lacks is ignored, with one warning.  Raises UsageError.
     """
 
     charging: bool = False
-    """Train only on mains or USB power, not from a battery; a board without a battery always may."""
+    """Train only on mains or USB power; a board without a battery may always train."""
     idle_below: Annotated[float, Real(ABOVE_0, 1.0)] | None = None
     """Train only while other processes use less than this share of all cores, in (0, 1]."""
     hours: Annotated[str, Text(256)] = ""
@@ -40,7 +40,7 @@ class Policy:
     unmetered: bool = False
     """Train only on a link that is not paid by volume."""
     threads: Annotated[int, Integer(1, 1024)] | None = None
-    """Threads that torch and OpenBLAS compute with.  Models in ONNX Runtime always use one."""
+    """Number of threads for torch and OpenBLAS.  Models in ONNX Runtime always use one."""
     nice: Annotated[int, Integer(0, 19)] = 0
     """Niceness of the training thread: 19 gives way to everything else."""
     round_time_s: Annotated[float, Real(ABOVE_0, 1e9)] | None = None
@@ -81,5 +81,5 @@ def load_policy(path: Path) -> Policy:
     try:
         return read_table(Policy, toml.loads(text, str(path)), f"{path}: ")
     except UsageError as error:
-        told = str(error)  # Policy itself does not know that it is read from a file
-        raise UsageError(f"{path}: {told.removeprefix('policy: ')}" if told.startswith("policy: ") else told) from None
+        line = str(error)  # an error of Policy itself does not name the file
+        raise UsageError(f"{path}: {line.removeprefix('policy: ')}" if line.startswith("policy: ") else line) from None

@@ -1,4 +1,4 @@
-"""The priority of the training thread, and the threads that computing uses."""
+"""The priority of the training thread, and the number of compute threads."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from pathlib import Path
 log = logging.getLogger(__name__)
 
 _OPENBLAS = ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads")
-"""What builds of OpenBLAS call the function that sets its threads."""
+"""Names of the function that sets OpenBLAS's threads, by build."""
 
 
 def lower_priority(nice: int) -> None:
-    """Give the calling thread this niceness, and with it the threads that it starts; on Linux no others."""
+    """Give this niceness to the calling thread and the threads that it starts later (Linux only)."""
     if not nice or not sys.platform.startswith("linux"):
         return
     try:
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), nice)
-    except OSError as error:  # it is nicer already, and may not become less so
+    except OSError as error:  # the thread is already nicer, and may not lower its niceness
         log.warning("policy: nice = %d is ignored: %s", nice, error.strerror)
 
 
 def limit_threads(count: int | None, maps: Path = Path("/proc/self/maps")) -> None:
-    """Let torch and OpenBLAS, where they are loaded, compute with this many threads; None: leave them as they are."""
+    """Set the number of threads of torch and OpenBLAS, if they are loaded; None changes nothing."""
     if count is None:
         return
     if sys.modules.get("torch") is not None:
@@ -41,7 +41,7 @@ def limit_threads(count: int | None, maps: Path = Path("/proc/self/maps")) -> No
 
 
 def _openblas_files(maps: Path) -> set[str]:
-    """Return the files of OpenBLAS that this process has loaded; none where the system does not tell."""
+    """Return the OpenBLAS files that this process has loaded, or none on a system without /proc."""
     try:
         lines = maps.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -1,15 +1,15 @@
-"""What a policy asks of the machine, behind one interface."""
+"""The readings that a policy needs from the machine, behind one interface."""
 
 from __future__ import annotations
 
 from typing import Protocol
 
 MOST_W = 10_000.0
-"""A sensor or a meter that reports more watts is broken, and ignored."""
+"""A sensor or meter that reports more watts is considered broken, and ignored."""
 
 
 class Sensors(Protocol):
-    """The state of the machine.  Each method may be called ten times a second; None: this machine does not tell."""
+    """The state of the machine.  Methods may be called ten times a second, and return None without a sensor."""
 
     def charging(self) -> bool | None:
         """Return whether the machine has mains or USB power, or no battery at all."""
@@ -21,7 +21,7 @@ class Sensors(Protocol):
         """Return the temperature of the hottest thermal zone in degrees Celsius."""
 
     def throttled(self) -> bool | None:
-        """Return whether the board slows itself down because of heat or low voltage."""
+        """Return whether the board throttles itself because of heat or low voltage."""
 
     def available_bytes(self) -> int | None:
         """Return the memory that new programs could use."""
@@ -33,7 +33,7 @@ class Sensors(Protocol):
         """Return the minutes since midnight, in local time."""
 
     def energy_j(self) -> float | None:
-        """Return a counter of the joules that the machine has drawn; only differences have a meaning."""
+        """Return a counter of the joules that the machine has drawn; only differences are meaningful."""
 
     def power_w(self) -> float | None:
         """Return the watts that the machine draws now."""

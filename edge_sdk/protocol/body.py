@@ -1,7 +1,7 @@
-"""The msgpack body of a frame; long byte strings are not copied when it is packed and unpacked.
+"""The msgpack body of a frame, packed and unpacked without copying long byte strings.
 
-The weights of a large model are nearly all of their frame.  The msgpack library copies them two or three times when it
-packs, and once when it unpacks, and a small board has no memory for that.
+A large model's weights are nearly all of their frame.  The msgpack library would copy them two or three times when it
+packs, and once when it unpacks; a small board lacks the memory for that.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ LONG_BYTES = 2**20
 """Longer byte strings are not copied when a body is unpacked; only tensors are that long."""
 
 _COPIED_BELOW_BYTES = 2**16
-"""Shorter arrays are copied when a body is packed, which is quicker than joining more parts.  The length of longer ones
-takes 4 bytes in msgpack."""
+"""Shorter arrays are copied when a body is packed, which is faster than joining more parts.  From this size on msgpack
+stores the length in 4 bytes (bin 32)."""
 
 Span: TypeAlias = tuple[int, int, int]
-"""Offsets of a long byte string in a body: where its msgpack value begins, where its bytes begin, where they end."""
+"""Offsets of a long byte string in a body: begin of its msgpack value, begin of its bytes, end."""
 
 BodyPart: TypeAlias = bytes | memoryview
 Piece: TypeAlias = "bytes | memoryview | PackedField"
 
 _BIN_32 = b"\xc6"
 _STAND_IN_BYTES = 1
-"""The bytes of what msgpack packs in place of a separate value: None, which is what `default` returns."""
+"""The length of the nil that msgpack packs in place of a separate value, because `default` returns None."""
 _PLACEHOLDER = 0
 
 
 def array_bytes(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
-    """Return the bytes of an array in C order, for `pack`; if the array is long, as a u1 view without a copy."""
+    """Return the bytes of an array in C order, for `pack`; a long array as a u1 view without a copy."""
     if array.nbytes < _COPIED_BELOW_BYTES:
         return array.tobytes()
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
@@ -44,18 +44,18 @@ def array_bytes(array: NDArray[Any]) -> bytes | NDArray[np.uint8]:
 
 @dataclass(frozen=True, slots=True)
 class PackedField:
-    """A value that is packed already; `pack` accepts it inside a plain value, and puts its bytes in as they are."""
+    """An already packed value; `pack` accepts it inside a plain value, and inserts its bytes unchanged."""
 
     packed: bytes
     crc: int
-    """The crc32 of these bytes; that of a longer frame follows from it."""
+    """The crc32 of these bytes, from which that of the whole frame is computed."""
 
     def __len__(self) -> int:
         return len(self.packed)
 
 
 def packed_field(packed: bytes) -> PackedField:
-    """Return a value that is packed already, with its checksum."""
+    """Wrap already packed bytes, with their checksum."""
     return PackedField(packed, crc32(packed))
 
 
@@ -70,8 +70,8 @@ def packed_text(text: str) -> bytes:
 
 
 def pack(plain: Any) -> list[Piece]:
-    """Return a body in pieces; each PackedField, and each array of u1 (a long byte string), is a piece of its own."""
-    separate: list[tuple[int, NDArray[np.uint8] | PackedField]] = []  # with where in the rest they belong
+    """Return a body in pieces; each PackedField, and each array of u1 (a long byte string), is a separate piece."""
+    separate: list[tuple[int, NDArray[np.uint8] | PackedField]] = []  # (offset in the rest, value)
     packers: list[msgpack.Packer] = []
 
     def set_apart(value: NDArray[np.uint8] | PackedField) -> None:
@@ -79,7 +79,8 @@ def pack(plain: Any) -> list[Piece]:
 
     packers.append(msgpack.Packer(default=set_apart, autoreset=False))
     packers[0].pack(plain)
-    rest, done = cast("bytes", packers.pop().bytes()), 0  # in reach of its own default, its megabyte would stay a while
+    # pop: through `set_apart` the packer would be in a reference cycle that keeps its megabyte alive for a while
+    rest, done = cast("bytes", packers.pop().bytes()), 0
     pieces: list[Piece] = []
     for at, value in separate:
         if isinstance(value, PackedField):
@@ -91,7 +92,7 @@ def pack(plain: Any) -> list[Piece]:
 
 
 def joined_parts(pieces: Iterable[Piece]) -> Iterator[BodyPart]:
-    """Yield the bytes of all pieces, to be joined."""
+    """Yield the bytes of all pieces."""
     for piece in pieces:
         yield piece.packed if isinstance(piece, PackedField) else piece
 
@@ -99,7 +100,7 @@ def joined_parts(pieces: Iterable[Piece]) -> Iterator[BodyPart]:
 def unpack(body: memoryview, spans: list[Span], pairs: Callable[[list[tuple[Any, Any]]], Any]) -> Any:
     """Return the plain value of a body; the long byte strings at `spans` become memoryviews of the body.
 
-    pairs: makes a dict of the key-value pairs of a map, and checks the keys.
+    pairs: turns the key-value pairs of a map into a dict, and checks the keys.
     """
     if not spans:
         return unpack_short(body, pairs)

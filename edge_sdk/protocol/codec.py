@@ -44,21 +44,21 @@ UNSIGNED = bytes(16)
 _SIGNED = 1
 _TEXT = {str}
 _COMMON, _PERSONAL, _EMPTY_MAP = b"\xa6common", b"\xa8personal", b"\x80"
-"""Names of fields, and a map without entries, as msgpack packs them.  No id can hold the first two."""
+"""Names of fields, and an empty map, as msgpack packs them.  Legal ids cannot contain the first two."""
 _FRONT_BYTES, _LEAST_COMMON_BYTES = 512, 64
-"""How far from the header the common knowledge begins at most, and how long it is at least, to be decoded once."""
+"""Common knowledge is decoded once if it begins within so many bytes of the header and has at least so many."""
 _LEAST_SHARED_BYTES = 1024
-"""How long a field is at least that frames to many devices share; frames with a shorter one are joined at once."""
+"""The minimum length of a field that frames to many devices share; frames with a shorter one are joined at once."""
 _NOBODY = body.pack_value("")
-"""Stands for the device's id in a message to many devices."""
+"""Placeholder of the device's id in a message to many devices."""
 _DEVICE = body.packed_text("device")
 """The name of the field with the device's id, as msgpack packs it."""
 _FLAGS_AT, _CRC_AT = 5, 12
 
 Sign = Callable[[bytes], bytes]
 Verify = Callable[[bytes, bytes, bytes], bool]
-"""A function of key id, signed bytes and signature that returns whether the signature is valid.  It may raise
-RemoteProtocolError with a reason of its own."""
+"""Returns whether a signature is valid, from key id, signed bytes and signature.  It may raise RemoteProtocolError with
+its own reason."""
 
 _TAGS: dict[type, str] = {cls: schema.tag_of(cls) for cls in get_args(Message)}
 _MESSAGES: dict[str, type] = {tag: cls for cls, tag in _TAGS.items()}
@@ -72,7 +72,7 @@ class Limits:
     tensor_bytes: int = 128 * 1024
 
     def covering(self, other: Limits) -> Limits:
-        """Return limits that allow whatever either of the two allows."""
+        """Return limits that allow everything that either allows."""
         return Limits(max(self.frame_bytes, other.frame_bytes), max(self.tensor_bytes, other.tensor_bytes))
 
 
@@ -86,7 +86,7 @@ class Stamp:
     """The part of a frame's header that identifies the sender and orders its frames."""
 
     boot_epoch: int = 0
-    """How often the sender has been started."""
+    """The number of starts of the sender."""
     sequence: int = 0
     """Counts the sender's frames since that start."""
     key_id: bytes = UNSIGNED
@@ -111,8 +111,8 @@ def encode(
 ) -> bytes:
     """Return the frame of a message.  Raises LocalProtocolError if the message breaks its own schema.
 
-    sign: takes the header and the body, and returns a signature of 64 bytes.  packed: fields that `pack_field` has
-    encoded already; they replace the message's own values of these fields.
+    sign: maps header and body to a signature of 64 bytes.  packed: fields already encoded by `pack_field`, which
+    replace the message's own values.
     """
     if type(message) not in _TAGS:
         raise LocalProtocolError(f"{type(message).__name__} is not a message: it can only be sent inside one")
@@ -127,10 +127,10 @@ def encode(
 
 
 class Circular:
-    """A message that goes to many devices and differs only in the device's id: checked and packed once."""
+    """A message to many devices that differs only in the device's id: checked and packed once."""
 
     def __init__(self, message: Message, packed: Mapping[str, PackedField] = MappingProxyType({})) -> None:
-        """message: for any of the devices.  packed: fields that `pack_field` has encoded already.
+        """message: for any of the devices.  packed: fields already encoded by `pack_field`.
 
         Raises LocalProtocolError if the message breaks its own schema.
         """
@@ -145,7 +145,7 @@ class Circular:
         self._shared = pieces[at_shared] if at_shared < len(pieces) else None
 
     def frame(self, device: str, stamp: Stamp) -> Frame:
-        """Return the unsigned frame to a device with a legal id; if it is long, in parts, of which one is shared."""
+        """Return the unsigned frame to a device with a legal id; a long one comes in parts, one of them shared."""
         front = self._before + body.packed_text(device) + self._rest
         if not isinstance(self._shared, PackedField):
             return _with_checksum(_header(len(front), stamp, 0), front) + front
@@ -170,8 +170,8 @@ def seal_frame(
 ) -> bytes:
     """Return a signed frame that holds the encrypted body of another one.
 
-    sealed_bytes: returns how long a body of so many bytes is once it is encrypted.  encrypt: takes the new header, with
-    zeros in place of its checksum, and the body.
+    sealed_bytes: maps a body's length to its encrypted length.  encrypt: takes the new header, with zeros in place of
+    its checksum, and the body.
     """
     body_at = HEADER_BYTES + (SIGNATURE_BYTES if frame[_FLAGS_AT] & _SIGNED else 0)
     packed = memoryview(frame)[body_at:]
@@ -195,7 +195,7 @@ def unseal_frame(
 
 
 def is_sealed(frame: bytes) -> bool:
-    """Whether bytes begin as an encrypted frame does."""
+    """Whether bytes begin like an encrypted frame."""
     return frame.startswith(MAGIC) and frame[len(MAGIC) : len(MAGIC) + 1] == bytes([SEALED_VERSION])
 
 
@@ -212,13 +212,13 @@ def _signature(sign: Sign, *parts: bytes | memoryview) -> bytes:
 
 
 def _stamp(head: bytes) -> Stamp:
-    """Return the stamp in what begins with a header."""
+    """Return the stamp in bytes that begin with a header."""
     *_, key_id, boot_epoch, sequence = HEADER.unpack_from(head)
     return Stamp(boot_epoch, sequence, key_id)
 
 
 def _with_checksum(header: bytes, *pieces: Piece) -> bytes:
-    """Return a header with the checksum of it and these pieces of the body in place of zeros."""
+    """Return a header with its checksum, over itself and these pieces of the body, in place of zeros."""
     return header[:_CRC_AT] + _checksum(header, *pieces).to_bytes(4, "little") + header[_CRC_AT + 4 :]
 
 
@@ -238,9 +238,9 @@ def _header(length: int, stamp: Stamp, flags: int, version: int = VERSION) -> by
 
 
 def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None = None) -> Envelope:
-    """Return the message in a frame and its stamp.  Raises RemoteProtocolError, and no other error, if it is illegal.
+    """Return the message in a frame and its stamp.  Raises only RemoteProtocolError, whatever the bytes.
 
-    verify: checks the signature; None: signatures are ignored.
+    verify: checks the signature, or None to ignore signatures.
     """
     try:
         stamp, packed = open_frame(frame, limits, verify)
@@ -254,12 +254,12 @@ def decode(frame: bytes, limits: Limits = CONTROL_LIMITS, verify: Verify | None 
 
 @record
 class _Circulated:
-    """A message to many devices, as it was decoded for one of them."""
+    """A message to many devices, decoded for one of them."""
 
     before: bytes
-    """What stands in the body before the device's id."""
+    """The body before the device's id."""
     rest: bytes
-    """What stands between the id and what is shared."""
+    """The body between the id and the shared field."""
     shared: PackedField
     tail: bytes
     limits: Limits
@@ -268,24 +268,24 @@ class _Circulated:
 
 @dataclass(slots=True)
 class CommonKnowledge:
-    """The common knowledge of the Assign that was decoded last, for many devices in one process.
+    """The common knowledge of the last decoded Assign, shared by many devices in one process.
 
-    It is decoded and checked for the first device, and the same object for all others whose Assign brings the same
-    bytes.  A frame in parts that differs from the one before in its stamp and the device's id alone is not decoded
-    again: it must be, byte for byte, the frame that its sender would make.
+    It is decoded and checked for the first device, and reused for all others whose Assign brings the same bytes.  A
+    frame in parts that differs from the last one only in stamp and device id is not decoded at all: instead it must
+    equal, byte for byte, the frame that its sender would make.
     """
 
     packed: bytes = b""
     decoded: Mapping[str, Payload] = field(default_factory=dict)
     checked_for: object = None
-    """What it was restored and checked for; None: it was not."""
+    """The (expectation, closing, exchange) for which it was restored and checked, if it was."""
     restored: Mapping[str, Payload] = field(default_factory=dict)
-    """With the federation's transforms undone."""
+    """The knowledge with the federation's transforms undone."""
     circulated: _Circulated | None = None
-    """The message that came in parts last."""
+    """The last message that came in parts."""
 
     def decode(self, frame: Frame, limits: Limits, device: str) -> Envelope:
-        """Decode an unsigned frame to a device, as `decode` does, and raise what it raises."""
+        """Decode an unsigned frame to a device; raises like the function `decode`."""
         if isinstance(frame, bytes):
             return self._decode(frame, limits)
         known, text = self.circulated, body.packed_text(device)
@@ -312,17 +312,17 @@ class CommonKnowledge:
         try:
             return self._around_known(frame, begin, end, limits)
         except Exception:  # noqa: BLE001  # msgpack raises errors of seven families on illegal bytes
-            return decode(frame, limits)  # which tells what is wrong with it
+            return decode(frame, limits)  # raises the precise error
 
     def _around_known(self, frame: bytes, begin: int, end: int, limits: Limits) -> Envelope:
-        """Decode what stands before and after the common knowledge, which is that of the last frame."""
+        """Decode the fields before and after the common knowledge, which equals that of the last frame."""
         stamp, _ = open_frame(frame, limits)
         plain = body.unpack_short(b"".join((frame[HEADER_BYTES:begin], _EMPTY_MAP, frame[end:])), _fields)
         return Envelope(replace(cast("Assign", _message(plain)), common=self.decoded), stamp)
 
 
 def _is_to(known: _Circulated, frame: FrameParts, packed_device: bytes) -> bool:
-    """Whether a frame is the one that brings a known message to another device."""
+    """Whether a frame brings the known message to another device."""
     shared, head, front = known.shared, frame.head, known.before + packed_device + known.rest
     if len(head) != HEADER_BYTES + len(front) or frame.middle != shared.packed or frame.tail != known.tail:
         return False
@@ -374,7 +374,7 @@ def _check_layout(frame: bytes, wanted: int) -> None:
     if version == wanted:
         return
     if {version, wanted} == {VERSION, SEALED_VERSION}:
-        how = "encrypted, and there is no key here to open it" if wanted == VERSION else "not encrypted"
+        how = "encrypted, and this side has no key for it" if wanted == VERSION else "not encrypted"
         raise RemoteProtocolError("encryption", f"the frame is {how}")
     older = "this side" if version > VERSION else "the sender"
     raise RemoteProtocolError("version", f"frame version {version}, this side speaks {VERSION}: upgrade {older}")
@@ -402,7 +402,7 @@ def _fields(pairs: list[tuple[Any, Any]]) -> dict[str, Any]:
     """Make the dict of a map, and check its keys; msgpack's own check differs between its implementations."""
     fields = dict(pairs)
     if fields and set(map(type, fields)) != _TEXT:
-        raise RemoteProtocolError("msgpack", "a key of a map is no text")
+        raise RemoteProtocolError("msgpack", "a key of a map is not a text")
     if len(fields) != len(pairs):
         raise RemoteProtocolError("schema", "a map holds the same key twice")
     return fields

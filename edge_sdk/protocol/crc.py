@@ -1,12 +1,12 @@
-"""The checksum CRC-32 as zlib computes it, and the checksum of concatenated bytes from the checksums of both parts.
+"""The checksum CRC-32 of zlib, also for concatenated bytes from the checksums of both parts.
 
-If the package isal is installed, it computes the checksum, sixteen times as fast as zlib.  For a frame with a model's
-weights the checksum is most of the cost, because both sides compute it.
+The package isal, if installed, computes the checksum sixteen times as fast as zlib.  For a frame with a model's weights
+the checksum is most of the cost, because both sides compute it.
 
-`crc32_combine` computes the checksum of two byte strings in a row from the checksums of both, without reading the
-bytes.  A checksum is the remainder of the bytes, taken as a polynomial over GF(2), on division by a fixed polynomial.
-Each bit appended multiplies the polynomial by x.  This map is linear, so for a given number of appended bytes four
-small tables compute it.
+`crc32_combine` computes the checksum of two concatenated byte strings from their checksums, without reading the bytes.
+A checksum is the remainder of the bytes, read as a polynomial over GF(2), on division by a fixed polynomial.  Each bit
+appended multiplies the polynomial by x.  This map is linear, so four small tables compute it for a given number of
+appended bytes.
 
 In a checksum the highest bit is the coefficient of x^0 and the lowest that of x^31, as in zlib.
 """
@@ -30,7 +30,7 @@ _Tables: TypeAlias = tuple[list[int], list[int], list[int], list[int]]
 
 
 def crc32_combine(first: int, second: int, second_bytes: int) -> int:
-    """Return the checksum of two byte strings in a row, from the checksum of each and the length of the second."""
+    """Return the checksum of two concatenated byte strings, from the checksum of each and the second's length."""
     low, middle, upper, high = _tables(second_bytes)
     shifted = low[first & 0xFF] ^ middle[first >> 8 & 0xFF] ^ upper[first >> 16 & 0xFF] ^ high[first >> 24]
     return shifted ^ second
@@ -46,7 +46,7 @@ def _tables(count: int) -> _Tables:
 
 
 def _sums(bits: list[int]) -> list[int]:
-    """Return for each byte the sum (exclusive or) of the values that stand for its bits; bits: 8 values."""
+    """Return for each byte value the exclusive or of the entries of `bits` for its set bits; bits: 8 values."""
     sums = [0]
     for bit in bits:
         sums += [bit ^ each for each in sums]

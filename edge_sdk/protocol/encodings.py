@@ -7,8 +7,8 @@ f16           |x - x'| <= 2^-11 |x| from 2^-14 to 65504, <= 2^-25 below; larger 
 int8-row      |x - x'| <= scale / 2, the scale of a row within 2^-16 of its largest |x| / 127
 int8-tensor   the same with one scale for the whole array
 
-A scale has 17 significant bits and a code 7, so their product is exact in f4.  So the bound holds to the last bit, and
-every receiver, in any language, computes the same numbers.
+A scale has 17 significant bits and a code 7, so their product is exact in f4.  The bound therefore holds to the last
+bit, and every receiver, in any language, computes the same numbers.
 """
 
 from __future__ import annotations
@@ -103,8 +103,8 @@ def _scales(largest: Floats) -> Floats:
 
 
 def _codes(x: Floats, scales: Floats) -> NDArray[np.int8]:
-    """Return the integers nearest to x / scales, ties to even; computed in f8 in blocks, as a copy could be 100 MB."""
-    divisors = np.where(scales > 0, scales, 1)  # where the scale is 0, all numbers are
+    """Return the integers nearest to x / scales, ties to even; in f8 and in blocks, as a copy could take 100 MB."""
+    divisors = np.where(scales > 0, scales, 1)  # a scale of 0 means that all numbers are 0
     codes = np.empty(x.shape, np.int8)
     blocks = np.nditer(
         [x, divisors, codes],
@@ -146,7 +146,7 @@ ENCODINGS: Mapping[str, Encoding] = {
     )
 }
 FLOAT_ENCODINGS = ("f32", "f16")
-"""The encodings for probabilities: rows that sum to 1 still do so within rounding."""
+"""The encodings for probabilities, in which rows still sum to 1 within rounding."""
 FLAT_ENCODINGS = tuple(name for name in ENCODINGS if name != "int8-row")
 """The encodings for arrays without rows."""
 DEFAULT_ENCODING = "f32"

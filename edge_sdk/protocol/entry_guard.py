@@ -1,4 +1,4 @@
-"""The guard of every entry from the network: whatever bytes a stranger sends end nothing but themselves."""
+"""Guards every entry from the network, so that illegal bytes only cause their own refusal."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ log = logging.getLogger(__name__)
 
 
 class EntryGuard:
-    """Counts what one entry refuses, and logs it in one line: the first message of a word, the tenth, hundredth ..."""
+    """Counts the messages that one entry refuses, and logs the first, tenth, hundredth ... for each word."""
 
     def __init__(self, entry: str) -> None:
-        """entry: what it is called in the log."""
+        """entry: its name in the log."""
         self._entry = entry
         self.refused = Counter[str]()
-        """Refused messages by the word for what was wrong, one of REFUSAL_WORDS."""
+        """Refused messages by the word for the fault, one of REFUSAL_WORDS."""
 
     @contextmanager
     def message(self, source: str) -> Iterator[None]:
-        """Take in one message; if it is illegal, the `with` block ends, and what follows goes on.
+        """Process one message in a `with` block, and refuse it if it is illegal.
 
-        source: where it came from.  Errors of this side's own, such as StoreError of a full disk, are raised.
+        source: where it came from.  This side's own errors, such as StoreError for a full disk, are raised.
         """
         try:
             with legible():
@@ -45,19 +45,19 @@ class EntryGuard:
 
 
 def is_told(total: int, count: int = 1) -> bool:
-    """Whether the last `count` of `total` refused messages hold the first one, the tenth, the hundredth ..."""
+    """Whether the last `count` of `total` refused messages include the first, the tenth, the hundredth ..."""
     return total == count or len(str(total)) > len(str(total - count))
 
 
 @contextmanager
 def legible() -> Iterator[None]:
-    """Raise RemoteProtocolError in place of whatever else a stranger's bytes make the code in the block raise.
+    """Raise RemoteProtocolError in place of any error that illegal bytes cause in the `with` block.
 
-    An EdgeError is raised as it is: a full disk is not the sender's fault.
+    An EdgeError is raised unchanged: a full disk, for example, is not the sender's fault.
     """
     try:
         yield
     except EdgeError:
         raise
     except Exception as error:  # bytes can raise anything: RecursionError, MemoryError, UnicodeError ...
-        raise RemoteProtocolError("schema", f"it does not read ({type(error).__name__})") from error
+        raise RemoteProtocolError("schema", f"it cannot be read ({type(error).__name__})") from error

@@ -1,4 +1,4 @@
-"""Which exchange of a run: the round, and the place of the exchange within the round."""
+"""Identifies an exchange of a run by its round and its place within the round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Frames in parts, one of which many frames may have in common: it is in memory once, and compared by identity."""
+"""Frames in parts, one of which many frames may share: it is in memory once, and compared by identity."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import TypeAlias
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FrameParts:
-    """A frame in three parts, of which the middle may be shared; `bytes` puts them together."""
+    """A frame in three parts, whose middle may be shared; `bytes` joins them."""
 
     head: bytes
-    """It begins with the whole header of the frame."""
+    """Begins with the whole header of the frame."""
     middle: bytes
     tail: bytes = b""
 
@@ -29,5 +29,5 @@ Frame: TypeAlias = bytes | FrameParts
 
 
 def beginning(frame: Frame, count: int) -> bytes:
-    """Return the first bytes of a frame, no more than its header has."""
+    """Return the first bytes of a frame, at most the length of its header."""
     return (frame if isinstance(frame, bytes) else frame.head)[:count]

@@ -19,7 +19,7 @@ class FrozenDict(dict[K, V]):
 
 
 def _raise_type_error(*_args: object, **_kwargs: object) -> NoReturn:
-    raise TypeError("a received message does not change: build a new dict instead")
+    raise TypeError("a received message cannot change: build a new dict instead")
 
 
 for _name in ("__setitem__", "__delitem__", "__ior__", "clear", "pop", "popitem", "setdefault", "update"):

@@ -1,8 +1,8 @@
 """The payload kinds: the only data that devices exchange.
 
-Each kind states its own shape and can check itself against what the federation expects (`Expect`).  A kind that
-does not fit is refused before any arithmetic uses it.  Kinds are registered in the entry-point group
-`edge_sdk.payloads`, each under its tag; other packages add theirs there.
+Each kind declares its shape and checks itself against the federation's expectation (`Expect`), so that a misfit is
+refused before any arithmetic uses it.  Kinds are registered by tag in the entry-point group `edge_sdk.payloads`, to
+which other packages can add theirs.
 """
 
 from __future__ import annotations
@@ -40,13 +40,13 @@ from edge_sdk.protocol.schema import (
 from edge_sdk.protocol.value_range import all_within, min_max
 
 MAX_MAGNITUDE = 1e6
-"""Numbers beyond this are finite and still ruin what is computed from them: differences, squares and sums overflow in
-f4.  A device whose model has run away is refused rather than averaged in."""
+"""Numbers beyond this are finite, but their differences, squares and sums overflow in f4.  So a device whose model has
+run away is refused rather than averaged in."""
 
 
 PAYLOADS = "edge_sdk.payloads"
 _BESIDE_ROWS = 2
-"""The numbers beside each row of a class: its id and its count."""
+"""The number of values beside each row of a class: its id and its count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,24 +57,24 @@ class Expect:
     rows: int = 0
     """The number of samples in the public batch (for logits)."""
     feature_dim: int = 0
-    """The width of the features; 0: not agreed on, any width."""
+    """The width of the features, or 0 if any width is legal."""
     weight_count: int = 0
-    """The number of scalars in the shared weights; 0: not agreed on."""
+    """The number of scalars in the shared weights, or 0 if any is legal."""
     head_count: int = 0
     """The number of those scalars in the last layer: classes * (features + 1)."""
     layout: bytes = b""
-    """The layout of the shared weights; empty: not agreed on."""
+    """The layout of the shared weights, or empty if any is legal."""
     numbers: int = 0
-    """The count of plain numbers (for scalars); 0: not agreed on."""
+    """The count of plain numbers (for scalars), or 0 if any is legal."""
     batch: bytes = b""
-    """The digest of the public batch; empty: do not compare."""
+    """The digest of the public batch, or empty if it is not compared."""
     samples: int = 0
-    """The most samples that may stand behind all counts together, such as what a device declared when it joined; 0:
-    any.  Counts are claims: whoever weighs with them bounds them first."""
+    """The maximum sum of all counts, such as the samples that a device declared when it joined; 0 for any.  Counts are
+    claims, so they are bounded before they become weights."""
     probabilities: bool = False
-    """Whether class rows are predictions: as wide as there are classes, and each on the simplex."""
+    """Whether class rows are predictions: one column per class, and each row on the simplex."""
     contributors: int = 0
-    """The most devices that may stand behind averaged logits, 1 for an upload; 0: any."""
+    """The maximum number of devices behind averaged logits, 1 for an upload, or 0 for any."""
 
 
 EXAMPLE_SIZES = Expect(classes=10, feature_dim=500, weight_count=2_621_558)
@@ -92,7 +92,7 @@ class Payload(ABC):
     __hash__ = None  # type: ignore[assignment]  # as for every class with an __eq__ and mutable parts
     coded: ClassVar[tuple[str, ...]] = ()
     """The fields whose floats travel in the federation's encoding for this kind, annotated as Matrix or Vector.  Ids
-    and counts stay exact, and probabilities f4: logarithms of tiny ones are taken."""
+    and counts stay exact, and probabilities f4, because methods take logarithms of tiny ones."""
     encodings: ClassVar[tuple[str, ...]] = tuple(ENCODINGS)
     """The encodings that a federation may choose."""
 
@@ -127,7 +127,7 @@ def _same(a: object, b: object) -> bool:
 
 
 def unfit(message: str) -> RemoteProtocolError:
-    """Return the error for a payload that does not fit."""
+    """Return the error for a misfit."""
     return RemoteProtocolError("knowledge", message)
 
 
@@ -146,8 +146,8 @@ def check_magnitude(name: str, values: NDArray[Any]) -> None:
     """Raise RemoteProtocolError for numbers beyond MAX_MAGNITUDE."""
     if not all_within(values, MAX_MAGNITUDE):
         low, high = min_max(values)
-        told = f"numbers from {low:g} to {high:g}, at most {MAX_MAGNITUDE:g} is legal: the sender's model ran away"
-        raise unfit(f"{name}: {told}")
+        problem = f"numbers from {low:g} to {high:g}, at most {MAX_MAGNITUDE:g} is legal: the sender's model ran away"
+        raise unfit(f"{name}: {problem}")
 
 
 class ByClass(Payload):
@@ -175,7 +175,8 @@ def check_class_rows(name: str, classes: NDArray[Any], counts: NDArray[Any], row
     samples = counts.tolist()
     if min(samples) < 1:
         raise unfit(f"{name}: a count below 1: a class without samples must be left out")
-    if expect.samples and (total := sum(samples)) > max(expect.samples, rows):  # rows of weight 1 make no claim
+    # rows of weight 1 claim nothing, so a sum of ones is always legal
+    if expect.samples and (total := sum(samples)) > max(expect.samples, rows):
         raise unfit(f"{name}: counts of {total} samples together, at most {expect.samples} were declared")
 
 
@@ -360,8 +361,8 @@ class Weights(Payload):
         if self.count > (expect.samples or self.count):
             raise unfit(f"Weights: count of {self.count} samples, at most {expect.samples} were declared")
         if expect.layout not in (b"", self.layout):
-            told = f"of layout {self.layout.hex()}, expected {expect.layout.hex()}: another architecture"
-            raise unfit(f"Weights: {told}")
+            problem = f"of layout {self.layout.hex()}, expected {expect.layout.hex()}: another architecture"
+            raise unfit(f"Weights: {problem}")
         check_magnitude("Weights", self.values)
 
     @classmethod
@@ -402,7 +403,7 @@ class Scalars(Payload):
 
 
 def kinds() -> Mapping[str, type[Payload]]:
-    """Return every registered kind by its tag.  Raises UsageError, in one line, for one that is not a kind."""
+    """Return every registered kind by its tag.  Raises UsageError, in one line, for an entry that is not a kind."""
     return {tag: registered(Payload, tag) for tag in registry.names(PAYLOADS)}
 
 
@@ -420,15 +421,15 @@ class Slot:
     personal: bool = False
     """Whether the payload differs from device to device (downlink only)."""
     optional: bool = False
-    """Whether the payload may be missing: a teacher gets no gradient, and a first exchange has no past."""
+    """Whether the payload may be missing, such as a gradient for a teacher, or the past of a first exchange."""
     rows: int = 0
     """The number of samples of the public batch, for kinds that have one."""
     extra_columns: int = 0
     """The columns of class rows beyond the width of the features: 1 for header rows, whose last column is the bias."""
     without_head: bool = False
-    """Whether the weights leave out those of the last layer."""
+    """Whether the weights exclude the last layer."""
     probabilities: bool = False
-    """Whether class rows are predictions: as wide as there are classes, and each on the simplex (W14)."""
+    """Whether class rows are predictions: one column per class, and each row on the simplex (W14)."""
     times: int = 1
     """The number of vectors in a class row, side by side, each as wide as the features."""
     class_columns: bool = False
@@ -438,10 +439,10 @@ class Slot:
     class_times: bool = False
     """Whether class rows have `times` vectors for each class."""
     remainder: bool = False
-    """Whether class rows are of the classes that another slot beside it leaves out: both together have all classes."""
+    """Whether class rows hold exactly the classes that the slot beside it lacks."""
 
     def expect(self, expect: Expect) -> Expect:
-        """Return what a payload in this slot must fit, if the federation expects `expect`."""
+        """Return the expectation for this slot, from the federation's `expect`."""
         return _expected(self, expect)
 
     def columns(self, classes: int) -> int:

@@ -1,8 +1,8 @@
 """The simple values in a message (numbers, texts, bytes and tensors), each with a rule for legal values.
 
-A rule is a frozen dataclass in the annotation of a field.  `leaf` makes an encoder and a decoder of it.  Both check the
-rule, because a sender must not send what receivers refuse.  If a value is sent as it is, both are the same function; it
-raises RemoteProtocolError, which `schema.to_plain` turns into LocalProtocolError.
+A rule is a frozen dataclass in the annotation of a field.  `leaf` makes its encoder and decoder.  Both check the rule,
+because a sender must not send values that receivers refuse.  If a value is sent unchanged, both are the same function;
+it raises RemoteProtocolError, which `schema.to_plain` turns into LocalProtocolError.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ DTYPES: Mapping[str, np.dtype[Any]] = {code: np.dtype("<" + code) for code in ("
 
 _CONTROLS = r"\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff"
 _DIRECTIONS = r"\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-"""Characters that change the order in which a terminal shows the others, so that a name reads as another one."""
+"""Characters that change the order of text in a terminal, and so could disguise a name as another one."""
 PRINTABLE = rf"[^{_CONTROLS}{_DIRECTIONS}]*"
-"""No control characters: a received text may be printed or logged as it is."""
+"""No control characters, so that a received text can be printed or logged unchanged."""
 _LARGEST = 2**63 - 1
 ABOVE_0, BELOW_1 = math.ulp(0.0), math.nextafter(1.0, 0.0)
 """The smallest number above 0, and the largest below 1."""
@@ -93,7 +93,7 @@ class Range:
     low: float
     high: float = 2**31 - 1
     paper: str = ""
-    """The value that the paper takes; shown to users who give another one."""
+    """The value in the paper, shown to users who give another one."""
 
     def rule(self, kind: object) -> Integer | Real:
         """Return the rule for a field of type int or float."""
@@ -108,7 +108,7 @@ class Text:
     most: int = 256
     pattern: str = PRINTABLE
     what: str = ""
-    """What the text names, for error messages; empty: they quote the pattern."""
+    """The expected text in words for error messages, or empty to quote the pattern."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ def wrong_type(path: str, expected: str, found: object) -> RemoteProtocolError:
 
 
 def leaf(rule: object) -> tuple[Encoder, Decoder]:
-    """Return the encoder and the decoder for a rule.  Raises LocalProtocolError for what is not a rule."""
+    """Return the encoder and the decoder for a rule.  Raises LocalProtocolError for any other object."""
     for kind, make in _MAKERS.items():
         if isinstance(rule, kind):
             return make(rule)
@@ -206,7 +206,7 @@ def _text(rule: Text) -> tuple[Encoder, Decoder]:
     else:
         expected = rule.what or f"at most {rule.most} characters of {rule.pattern}"
 
-    passed: set[str] = set()  # legal texts seen before: most texts are names that come with every frame
+    passed: set[str] = set()  # legal texts seen before, because most texts are names that recur in every frame
 
     def check(value: Plain, path: str) -> str:
         if type(value) is not str:
@@ -223,7 +223,7 @@ def _text(rule: Text) -> tuple[Encoder, Decoder]:
 
 
 _REMEMBERED, _SHORT = 2**14, 64
-"""The most texts that a rule remembers, and the longest of them: at most a megabyte, whatever is received."""
+"""The maximum number of texts that a rule remembers, and their maximum length, which bounds its memory to 1 MB."""
 
 
 def _blob(rule: Blob) -> tuple[Encoder, Decoder]:
@@ -288,7 +288,7 @@ def _tensor(rule: Tensor) -> tuple[Encoder, Decoder]:
             size *= extent
         if size != len(raw):
             raise RemoteProtocolError("tensor", f"{path}: the shape does not need {len(raw)} bytes")
-        array: NDArray[Any] = np.ndarray(shape, known[code], raw)  # read-only, so that a received payload is constant
+        array: NDArray[Any] = np.ndarray(shape, known[code], raw)  # read-only, because `raw` is immutable
         if floats and not all_finite(array):
             raise RemoteProtocolError("nonfinite", f"{path}: holds NaN or Inf")
         return array

@@ -1,6 +1,6 @@
 """A payload kind for matrices as products of thin ones, cut from their singular value decomposition.
 
-Its size depends on its numbers, below a bound that does not: a matrix that would not become smaller travels whole.
+Its size depends on its numbers, up to a fixed bound, because a matrix that would not shrink travels whole.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from edge_sdk.protocol.knowledge import MAX_MAGNITUDE, Expect, Payload, Slot, un
 from edge_sdk.protocol.schema import Blob, Counts, Vector, wire
 
 MAX_ARRAYS = 4096
-"""The most arrays of one model, which bounds the tensors that describe them."""
+"""The maximum number of arrays of one model, which bounds the tensors that describe them."""
 
 
 @wire("low-rank")
@@ -29,7 +29,7 @@ class LowRank(Payload):
 
     coded: ClassVar[tuple[str, ...]] = ("values",)
     encodings: ClassVar[tuple[str, ...]] = FLOAT_ENCODINGS
-    """Not int8: one scale would have to serve directions, singular values and biases."""
+    """Without int8, because one scale would have to serve directions, singular values and biases."""
     heights: Counts  # (t,) a of each array
     widths: Counts  # (t,) b of each array; 1 for a vector
     ranks: Counts  # (t,) n of each array; 0: it travels whole
@@ -79,13 +79,13 @@ class LowRank(Payload):
 
     @classmethod
     def scalars(cls, slot: Slot) -> Mapping[str, int]:
-        """Return the number of all weights, which is the most; three numbers for each array are left out."""
+        """Return the number of all weights, the maximum; the three numbers per array are not counted."""
         del slot
         return {"P": 1}
 
 
 def stored(a: int, b: int, n: int) -> int:
-    """Return how many numbers an array of a by b takes at rank n; at rank 0 it is whole."""
+    """Return the count of numbers for an array of a by b at rank n; rank 0 stands for the whole array."""
     return n * (a + b + 1) if n else a * b
 
 

@@ -33,25 +33,24 @@ ClassNames = Annotated[tuple[Annotated[str, Text(64)], ...], Items(0, 1000)]
 MOST_NAMES_BYTES = 64 * 1024
 WireKnowledge = Annotated[Mapping[Word, Payload], Items()]
 MAX_CLASS_COUNTS = 32768
-"""Most classes whose sample counts fit into a Hello; with more classes devices leave the counts out."""
+"""The maximum number of classes whose sample counts fit into a Hello; with more, devices omit the counts."""
 
 PUBLIC_BLOCK_BYTES = 60 * 1024
 """The frame of a block, with header and fields, is below 64 KiB, which every broker accepts as one message."""
 MAX_BLOCKS_ASKED = 16
-"""Most blocks in one request."""
+"""The maximum number of blocks in one request."""
 MAX_SETTINGS_BYTES = 60 * 1024
-"""Most bytes of a run's settings for a board of a lab."""
+"""The maximum size of a run's settings for a board of a lab."""
 MAX_LOG_LINES = 64
-"""Most lines of a device's log in one answer: 64 KiB if each has 256 characters of four bytes."""
+"""The maximum number of log lines in one answer: 64 KiB if each has 256 characters of four bytes."""
 DEVICES_PER_PAGE, MAX_FIGURES = 16, 16
-"""Most devices in one answer to an operator, and most figures of a device: 120 KiB if every text has its full
-length."""
+"""The maximum number of devices in one answer to an operator, and of figures per device: 120 KiB at full length."""
 
 
 @wire("public-set")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicSetSpec:
-    """Identifies the public set by its content: every device must hold exactly these samples."""
+    """Identifies the public set by its content; every device must hold exactly these samples."""
 
     sha256: Sha256
     """The hash of dtype, shape and bytes."""
@@ -66,7 +65,7 @@ class TrainSpec:
     optimiser: Annotated[str, Text(16, "sgd|adam")] = "adam"
     """The optimiser; a device keeps its moments from round to round, until a method overwrites weights."""
     learning_rate: Annotated[float, Real(0.0, 1e3)] = 1e-3
-    """The learning rate of the first round, and of all others unless `schedule` says something else."""
+    """The learning rate of the first round, and of the others unless `schedule` changes it."""
     momentum: Annotated[float, Real(0.0, 1.0)] = 0.0
     """The momentum of sgd; adam does not use it."""
     batch_size: Annotated[int, Integer(1, 65536)] = 32
@@ -74,31 +73,31 @@ class TrainSpec:
     local_steps: Annotated[int, Integer(0, 10**6)] = 5
     """Mini-batches of private data per round."""
     local_epochs: Annotated[int, Integer(0, 10**6)] = field(default=0, metadata=LATER)
-    """Passes over the private data per round, in place of local_steps; 0: local_steps counts."""
+    """Passes over the private data per round, in place of local_steps; with 0, local_steps counts."""
     evaluate_every: Annotated[int, Integer(1, 10**6)] = 1
     """Rounds between two evaluations on the device; the last round is always evaluated."""
     instrument_every: Annotated[int, Integer(0, 10**6)] = field(default=10, metadata=LATER)
-    """Rounds between two measurements of what each loss term contributes; 0: never.  Rounds 2 and the last are always
-    measured."""
+    """Rounds between two measurements of each loss term's contribution, or 0 for never.  Rounds 2 and the last are
+    always measured."""
     schedule: Annotated[str, Text(16, "constant|step|exponential|cosine")] = field(default="constant", metadata=LATER)
     """How the learning rate changes from round to round: times schedule_factor after every schedule_every_rounds
     rounds (step) or after each round (exponential), or along half a cosine down to schedule_floor (cosine).
-    What is trained in the closing exchange has the rate of the last round."""
+    Training in the closing exchange uses the rate of the last round."""
     schedule_factor: Annotated[float, Real(0.0, 1.0)] | None = field(default=None, metadata=LATER)
-    """The factor of step and exponential, which need one."""
+    """The factor of step and exponential, which require it."""
     schedule_every_rounds: Annotated[int, Integer(1, 10**9)] | None = field(default=None, metadata=LATER)
-    """Rounds between two steps of step, which needs it."""
+    """Rounds between two steps of step, which requires it."""
     schedule_rounds: Annotated[int, Integer(1, 10**9)] | None = field(default=None, metadata=LATER)
-    """Rounds in which cosine comes down to the floor; default: all rounds of the federation."""
+    """Rounds until cosine reaches the floor; default: all rounds of the federation."""
     schedule_floor: Annotated[float, Real(0.0, 1e3)] = field(default=0.0, metadata=LATER)
-    """The least learning rate of a schedule."""
+    """The minimum learning rate of a schedule."""
     weight_decay: Annotated[float, Real(0.0, 1e3)] = field(default=0.0, metadata=LATER)
-    """The gradient of a weight gains this times the weight (L2)."""
+    """The factor of each weight that is added to its gradient (L2)."""
     decay_all: bool = field(default=False, metadata=LATER)
-    """Whether biases, parameters of normalisation and the scale of a cosine head decay, too."""
+    """Whether biases, normalisation parameters and the scale of a cosine head also decay."""
     clip_norm: Annotated[float, Real(0.0, 1e9)] = field(default=0.0, metadata=LATER)
-    """The L2 norm to which a longer gradient over all trained parameters is shortened, before weight decay is added; 0:
-    no clipping."""
+    """The maximum L2 norm of the gradient over all trained parameters, before weight decay is added; 0 disables
+    clipping."""
     beta1: Annotated[float, Real(0.0, BELOW_1)] = field(default=0.9, metadata=LATER)
     """The decay of adam's first moment."""
     beta2: Annotated[float, Real(0.0, BELOW_1)] = field(default=0.999, metadata=LATER)
@@ -141,7 +140,7 @@ class FederationSpec:
     method: Word
     params: Annotated[Mapping[Word, Scalar], Items()] = field(default_factory=FrozenDict)
     contract: Digest
-    """Digest of what the method exchanges, and of its parameters: both sides must agree."""
+    """Digest of the method's exchanges and parameters, on which both sides must agree."""
     classes: Annotated[int, Integer(2, 65535)]
     rounds: Annotated[int, Integer(1, 10**9)]
     seed: Annotated[int, Integer(0, 2**32 - 1)] = 0
@@ -179,27 +178,27 @@ class Hello:
     inert_terms: Words = field(default=(), metadata=LATER)
     """The `terms` that the model accepts without effect, because the part that they would train is frozen."""
     encodings: Words = field(default=(), metadata=LATER)
-    """The encodings that the device can read and write besides f32."""
+    """The encodings other than f32 that the device can read and write."""
     fetches_public: bool = field(default=False, metadata=LATER)
     """Whether the device fetches a public set that it lacks from a coordinator that serves it."""
     weight_count: Count = field(default=0, metadata=LATER)
-    """The number of weights that the device would share; 0: none."""
+    """The number of weights that the device would share, or 0 if it shares none."""
     layout: Annotated[bytes, Blob(16, 16)] | None = field(default=None, metadata=LATER)
     """A hash of the order and the shapes of the weights: the same for the same architecture."""
     batch_norm: bool = field(default=False, metadata=LATER)
     """Whether the model keeps running statistics of batches, which are not weights and stay on the device."""
     test_samples: Count = field(default=0, metadata=LATER)
-    """The number of samples of the device's own test part; 0: it has none."""
+    """The number of samples of the device's own test part."""
     instance: Annotated[bytes, Blob(1, 16)] | None = field(default=None, metadata=LATER)
-    """Random bytes of this start of the device, by which two devices with one id are told apart; None: none is told."""
+    """Random bytes of this start of the device, which distinguish two devices with one id."""
     sends_logs: bool = field(default=False, metadata=LATER)
-    """Whether the device sends its last log lines to an operator who asks for them."""
+    """Whether the device sends its last log lines to an operator on request."""
     capacity: Count = field(default=0, metadata=LATER)
-    """The most samples that the device can come to hold; 0: its data do not change.  Without any samples yet it waits:
-    it takes part once its Hello has some."""
+    """The maximum number of samples in the device's store, or 0 if its data do not change.  While it has no samples it
+    waits, and takes part once its Hello has some."""
     run: Digest | None = field(default=None, metadata=LATER)
-    """The id of the run that the device asks to take part in, as in its Welcome; None: it knows none.  Where signatures
-    are required, a device is invited only after a Hello that names the run: one recorded in an earlier run does not."""
+    """The id of the run that the device asks to take part in, as in its Welcome, if it knows one.  Where signatures are
+    required, a device is invited only after a Hello that names the run, because a replayed one cannot name it."""
 
 
 @wire("welcome")
@@ -217,7 +216,7 @@ class Welcome:
     """The id of this run of the federation; a later run begins at round 0 again."""
     spec: FederationSpec
     public_bytes: Annotated[int, Integer(0, 2**48)] = field(default=0, metadata=LATER)
-    """Size of the public set that the coordinator serves; 0: it serves none."""
+    """Size of the public set that the coordinator serves, or 0 if it serves none."""
 
 
 @wire("assign")
@@ -232,15 +231,15 @@ class Assign:
     closing: bool = False
     """The last Assign of a run: the device uses its knowledge, evaluates, and uploads metrics only."""
     deadline_s: Seconds = 0.0
-    """Seconds that were left when this was sent; a hint for the device, not a rule."""
+    """Seconds left when this was sent; only a hint for the device."""
     common: WireKnowledge = field(default_factory=FrozenDict)
     """Knowledge that every device gets, by role."""
     personal: WireKnowledge = field(default_factory=FrozenDict)
     """Knowledge for this device alone, by role."""
     run: Digest | None = field(default=None, metadata=LATER)
-    """The id of the run, as in Welcome; None: a simulation, or a coordinator from before this field."""
+    """The id of the run, as in Welcome; None in a simulation, and from coordinators older than this field."""
     after: Count | None = field(default=None, metadata=LATER)
-    """In the closing Assign of a run that ends before its last round: how many rounds were done; else None."""
+    """The number of completed rounds, only in the closing Assign of a run that ends before its last round."""
 
     @property
     def down(self) -> dict[str, Payload]:
@@ -267,38 +266,37 @@ class Upload:
     withheld: Line = field(default="", metadata=LATER)
     """Why the device sends no knowledge although the exchange needs some: its training diverged or failed."""
     withheld_cause: Word = field(default="diverged", metadata=LATER)
-    """The word for that reason: diverged, training-failed, no-samples or refused-knowledge.  Without a reason it has no
-    meaning."""
+    """The word for that reason: diverged, training-failed, no-samples or refused-knowledge; meaningless without one."""
     instruments: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)
-    """What the method did on this device in this round, by name, such as each loss term's share of the gradient."""
+    """The method's own figures in this round, by name, such as each loss term's share of the gradient."""
     personal_metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)
-    """The same figures of the device's own model, where the method also has a global one."""
+    """The same figures of the device's own model, if the method also has a global one."""
     personal_round: Count = field(default=0, metadata=LATER)
     """The number of completed rounds that `personal_metrics` describe."""
     class_counts: Annotated[tuple[int, ...], Packed(MAX_CLASS_COUNTS)] = field(default=(), metadata=LATER)
-    """Samples per class, if the device's data change and its Hello told them; they replace those of the Hello."""
+    """Samples per class, if the device's data change and its Hello disclosed them; they replace those of the Hello."""
     busy_s: Seconds = field(default=0.0, metadata=LATER)
-    """Seconds of training since the device's last upload; 0: not metered."""
+    """Seconds of training since the device's last upload, or 0 if not metered."""
     energy_j: Annotated[float, Real(0.0, 1e12)] = field(default=0.0, metadata=LATER)
-    """Joules that the board drew in these seconds; 0: not known."""
+    """Joules that the board drew in these seconds, or 0 if unknown."""
     joules_source: Annotated[str, Text(16, "measured|profile")] | None = field(default=None, metadata=LATER)
-    """Where the joules are from: a meter or sensor, or the board's profile; None: there are none."""
+    """The source of the joules, if any: a meter or sensor, or the board's profile."""
     temperature_c: Annotated[float, Real(-273.15, 1000.0)] | None = field(default=None, metadata=LATER)
-    """The temperature of the device's hottest zone, in degrees Celsius; None: it does not tell."""
+    """The temperature of the device's hottest zone, in degrees Celsius, if known."""
     joining_metrics: Annotated[Mapping[Word, float], Items()] = field(default_factory=FrozenDict, metadata=LATER)
-    """The figures of `metrics`, of the device's own model before its first round; empty: not measured."""
+    """The figures of `metrics` for the device's own model before its first round; empty if not measured."""
     not_served: Line = field(default="", metadata=LATER)
-    """Why the device's app does not predict with the model that this round left: it is worse on held-out samples."""
+    """Why the device's app does not predict with this round's model: it is worse on held-out samples."""
     refused_frames: Annotated[Mapping[Word, Count], Items()] = field(default_factory=FrozenDict, metadata=LATER)
-    """Frames that the device refused since its last upload, by the word for what was wrong with them."""
+    """Frames that the device refused since its last upload, by the word for the fault."""
     run: Digest | None = field(default=None, metadata=LATER)
-    """The id of the run, as in the Assign; None: that had none, or the device is from before this field."""
+    """The id of the run, as in the Assign; None if that has none, and from devices older than this field."""
 
 
 @wire("receipt")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Receipt:
-    """The coordinator's answer to an Upload, sent once the upload is stored in the ledger, or never will be."""
+    """The coordinator's answer to an Upload, sent once the upload is stored in the ledger, or refused."""
 
     federation: Id
     device: Id
@@ -322,7 +320,7 @@ class Refusal:
     message: Annotated[str, Text(1024)]
     remedy: Annotated[str, Text(1024)] = ""
     instance: Annotated[bytes, Blob(1, 16)] | None = field(default=None, metadata=LATER)
-    """The instance of the Hello that is refused; another instance ignores this.  None: it is for all."""
+    """The instance of the refused Hello, or None if all instances are meant; another instance ignores this."""
 
 
 @wire("bye")
@@ -345,11 +343,11 @@ class DeviceStatus:
     state: Annotated[str, Text(16, "ready|disconnected|lost")]
     boot: Epoch
     declines: Word | None = field(default=None, metadata=LATER)
-    """The word for the reason why the device does not compute what it is assigned; None: it does."""
+    """The word for the reason why the device declines its assignments, or None if it computes them."""
     why: Line = field(default="", metadata=LATER)
-    """The same in a line for people."""
+    """The reason in a line for people."""
     declines_round: Count | None = field(default=None, metadata=LATER)
-    """The only round that this is about; None: it holds until another status of the device takes it back."""
+    """The only round that is declined, or None if this holds until the device's next status."""
 
 
 @wire("coordinator-status")
@@ -367,7 +365,7 @@ class CoordinatorStatus:
     run: Digest | None = field(default=None, metadata=LATER)
     """The id of the run, as in Welcome: the end of another run ends no device's session."""
     greet: bool = field(default=False, metadata=LATER)
-    """Whether the device that gets this on its own topic is to send Hello: the coordinator does not know it."""
+    """Whether the device that receives this on its own topic should send a Hello, because it is unknown."""
 
 
 @wire("public-request")
@@ -402,14 +400,14 @@ class PublicBlock:
 @wire("log-request")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogRequest:
-    """The coordinator asks a device for its last log lines, because an operator did."""
+    """The coordinator requests a device's last log lines for an operator."""
 
     federation: Id
     device: Id
     request: Digest
     """The id of the operator's request."""
     lines: Annotated[int, Integer(1, MAX_LOG_LINES)] = MAX_LOG_LINES
-    """The most lines to send."""
+    """The maximum number of lines to send."""
 
 
 @wire("log-lines")
@@ -422,7 +420,7 @@ class LogLines:
     request: Digest
     """The id in the LogRequest."""
     lines: Annotated[tuple[Line, ...], Items(0, MAX_LOG_LINES)] = ()
-    """The oldest first."""
+    """The lines, oldest first."""
 
 
 @wire("control")
@@ -432,15 +430,15 @@ class Control:
 
     federation: Id
     operation: Annotated[str, Text(16, "drain|pause|resume|revoke|forget")]
-    """`drain` stops the run, or takes a device out, at the end of the round; `resume` takes that back."""
+    """`drain` stops the run, or takes a device out, at the end of the round; `resume` reverts that."""
     device: Id | None = None
-    """The device that it is about; None: the whole run."""
+    """The device concerned, or None for the whole run."""
     operator: Id | None = field(default=None, metadata=LATER)
-    """The name under which the operator's program listens for the answer; None: the command is not carried out."""
+    """The name under which the operator's program listens for the answer; without it the command is ignored."""
     request: Digest | None = field(default=None, metadata=LATER)
     """The id of this command: a repeated one gets the same answer, and is not carried out again."""
     run: Digest | None = field(default=None, metadata=LATER)
-    """The id of the run that it is for, as in CoordinatorStatus; required where signatures are."""
+    """The id of the run that it is for, as in CoordinatorStatus; required together with signatures."""
 
 
 @wire("inquiry")
@@ -455,9 +453,9 @@ class Inquiry:
     request: Digest
     """The id of this question."""
     device: Id | None = None
-    """For `logs` the device; for `devices` the last one of the page before."""
+    """For `logs` the device; for `devices` the last one of the previous page."""
     lines: Annotated[int, Integer(1, MAX_LOG_LINES)] = MAX_LOG_LINES
-    """For `logs`: the most lines to send."""
+    """For `logs`: the maximum number of lines to send."""
 
 
 @wire("device-entry")
@@ -467,23 +465,23 @@ class DeviceEntry:
 
     device: Id
     state: Word
-    """What it is doing: training, waiting, fetching, withheld, declined, absent, expected, left, refused, paused,
-    revoked, draining or drained; a later coordinator may have other words."""
+    """Its activity: training, waiting, fetching, withheld, declined, absent, expected, left, refused, paused, revoked,
+    draining or drained; a later coordinator may have other words."""
     why: Annotated[str, Text(512)] = ""
     """Why it is not training."""
     here_s: Seconds | None = None
-    """Seconds since it joined, without a break; None: it is not here."""
+    """Seconds since it joined, without a break, or None while it is absent."""
     seen_s: Seconds | None = None
-    """Seconds since its last frame; None: none came since the coordinator was started."""
+    """Seconds since its last frame, or None if none came since the coordinator was started."""
     number: Count | None = None
     board: Line = ""
     model: Line = ""
     runtime: Line = ""
     sdk: Line = ""
     round: Count = 0
-    """The last round in which its upload counted, from 1; 0: none since the coordinator was started."""
+    """The last round in which its upload counted, from 1, or 0 if none since the coordinator was started."""
     figures: Annotated[Mapping[Word, float], Items(0, MAX_FIGURES)] = field(default_factory=FrozenDict)
-    """What the device reported last, by name, such as `accuracy` (a share) or `temperature_c`."""
+    """The device's last reported figures by name, such as `accuracy` (a share) or `temperature_c`."""
 
 
 @wire("control-answer")
@@ -496,53 +494,53 @@ class ControlAnswer:
     request: Digest
     """The id in the Control or the Inquiry."""
     done: bool
-    """Whether the command is carried out, now or earlier; otherwise `text` says why not."""
+    """Whether the command was carried out, now or earlier; otherwise `text` holds the reason."""
     text: Annotated[str, Text(1024)] = ""
     run: Annotated[str, Text(256)] = ""
-    """For `devices`: what the run is doing."""
+    """For `devices`: the state of the run."""
     devices: Annotated[tuple[DeviceEntry, ...], Items(0, DEVICES_PER_PAGE)] = ()
     """For `devices`: one page, sorted by id."""
     more: bool = False
-    """Whether there are devices after those of this page."""
+    """Whether there are further pages."""
     lines: Annotated[tuple[Line, ...], Items(0, MAX_LOG_LINES)] = ()
-    """For `logs`: the oldest first."""
+    """For `logs`: the lines, oldest first."""
 
 
 @wire("lab-run")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabRun:
-    """A lab's desk asks one board to take part in a run.  Sent again until the board says that it does."""
+    """A lab's desk asks one board to take part in a run.  Sent again until the board confirms."""
 
     federation: Id
     """The name of the lab."""
     device: Id
     run: Digest
-    """The id of this run: the board begins anew with each new one."""
+    """The id of this run; the board starts fresh with each new one."""
     settings: Annotated[bytes, Blob(2, MAX_SETTINGS_BYTES)]
-    """The tables of the run's TOML as JSON: the board builds its device from them and its number.  No code travels."""
+    """The tables of the run's TOML as JSON; from them and its number the board builds its device.  No code travels."""
 
 
 @wire("lab-hello")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LabHello:
-    """A board of a lab says that it is here, and what it is doing; sent again every few seconds."""
+    """A board of a lab announces itself and its state; sent again every few seconds."""
 
     federation: Id
     """The name of the lab."""
     device: Id
     number: Annotated[int, Integer(0, 10**6)]
-    """The device of each run that it is."""
+    """Its device number in each run."""
     state: Annotated[str, Text(16, "idle|building|running|done|refused")]
     run: Digest | None = None
-    """The run that it takes part in, or took part in last; None: none yet."""
+    """Its current or last run, if any."""
     why: Annotated[str, Text(512)] = ""
-    """Why it refused the run, or how the run ended for it."""
+    """Why it refused the run, or how its run ended."""
     host: Line = ""
     sdk: Line = ""
     data_sha256: Sha256 | None = None
-    """The hash of the data set of this run, as the board has it."""
+    """The hash of the board's data set for this run."""
     figures: Annotated[Mapping[Word, float], Items(0, MAX_FIGURES)] = field(default_factory=FrozenDict)
-    """What the run has cost the board so far: `steps`, `flops`."""
+    """The run's cost on the board so far: `steps`, `flops`."""
 
 
 Message: TypeAlias = (

@@ -14,14 +14,14 @@ from edge_sdk.protocol.messages import FederationSpec
 _WORDS_IN_BLOCK = 4
 """The number of 64-bit words in a SHA-256."""
 _DRAWS_KEPT = 32
-"""The number of cached draws.  A simulated fleet repeats a few draws; of the largest legal batch they take 16 MiB."""
+"""The number of cached draws.  A simulated fleet repeats a few draws; at the largest legal batch they take 16 MiB."""
 
 
 def batch_indices(spec: FederationSpec, round_: int, iteration: int, size: int) -> Ints:
     """Return the public samples of an exchange: (size,), the same on every device and on the coordinator.
 
-    They do not repeat, unless `size` is more than there are.  The draw is made of SHA-256 alone, so that a device in
-    any language makes the same (docs/reference/protocol.md, "The public set").
+    They repeat only if `size` exceeds the number of samples.  The draw uses only SHA-256, so that a device in any
+    language can repeat it (docs/reference/protocol.md, "The public set").
     """
     if spec.public is None:
         raise ValueError("this federation has no public set")

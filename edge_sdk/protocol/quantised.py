@@ -18,7 +18,7 @@ from edge_sdk.protocol.leaves import Decoder, Encoder, Plain, Tensor, leaf
 CODE_MOST = 127
 """Codes are symmetric, in [-127, 127]; -128 is not used."""
 SCALE_MOST = 2.0**121
-"""With a scale not much larger, the largest code times the scale would be infinite in f4."""
+"""With a slightly larger scale, the largest code times the scale would be infinite in f4."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)

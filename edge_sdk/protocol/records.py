@@ -1,11 +1,11 @@
-"""Makes and changes frozen records more quickly than a dataclass does itself.
+"""Creates and copies frozen records faster than dataclasses do.
 
 A frozen dataclass sets each field through `object.__setattr__`, and `dataclasses.replace` looks up every field by its
-name.  Sessions, rounds and messages make dozens of records for each frame.  Here an object of a twin class is
-filled, which has the same slots and is not frozen, and then made an object of the frozen class.  A class that checks
-its fields (`__post_init__`), inherits fields or has no slots is made and changed by the dataclass itself.
+name; sessions, rounds and messages create dozens of records per frame.  The trick here: fill an object of an unfrozen
+twin class with the same slots, then assign the frozen class to its `__class__`.  Classes that check their fields
+(`__post_init__`), inherit fields or have no slots fall back to the dataclass itself.
 
-Events and commands are made once for each frame, and never changed: `record` makes their classes.
+Events and commands are created once per frame and never changed: `record` makes their classes.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ _CHANGERS: dict[type, Callable[[Any, dict[str, Any]], Any]] = {}
 
 @dataclass_transform(frozen_default=True, field_specifiers=(dataclasses.field,))
 def record(cls: type[_T]) -> type[_T]:
-    """Make a class a dataclass with slots and a hash whose objects nobody changes, which the type checker ensures.
+    """Make a class a dataclass with slots and a hash; only the type checker enforces that its objects never change.
 
-    An object is made in a third of the time that one takes which refuses changes by itself.
+    Creating an object takes a third of the time of a dataclass with frozen=True.
     """
     return dataclasses.dataclass(slots=True, unsafe_hash=True)(cls)
 
 
 def maker(cls: type[_T]) -> Callable[..., _T]:
-    """Return a function that makes an object of a dataclass from the same keywords as the class, with its defaults."""
+    """Return a faster constructor of a dataclass: the same keywords, the same defaults."""
     if cls not in _MAKERS:
         _prepare(cls)
     return _MAKERS[cls]
@@ -75,7 +75,7 @@ def _prepare(cls: type) -> None:
         try:
             _MAKERS[cls], _CHANGERS[cls] = _generated(cls)
         except RuntimeError as error:
-            if isinstance(error.__cause__, KeyboardInterrupt):  # Python before 3.12 wraps it while it makes a class
+            if isinstance(error.__cause__, KeyboardInterrupt):  # Python before 3.12 wraps it while creating a class
                 raise error.__cause__ from None
             raise
     else:
@@ -83,7 +83,7 @@ def _prepare(cls: type) -> None:
 
 
 def _is_plain(cls: type) -> bool:
-    """Whether the fields of a class are its slots, and nothing happens but that they are set."""
+    """Whether the fields of a class are its slots, and its constructor only sets them."""
     fields = dataclasses.fields(cls)
     return (
         cls.__bases__ == (object,)
@@ -97,7 +97,7 @@ def _generated(cls: type) -> tuple[Callable[..., Any], Callable[[Any, dict[str, 
     """Return the functions that make and change objects of a class."""
     fields, values = dataclasses.fields(cls), getter(cls)
     given_by_name = [(each.name, each.type, _default(each)) for each in fields]
-    # An object is of these classes only until it is filled, so they have nothing but slots.
+    # an object has these classes only until it is filled, so slots are all they need
     bare = functools.partial(dataclasses.make_dataclass, slots=True, repr=False, eq=False)
     by_name, in_order = bare(cls.__name__, given_by_name, kw_only=True), bare(cls.__name__, field_names(cls))
 

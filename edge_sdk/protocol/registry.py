@@ -29,7 +29,7 @@ def names(group: str) -> tuple[str, ...]:
 
 
 def value(group: str, name: str) -> str:
-    """Return the target of a name, as `MODULE:OBJECT`; empty: nothing is registered under it."""
+    """Return the target of a name, as `MODULE:OBJECT`, or empty if the name is not registered."""
     found = points(group).get(name)
     return found[0].value if found else ""
 
@@ -47,7 +47,7 @@ def is_own(group: str, name: str) -> bool:
 
 
 def remedy(group: str, name: str) -> str:
-    """Return what a user can do about the entry point of a name that does not work."""
+    """Return the remedy for a broken entry point."""
     owner = package(points(group)[name][0])
     return f"install {OWN_PACKAGE} again" if owner == OWN_PACKAGE else f"uninstall {owner} or mend it"
 

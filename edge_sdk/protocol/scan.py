@@ -1,13 +1,13 @@
 """Checks the structure of a msgpack body before it is decoded.
 
 A scan reads the first byte and the length of every value in one pass and in constant memory.  A body with more levels,
-entries or text than any message has costs only this pass.  So the decoder only sees bodies of bounded structure; the
-bytes of tensors take no more memory than they have on the wire.
+entries or text than any legal message is refused at the cost of this pass, so the decoder only sees bodies of bounded
+structure; tensors take no more memory than on the wire.
 
-The result of a scan depends only on the length of the body and on the bytes that the scan reads: the outline of the
-body.  A first byte counts there only for what it says of its value's kind and length, so that all small integers are
-alike.  A body with the outline of an earlier one need not be scanned again.  Nearly all frames of a federation have
-such an outline: they differ from earlier ones in the numbers, but not in structure.
+The result depends only on the body's length and on the bytes that the scan reads, the body's outline.  First bytes
+count there by their value's kind and length, so that all small integers are alike.  A body with a known outline is not
+scanned again, which covers nearly all frames of a federation: they differ from earlier ones in numbers, not in
+structure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _PLAIN, _TEXT, _BINARY, _LIST, _MAP, _OTHER = range(6)
 
 
 def _leads() -> Iterator[tuple[int, int, int]]:
-    """Yield for each possible first byte: the kind of value, the bytes of the length field behind it, or the length."""
+    """Yield for each possible first byte the kind of value, the width of its length field, and its fixed length."""
     yield from ((_PLAIN, 0, 0) for _ in range(0x80))  # small integers
     yield from ((_MAP, 0, size) for size in range(16))  # 0x80
     yield from ((_LIST, 0, size) for size in range(16))  # 0x90
@@ -54,24 +54,24 @@ def _leads() -> Iterator[tuple[int, int, int]]:
 
 _LEADS = tuple(_leads())
 _STEPS = tuple(1 + size if kind == _PLAIN or (kind == _TEXT and not width) else 0 for kind, width, size in _LEADS)
-"""Bytes from a value to the next one, for first bytes that alone determine it; 0 for the others."""
+"""Bytes from a value to the next one, for first bytes that determine it, or else 0."""
 _STEPS_COUNTED = tuple(step if kind == _PLAIN else 0 for step, (kind, _, _) in zip(_STEPS, _LEADS, strict=True))
 """The same with 0 for texts, for bodies long enough to hold too much text, so that texts are counted."""
 
 
 _ALIKE = bytes(map(_LEADS.index, _LEADS))
-"""For each first byte, the smallest one that says the same of its value."""
+"""For each first byte, the smallest one with the same kind and length of value."""
 
 
 class _Outline(NamedTuple):
-    """The bytes that tell whether the result of an earlier scan holds for a body of the same length."""
+    """The bytes that decide whether an earlier scan's result holds for a body of the same length."""
 
     read: Callable[[bytes | memoryview], tuple[int, ...]]
     """Returns the bytes of a body that its scan read: the first bytes of all values, then those of length fields."""
     alike: bytes
     """These bytes, as `_ALIKE` translates them."""
     lengths: bytes
-    """The bytes of the length fields as they are."""
+    """The bytes of the length fields, unchanged."""
     spans: list[Span]
     """The result of the scan."""
 
@@ -84,7 +84,7 @@ class _Outline(NamedTuple):
 _OUTLINES: dict[tuple[int, int], _Outline] = {}
 """The outlines of legal bodies, by the length of the body and the limit."""
 _REMEMBERED, _OFFSETS = 128, 256
-"""The most outlines that are remembered, and the most offsets in one: at most a megabyte, whatever is received."""
+"""The maximum number of remembered outlines, and of offsets in one, which bounds the memory to 1 MB."""
 
 
 def scan(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
@@ -111,7 +111,7 @@ def scan(body: bytes | memoryview, binary_bytes: int) -> list[Span]:
 
 def _outline(body: bytes | memoryview, firsts: list[int], lengths: list[int], spans: list[Span]) -> _Outline:
     """Return the outline of a body, from the offsets that `_walk` found and the spans."""
-    read = itemgetter(0, *firsts, *lengths)  # with 0 twice it is never a single offset, for which it returns no tuple
+    read = itemgetter(0, *firsts, *lengths)  # the extra 0 makes it return a tuple even for a single offset
     return _Outline(read, bytes(read(body)).translate(_ALIKE), bytes(body[at] for at in lengths), spans)
 
 
@@ -122,7 +122,7 @@ def _walk(body: bytes | memoryview, binary_bytes: int, firsts: list[int], length
     """
     at = 0
     outer: list[int] = []
-    left = 1  # values still to come in the innermost container; in `outer` those of the containers around it
+    left = 1  # values still to come in the innermost container; `outer` holds those of the containers around it
     values, texts = 1, 0
     spans: list[Span] = []
     steps = _STEPS if len(body) + MAX_TEXT_BYTES <= MAX_TEXTS_BYTES else _STEPS_COUNTED
@@ -153,7 +153,7 @@ def _walk(body: bytes | memoryview, binary_bytes: int, firsts: list[int], length
                 if size > LONG_BYTES:
                     spans.append((begin, at - size, at))
             elif kind == _OTHER:
-                raise RemoteProtocolError("msgpack", "an extension type: the protocol has none")
+                raise RemoteProtocolError("msgpack", "an extension type, which the protocol does not use")
             else:
                 outer.append(left)
                 left = size * (kind - _LIST + 1)  # a map has a key for each value

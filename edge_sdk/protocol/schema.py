@@ -3,9 +3,9 @@
 Every class that may be sent is registered here under a tag that never changes its meaning.  An object is built from
 received values only if they fit the annotations of its fields.  An error names the path of the field.
 
-On the wire an object is a map of its fields, `{"field": value}`; where several classes may stand (a union, or a base
+On the wire an object is a map of its fields, `{"field": value}`; where several classes are allowed (a union, or a base
 class that is open to other packages) it is `[tag, {fields}]`.  A tensor is `[dtype, [shape], bytes]`, raw
-little-endian; quantised, it has its scales besides.
+little-endian; a quantised one also has its scales.
 
 Evolution: new fields have defaults, unknown fields are skipped, and a tag or a type never changes its meaning.
 """
@@ -109,8 +109,8 @@ Counts = Annotated[NDArray[np.int32], Tensor(("i4",), 1)]  # (m,)
 
 
 LATER: Mapping[str, bool] = {"later": True}
-"""Metadata of a field that was added to a message later.  At its default the field is left out: messages without
-it keep their bytes, and an old receiver does not see it without need."""
+"""Metadata of a field that was added to a message later.  At its default the field is left out, so that messages
+without it keep their bytes, and old receivers rarely see it."""
 
 
 def wire(tag: str) -> Callable[[type[_T]], type[_T]]:
@@ -140,7 +140,7 @@ def tag_of(cls: type) -> str:
 
 
 def open_base(group: str) -> Callable[[type[_T]], type[_T]]:
-    """Make a class an open base: any @wire class of it that an entry-point group has under its tag may stand for it."""
+    """Make a class an open base: its @wire subclasses in an entry-point group, by tag, are allowed in its place."""
 
     def mark(cls: type[_T]) -> type[_T]:
         cls.__wire_group__ = group  # type: ignore[attr-defined]  # read back by _group_of
@@ -150,18 +150,18 @@ def open_base(group: str) -> Callable[[type[_T]], type[_T]]:
 
 
 def _group_of(annotation: object) -> str:
-    """The entry-point group of an open base; empty: it is none."""
+    """The entry-point group of an open base, or empty for other classes."""
     return str(vars(annotation).get("__wire_group__", "")) if isinstance(annotation, type) else ""
 
 
 def registered(base: type, tag: str) -> type[Any]:
-    """The class that stands for an open base under this tag.  Raises UsageError, in one line, where there is none."""
+    """Return the class of an open base with this tag.  Raises UsageError, in one line, if there is none."""
     group = _group_of(base)
     cls = registry.load_entry(group, tag, f"{base.__name__.lower()} kind")
     if not (isinstance(cls, type) and issubclass(cls, base) and vars(cls).get("__wire_tag__") == tag):
         where = registry.value(group, tag)
         raise UsageError(
-            f"{base.__name__.lower()} kind {tag!r}: {where} is no {base.__name__} with @wire({tag!r}); "
+            f"{base.__name__.lower()} kind {tag!r}: {where} is not a {base.__name__} with @wire({tag!r}); "
             f"{registry.remedy(group, tag)}"
         )
     return cls
@@ -177,7 +177,7 @@ def to_plain(value: object) -> Plain:
 
 
 def _encode_with_paths(encode: Encoder, value: object, name: str) -> Plain:
-    """Encode an illegal object again with paths, so that the error names the field, and blame this side for it."""
+    """Encode an illegal object again with paths, so that the error names the field, and raise it as a local error."""
     try:
         return encode(value, name)
     except RemoteProtocolError as error:
@@ -187,7 +187,7 @@ def _encode_with_paths(encode: Encoder, value: object, name: str) -> Plain:
 def from_plain(cls: type[_T], plain: Plain) -> _T:
     """Return the object that a plain value describes.
 
-    Raises RemoteProtocolError, with the path of the field, and no other error, if the value is illegal.
+    Raises only RemoteProtocolError, with the path of the field, if the value is illegal.
     """
     decode = _codec(cls)[1]
     try:
@@ -207,7 +207,7 @@ _SIMPLE: Mapping[type, object] = {bool: Boolean(), int: Integer(-(2**63)), float
 
 
 def _codec(annotation: Any) -> _Pair:
-    """Return the encoder and the decoder for an annotation; they are made once."""
+    """Return the encoder and the decoder for an annotation, cached."""
     try:
         return _CODECS[annotation]
     except KeyError:
@@ -342,7 +342,7 @@ def _tagged(classes: list[type]) -> _Pair:
 
 
 def _open(base: type) -> _Pair:
-    """Tagged, as in a union; a class is looked up when it is first met."""
+    """Tagged like a union; each class is looked up at its first use."""
     group = _group_of(base)
     encoders: dict[type, tuple[str, Encoder]] = {}
     decoders: dict[str, Decoder] = {}
@@ -374,7 +374,7 @@ def _open(base: type) -> _Pair:
 
 
 def _mixed_union(options: list[Any]) -> _Pair:
-    """Handle unions of bool, int, float, str and one record; the exact type that msgpack returns tells them apart."""
+    """Handle unions of bool, int, float, str and one record, distinguished by the exact type that msgpack returns."""
     encoders = {_type(option): _codec(option)[0] for option in options}
     decoders = {dict if dataclasses.is_dataclass(option) else _type(option): _codec(option)[1] for option in options}
 
@@ -440,7 +440,7 @@ def _record(cls: type) -> _Pair:
                 raise RemoteProtocolError("schema", f"{path}.{name}: missing")
         if path:
             known = {name: decode(value[name], f"{path}.{name}") for name, decode in decoders.items() if name in value}
-        else:  # most messages have few of their fields, and which one is looked at first only matters for an error
+        else:  # most messages have few of their fields; the order of checks only matters for errors
             known = {name: decoders[name](each, _NO_PATH) for name, each in value.items() if name in decoders}
         try:
             return make(**known)
@@ -451,4 +451,4 @@ def _record(cls: type) -> _Pair:
 
 
 _ALWAYS = object()
-"""In place of its default, for a field that is sent with any value."""
+"""Placeholder for the default of a field that is always sent."""

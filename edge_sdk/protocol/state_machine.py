@@ -19,7 +19,7 @@ class HasPhase(Protocol):
 
 
 class Stay(Enum):
-    """Marks, in a rule for several phases, that the machine stays in its phase."""
+    """In a rule for several phases: the machine stays in its phase."""
 
     SAME = "the same"
 
@@ -31,20 +31,20 @@ Transition = tuple[S, tuple[Any, ...]]
 
 @dataclass(frozen=True, slots=True)
 class Rule(Generic[S]):
-    """What happens on one kind of event in some phases."""
+    """The reaction to one kind of event in some phases."""
 
     phases: tuple[Enum, ...]
     event: type
     then: tuple[Enum, ...]
-    """The phases that may follow; SAME: the machine may stay in its phase."""
+    """The phases that may follow; SAME allows the current one."""
     act: Callable[[S, Any], Transition[S]]
     """A pure function of state and event that returns the next state and the commands."""
     effect: str
-    """What happens, in words for the table in the documentation."""
+    """The reaction in words, for the table in the documentation."""
 
 
 class StateMachine(Generic[S]):
-    """A table of rules that can be run.  An event without a rule for the present phase changes nothing.
+    """An executable table of rules.  An event without a rule for the current phase changes nothing.
 
     Raises LocalProtocolError if two rules are for the same phase and event.
     """

@@ -1,4 +1,4 @@
-"""Registered objects as bytes, for state that stays on this machine, so that it needs no frame."""
+"""Registered objects as bytes, for state that stays on this machine and so needs no frame."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from edge_sdk.protocol import body, records, schema
 
 _T = TypeVar("_T")
 _NOTHING = b"\x80"
-"""An object without fields: the state of a method that keeps none."""
+"""An object without fields, such as the state of a method without memory."""
 
 
 def serialise(value: object) -> bytes:
@@ -23,7 +23,7 @@ def serialise(value: object) -> bytes:
 
 
 def deserialise(cls: type[_T], state: bytes) -> _T:
-    """Return the object that `serialise` made these bytes of.  Raises StoreError for other bytes."""
+    """Restore an object from the bytes of `serialise`.  Raises StoreError for other bytes."""
     try:
         return schema.from_plain(cls, msgpack.unpackb(state))
     except (RemoteProtocolError, ValueError, TypeError) as error:

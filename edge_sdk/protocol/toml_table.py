@@ -1,7 +1,7 @@
 """Tables of TOML files as frozen dataclasses: one check of keys, types and ranges for settings, parameters, profiles.
 
-The rules stand in the annotations of the fields, as they do for messages (schema.py).  Unlike there, an unknown key is
-a mistake, and the error quotes the value that was found: it is the user's own.
+The rules are annotations of the fields, as for messages (schema.py).  Unlike there, an unknown key is a mistake, and
+the error quotes the user's value.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NO_KEYS: Mapping[str, str] = {}
 MOST_QUOTED = 80
 """The number of characters of a value that a message quotes."""
 MOST_LISTED = 12
-"""The most keys that a message lists beside one that was probably meant."""
+"""The maximum number of allowed keys that a message lists beside the one that was probably meant."""
 
 
 def read_table(
@@ -35,9 +35,9 @@ def read_table(
 ) -> T:
     """Read a table as a dataclass; missing keys have their defaults.
 
-    prefix: what a message puts before the key, such as `FILE: train.`.  unknown_key: the message for an unknown key.
-    elsewhere: the prefix of each key that the user wrote at another place.  Raises UsageError, in one line with the
-    key, what is allowed and what was found.
+    prefix: written before the key in messages, such as `FILE: train.`.  unknown_key: the message for an unknown key.
+    elsewhere: the prefix of each key that the user wrote in another place.  Raises UsageError, in one line with the
+    key, the allowed values and the one found.
     """
     known = sorted(field.name for field in dataclasses.fields(cls))  # type: ignore[arg-type]  # only given dataclasses
     for key in table:
@@ -75,9 +75,9 @@ def _types(annotation: Any) -> tuple[Any, ...]:
 
 
 def to_table(value: object, *, defaults: bool = False) -> dict[str, Any]:
-    """The table that `read_table` reads back as this dataclass.
+    """Return the table from which `read_table` restores this dataclass.
 
-    Fields at their defaults are left out, unless `defaults` asks for them; None is left out always.
+    Fields at their defaults are left out unless `defaults` is true; None is always left out.
     """
     fields = dataclasses.fields(value)  # type: ignore[arg-type]  # only given dataclasses
     found = {field.name: getattr(value, field.name) for field in fields if defaults or _changed(value, field)}
@@ -109,15 +109,15 @@ def allowed(key: str, known: Sequence[str]) -> str:
 
 def _with_value(problem: str, table: Mapping[str, Any]) -> str:
     """Replace the type in `key.inner[2]: expected ...` by the value that was found, if there is one."""
-    path, _, told = problem.partition(": ")
-    told = re.sub(r", found [a-zA-Z]+$", "", told)  # as schema.py says it, which quotes nothing
-    if ", found " in told:
+    path, _, text = problem.partition(": ")
+    text = re.sub(r", found [a-zA-Z]+$", "", text)  # schema.py names only the type
+    if ", found " in text:
         return problem
     try:
         value = _at(path, table)
     except (LookupError, ValueError, TypeError):  # a key that is missing, or a check of several values
         return problem
-    return f"{path}: {told}, found {one_line(repr(value), MOST_QUOTED)}"
+    return f"{path}: {text}, found {one_line(repr(value), MOST_QUOTED)}"
 
 
 def _at(path: str, value: Any) -> Any:

@@ -7,8 +7,7 @@
     fl/v1/{fed}/ctl                          operator -> coordinator
     fl/v1/{fed}/ans/{operator}               coordinator -> operator
 
-The message holds round, exchange and sender.  The topic only routes the frame, and names the device that a frame
-claims to be from.
+The message holds round, exchange and sender.  The topic only routes the frame, and names its claimed sender.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ SHARDS = 16
 UP_KINDS = frozenset({"hello", "upd", "bye", "get", "want", "log", "lab"})
 """The last level of the topics on which devices publish."""
 STATUS, CONTROL = "status", "control"
-"""The kinds of topics without a level for the kind: a device's status, and the commands of operators."""
+"""The kinds without a topic level: a device's status, and the commands of operators."""
 LONGEST = 256
-"""No legal topic is longer, in characters."""
+"""The maximum length of a legal topic in characters."""
 
 
 def is_id(name: str) -> bool:
-    """Whether a name is an id, and so safe as one level of a topic."""
+    """Whether a name is a legal id, and so safe as one level of a topic."""
     return len(name) <= ID.most and re.fullmatch(ID.pattern, name) is not None
 
 
@@ -40,16 +39,16 @@ def is_id(name: str) -> bool:
 def _level(name: str) -> str:
     """Return an id for use as one level of a topic.
 
-    Raises LocalProtocolError for a name with other characters: one with `+`, `#` or `/` in it would reach, or subscribe
-    to, topics of others.
+    Raises LocalProtocolError for other characters: with `+`, `#` or `/` in it, a name could publish or subscribe to
+    topics of others.
     """
     if not is_id(name):
-        raise LocalProtocolError(f"{name!r} is no id: expected at most {ID.most} characters of {ID.pattern}")
+        raise LocalProtocolError(f"{name!r} is not an id: expected at most {ID.most} characters of {ID.pattern}")
     return name
 
 
 def up(federation: str, device: str, kind: str) -> str:
-    """Return the topic on which a device publishes; by shard, several workers of the coordinator can share the load."""
+    """Return the topic on which a device publishes; shards let several coordinator workers split the load."""
     return f"{ROOT}/{_level(federation)}/up/{shard(device)}/{_level(device)}/{_level(kind)}"
 
 
@@ -99,7 +98,7 @@ def device_subscriptions(federation: str, device: str) -> tuple[str, ...]:
 
 
 def lab_subscriptions(lab: str) -> tuple[str, ...]:
-    """Return the topics that the desk of a lab subscribes to; a lab has a name as federations have."""
+    """Return the topics that the desk of a lab subscribes to; a lab is named like a federation."""
     return (f"{ROOT}/{_level(lab)}/up/+/+/lab", coordinator_status(lab))
 
 
@@ -109,20 +108,19 @@ def coordinator_subscriptions(federation: str) -> tuple[str, ...]:
 
 
 class Origin(NamedTuple):
-    """What a legal topic to the coordinator says."""
+    """A parsed topic to the coordinator."""
 
     federation: str
     device: str
-    """The device that publishes on it; empty: an operator does."""
+    """The device that publishes on it, or empty for an operator."""
     kind: str
     """One of UP_KINDS, STATUS or CONTROL."""
 
 
 def origin(topic: str) -> Origin | None:
-    """Return what a topic to the coordinator says; None unless it is exactly one of those that this page lists.
+    """Parse a topic to the coordinator; returns None for any topic that this module does not list.
 
-    A topic with another shard than its device's, or with a kind that does not exist, is none of them: each device has
-    one topic of each kind, and cannot invent more.
+    That includes a wrong shard and an unknown kind: each device has one topic of each kind, and cannot invent more.
     """
     return _origin(topic) if len(topic) <= LONGEST else None
 
@@ -147,7 +145,7 @@ def device_topics(federation: str, device: str) -> tuple[str, ...]:
 
 
 def sender(topic: str) -> str | None:
-    """Return the device that a topic names as its publisher; None if it names none.
+    """Return the device that a topic names as its publisher, if any.
 
     The topic need not be legal: a broker's access rules allow a device any topic with its name in this place.
     """
@@ -169,7 +167,7 @@ def _sender(topic: str) -> str | None:
 
 
 def receiver(topic: str) -> str | None:
-    """Return the device that alone receives what is published on a topic; None if there is no such device."""
+    """Return the only device that receives messages on a topic, or None for other topics."""
     match topic.split("/"):
         case [*root, _, "dn", device, _] if "/".join(root) == ROOT:
             return device
@@ -178,9 +176,9 @@ def receiver(topic: str) -> str | None:
 
 
 def chunk_request_topic(topic: str) -> str | None:
-    """Return the topic on which to request missing chunks of a frame from its sender; None if there is none.
+    """Return the topic on which to request missing chunks of a frame from its sender, if there is one.
 
-    topic: the one that the chunks are published on.
+    topic: the topic of the chunks.
     """
     match topic.split("/"):
         case [*root, federation, "up", _, device, _] if "/".join(root) == ROOT:

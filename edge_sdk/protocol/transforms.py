@@ -2,9 +2,9 @@
 
     method -> check_roles -> chain.apply -> frame ... frame -> chain.undo -> check_roles -> method
 
-So a method need not know how its payloads are encoded, and always receives f4.  A transform is a pure function of one
-payload: the same payload gives the same bytes, so that a frame that is made again is the same frame.  Settings or seeds
-that a transform needs are given when it is made.
+A method therefore always receives f4, whatever the encoding.  A transform is a pure function of one payload: the same
+payload gives the same bytes, so that rebuilding a frame repeats it.  Settings and seeds of a transform are given to its
+constructor.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Transform(Protocol):
         """Transform a payload on the sender.  Raises LocalProtocolError if that is not possible."""
 
     def undo(self, payload: Payload) -> Payload:
-        """Restore a payload on the receiver.  Raises RemoteProtocolError if it was not transformed this way."""
+        """Restore a payload on the receiver.  Raises RemoteProtocolError if it was transformed in another way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Chain:
     transforms: Sequence[Transform]
 
     def apply(self, knowledge: Knowledge) -> dict[str, Payload]:
-        """Transform knowledge, by role, for sending.  Raises LocalProtocolError that names the role."""
+        """Transform knowledge, by role, for sending.  Raises LocalProtocolError, which names the role."""
         return {role: self._applied(role, payload) for role, payload in knowledge.items()}
 
     def undo(self, knowledge: Knowledge) -> Knowledge:
@@ -96,14 +96,14 @@ class Encode:
     _encodings: dict[type[Payload], Encoding] = dataclasses.field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Those of the kinds that have been met."""
+    """The encodings of the kinds seen so far."""
 
     def apply(self, payload: Payload) -> Payload:
-        """With the kind's `coded` fields encoded.  Raises LocalProtocolError where a number does not fit."""
+        """Encode the kind's `coded` fields.  Raises LocalProtocolError if a number does not fit."""
         return _changed(payload, self._encoding(payload).encode)
 
     def undo(self, payload: Payload) -> Payload:
-        """With f4 again.  Raises RemoteProtocolError where the payload came in another encoding."""
+        """Decode to f4.  Raises RemoteProtocolError if the payload came in another encoding."""
         encoding = self._encoding(payload)
         return _changed(payload, lambda value: decode_floats(encoding, value))
 
@@ -126,7 +126,7 @@ def _changed(payload: Payload, change: Callable[[Any], Any]) -> Payload:
 
 
 def chain(spec: FederationSpec) -> Chain:
-    """What a federation does to its knowledge, the same in both directions."""
+    """Return a federation's transforms, the same in both directions."""
     return Chain((Encode(spec.encoding),))
 
 
@@ -154,11 +154,11 @@ def encodings_for(kind: type[Payload], *, probabilities: bool = False) -> tuple[
 
 
 def unfit_encoding(spec: FederationSpec, rows: Iterable[Exchange]) -> str:
-    """What is wrong with the encodings for what travels in these exchanges; empty: nothing."""
+    """Return a line about an encoding that the payloads of these exchanges do not allow, or empty if all fit."""
     for slot in slots_of(rows):
         allowed = encodings_for(slot.kind, probabilities=slot.probabilities)
         if encoding_of(spec.encoding, slot.kind) not in allowed:
-            why = f"{spec.method} trades probabilities there" if slot.probabilities else "it cannot travel so"
+            why = f"{spec.method} trades probabilities there" if slot.probabilities else "this kind does not allow it"
             return f"encoding.{setting_of(tag_of(slot.kind))}: {why}; choose {' or '.join(allowed)}"
     return ""
 
@@ -170,5 +170,5 @@ def encodings_in_use(spec: FederationSpec, rows: Iterable[Exchange]) -> dict[str
 
 
 def missing_encodings(spec: FederationSpec, rows: Iterable[Exchange], known: Sequence[str]) -> list[str]:
-    """What the kinds of these exchanges travel in and a device does not know, sorted."""
+    """Return the encodings of these exchanges that a device does not know, sorted."""
     return sorted(set(encodings_in_use(spec, rows).values()) - {DEFAULT_ENCODING, *known})

@@ -1,9 +1,8 @@
-"""Checks whether all numbers of an array are finite, or within bounds; done for every tensor sent or received.
+"""Checks whether all numbers of every sent or received tensor are finite, or within bounds.
 
-For short arrays the sum of squares is tried first, because it takes a third of the time of a minimum and a maximum.
-The sum is NaN or infinite if any number is, and at least as large as the square of each number.  Large numbers may
-make it infinite, too: then, and for long arrays, minimum and maximum decide.  They are NaN if any number is.  Those of
-a long array in a received frame are found once for all checks.
+For short arrays the sum of squares comes first, because it takes a third of the time of a minimum and a maximum.  The
+sum is NaN or infinite if any number is, and at least as large as the square of each number.  Large numbers may also
+make it infinite: then, and for long arrays, minimum and maximum decide.  They are NaN if any number is.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 _SHORT = 8192
-"""For longer arrays a linear algebra library may start threads."""
+"""The sum of squares is used up to this size; for longer arrays a linear algebra library may start threads."""
 
 _RANGES: dict[int, tuple[Callable[[], object], tuple[float, float]]] = {}
-"""The ranges of long arrays in received frames that were looked at last, by the id of each array: one is checked when
-it is decoded, against the protocol's bounds, and, once its group is durable, against the federation's.  It cannot
+"""The ranges of long arrays in received frames, by `id` of the array.  Each array is checked twice, against the
+protocol's bounds when it is decoded, and against the federation's once its group is durable.  Read-only arrays cannot
 change in between."""
 _REMEMBERED = 512
-"""The most arrays whose range is remembered: two groups of uploads."""
+"""The maximum number of remembered ranges: two groups of uploads."""
 
 
 def all_finite(array: NDArray[Any]) -> bool:
-    """Whether no number is NaN or infinite; needs no second array of that size."""
+    """Whether all numbers are finite; allocates no second array of that size."""
     if array.dtype.kind != "f" or _sum_of_squares(array) < math.inf:
         return True
     low, high = min_max(array)
@@ -37,7 +36,7 @@ def all_finite(array: NDArray[Any]) -> bool:
 
 def all_within(array: NDArray[Any], most: float) -> bool:
     """Whether every number is from -most to most; False if any is NaN."""
-    if _sum_of_squares(array) < most * most / 2:  # half of it, because the sum is rounded
+    if _sum_of_squares(array) < most * most / 2:  # half leaves room for the sum's rounding
         return True
     low, high = min_max(array)
     return low >= -most and high <= most
@@ -58,5 +57,5 @@ def min_max(array: NDArray[Any]) -> tuple[float, float]:
 
 
 def _sum_of_squares(array: NDArray[Any]) -> float:
-    """Return the sum of squares of a short array of floats; for others NaN, with which every comparison is false."""
+    """Return the sum of squares of a short array of floats, or NaN, for which every comparison is false."""
     return float(np.vdot(array, array)) if array.size <= _SHORT and array.dtype.kind == "f" else math.nan

@@ -27,14 +27,14 @@ def slots_of(rows: Iterable[Exchange]) -> list[Slot]:
 
 
 def down_slots(exchange: Exchange) -> tuple[Mapping[str, Slot], Mapping[str, Slot]]:
-    """Return the slots of what an Assign brings: of the common part, and of the personal one."""
+    """Return the slots of an Assign's common and personal knowledge."""
     personal = {role: slot for role, slot in exchange.down.items() if slot.personal}
     common = {role: slot for role, slot in exchange.down.items() if role not in personal} if personal else exchange.down
     return common, personal
 
 
 def check_roles(given: Mapping[str, Payload], slots: Mapping[str, Slot], expect: Expect) -> None:
-    """Raise RemoteProtocolError unless `given` is exactly what `slots` allow, each payload fit to use."""
+    """Raise RemoteProtocolError unless `given` matches `slots`, and each payload passes its own check."""
     for role, payload in given.items():
         slot = slots.get(role)
         if slot is None:
@@ -61,7 +61,7 @@ def _sizes(classes: int, feature_dim: int) -> Expect:
 
 @functools.lru_cache(maxsize=2**12)
 def expected_upload(expect: Expect, *, samples: int) -> Expect:
-    """Return what one device's upload must fit; samples: the number that it declared, 0 if it declared none."""
+    """Return the expectation for one device's upload; samples: the declared number, or 0 without a declaration."""
     return dataclasses.replace(expect, contributors=1, samples=samples)
 
 
@@ -73,7 +73,7 @@ def expected_batch(expect: Expect, *, rows: int, batch: bytes) -> Expect:
 
 @functools.lru_cache(maxsize=2**12)
 def expected_weights(expect: Expect, *, count: int, feature_dim: int, layout: bytes) -> Expect:
-    """Return the expectation with the size of one device's model; a count of 0: it shares no weights."""
+    """Return the expectation with the size of one device's model; count: 0 if it shares no weights."""
     head = expect.classes * (feature_dim + 1)
     return dataclasses.replace(expect, weight_count=count, head_count=head, layout=layout)
 
@@ -81,8 +81,8 @@ def expected_weights(expect: Expect, *, count: int, feature_dim: int, layout: by
 def frame_limits(exchange_rows: tuple[Exchange, ...], expect: Expect) -> Limits:
     """Return the largest frame that a method may send in either direction, with f4 tensors.
 
-    Messages without knowledge come on the same topics, so these limits are never below CONTROL_LIMITS; `check_roles`
-    refuses a payload that is too large for its method and still below CONTROL_LIMITS.
+    Messages without knowledge use the same topics, so these limits are never below CONTROL_LIMITS; `check_roles`
+    refuses a payload that is below CONTROL_LIMITS but too large for its method.
     """
     frames = [
         [size for slot in roles.values() for size in _tensor_bytes(slot, expect)]
@@ -96,9 +96,9 @@ def frame_limits(exchange_rows: tuple[Exchange, ...], expect: Expect) -> Limits:
 
 
 MAX_FEATURE_DIM = 65536
-"""The width assumed for a limit while no feature width is agreed on."""
+"""The width assumed for a limit while the feature width is unknown."""
 MAX_WEIGHT_COUNT = 2**26
-"""The number of weights assumed for a limit while it is not agreed on: 256 MiB of f4."""
+"""The number of weights assumed for a limit while it is unknown: 256 MiB of f4."""
 
 
 def _tensor_bytes(slot: Slot, expect: Expect) -> tuple[int, ...]:

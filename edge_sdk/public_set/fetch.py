@@ -1,9 +1,8 @@
 """Fetches the public set from the coordinator, block by block, into a folder of this device.
 
-The device requests a few blocks at a time, and requests again those that do not arrive.  So loss, repetition,
-reordering, a broken connection and a restart of either side only cost time.  Each block is written to disk when it
-arrives, and is not requested again after a power cut.  The set is used only if its SHA-256 is the one in the
-federation's spec.
+The device requests a few blocks at a time, and again those that do not arrive.  So loss, repetition, reordering, a
+broken connection and a restart of either side only cost time.  Each block is written to disk on arrival, and is not
+requested again after a power cut.  The set is used only if its SHA-256 matches the federation's spec.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from edge_sdk.public_set.samples import PublicSet
 log = logging.getLogger(__name__)
 
 WINDOW = 8
-"""Most blocks requested at a time: small brokers queue no more for one client (docs/reference/protocol.md)."""
+"""The maximum number of requested blocks; small brokers queue no more for one client (docs/reference/protocol.md)."""
 FIRST_TIMEOUT_S, LONGEST_TIMEOUT_S = 4.0, 60.0
 """Requested blocks are requested again when none has arrived for this long; the time doubles while none arrives."""
 TIMEOUT_GAPS = 4
@@ -64,12 +63,12 @@ class BlockRequests:
 
     @property
     def _room(self) -> int:
-        """How many blocks to request now: at least half a window, so that one message requests several."""
+        """The number of blocks to request now: at least half a window, so that one message requests several."""
         room = min(self._window - len(self._requested), len(self._missing))
         return room if room >= min(max(1, self._window // 2), len(self._missing)) else 0
 
     def next_due_s(self) -> float | None:
-        """Return the time in seconds at which `next_requests` can next return blocks; None: nothing is missing."""
+        """Return the time in seconds at which `next_requests` next returns blocks, or None if none are missing."""
         if self._room:
             return 0.0
         return self._last_block_s + self._timeout_s if self._requested else None
@@ -122,7 +121,7 @@ def block_count(total_bytes: int) -> int:
 class _Partial:
     """The file of an incomplete set: the set's bytes, and behind them one byte for each block, 1 if it has arrived.
 
-    After a power cut a block may be marked that the disk does not hold; the hash of the whole set reveals that.
+    After a power cut the disk may lack a marked block, which the hash of the whole set reveals.
     """
 
     def __init__(self, path: Path, total_bytes: int) -> None:
@@ -153,7 +152,7 @@ class _Partial:
     def write(self, index: int, data: bytes) -> None:
         """Write a block, and then its mark.
 
-        A disk that is nearly full takes a part of the block; the next write of the rest tells the error.
+        A nearly full disk may write a part of the block; the next write of the rest then raises the error.
         """
         with as_store_error(self.path), self.path.open("r+b", buffering=0) as file:
             file.seek(index * PUBLIC_BLOCK_BYTES)
@@ -186,7 +185,7 @@ class PublicFetch:
     def __init__(
         self, folder: Path | None, owner: str, faults: Counter[str], max_bytes: int = MAX_PUBLIC_BYTES
     ) -> None:
-        """folder: None: a temporary one, made when it is needed, and deleted with this object or at the program's end.
+        """folder: by default a temporary one, created when needed, and deleted with this object or at exit.
 
         owner: federation and device, for file names; faults: counts damaged sets; max_bytes: the largest set.
         """
@@ -212,7 +211,7 @@ class PublicFetch:
 
     @property
     def wanted(self) -> PublicSetSpec | None:
-        """The set that is being fetched; None: none."""
+        """The set that is being fetched, if any."""
         return self._wanted
 
     def find(self, wanted: PublicSetSpec) -> PublicSet | None:
@@ -229,7 +228,7 @@ class PublicFetch:
         return public
 
     def refusal(self, total_bytes: int) -> Refused | None:
-        """Return why a set of this size cannot be fetched; None: it can."""
+        """Return why a set of this size cannot be fetched, or None if it can."""
         if not total_bytes:
             message = "this device holds no public set, and the coordinator serves none"
             return Refused("public-set", message, "copy the set to the device, and name the file with --public")
@@ -242,7 +241,7 @@ class PublicFetch:
         return None
 
     def begin(self, wanted: PublicSetSpec, total_bytes: int) -> None:
-        """Begin to fetch this set, or continue after a restart; if that is under way, request its blocks again."""
+        """Begin to fetch this set, continue after a restart, or request its blocks again."""
         if (wanted, total_bytes) == (self._wanted, self._total_bytes):
             self._requests.request_again()
             return
@@ -264,7 +263,7 @@ class PublicFetch:
         self._wanted, self._partial, self._total_bytes = None, None, 0
 
     def next_due_s(self) -> float | None:
-        """Return the time in seconds at which there is next something to request or to finish; None: nothing."""
+        """Return the time in seconds of the next request or completion, or None if nothing is due."""
         return 0.0 if self.complete else None if self._wanted is None else self._requests.next_due_s()
 
     def next_requests(self, now_s: float) -> tuple[int, ...]:
@@ -320,12 +319,12 @@ class PublicFetch:
         if self._tries < MAX_TRIES:
             partial.create()
             self._requests = BlockRequests(partial.missing())
-            raise RemoteProtocolError("checksum", f"{found}: it is fetched once more")
+            raise RemoteProtocolError("checksum", f"{found}: it is fetched again")
         self._faults["checksum"] += 1
         self.stop()
         raise Refused(
             "public-set",
-            f"{found}, {MAX_TRIES} times over",
+            f"{found}, {MAX_TRIES} times",
             "check this device's disk and the coordinator's file, or copy the set here and name it with --public",
         )
 

@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class PublicSet:
     """Raw samples (n, ...), u1 or f4, channels last, and the hash of their dtype, shape and bytes.
 
-    layout: "NCHW" or "NHWC", the order of the axes of the given samples; None: the one that their sizes tell, which is
+    layout: "NCHW" or "NHWC", the order of the axes of the given samples, by default inferred from their sizes, and
     logged unless it is NHWC.  Raises UsageError for samples of another type or shape.
     """
 
@@ -80,7 +80,7 @@ class PublicSet:
         return public
 
     def write(self, file: BinaryIO) -> int:
-        """Write the bytes that are hashed, an ASCII head and the samples; returns the number of bytes."""
+        """Write the hashed bytes, an ASCII head and the samples; returns the number of bytes."""
         samples = np.ascontiguousarray(self.samples)
         file.write(self._head)
         file.write(samples.data)
@@ -88,11 +88,11 @@ class PublicSet:
 
     @classmethod
     def read(cls, path: Path) -> PublicSet:
-        """Read a file that `write` has made.  Raises ValueError for other files, OSError if it cannot be read."""
+        """Read a file made by `write`.  Raises ValueError for other files, OSError if it cannot be read."""
         with path.open("rb") as file:
             found = _HEAD.match(file.read(_HEAD_MOST))
         if found is None:
-            raise ValueError("no public set: its head is not a type and a shape")
+            raise ValueError("not a public set: its head is not a type and a shape")
         shape = tuple(int(extent) for extent in found[2].split(b",") if extent)
         dtype = np.dtype(found[1].decode())
         if path.stat().st_size != found.end() + math.prod(shape) * dtype.itemsize or not math.prod(shape):
@@ -116,7 +116,7 @@ def why_unreadable(error: Exception) -> str:
     """Return the reason in one line, without numpy's advice to unpickle the file, which is unsafe for foreign data."""
     text = str(error)
     if "contains pickled" in text:
-        return "no zip archive; make it with numpy.savez"
+        return "not a zip archive; make it with numpy.savez"
     if text.startswith("Object arrays"):
         return "it holds Python objects; expected an array of numbers"
     return one_line(text)
@@ -140,5 +140,5 @@ def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
     except UNREADABLE as error:
         raise UsageError(f"{path}: not a readable npz file: {why_unreadable(error)}") from None
     if not isinstance(array, np.ndarray):  # numpy returns members that it cannot read as bytes
-        raise UsageError(f"{path}: not a readable npz file: {name} is no array")
+        raise UsageError(f"{path}: not a readable npz file: {name} is not an array")
     return name, array

@@ -1,8 +1,8 @@
 """Immutable sets and maps that grow by one at constant cost; older versions stay valid and unchanged.
 
-The uploads that a round has added up grow in number with every upload.  Copying them each time would make each upload
-cost as much as there are devices.  Here all versions share one dict, and each knows how many of its entries it has.
-Only adding to a version that was extended before makes a copy.
+A round's set of uploads grows with every upload.  Copying it each time would make each upload cost time proportional to
+the number of devices.  Here all versions share one dict, and each stores the number of its entries.  Only adding to a
+version that was extended before makes a copy.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ V = TypeVar("V")
 
 
 class _AppendOnly(Generic[K, V]):
-    """What sets and maps have in common."""
+    """The common base of sets and maps."""
 
     __slots__ = ("_length", "_shared")
     _shared: dict[K, tuple[int, V]]

@@ -1,7 +1,7 @@
 """The section [robust], and the bounds on what one upload can weigh and say.
 
-Counts are claims: a device that claims a billion samples would decide a mean by samples alone.  They are cut to a cap
-before anything is weighed with them.  Values beyond a bound are no knowledge: such an upload is left out.
+Counts are claims: a device that claims a billion samples would decide a mean by samples alone.  So they are capped
+before they become weights.  An upload with values beyond a bound is left out.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ class RobustTable:
     """The section [robust]: how much one device can move, whatever it sends."""
 
     count_factor: Annotated[float, Real(0.0, 1e9)] = 7.0
-    """The most samples that a device is believed to have, as a multiple of the median over the devices that have
-    joined (of an even number, the lower one in the middle); who claims more weighs as the median; 0: everybody is
-    believed."""
-    most_samples: Count = 0
-    """The same as a number, where you know what your devices can hold: who claims more weighs as so many; 0: no such
+    """The maximum credible number of a device's samples, as a multiple of the median over the devices that have joined
+    (of an even number, the lower one in the middle).  A device that claims more weighs as the median; 0 disables this
     bound."""
+    most_samples: Count = 0
+    """The same as a number, if you know the capacity of your devices: a device that claims more weighs as this many; 0
+    disables this bound."""
     hold_out_rounds: Annotated[int, Integer(0, 10**9)] = 5
     """Rounds for which a device is held out after an update far larger than the others' (W17), which is left out, too;
     0: the update counts, and is only named.  Default: 5 in a deployment, 0 in a simulation, where a method shall be
@@ -65,12 +65,12 @@ class CountCap(NamedTuple):
     """What a device can weigh with in a round."""
 
     most: int = 0
-    """The most samples that a device is believed to have; 0: any number."""
+    """The maximum credible number of a device's samples, or 0 for any."""
     otherwise: int = 0
     """What a device weighs with that claims more."""
 
     def of(self, declared: int) -> int | None:
-        """The most that a device weighs with that declared so many samples; None: as many as it sends.
+        """Return the maximum weight of a device that declared so many samples, or None for the count that it sends.
 
         A device that declared none weighs as one sample.
         """
@@ -82,13 +82,13 @@ class CountCap(NamedTuple):
 def count_cap(table: RobustTable, declared: Collection[int]) -> CountCap:
     """Return the cap on counts.
 
-    declared: what each device declared when it joined, 0 if it told nothing.  The median is the lower one of two, so
-    that one of two devices cannot raise it.
+    declared: each device's declaration when it joined, or 0 without one.  The median is the lower one of two, so that
+    one of two devices cannot raise it.
     """
-    told, bound = [samples for samples in declared if samples > 0], table.most_samples
-    if not (table.count_factor and told):
+    known, bound = [samples for samples in declared if samples > 0], table.most_samples
+    if not (table.count_factor and known):
         return CountCap(bound, bound)
-    median = sorted(told)[(len(told) - 1) // 2]
+    median = sorted(known)[(len(known) - 1) // 2]
     most = max(median, int(table.count_factor * median))
     return CountCap(most, median) if not bound or most < bound else CountCap(bound, bound)
 
@@ -120,7 +120,7 @@ def _shared_out(counts: NDArray[np.int32], most: int) -> NDArray[np.int32]:
 
 
 def beyond(knowledge: Roles, table: RobustTable) -> str:
-    """Describe the first payload with a number beyond its bound; empty: there is none."""
+    """Describe the first payload with a number beyond its bound, or return empty if all are within."""
     for role, payload in knowledge.items():
         key = _bound_of(type(payload))
         if not key:
@@ -135,7 +135,7 @@ def beyond(knowledge: Roles, table: RobustTable) -> str:
 
 @cache
 def _bound_of(kind: type[Payload]) -> str:
-    """Return the key of the bound on the numbers of a kind of payload; empty: it has only that of the protocol."""
+    """Return the key of the bound on the numbers of a kind of payload, or empty if only the protocol bounds it."""
     if issubclass(kind, (PublicLogits, LogitGradients)):
         return "largest_logit"
     if issubclass(kind, (Weights, LowRank)):

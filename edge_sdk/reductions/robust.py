@@ -1,6 +1,6 @@
-"""How rows and logits of several devices become one: the mean of the paper, or an estimator that few cannot decide.
+"""Combines rows and logits of several devices: by the paper's mean, or by an estimator that resists a minority.
 
-All of them work on uploads in the order of device numbers, so that the same uploads give the same bits.
+All estimators process uploads in the order of device numbers, so that the same uploads give the same bits.
 
     geometric median    the point whose distances to all uploads add up to the least; a minority of devices cannot
                         carry it away, and where all say nearly the same it is nearly their mean
@@ -27,9 +27,9 @@ from edge_sdk.reductions.influence import RobustTable
 STEPS = 20
 """Steps of Weiszfeld's iteration."""
 _SMOOTH = 1e-9
-"""The least distance, as a share of the largest: an upload at the median itself would get an infinite weight."""
+"""The minimum distance, as a share of the largest, because an upload at the median would get an infinite weight."""
 _LEAST = 1e-7
-"""The least probability whose logarithm is sent."""
+"""The minimum probability whose logarithm is sent."""
 _KEPT = 0.5
 """The share of the median accuracy on labelled samples that a device must reach to pass the gate."""
 
@@ -49,7 +49,7 @@ class Combining:
 
     @classmethod
     def under(cls, table: RobustTable) -> Combining:
-        """Return what the section [robust] asks for."""
+        """Return the combination that the section [robust] selects."""
         return cls(table.rows, table.logits, table.min_group, table.labels)
 
     @property

@@ -1,7 +1,7 @@
 """Slots: the newest upload of every device, those that stay away included, as one running sum (FedKF's technique T1).
 
-The uploads themselves lie in the ledger.  Whoever answers brings its new weights and gets its earlier ones taken out;
-both are split on the grids of WeightedSum, so that what is taken out is to the bit what was once put in.
+The uploads themselves are in the ledger.  A device that answers adds its new weights, and its earlier ones are
+subtracted; both are split on the grids of WeightedSum, so that the subtraction is exact to the bit.
 """
 
 from __future__ import annotations

@@ -48,7 +48,7 @@ class WeightedSum:
     """
 
     units: Units | None = None  # (p,) of 2^-36
-    whole: Doubles | None = None  # (p,) whole numbers; None: there are none beside those in units
+    whole: Doubles | None = None  # (p,) whole numbers, or None if `units` holds everything
     count: int = 0
     uploads: int = 0
     first: tuple[int, Weights] | None = None

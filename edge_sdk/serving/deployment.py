@@ -1,4 +1,4 @@
-"""The model that an app is served: when a newer one takes its place, and the way back."""
+"""The model served to an app: when a newer one replaces it, and how to go back."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from edge_sdk.serving.guard import LEAST_SAMPLES, Right, compared_on, held_out_o
 from edge_sdk.serving.versions import UNKNOWN, Version, Versions
 
 REFUSED_IN_A_ROW = 3
-"""After so many models that were not served, the device takes no part for a while."""
+"""After this many refused models in a row, the device pauses training."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 60.0, 3600.0
-"""How long it takes no part; each pause is twice as long as the one before, until a model is served."""
+"""The first and the longest pause; each pause is twice as long as the one before, until a model is served."""
 WORSE = Objection(
     "worse",
-    f"{REFUSED_IN_A_ROW} models in a row were worse than the one that it serves; it tries again later",
+    f"{REFUSED_IN_A_ROW} models in a row were worse than the served one; it tries again later",
 )
 MAX_DROP = 0.02
-"""By default a model may be worse than the served one by two points."""
+"""The default: a model may be worse than the served one by two percentage points."""
 
 
 def check_max_drop(value: float | None) -> None:
@@ -40,14 +40,14 @@ def check_max_drop(value: float | None) -> None:
 
 @dataclass(frozen=True, eq=False)
 class JudgedModel:
-    """A model that a round has left, and what was found of it."""
+    """The model after a round, with the guard's verdict."""
 
     model: Served
     rounds_done: int
     rights: Mapping[str, Right]
-    """Its right answers by the name of the part that it was compared on; empty: there is none."""
+    """Its right answers by the name of the held-out part, or empty without one."""
     fault: str = ""
-    """Why it is not served; empty: it may be."""
+    """Why it is not served, or empty if it may be."""
 
 
 class Deployment:
@@ -68,11 +68,11 @@ class Deployment:
         alone: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """folder: for the models served last; None: memory.  max_drop: None: every model is served, none measured.
+        """folder: for the models served last, or None for memory.  max_drop: None serves every model unmeasured.
 
-        notify_classes: of lines that say how many classes there are samples of; None: `notify`.
-        origin: the app's model; models learnt from another one are forgotten.  alone: there is no state of the device
-        beside them, which would tell from which weights they learnt.  clock: returns the time in seconds.
+        notify_classes: receives lines that reveal how many classes have samples; by default `notify`.  origin: the
+        app's model; models learnt from another one are forgotten.  alone: whether the device's state, which would
+        record the weights that they began with, is missing.  clock: returns the time in seconds.
         """
         check_max_drop(max_drop)
         self._bench, self._max_drop, self._notify = bench, max_drop, notify
@@ -83,30 +83,30 @@ class Deployment:
         self._changing = threading.Lock()
         self._begun = False
         self._marks: dict[str, Right] = {}
-        """By part: right answers of the best model served since the start, the last rollback or resume."""
+        """By part: right answers of the best model served since the start, or the last rollback or resume."""
         self._joins = False
-        """Whether the model is still as the device joined with it."""
+        """Whether the model is unchanged since the device joined."""
         self._joining_of: LocalData | None = None
-        """The data on which the model that joined was measured last in this process."""
+        """The data on which this process last measured the model that joined."""
         self._candidate: JudgedModel | None = None
         self._catching_up = False
-        """Whether the model began again below the served one: that it is worse is then no reason to pause."""
+        """Whether the model restarted below the served one, so that being worse does not pause training."""
         self._clock, self._refused = clock, 0
         self._pause_s, self._pause_ends_s = 0.0, -math.inf
 
     @property
     def fault(self) -> str:
-        """Why models that were served before are forgotten, in one line; empty: they are not."""
+        """Why models that were served before are forgotten, in one line, or empty if they are kept."""
         return self._versions.fault
 
     @property
     def joining(self) -> Mapping[str, float]:
-        """The figures of the model before it joined, by the names of the metrics; empty: not measured."""
+        """The figures of the model before it joined, by the names of the metrics, or empty if not measured."""
         return self._versions.index.joining or {}
 
     @property
     def objection(self) -> Objection | None:
-        """Why the device should take no further part for now; None: nothing here speaks against it."""
+        """Why the device should pause after several refused models, or None."""
         if self._refused < REFUSED_IN_A_ROW:
             return None
         if self._clock() < self._pause_ends_s:
@@ -120,9 +120,9 @@ class Deployment:
         return self._current.now()
 
     def begin(self, *, fresh: bool) -> None:
-        """Serve what was served before the restart, else the model as it is.
+        """Serve the model from before the restart, or else the current one.
 
-        fresh: the device has no state yet.  Models served with an earlier state stay served, and the owner is told.
+        fresh: the device has no state yet.  Models served with an earlier state stay served, which is reported.
         """
         if fresh:
             self._start_over()
@@ -132,20 +132,17 @@ class Deployment:
             if not fresh:
                 self._versions.joined_with({})  # it has learned already: too late to measure
         if self._max_drop is not None and not self._held_out and not self._begun:
-            few, helped = (
-                f"fewer than {LEAST_SAMPLES} held-out samples",
-                "nobody can say whether taking part has helped",
-            )
+            few = f"fewer than {LEAST_SAMPLES} held-out samples"
             self._notify(
-                f"{few} so far: until the SampleStore has gathered more, every new model is served, and {helped}"
+                f"{few} so far: until the SampleStore has gathered more, every new model is served, unmeasured"
                 if self._bench.capacity
-                else f"{few}: every new model is served, and {helped}; give LocalData a validation part"
+                else f"{few}: every new model is served, unmeasured; give LocalData a validation part"
             )
         self._begun, self._joins = True, fresh
         self._tell_of_classes()
 
     def _tell_of_classes(self) -> None:
-        """Tell the owner once that the guard sees some classes only."""
+        """Report once that the held-out samples lack some classes."""
         if self._told_of_classes or not self._held_out:
             return
         missing = missing_classes(compared_on(self._held_out), classes := self._bench.model.spec.classes)
@@ -153,12 +150,12 @@ class Deployment:
             self._told_of_classes = True
             self._notify_classes(
                 f"the guard compares models on held-out samples of {classes - missing} of the {classes} classes: on "
-                "the others predict() may become worse, and nobody says so; give LocalData or SampleStore a test part "
-                "of all classes"
+                "the others predict() may become worse unnoticed; give LocalData or SampleStore a test part of all "
+                "classes"
             )
 
     def _start_over(self) -> None:
-        """Keep what was served with an earlier state, and measure the model that joins; forget the app's own model."""
+        """Keep serving the model of an earlier state, if it has learnt anything, and measure the model that joins."""
         index, folder = self._versions.index, self._versions.folder
         copy = serving_copy(self._bench.model)
         served = next((each for each in reversed(index.versions) if self._loads(copy, each)), None)
@@ -175,9 +172,9 @@ class Deployment:
         )
 
     def measure_joining(self) -> Generator[None, None, None]:
-        """Measure the model that joined, before training changes it, and again on other held-out samples.
+        """Measure the model that joined, before training changes it, and again when the held-out samples change.
 
-        Where data change, the app's own model is kept for that.  Pauses after each batch.
+        For the latter, a copy of the app's own model is kept.  Pauses after each batch.
         """
         self._follow_data()
         known, joins, self._joins = self._versions.index.joining, self._joins, False
@@ -195,13 +192,13 @@ class Deployment:
         self._joining_of = self._data
 
     def _own_model(self) -> Callable[[Floats], Floats] | None:
-        """Return the logits of the model as the app brought it, if it is kept."""
+        """Return the logits function of the model as the app brought it, if a copy is kept."""
         first = next((each for each in self._versions.index.versions if not each.rounds_done), None)
         copy = serving_copy(self._bench.model)
         return copy.logits if first is not None and self._loads(copy, first) else None
 
     def judge(self, rounds_done: int) -> Generator[None, None, str]:
-        """Compare the model that a round has left with the served one; returns why it will not be served, or "".
+        """Compare the model after a round with the served one; returns why it will not be served, or "".
 
         Pauses after each batch.
         """
@@ -223,14 +220,14 @@ class Deployment:
         return fault
 
     def _follow_data(self) -> None:
-        """Compare on the held-out samples of now, if the device's data have changed."""
+        """Switch to the current held-out samples, if the device's data have changed."""
         if self._max_drop is None or self._data is self._bench.data:
             return
         self._data, self._held_out, self._marks = self._bench.data, held_out_of(self._bench), {}
         self._tell_of_classes()
 
     def drop(self) -> None:
-        """Forget the model that was judged last: its round was undone."""
+        """Forget the model that was judged last, because its round was undone."""
         self._candidate = None
 
     def settle(self) -> None:
@@ -254,7 +251,7 @@ class Deployment:
 
     def _refuse(self, found: JudgedModel) -> None:
         self._refused += not self._catching_up
-        line = f"predict() keeps the model that it has, and not that after round {found.rounds_done}: {found.fault}"
+        line = f"predict() keeps the current model; the one from round {found.rounds_done} is worse: {found.fault}"
         if self._refused == REFUSED_IN_A_ROW:
             self._pause_s = min(2 * self._pause_s or FIRST_PAUSE_S, LONGEST_PAUSE_S)
             self._pause_ends_s = self._clock() + self._pause_s
@@ -264,8 +261,8 @@ class Deployment:
     def rollback(self, steps: int) -> int:
         """Serve the model that was served `steps` models ago until `resume`, and return its number of rounds.
 
-        There is no way forward again: those served since are deleted, and the owner is told.  Raises UsageError if it
-        is not kept, StoreError if it does not read.
+        The models served since are deleted, which is reported.  Raises UsageError if the older model is not kept,
+        StoreError if it cannot be read.
         """
         with self._changing:
             version = self._versions.back(steps)
@@ -285,13 +282,13 @@ class Deployment:
             self._marks, self._refused, self._pause_s = {}, 0, 0.0
 
     def _restored(self) -> Served:
-        """Return a copy of what was served last, else of the model as it is."""
+        """Return a copy of the model served last, or else of the current one."""
         copy = serving_copy(self._bench.model)
         found = any(self._loads(copy, version) for version in reversed(self._versions.index.versions))
         return copy if found else serving_copy(self._bench.model)
 
     def _loads(self, copy: Served, version: Version) -> bool:
-        """Restore a version into a copy; returns whether that was possible."""
+        """Restore a version into a copy; returns whether that worked."""
         try:
             copy.load_state(self._versions.state(version))
         except StoreError as error:
@@ -304,14 +301,13 @@ class Deployment:
 
 
 class CurrentCopy:
-    """Holds the copy of a model that any thread may ask, while the model itself trains in another.
+    """Holds a copy of a model for any thread, while the model itself trains in another.
 
-    Nobody waits for training: replacing the copy is one assignment, and a call that has begun ends on the copy that it
-    began with.
+    Callers never wait for training: replacing the copy is one assignment, and a running call keeps its old copy.
     """
 
     def __init__(self, make: Callable[[], Served]) -> None:
-        """Make nothing yet: a device that is never asked needs no second model in memory."""
+        """Defer `make` to the first use, because a device that never predicts needs no second model in memory."""
         self._make = make
         self._now: Served | None = None
         self._first = threading.Lock()

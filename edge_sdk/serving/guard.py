@@ -1,4 +1,4 @@
-"""Whether a model is worse than the served one on samples that it is not trained on: pure functions."""
+"""Decides whether a model is worse than the served one on held-out samples: pure functions."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.device.workbench import Workbench, slices
 
 CHANCE = 0.01
-"""A drop that chance explains with at least this probability is no reason to refuse a model.
+"""A model is refused only if chance explains its drop with less than this probability.
 
-Every round asks anew, and the served model is the best of many: at one in twenty, a healthy federation refused models,
-and paused.
+Every round compares again, and the served model is the best of many: at 0.05 a healthy federation refused models and
+paused.
 """
 LEAST_SAMPLES = 7
-"""With fewer held-out samples no drop is beyond chance: one half to the sixth power is more than CHANCE."""
+"""With fewer held-out samples no drop is beyond chance: 0.5 to the sixth power is above CHANCE."""
 
 Right = NDArray[np.bool_]
 """Which held-out samples a model classifies correctly: (n,)."""
@@ -38,7 +38,7 @@ class HeldOut:
 
     @property
     def words(self) -> str:
-        """The samples, in the words of a line for the owner."""
+        """Describes the samples in lines for the owner."""
         return f"{len(self.y)} held-out samples" + (" of all classes (test)" if self.name == "test" else " of its own")
 
 
@@ -60,7 +60,7 @@ def compared_on(parts: Sequence[HeldOut]) -> tuple[HeldOut, ...]:
 
 
 def missing_classes(parts: Sequence[HeldOut], classes: int) -> int:
-    """Return of how many of the `classes` there is no sample in any part."""
+    """Return the number of the `classes` without a sample in any part."""
     return classes - len(np.unique(np.concatenate([part.y for part in parts])))
 
 
@@ -77,8 +77,8 @@ def right_on(logits: Callable[[Floats], Floats], held: HeldOut) -> Generator[Non
 def is_worse(before: Right, after: Right, max_drop: float) -> bool:
     """Return whether accuracy fell by more than `max_drop`, and further than chance explains.
 
-    Only samples on which the two models differ tell them apart.  Were both equally good, each such sample would be as
-    often lost as won: a sign test (one-sided, exact) says how probable so many losses are then.
+    A one-sided, exact sign test on the samples that only one of the models classifies correctly: if both were equally
+    good, losses and wins would be equally likely.
     """
     lost, won = int((before & ~after).sum()), int((after & ~before).sum())
     return (lost - won) / len(before) > max_drop and at_least(lost, lost + won) < CHANCE

@@ -1,4 +1,4 @@
-"""The models that were served last, kept for `rollback`, over restarts where there is a folder."""
+"""The models that were served last, kept for `rollback`, across restarts if there is a folder."""
 
 from __future__ import annotations
 
@@ -32,47 +32,47 @@ class Version:
     """One model that was served."""
 
     number: int
-    """Counts all that were served, from 0."""
+    """Counts all served models from 0."""
     rounds_done: int
-    """The number of rounds that the model has learned in; 0: it is as the app brought it."""
+    """The number of rounds that the model has learned in, 0 for the app's own."""
     sha256: str
 
 
 @dataclass(frozen=True, slots=True)
 class Index:
-    """What is kept beside the models."""
+    """The index file beside the models."""
 
     versions: tuple[Version, ...] = ()
     """The served one is the last."""
     held: bool = False
-    """Whether the owner went back to an older model, and wants no newer one yet."""
+    """Whether the owner went back to an older model, and holds it until `resume`."""
     joining: Mapping[str, float] | None = None
-    """The figures of the model before it joined; None: not measured."""
+    """The figures of the model before it joined, or None if not measured."""
     origin: str = ""
-    """The SHA-256 of what tells the app's model, from which all versions were learnt, from another one."""
+    """The SHA-256 of the origin of the app's model, from which all versions were learnt."""
     frozen: str = ""
-    """The SHA-256 of the part of that which never changes: states fit no model with another one; empty: not kept."""
+    """The SHA-256 of that model's fixed part, without which states do not fit; empty if not recorded."""
 
 
 class Versions:
     """The last few served models, each in a file of its own, and an index; without a folder they are in memory.
 
-    A disk that fails costs the way back after a restart, and nothing else: `notify` is told.
+    If the disk fails, only `rollback` after a restart is lost, which `notify` receives.
     """
 
     def __init__(
         self, folder: Path | None, notify: Callable[[str], None], origin: ModelOrigin = UNKNOWN, *, alone: bool = False
     ) -> None:
-        """Read the index; a damaged one counts as none, and so does one of models learnt from another model of the app.
+        """Read the index; ignore a damaged one, and one of models learnt from another model of the app.
 
-        origin: that model.  alone: no state of the device tells from which weights it learnt: then other weights are
-        no other model, for an app may draw them at each start.
+        origin: the app's model.  alone: whether the device's state, which would record the initial weights, is
+        missing.  Other weights then count as the same model, because an app may draw them at each start.
         """
         self.folder, self._notify = folder, notify
         self._states: dict[int, bytes] = {}
         self.index = Index()
         self.fault = ""
-        """Why earlier models are forgotten though nobody asked for it, in one line; empty: they are not."""
+        """Why earlier models were lost, in one line, or empty if they were not."""
         if folder is not None and (folder / _INDEX).exists():
             try:
                 self.index = _read(folder / _INDEX)
@@ -85,12 +85,12 @@ class Versions:
         if self.index.origin != mine:
             same = alone and self.index.frozen == frozen
             if alone and not same and any(each.rounds_done for each in self.index.versions):
-                self.fault = f"{folder}: its models were learnt on another extractor of the app; they are forgotten"
+                self.fault = f"{folder}: its models were learnt on another extractor of the app; they are dropped"
             self.index = replace(self.index if same else Index(), origin=mine)
         self.index = replace(self.index, frozen=frozen)
 
     def add(self, rounds_done: int, state: bytes, *, keeps_own: bool = False) -> None:
-        """Keep a model as the served one, and forget the oldest beyond KEPT.  keeps_own: but not the app's own."""
+        """Keep a model as the served one, and drop the oldest beyond KEPT; keeps_own: except the app's own."""
         number = self.index.versions[-1].number + 1 if self.index.versions else 0
         version = Version(number, rounds_done, hashlib.sha256(state).hexdigest())
         self._states[number] = state
@@ -108,7 +108,7 @@ class Versions:
         return found[-1 - steps]
 
     def state(self, version: Version) -> bytes:
-        """Return the state of a model.  Raises StoreError if it does not read, or is damaged."""
+        """Return the state of a model.  Raises StoreError if it cannot be read, or is damaged."""
         if version.number in self._states:
             return self._states[version.number]
         file = self._file(version.number)
@@ -126,7 +126,7 @@ class Versions:
         self._keep(replace(self.index, versions=kept, held=True))
 
     def release(self) -> None:
-        """Hold no older version any more."""
+        """Let newer versions be served again."""
         if self.index.held:
             self._keep(replace(self.index, held=False))
 
@@ -135,7 +135,7 @@ class Versions:
         self._keep(replace(self.index, joining=dict(figures)))
 
     def measure_joining_again(self) -> None:
-        """Forget the figures of the model before it joined: another one joins."""
+        """Forget the figures of the model before it joined, because another one joins."""
         self._keep(replace(self.index, joining=None))
 
     def forget(self) -> None:
@@ -145,9 +145,9 @@ class Versions:
             self._keep(nothing)
 
     def _keep(self, index: Index) -> None:
-        """Write models before the index that names them, and remove models after it; without a folder, write none.
+        """Write new models, then the index that names them, then remove old models; without a folder, write nothing.
 
-        A model's file has its name from the beginning, for the index comes after it: the folder is synced once.
+        In this order a power cut leaves an index whose models all exist, with only one sync of the folder.
         """
         self.index = index
         numbers = {version.number for version in index.versions}
@@ -159,10 +159,10 @@ class Versions:
             make_private_folder(self.folder)
             for number, state in [*self._states.items()]:
                 write_synced(self._file(number), state)
-                del self._states[number]  # it can be read from now on
+                del self._states[number]  # from now on it is read from the file
             replace_durably(self.folder / _INDEX, json_with_digest(asdict(index)))
             names = {_INDEX, *(self._file(number).name for number in numbers)}
-            for file in self.folder.iterdir():  # older models, and what a power cut left half written
+            for file in self.folder.iterdir():  # older models, and files half written before a power cut
                 if file.name not in names:
                     file.unlink()
         except OSError as error:
@@ -181,7 +181,7 @@ def _read(path: Path) -> Index:
         return Index(versions, bool(plain["held"]), joining, plain.get("origin", ""), plain.get("frozen", ""))
     except (Damaged, TypeError, ValueError, AttributeError) as error:
         found = error.found if isinstance(error, Damaged) else "its values do not fit"
-        raise Damaged(path, found, LOST_INDEX, "nothing is to be done") from error
+        raise Damaged(path, found, LOST_INDEX, "no action is needed") from error
 
 
 def _is_old(plain: Any) -> bool:

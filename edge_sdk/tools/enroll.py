@@ -1,4 +1,4 @@
-"""The command `edge-sdk enroll`: makes a device's keys on the device, and has the lab's desk issue its certificate."""
+"""The command `edge-sdk enroll`: creates a device's keys on the device, and requests its certificate from the lab."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def command(args: argparse.Namespace) -> int:
     claim = read_claim(args.claim)
     folder = args.identity or Path(claim.device)
     if (folder / ABOUT).exists():
-        raise UsageError(f"{folder} is an identity already; name another folder with --identity, or remove this one")
+        raise UsageError(f"{folder} is already an identity; name another folder with --identity, or remove this one")
     make_folder(folder, f"--identity {folder}", private=True)
     key, tls_key = _own_keys(folder)
     sealing = _own_sealing_key(folder) if claim.sealing else b""
@@ -81,7 +81,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _own_keys(folder: Path) -> tuple[Key, bytes]:
-    """Return the signing key and the key of the certificate; an enrolment that was interrupted goes on with its own."""
+    """Return the signing key and the key of the certificate; an interrupted enrolment continues with its own."""
     keys = crypto_keys()
     if not (folder / SIGNING).exists():
         key_files.write_whole(folder / SIGNING, keys.new_signing_key().to_pem(), key_files.PRIVATE)
@@ -92,7 +92,7 @@ def _own_keys(folder: Path) -> tuple[Key, bytes]:
 
 
 def _own_sealing_key(folder: Path) -> bytes:
-    """Return the public key for encryption; its private one is made if it is not there."""
+    """Return the public key for encryption, and create the private one if it is missing."""
     sealing = crypto_sealing()
     if not (folder / SEALING).exists():
         key_files.write_whole(folder / SEALING, sealing.new_exchange_key().to_pem(), key_files.PRIVATE)
@@ -102,7 +102,7 @@ def _own_sealing_key(folder: Path) -> bytes:
 
 @contextmanager
 def _connected(claim: Claim, folder: Path, shown: Path) -> Iterator[Transport]:
-    """Connect with the claim's certificate, which lies in the folder as long as the `with` block runs."""
+    """Connect with the claim's certificate, which is in the folder during the `with` block."""
     from edge_sdk.transport.mqtt.transport import MqttTransport
 
     authority, certificate, tls_key = (folder / f"claim.{name}" for name in ("ca", "pem", "key"))
@@ -127,7 +127,7 @@ def _connected(claim: Claim, folder: Path, shown: Path) -> Iterator[Transport]:
 def _ask(transport: Transport, claim: Claim, request: bytes, timeout_s: float) -> bytes:
     """Send the request until its answer comes; returns the certificate.
 
-    Raises UsageError if the lab or its broker refuses the claim, TransportError if nobody answers in time.
+    Raises UsageError if the lab or its broker refuses the claim, TransportError if no answer comes in time.
     """
     end_s, again_s, guard = time.monotonic() + timeout_s, 0.0, EntryGuard("enrolment")
     linked, fault = False, "it does not answer"

@@ -1,4 +1,4 @@
-"""`edge-sdk inspect`: what an .onnx file is, where it would be split, and which methods it could take part in."""
+"""`edge-sdk inspect`: describes an .onnx file, where it would be split, and the methods that it could take part in."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from edge_sdk.models.onnx_runtime.onnx_split import Opens, scores_of, sure_endin
 
 
 def command(args: argparse.Namespace) -> int:
-    """Describe a file; raise UsageError, in one line, for one that no device could use."""
+    """Describe a file; raise UsageError, in one line, for an unusable one."""
     file: Path = args.file
     if not file.is_file():
         raise UsageError(f"{file}: {'is a folder: give an .onnx file' if file.is_dir() else 'no such file'}")
@@ -46,9 +46,9 @@ def inspected(
     input_shape: tuple[int, ...] | None = None,
     layout: Layout = "auto",
 ) -> dict[str, Any]:
-    """Return what `edge-sdk inspect` says of a file.  Raises ModelError for one that is no model, or does not run.
+    """Return the report of `edge-sdk inspect`.  Raises ModelError for a file that is not a model, or does not run.
 
-    classes: of the federation; None: those of the file, or as many as its output is wide.
+    classes: of the federation, by default those of the file, or the width of its output.
     """
     graph = read_graph(file, file.name)
     known = classes
@@ -89,14 +89,14 @@ def inspected(
 
 
 def _batch(port: Port, *, unbatched: bool) -> str:
-    """Return the batch that a file declares: a number, any, or none where it has no axis for it."""
+    """Return the batch that a file declares: a number, any, or none without a batch axis."""
     if unbatched:
         return "none"
     return str(port.shape[0]) if port.shape and isinstance(port.shape[0], int) else "any"
 
 
 def part_in(method: Method[Any], spec: ModelSpec) -> dict[str, str]:
-    """Return a model's part in a method: learns, teaches or none; and what there is to say about it."""
+    """Return a model's part in a method (learns, teaches or none) and a remark."""
     if method.learnt_by(spec.capabilities, spec.terms):
         idle = sorted(method.terms & spec.inert_terms)
         notes = [
@@ -120,7 +120,7 @@ _REMEDIES: Mapping[str, str] = {
 
 
 def _classes(graph: Graph, features: str | None, output: str | None, opens: Opens) -> int | None:
-    """Return the width of a file's scores, or None where its last linear layer tells the classes."""
+    """Return the width of a file's scores, or None if its last linear layer reveals the classes."""
     ending = sure_ending(graph, chosen_endings(graph, output, None), None, opens)
     if ending.layer is not None and features in (None, ending.layer.features):
         return None
@@ -157,5 +157,5 @@ def _text(found: Mapping[str, Any]) -> str:
 
 
 def _untellable(name: str) -> bool:
-    """Whether nothing can be said of a method without its parameters, or it does not load."""
+    """Whether a method cannot be judged: it requires parameters, or does not load."""
     return bool(method_fault(name) or needed_parameters(load_method(name)))

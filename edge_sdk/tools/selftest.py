@@ -1,4 +1,4 @@
-"""Tests a broker with messages on topics of its own, fl/v1/NAME/..., and records what the broker does."""
+"""Tests a broker with messages on separate topics, fl/v1/NAME/..., and records its behaviour."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ CONNECTIONS = 3
 
 @dataclass(frozen=True, slots=True)
 class SelftestTimeouts:
-    """How long to wait, in seconds."""
+    """Waiting times in seconds."""
 
     link_s: float = 10.0
     """The wait for a connection."""
@@ -97,7 +97,7 @@ def echo_times_s(
 
 
 class _NoLinkError(Exception):
-    """There is no connection; the message says why."""
+    """There is no connection; the message holds the reason."""
 
 
 @dataclass(frozen=True, slots=True)

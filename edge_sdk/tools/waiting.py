@@ -1,4 +1,4 @@
-"""How long a command waits for an answer, as a user says it with --timeout."""
+"""The option --timeout: how long a command waits for an answer."""
 
 from __future__ import annotations
 

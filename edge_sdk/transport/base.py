@@ -1,7 +1,7 @@
 """The interface of a transport, and the events that it reports.
 
 A transport carries frames with best effort: it may lose, repeat, delay or reorder them, and it reports when it is
-connected.  The layers above rely on nothing more: they send a frame again until the other side answers it.
+connected.  So the layers above send a frame again until the other side answers it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from edge_sdk.protocol.records import record
 
 
 def _do_nothing() -> None:
-    """Acknowledge a frame of a transport that needs no acknowledgements."""
+    """No-op for transports without acknowledgements."""
 
 
 @record
@@ -36,24 +36,24 @@ class Incoming:
 
 @dataclass(frozen=True, slots=True)
 class Rejected:
-    """Messages that make no frame: the screen refused them, or chunks contradict each other, or never came."""
+    """Messages without a frame: refused by the screen, or chunks that contradict each other or never came."""
 
     topic: str
     kind: str
-    """The word under which it is counted, one of REFUSAL_WORDS."""
+    """The word under which they are counted, one of REFUSAL_WORDS."""
     reason: str
     count: int = 1
-    """How many messages this is about."""
+    """The number of messages."""
 
 
 @dataclass(frozen=True, slots=True)
 class SendRefused:
-    """The broker has refused frames on a topic: its access rules do not let this client publish there, or a quota."""
+    """The broker refused frames on a topic, because of its access rules or a quota."""
 
     topic: str
     reason: str
     too_long: bool = False
-    """Whether it refuses them for their length, which no chunks can mend; `reason` says what to change."""
+    """Whether it refuses even the smallest chunks for their length; `reason` holds the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ class Disconnected:
     final: bool = False
     """Whether the transport gives up; otherwise it tries to connect again."""
     taken_over: bool = False
-    """Whether another client has connected with this client's id, or probably has, where the broker does not say so."""
+    """Whether another client has connected with this client's id, for certain or, on silent brokers, probably."""
 
 
 @dataclass(frozen=True, slots=True)
 class Will:
-    """The message that the broker publishes, retained, when this client disappears without disconnecting."""
+    """The retained message that the broker publishes when this client disappears without disconnecting."""
 
     topic: str
     frame: bytes
@@ -88,22 +88,22 @@ class Place:
     """The room that a long frame may take while its chunks arrive."""
 
     most_bytes: int
-    """The longest frame; 0: none is legal."""
+    """The longest legal frame, or 0 if no long frame is legal."""
     rank: int
     """A frame of a higher rank takes the room of one with a lower rank."""
 
 
 class Screen(Protocol):
-    """Decides, before a transport keeps a message, whether it may go on.  Its methods may be called from any thread."""
+    """Decides whether a transport accepts a message, before it is stored.  Methods may be called from any thread."""
 
     def passes(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> bool:
-        """Whether a message may go on; chunk: it is a packet of a long frame."""
+        """Whether a message is accepted; chunk: whether it is a packet of a long frame."""
 
     def place(self, topic: str) -> Place:
         """Return the room for a long frame on this topic."""
 
     def refused(self, now_s: float) -> Sequence[Rejected]:
-        """Return what was refused since the last call, summed up; nothing if it was reported a moment ago."""
+        """Return a summary of refusals since the last call, or nothing shortly after the last report."""
 
 
 class Transport(Protocol):
@@ -112,16 +112,16 @@ class Transport(Protocol):
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
         """Start connecting and return at once; the event `Connected` follows when the subscriptions are in force.
 
-        May be called again after `close`; events of before are gone then.
+        May be called again after `close`, which drops earlier events.
         """
 
     def send(self, topic: str, frame: Frame, *, retain: bool = False, answered: bool = False) -> None:
         """Queue a frame for sending; `retain` asks the broker to keep it for later subscribers.
 
-        answered: whether the layer above waits for an answer, and sends the frame again if none comes: the broker need
-        not acknowledge it.
-        Never blocks, and never raises for a lost link: the layer above sends important frames again.  Raises
-        LocalProtocolError for a frame above the maximum length, and for a retained one that the broker cannot take.
+        answered: whether the layer above sends the frame again until it is answered, so that the broker need not
+        acknowledge it.
+        Never blocks, and never raises for a lost link.  Raises LocalProtocolError for a frame above the maximum length,
+        and for a retained one that is too long for the broker.
         """
 
     def accept_up_to(self, frame_bytes: int) -> None:

@@ -70,7 +70,7 @@ def left_state(serve, tmp_path: Path) -> Path:
 
 
 def test_a_state_folder_of_another_device_is_refused_at_the_start(left_state: Path) -> None:
-    with pytest.raises(UsageError, match=r"app\.db: is the state of left, and this device is right: .*--state"):
+    with pytest.raises(UsageError, match=r"app\.db: holds the state of left, and this device is right: .*--state"):
         agent_of(Hub(), "right", state=left_state)
     with pytest.raises(UsageError, match="the state of left"):
         agent_of(Hub(), "right", state=left_state, quarantine=True)  # it is whole
@@ -97,7 +97,7 @@ def test_the_command_ends_with_code_2_at_a_state_of_another_device(
     options = ["--broker", "mqtt://127.0.0.1:9", "--federation", "app", "--app", "swapped_app:make", "--id", "right"]
     assert main(["device", *options, "--state", str(left_state)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert "is the state of left, and this device is right" in line
+    assert "holds the state of left, and this device is right" in line
 
 
 # -- the coordinator's side -----------------------------------------------------------------------------------------

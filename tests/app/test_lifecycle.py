@@ -510,4 +510,4 @@ def test_the_owner_reads_what_uploads_will_tell(serve) -> None:
     agent.on_link(news.append)
     agent.run()
     at = news.index("accepted by the coordinator: local, 1 rounds")
-    assert news[at + 1] == "its uploads will tell: the number of samples and the device's own accuracies"
+    assert news[at + 1] == "its uploads contain the number of samples and the device's own accuracies"

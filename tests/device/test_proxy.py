@@ -95,7 +95,7 @@ def test_weights_of_the_own_model_never_leave_beside_a_proxy(bench: Workbench) -
     """Also if a coordinator admits the device to a method that averages the models themselves."""
     assert served(bench, ReadWeights(of="proxy"))[0].values.tolist() == softmax(2).weights().tolist()
     for request in (ReadWeights(), ReadWeights(without_head=True), ReadChange(None, 0.9)):
-        with pytest.raises(UsageError, match="do not leave the device"):
+        with pytest.raises(UsageError, match="never leave the device"):
             served(bench, request)
     averaging = load_method("fedavg")()
     spec = FederationSpec(federation="f", method="fedavg", contract=averaging.digest, classes=CLASSES, rounds=2)
@@ -192,7 +192,7 @@ def oracle(x: np.ndarray) -> np.ndarray:
 
 
 BAD = {
-    "classes": (softmax(2, CLASSES + 2), "tells 5 classes apart, the device's own model softmax 3"),
+    "classes": (softmax(2, CLASSES + 2), "has 5 classes, the device's own model softmax 3"),
     "training": (PredictOnly(oracle, CLASSES, name="oracle"), "oracle cannot do logit-gradients, weights"),
     "kind": (object(), "found object, which has no spec"),
 }

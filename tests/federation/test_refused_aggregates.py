@@ -54,9 +54,9 @@ def test_a_coordinator_whose_aggregate_nobody_takes_reads_why(pictures: Path, mo
     poison(run, 1)
     run.finished()
     assert run.server.rounds.phase is RoundPhase.FAILED
-    assert "cannot be taken: " in run.server.rounds.reason
+    assert "cannot use the coordinator's knowledge: " in run.server.rounds.reason
     (told,) = [line for line in lines if HUGE in line]
-    assert told.startswith("round 1: what the coordinator sent cannot be taken: ")
+    assert told.startswith("round 1: cannot use the coordinator's knowledge: ")
 
 
 def test_one_refused_frame_is_as_if_it_had_never_come_and_two_with_one_stamp_are_one() -> None:

@@ -152,7 +152,7 @@ def test_a_claim_file_of_a_stranger_is_one_line(tmp_path: Path, name: str) -> No
     path = tmp_path / "a.claim"
     path.write_bytes(strangers.kept("text")[name])
     path.chmod(0o600)
-    with pytest.raises(UsageError, match="is no claim"):
+    with pytest.raises(UsageError, match="is not a claim"):
         read_claim(path)
 
 

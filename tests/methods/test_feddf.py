@@ -103,7 +103,7 @@ def test_architectures_learn_from_each_other() -> None:
 def test_an_architecture_without_a_net_is_named() -> None:
     with pytest.raises(UsageError, match=r"^federation\.nets: .*layout .*known: softmax"):
         finished([net(3)], [upload(net(), 0, 5)])
-    with pytest.raises(UsageError, match="was given none"):
+    with pytest.raises(UsageError, match="was given no models"):
         finished([], [upload(net(), 0, 5)])
 
 

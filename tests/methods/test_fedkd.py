@@ -225,7 +225,7 @@ def test_an_update_of_weights_that_are_not_here_is_refused() -> None:
     update = compressed(np.ones(6), [(2, 3)], 0.9, bytes(16))
     for state in (DeviceState(), DeviceState(round=1, base=np.zeros(6, np.float32))):
         device = OnDevice(job=job(spec_of("fedkd"), 3), state=state, down={"update": update})
-        with pytest.raises(RemoteProtocolError, match="not here"):
+        with pytest.raises(RemoteProtocolError, match="this device lacks"):
             received_base(device)
     device = replace(device, state=DeviceState(round=2, base=np.zeros(6, np.float32)))
     np.testing.assert_allclose(received_base(device), expanded(update), atol=1e-6)

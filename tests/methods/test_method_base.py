@@ -272,7 +272,7 @@ def test_methods_are_found_by_name(installed):
     assert method_names() == ("awry", "bare", "broken", "extra")
     with pytest.raises(UsageError, match=r"'fedx'; .*awry, bare, broken, extra"):
         load_method("fedx")
-    with pytest.raises(UsageError, match=r"somewhere:awry .*no class .*Method"):
+    with pytest.raises(UsageError, match=r"somewhere:awry .*not a class .*Method"):
         load_method("awry")
     with pytest.raises(UsageError, match=r"somewhere:broken .*load: .*torch_scatter"):
         load_method("broken")

@@ -198,9 +198,9 @@ def test_a_ledger_that_was_restored_in_place_is_refused_however_often_the_device
     path.write_bytes(begun)  # the same file, with what it held before
     with pytest.raises(NotReleased) as caught:
         released(bench(ledger, 90), version=first)
-    assert "older one" in caught.value.remedy
+    assert "older budget ledger" in caught.value.remedy
     for _ in range(8):
-        with pytest.raises(UsageError, match=r"older one, or another, .*put the newest ledger back") as refused:
+        with pytest.raises(UsageError, match=r"older budget ledger, .*put the newest ledger back") as refused:
             BudgetLedger(path, BUDGET)
         assert "\n" not in str(refused.value)
     path.write_bytes(newest)

@@ -129,8 +129,8 @@ def test_what_is_not_registered_neither_leaves_nor_arrives(register: Register) -
     ("value", "message"),
     [
         ("no_such_package:Kind", "no_such_package:Kind does not load"),
-        (f"{__name__}:Expect", "is no Payload with @wire"),
-        (f"{__name__}:Other", "is no Payload with @wire"),
+        (f"{__name__}:Expect", "is not a Payload with @wire"),
+        (f"{__name__}:Other", "is not a Payload with @wire"),
     ],
 )
 def test_a_broken_kind_is_one_clear_line_and_spoils_no_other(register: Register, value: str, message: str) -> None:

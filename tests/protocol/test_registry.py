@@ -58,8 +58,8 @@ def test_a_term_of_another_package_is_one_of_all(register: Register) -> None:
     [
         ("huber", "no_such_package:Huber", "'huber': no_such_package:Huber .*load"),
         ("huber", "edge_sdk.objectives:Huber", "'huber': edge_sdk.objectives:Huber .*load"),
-        ("huber", OURS, "'huber': .*no edge_sdk.objectives.Term .*name"),
-        ("huber", "edge_sdk.objectives:softmax", "is no edge_sdk.objectives.Term"),
+        ("huber", OURS, "'huber': .*not an edge_sdk.objectives.Term .*name"),
+        ("huber", "edge_sdk.objectives:softmax", "is not an edge_sdk.objectives.Term"),
         (
             "proximal",
             OURS,

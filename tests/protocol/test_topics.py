@@ -79,7 +79,7 @@ NAMERS = (
 @pytest.mark.parametrize("name", BREAKERS, ids=ascii)
 def test_a_name_that_could_break_a_topic_is_refused_everywhere(name):
     for namer in NAMERS:
-        with pytest.raises(LocalProtocolError, match="is no id"):
+        with pytest.raises(LocalProtocolError, match="is not an id"):
             namer(name)
     for field in ADDRESS:
         with pytest.raises(LocalProtocolError, match=f"Bye.{field}"):

@@ -205,7 +205,7 @@ def test_a_set_that_comes_damaged_is_fetched_once_more_and_then_given_up(
                 fetch.receive(replace(block, data=data), 0.0)
 
     all_but_one_bit()
-    with pytest.raises(RemoteProtocolError, match="fetched once more") as caught:
+    with pytest.raises(RemoteProtocolError, match="fetched again") as caught:
         fetch.finish()
     assert caught.value.kind == "checksum"
     assert not fetch.complete

@@ -247,7 +247,7 @@ def test_a_run_whose_only_device_loses_its_samples_says_so():
     for each in ids:
         samples.discard(each)
     world.until(lambda: server.rounds.phase is RoundPhase.FAILED)
-    assert "left the last: this device has no labelled samples any more; label samples on it; " in server.rounds.reason
+    assert "left the last: this device has no labelled samples; label samples on it; " in server.rounds.reason
     assert "learning_rate" not in server.rounds.reason
 
 

@@ -330,7 +330,7 @@ def test_a_device_that_began_again_below_what_it_serves_goes_on_training(tmp_pat
     for round_ in range(1, 5):
         judge_and_settle(again, round_)
         assert again.objection is None
-    assert len([line for line in news if "keeps the model that it has" in line]) == 4
+    assert len([line for line in news if "keeps the current model" in line]) == 4
     bench.model.set_head_rows(np.arange(10), rows)
     judge_and_settle(again, rounds_done=5)
     assert again.rollback(1) == 1
@@ -405,7 +405,7 @@ def test_a_model_that_forgets_classes_that_the_device_lacks_is_not_served_where_
     assert exam.rounds((0.80, 0.80), (0.90, 0.92), (0.96, 0.68)) == 0.92
     (line,) = exam.news
     assert line.endswith(
-        "after round 2: accuracy 68.0% on 100 held-out samples of all classes (test), that of the served model is 92.0%"
+        "from round 2 is worse: accuracy 68.0% on 100 held-out samples of all classes (test), that of the served model is 92.0%"
     )
 
 
@@ -423,7 +423,7 @@ def test_small_drops_do_not_add_up_to_a_large_one() -> None:
     exam.rounds((1.0, 1.0), (0.88, 1.0), (0.76, 1.0))  # 6 of 50 lost is within chance, 12 is not
     (line,) = exam.news
     assert line.endswith(
-        "after round 2: accuracy 76.0% on 50 held-out samples of its own, that of the served model is 100.0%"
+        "from round 2 is worse: accuracy 76.0% on 50 held-out samples of its own, that of the served model is 100.0%"
     )
 
 

@@ -167,7 +167,7 @@ def test_systemd_finds_no_fault(folder, changed):
         (["--systemd"], ["--broker", "http://lab", *OPTIONS[2:]], "mqtt://"),
         (["--systemd"], ["--broker", "mqtt://me:secret@lab", *OPTIONS[2:]], "EDGE_SDK_BROKER_PASSWORD"),
         (["--systemd"], OPTIONS[2:], "give --broker URL, or --identity DIR"),
-        (["--systemd"], ["--identity", "missing", *OPTIONS[2:]], "missing is no identity folder"),
+        (["--systemd"], ["--identity", "missing", *OPTIONS[2:]], "missing is not an identity folder"),
         (["--systemd"], [*OPTIONS, "--public", "missing.npz"], "missing.npz"),
         (["--systemd"], [*OPTIONS, "--ca", "a\nb"], "--ca|printed"),
         (["--systemd"], [*OPTIONS[:4], "--app", "no_such_module:make", *OPTIONS[6:]], "no_such_module"),

@@ -13,21 +13,21 @@ NAGLE_S = 0.03
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerObservation:
-    """What a self-test observed.
+    """The observations of a self-test.
 
     Without a connection only `reason` is set.  Without an echo nothing after `echo_s` is tested.
     """
 
     reason: str = ""
-    """Why there is no connection; empty: there is one."""
+    """Why there is no connection, or empty if there is one."""
     connect_s: float = 0.0
-    """The time that a TCP connection takes: one round trip."""
+    """The time of a TCP connection: one round trip."""
     version: str = ""
     """The MQTT version that the broker speaks."""
     limit_bytes: int | None = None
-    """The largest packet that the broker accepts; None: it states no limit."""
+    """The largest packet that the broker accepts, or None if it states no limit."""
     echo_s: float | None = None
-    """Median time for 1 KiB from one client to another and back; None: it does not arrive."""
+    """Median time for 1 KiB from one client to another and back, or None if it does not arrive."""
     large: bool = False
     """Whether a frame of the largest size of a control frame arrived."""
     wildcards: bool = False
@@ -60,7 +60,7 @@ def judge_link(observed: BrokerObservation) -> Finding:
 def judge_latency(observed: BrokerObservation) -> Finding:
     """Judge the round trip through the broker, compared with that of the network alone."""
     if observed.echo_s is None:
-        return warn("frames do not arrive, and so nothing else was tested", _RIGHTS)
+        return warn("frames do not arrive, so the remaining tests were skipped", _RIGHTS)
     shown = f"{1e3 * observed.echo_s:.2f} ms there and back"
     if observed.echo_s - 2 * observed.connect_s > NAGLE_S:
         return warn(
@@ -97,7 +97,7 @@ def judge_wildcards(observed: BrokerObservation) -> Finding:
 
 
 def judge_retained(observed: BrokerObservation) -> Finding:
-    """Judge retained frames, by which devices that connect later learn that the coordinator is there."""
+    """Judge retained frames, which announce the coordinator to devices that connect later."""
     if not observed.retained:
         return warn(
             "a retained frame was not kept",

@@ -1,4 +1,4 @@
-"""Checks the dates of certificates: the broker's as it is shown, and the files that this machine was given."""
+"""Checks the dates of certificates: the broker's, and the files on this machine."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from edge_sdk.transport.mqtt.tls import HANDSHAKE_S
 from edge_sdk.transport.mqtt.url import BrokerAddress
 
 SOON = timedelta(days=30)
-"""A certificate that ends sooner should be made again now."""
-_RENEW = "docs/how-to/tls.md has the lines that make it again"
+"""A certificate that ends sooner should be renewed now."""
+_RENEW = "docs/how-to/tls.md has the commands that renew it"
 
 
 def judge_dates(dates: tuple[datetime, datetime] | None, now: datetime, look: str) -> Finding:
-    """Judge from when to when a certificate is valid.  dates: None: they cannot be read.  look: shows them."""
+    """Judge the validity of a certificate.  dates: None if unreadable.  look: a command that shows them."""
     if dates is None:
-        return warn("its dates cannot be read", f"see whether it is one: {look}")
+        return warn("its dates cannot be read", f"check that it is a certificate: {look}")
     begins, ends = dates
     if now < begins:
         return fail(
@@ -40,14 +40,14 @@ def check_file_dates(path: Path, now: datetime) -> Finding:
 
 
 def check_broker_dates(address: BrokerAddress, now: datetime) -> Finding:
-    """Judge the certificate that a broker shows, whoever signed it."""
+    """Judge the certificate that a broker shows, regardless of its signer."""
     shown = broker_certificate(address)
     host = f"openssl s_client -connect {address} </dev/null | openssl x509 -noout -dates"
     return judge_dates(None if shown is None else validity(shown), now, host)
 
 
 def file_dates(path: Path) -> tuple[datetime, datetime] | None:
-    """Return the dates of the first certificate in a PEM file; None: there is none that can be read."""
+    """Return the dates of the first certificate in a PEM file, or None if none can be read."""
     try:
         text = path.read_text(encoding="ascii", errors="replace")
         begin = text.index(ssl.PEM_HEADER)
@@ -58,9 +58,9 @@ def file_dates(path: Path) -> tuple[datetime, datetime] | None:
 
 
 def broker_certificate(address: BrokerAddress) -> bytes | None:
-    """Return the certificate (DER) that a broker shows; None: it shows none.
+    """Return the certificate (DER) that a broker shows, if any.
 
-    Nothing is sent over the connection, so it need not be trusted; the check `broker` tells whether it is.
+    Nothing is sent over the connection, so it need not be trusted; the check `broker` tests the trust.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -75,7 +75,7 @@ def broker_certificate(address: BrokerAddress) -> bytes | None:
 
 
 def validity(der: bytes) -> tuple[datetime, datetime] | None:
-    """Return from when to when a certificate (DER) is valid; None: it is no certificate.
+    """Return the validity of a certificate (DER), or None for other bytes.
 
     The dates are the fifth part of the signed part, after version, serial number, algorithm and issuer (RFC 5280); the
     version may be left out.

@@ -16,7 +16,7 @@ from edge_sdk.transport.mqtt.tls import TlsFiles
 
 
 def command(args: argparse.Namespace) -> int:
-    """Examine, report; the exit code says whether anything failed."""
+    """Examine and report; the exit code is 1 if a check failed."""
     name = f"doctor-{secrets.token_hex(6)}"
     results = run_all_checks(
         CheckTarget(state=args.state, broker=args.broker, tls=TlsFiles(args.ca, args.cert, args.key), name=name)

@@ -21,7 +21,7 @@ LEAST_BYTES, GOOD_BYTES = 64 * 2**20, 512 * 2**20
 """Free space that a device needs: it stores two copies of its model and the uploads of a round."""
 SLOW_BYTES_PER_S = 2e6
 MIB_WRITTEN = 4
-"""What the measurement of the speed writes, in MiB."""
+"""The number of MiB that the measurement of the speed writes."""
 _FREE = "on the disk of the system: sudo apt clean; sudo journalctl --vacuum-size=50M"
 _ABOVE = "see the line `state folder` above"
 _UNWRITABLE = "cannot be measured: no file can be written in the folder"
@@ -53,7 +53,7 @@ def judge_writable(folder: Path) -> Finding:
 def _remedy(folder: Path, fault: int | None, *, made: bool) -> str:
     """Return what lets files be written in a folder.  fault: an errno.  made: whether the folder exists.
 
-    Only the folder itself changes its owner: what is above it may belong to the system, and to other programs.
+    Only the folder itself changes its owner, because parent folders may belong to the system, or to other programs.
     """
     another = "use another --state"
     if fault == errno.ENOSPC:
@@ -67,17 +67,17 @@ def _remedy(folder: Path, fault: int | None, *, made: bool) -> str:
 
 
 def judge_medium(folder: Path, kind: str) -> Finding:
-    """Judge whether files survive a power cut; kind: the type of the file system, empty: unknown."""
+    """Judge whether files survive a power cut; kind: the type of the file system, or empty if unknown."""
     if kind in IN_MEMORY:
         return warn(
-            f"{folder} is on {kind}, which a power cut empties: the device would begin again",
+            f"{folder} is on {kind}, which a power cut empties: the device would lose its state",
             "give --state a folder on a card, a disk or flash",
         )
     return ok(kind or "not known")
 
 
 def filesystem(folder: Path, mounts: str) -> str:
-    """Return the type of a folder's file system, from the text of /proc/self/mounts; empty: unknown."""
+    """Return the type of a folder's file system, from the text of /proc/self/mounts, or empty if unknown."""
     place = nearest(folder).resolve()
     best, kind = -1, ""
     for line in mounts.splitlines():
@@ -99,7 +99,7 @@ def read_mounts() -> str:
 
 
 def judge_sync(median_s: float | None) -> Finding:
-    """Judge the time of a sync of 4 KiB, in seconds, which each exchange waits for; None: it could not be measured."""
+    """Judge the time of a sync of 4 KiB, in seconds, which delays each exchange; None if it could not be measured."""
     if median_s is None:
         return fail(_UNWRITABLE, _ABOVE)
     shown = f"{1e3 * median_s:.1f} ms for 4 KiB"
@@ -125,7 +125,7 @@ def _sync_s(descriptor: int) -> float:
 
 
 def judge_speed(bytes_per_s: float | None) -> Finding:
-    """Judge the rate of durable writes in bytes a second; None: it could not be measured."""
+    """Judge the rate of durable writes in bytes a second; None if it could not be measured."""
     if bytes_per_s is None:
         return fail(_UNWRITABLE, _ABOVE)
     shown = f"{bytes_per_s / 1e6:.1f} MB/s"
@@ -146,7 +146,7 @@ def measure_bytes_per_s(folder: Path) -> float | None:
 
 
 def judge_room(free_bytes: int | None) -> Finding:
-    """Judge the free space; None: the folder is on no disk."""
+    """Judge the free space; None if the folder is not on a disk."""
     if free_bytes is None:
         return fail(_UNWRITABLE, _ABOVE)
     shown = f"{free_bytes / 2**30:.1f} GiB free" if free_bytes >= 2**30 else f"{free_bytes / 2**20:.0f} MiB free"
@@ -160,6 +160,6 @@ def judge_room(free_bytes: int | None) -> Finding:
 
 
 def free_bytes(folder: Path) -> int | None:
-    """Return the free bytes on the disk on which the folder is, or would be made; None: it is on no disk."""
+    """Return the free bytes on the disk of the folder, which may not exist yet; None if it is not on a disk."""
     usage = shutil.disk_usage(nearest(folder))
     return usage.free if usage.total else None  # a file system of the kernel, such as /proc, has no size

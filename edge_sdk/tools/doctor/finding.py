@@ -1,4 +1,4 @@
-"""The types of checks: what is checked, and what was found."""
+"""The types of checks and findings."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Level(str, Enum):
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found, and what to do about it; the remedy is empty if all is well."""
+    """The finding of a check, and its remedy, which is empty if all is well."""
 
     level: Level
     found: str
@@ -46,14 +46,14 @@ def fail(found: str, remedy: str) -> Finding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckTarget:
-    """What is checked besides the machine: a state folder, and a broker if one is named."""
+    """The other objects of the checks: a state folder, and a broker if one is named."""
 
     state: Path
     broker: str | None = None
     """The broker's address."""
     tls: TlsFiles = NO_FILES
     name: str = "doctor"
-    """A federation id that nobody else uses; the self-test of the broker uses topics under fl/v1/NAME."""
+    """An unused federation id; the self-test of the broker uses topics under fl/v1/NAME."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,7 +37,7 @@ def judge_python(version: tuple[int, ...]) -> Finding:
 
 
 def judge_files(soft: int | None) -> Finding:
-    """Judge how many files a process may open; soft: the soft limit, None: there is none, or it is unknown."""
+    """Judge how many files a process may open; soft: the soft limit, or None if there is none or it is unknown."""
     if soft is None or soft >= GOOD_FILES:
         return ok("no limit known" if soft is None else f"{soft} open files")
     found, remedy = (
@@ -50,7 +50,7 @@ def judge_files(soft: int | None) -> Finding:
 
 
 def files_limit() -> int | None:
-    """The soft limit of open files; None where there is none, or no way to know."""
+    """The soft limit of open files, or None if there is none or it is unknown."""
     if sys.platform == "win32":
         return None
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -60,7 +60,7 @@ def files_limit() -> int | None:
 def judge_mosquitto(version: str | None, *, amqtt: bool) -> Finding:
     """Judge the broker that `edge-sdk broker` and `--broker embedded` use.
 
-    version: that of mosquitto; None: it is not on PATH, empty: it does not say.  amqtt: whether amqtt is installed.
+    version: of mosquitto, None if it is not on PATH, empty if unknown.  amqtt: whether amqtt is installed.
     """
     if version is None:
         if amqtt:
@@ -78,7 +78,7 @@ def judge_mosquitto(version: str | None, *, amqtt: bool) -> Finding:
 
 
 def mosquitto_version() -> str | None:
-    """Return the version of mosquitto on PATH; empty: it does not say, None: it is not on PATH."""
+    """Return the version of mosquitto on PATH, empty if unknown, or None if it is not on PATH."""
     program = shutil.which("mosquitto")
     if program is None:
         return None
@@ -96,10 +96,10 @@ def has_amqtt() -> bool:
 
 
 def judge_board(name: str) -> Finding:
-    """Judge the board that this machine is: whether it has a profile, and what installs on it."""
+    """Judge whether this board has a profile, and which runtimes install on it."""
     if name not in profiles.boards():
         return warn(
-            f"{name}: no profile of it, so the figures of {profiles.GENERIC} stand for it",
+            f"{name}: it has no profile, so the figures of {profiles.GENERIC} are used",
             "edge-sdk boards --measure --name this-board --write .",
         )
     profile = profiles.load_board(name)
@@ -116,12 +116,12 @@ def python_version() -> tuple[int, ...]:
 
 SANE_YEAR = 2025
 SYNCHRONIZED = Path("/run/systemd/timesync/synchronized")
-"""A file that systemd's own time service makes once the clock is right."""
-_NEEDS = "certificates and the hours of a policy go by it; nothing else does"
+"""A file that systemd's time service creates once the clock is right."""
+_NEEDS = "only certificates and Policy(hours) depend on it"
 
 
 def judge_clock(year: int, synchronized: bool | None) -> Finding:
-    """Judge the clock.  synchronized: None: it is not known."""
+    """Judge the clock.  synchronized: None if unknown."""
     if year < SANE_YEAR:
         return warn(f"the year is {year}; {_NEEDS}", "sudo timedatectl set-ntp true, or wait for the network at boot")
     if synchronized is False:
@@ -133,14 +133,14 @@ def judge_clock(year: int, synchronized: bool | None) -> Finding:
 
 
 def is_synchronized(file: Path = SYNCHRONIZED) -> bool | None:
-    """Return whether the clock is kept right over the network; None: this system does not say."""
+    """Return whether the clock is synchronised over the network, or None if unknown."""
     if file.exists():
         return True
     program = shutil.which("timedatectl")
     if program is None:
         return None
     try:
-        told = subprocess.run(  # noqa: S603  # found on PATH
+        answer = subprocess.run(  # noqa: S603  # found on PATH
             [program, "show", "--property=NTPSynchronized", "--value"],
             capture_output=True,
             text=True,
@@ -149,7 +149,7 @@ def is_synchronized(file: Path = SYNCHRONIZED) -> bool | None:
         )
     except (OSError, subprocess.SubprocessError):
         return None
-    return {"yes": True, "no": False}.get(told.stdout.strip())
+    return {"yes": True, "no": False}.get(answer.stdout.strip())
 
 
 # -- Checks the temperature of the board, and whether it slows itself down --------------------------------------------
@@ -163,11 +163,11 @@ _COOLER = (
 
 
 def judge_heat(temperature_c: float | None, throttled: bool | None) -> Finding:
-    """Judge the temperature of the hottest zone in degrees Celsius; None: there is no sensor."""
+    """Judge the temperature of the hottest zone in degrees Celsius, or None without a sensor."""
     shown = "no sensor" if temperature_c is None else f"{temperature_c:.0f} degrees"
     if throttled:
         return warn(
-            f"{shown}; the board slows itself down now, because of heat or low voltage",
+            f"{shown}; the board throttles itself now, because of heat or low voltage",
             f"vcgencmd get_throttled; bit 0 is low voltage: use the board's own power supply; else {_COOLER}",
         )
     if temperature_c is not None and temperature_c >= HOT_C:

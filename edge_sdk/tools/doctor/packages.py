@@ -1,4 +1,4 @@
-"""Checks the installed packages: their versions must be those that the metadata of edge-sdk demands."""
+"""Checks the versions of installed packages against the metadata of edge-sdk."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Requirement:
 
     name: str
     extra: str
-    """The extra that needs it; empty: the base install."""
+    """The extra that needs it, or empty for the base install."""
     bounds: tuple[tuple[str, tuple[int, ...]], ...]
     """Bounds on its version, each `>=` or `<` with a version."""
 
@@ -51,7 +51,7 @@ def fits(version: tuple[int, ...], requirement: Requirement) -> bool:
 def requirements(lines: Iterable[str] | None = None) -> tuple[Requirement, ...]:
     """Return the requirements of the base install and of the users' extras, each package once.
 
-    lines: metadata; None: that of the installed edge-sdk.
+    lines: metadata, by default that of the installed edge-sdk.
     """
     lines = importlib.metadata.requires("edge-sdk") or () if lines is None else lines
     parsed = [each for each in map(parse_requirement, lines) if each is not None and each.extra in ("", *EXTRAS)]
@@ -67,14 +67,14 @@ def installed(name: str) -> str | None:
 
 
 def judge(requirement: Requirement, version: str | None) -> Finding:
-    """Judge the version of a package; None: it is not installed, which is a fault only in the base install."""
+    """Judge the version of a package, None if it is not installed, which is a fault only in the base install."""
     wanted = ", ".join(f"{sign} {'.'.join(map(str, bound))}" for sign, bound in requirement.bounds)
     extra = f"[{requirement.extra}]" if requirement.extra else ""
     install = f"pip install --upgrade 'edge-sdk{extra}'"
     if version is None and requirement.extra:
-        return ok(f"not installed; edge-sdk{extra} would bring it")
+        return ok(f"not installed; edge-sdk{extra} would install it")
     if version is None:
-        return fail("not installed, and nothing runs without it", install)
+        return fail("not installed, but required", install)
     if fits(parse_version(version), requirement):
         return ok(version)
     say = warn if requirement.extra else fail
@@ -88,7 +88,7 @@ def judge_msgpack(packer_module: str) -> Finding:
     return warn(
         "pure Python: works, but packs and unpacks slower",
         "install a wheel of msgpack that was built for this machine, or install a C compiler and run `pip install "
-        "--no-binary msgpack --force-reinstall msgpack`; if neither is possible, nothing is lost but some time",
+        "--no-binary msgpack --force-reinstall msgpack`; if neither is possible, it only costs some time",
     )
 
 

@@ -1,6 +1,6 @@
-"""Checks that ONNX Runtime and torch, where they are installed, load on this processor.
+"""Checks that ONNX Runtime and torch, if they are installed, load on this processor.
 
-A build for another processor, or a newer one, ends the whole process with a signal; so each is loaded in its own.
+A build for another or a newer processor ends the whole process with a signal, so each is loaded in a separate process.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ RUNTIMES = {"onnxruntime": "onnx", "torch": "torch"}
 
 
 def judge_runtimes(faults: dict[str, str]) -> Finding:
-    """Judge what became of loading each installed runtime: an empty text if it loads, else why it does not."""
+    """Judge the result of loading each installed runtime: empty if it loads, or else the reason."""
     broken = {name: why for name, why in faults.items() if why}
     if not broken:
         return ok(", ".join(["numpy", *faults]))

@@ -26,14 +26,14 @@ if sys.platform != "win32":
     import pwd
 
 LEAST_BYTES = 128 * 2**20
-"""The least memory that a service is given: a device of the base install takes some 60 MiB."""
+"""The minimum memory of a service; a device of the base install takes about 60 MiB."""
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30}
 CONTROLLERS = Path("/sys/fs/cgroup/cgroup.controllers")
 """The file that lists what the kernel can limit."""
 
 
 def command(args: argparse.Namespace) -> int:
-    """Write the unit of a device, or with --dry-run show it."""
+    """Write a device's unit, or show it with --dry-run."""
     if not args.systemd:
         raise UsageError("what to install? add --systemd; there is no other kind of service")
     if not sys.platform.startswith("linux"):
@@ -84,7 +84,7 @@ def _service(args: argparse.Namespace) -> Service:
 
 
 def _check(device: argparse.Namespace, secrets: Path) -> None:
-    """Raise UsageError for what would make the service fail at its first start."""
+    """Raise UsageError for options with which the service would fail at its first start."""
     _check_broker(device, secrets)
     load_function(device.app, "--app ", example="my_app:make")
     for option in ("public", "policy", "ca", "cert", "key"):
@@ -135,7 +135,7 @@ def _without_state(options: list[str]) -> list[str]:
 
 
 def _memory_bytes(text: str | None) -> int:
-    """Return the limit of memory; None: half of this machine's."""
+    """Return the memory limit, by default half of this machine's."""
     if text is None:
         return max(LEAST_BYTES, machine.ram_bytes() // 2 >> 20 << 20)
     found = re.fullmatch(r"(\d{1,12})([KMG]?)", text)
@@ -167,7 +167,7 @@ def _write(file: Path, text: str, *, system: bool) -> None:
 
 
 def _next_steps(service: Service, file: Path) -> str:
-    """Return what the unit does, what it does not, and the commands that come next."""
+    """Return a description of the unit, and the next commands."""
     manager = "systemctl" if service.system else "systemctl --user"
     journal = "journalctl" if service.system else "journalctl --user"
     mib, where = service.memory_bytes >> 20, service.state or "a folder of systemd's, kept over updates"
@@ -197,7 +197,7 @@ def _next_steps(service: Service, file: Path) -> str:
 
 
 def missing_controllers(controllers: Path = CONTROLLERS) -> list[str]:
-    """Return a line if this kernel does not limit memory, as that of Raspberry Pi OS does not unless told to."""
+    """Return a line if this kernel does not limit memory, which is the default on Raspberry Pi OS."""
     try:
         known = controllers.read_text(encoding="ascii").split()
     except (OSError, ValueError):
@@ -209,7 +209,7 @@ def missing_controllers(controllers: Path = CONTROLLERS) -> list[str]:
     return [] if "memory" in known else [line]
 
 
-# -- Whether the user of a service can reach what it runs: the permission bits of each folder on the way --------------
+# -- Whether the service's user can reach its files: the permission bits of each folder on the way --------------------
 
 if sys.platform != "win32":
     import pwd
@@ -221,7 +221,7 @@ _READ, _ENTER = 0o4, 0o1
 def check_reach(user: str, files: Iterable[Path]) -> None:
     """Raise UsageError that names the first folder or file which keeps a user from reading one of these files.
 
-    What an access control list says is not judged, nor what this process itself may not see.
+    Access control lists, and paths that this process cannot see, are not checked.
     """
     login = pwd.getpwnam(user)
     groups = {login.pw_gid, *os.getgrouplist(user, login.pw_gid)}
@@ -247,7 +247,7 @@ def may_use(path: Path, wanted: int, uid: int, groups: set[int]) -> bool:
     """Whether the permission bits of a path give a user these rights; wanted: as the bits of others."""
     try:
         known = path.stat()
-    except OSError:  # this process does not see it; the service will tell
+    except OSError:  # invisible to this process; the service will report it
         return True
     with suppress(OSError):
         os.getxattr(path, _ACCESS_LIST)

@@ -1,4 +1,4 @@
-"""The text of a systemd unit that runs `edge-sdk device`: its command line, its limits, what it may not touch."""
+"""The text of a systemd unit that runs `edge-sdk device`: its command line, limits and restrictions."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ STATE_FOLDER = "edge-sdk"
 """The folder of all devices' states under systemd's folder for states."""
 
 SHARED_FOLDERS = (Path("/tmp"), Path("/var/tmp"))  # noqa: S108  # named, not written
-"""What PrivateTmp replaces by folders that are empty at each start."""
+"""The folders that PrivateTmp replaces by empty ones at each start."""
 _PLAIN = re.compile(r"[A-Za-z0-9_@+=:,./-]+")
-"""Words that systemd reads as they are."""
+"""Words that need no quoting for systemd."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,9 +30,9 @@ class Service:
     options: Sequence[str]
     """The options of `edge-sdk device`, without --state."""
     state: Path | None
-    """The folder of the state; None: systemd makes one."""
+    """The folder of the state, or None if systemd creates one."""
     identity: Path | None
-    """The identity folder, in which the device counts its starts; None: it has none."""
+    """The identity folder, if any, in which the device counts its starts."""
     system: bool
     """Whether it is a unit of the system, started at boot, or one of the user."""
     user: str
@@ -40,7 +40,7 @@ class Service:
     secrets: Path
     """A file with lines NAME=VALUE for its environment, such as the broker's password; it may be missing."""
     memory_bytes: int
-    """What it may use at most; more ends it, and systemd starts it again."""
+    """The memory limit; beyond it the service is killed, and systemd restarts it."""
     cpu_weight: int
     """Its share of the processor beside other services, which have 100."""
     nice: int
@@ -86,7 +86,7 @@ def _about(service: Service) -> list[str]:
 
 
 def ending() -> list[str]:
-    """Return the settings that say when the service is started again, and how long its end may take."""
+    """Return the settings for restarts, and for how long stopping may take."""
     return [
         "# Exit code 2 is a mistake in the command line or the app, which no restart mends.",
         "Restart=on-failure",
@@ -108,11 +108,11 @@ def _limits(service: Service) -> list[str]:
 
 
 def _hardening(service: Service) -> list[str]:
-    """What the service may not do; a user's own systemd has no right to forbid more than the first lines.
+    """Return the service's restrictions; a user's own systemd may only set the first lines.
 
-    Nothing here may take a device file away: apps use GPUs and cameras.  So there is no PrivateDevices, no
-    DevicePolicy, and no ProtectClock: before systemd 253 that one allowed the clock's device alone (systemd issue
-    18142).  Without capabilities the service cannot set the clock anyway.
+    Apps use GPUs and cameras, so device files must stay accessible: without PrivateDevices, DevicePolicy and
+    ProtectClock, which before systemd 253 allowed only the clock's device (systemd issue 18142).  Without capabilities
+    the service cannot set the clock anyway.
     """
     lines = ["NoNewPrivileges=yes", "UMask=0077", "LockPersonality=yes", "RestrictRealtime=yes", "RestrictSUIDSGID=yes"]
     if not service.system:
@@ -136,17 +136,17 @@ def _hardening(service: Service) -> list[str]:
 
 
 def private_tmp(*paths: Path) -> list[str]:
-    """Return the setting that gives a service a /tmp of its own; none where it needs one of these paths from there."""
+    """Return the setting for a private /tmp, or none if the service needs one of these paths in the shared one."""
     return [] if any(path.is_relative_to(shared) for path in paths for shared in SHARED_FOLDERS) else ["PrivateTmp=yes"]
 
 
 def literal(text: str) -> str:
-    """Return text in which systemd finds no specifier."""
+    """Escape systemd's specifiers in a text."""
     return text.replace("%", "%%")
 
 
 def quoted_word(text: str) -> str:
-    """Return one word of a command line, as systemd reads it."""
+    """Quote one word of a command line for systemd."""
     if _PLAIN.fullmatch(text):
         return text
     escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("$", "$$")

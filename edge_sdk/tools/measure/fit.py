@@ -42,7 +42,7 @@ class Speed:
 
 
 def fit(samples: Sequence[Timed]) -> Speed:
-    """Return the figures with the least mean square of log(predicted / measured).
+    """Return the figures with the minimum mean square of log(predicted / measured).
 
     They are found by a pattern search over the logarithms of the figures, from several starting points, so that the
     same samples give the same figures.  samples: training and inference, of large and of small layers.

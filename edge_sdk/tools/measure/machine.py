@@ -27,7 +27,7 @@ def cores() -> int:
 
 
 def busy_share() -> float:
-    """Return the load average of the last minute divided by the number of cores; 0 if the system does not tell."""
+    """Return the load average of the last minute divided by the number of cores, or 0 if unknown."""
     try:
         return os.getloadavg()[0] / cores()
     except OSError:
@@ -35,7 +35,7 @@ def busy_share() -> float:
 
 
 def cpu_hz(max_frequency: Path = MAX_FREQUENCY, cpu_info: Path = CPU_INFO) -> int:
-    """Return the highest clock rate of the processor in Hz; 0 if the system does not tell."""
+    """Return the highest clock rate of the processor in Hz, or 0 if unknown."""
     try:
         return 1000 * int(max_frequency.read_text(encoding="ascii"))
     except (OSError, ValueError):

@@ -1,6 +1,6 @@
 """Measures the profile of this machine, and writes profiles as TOML.
 
-Figures that cannot be measured are those of the most similar profile; the profile says which were measured.
+Figures that cannot be measured come from the most similar profile; the profile records which were measured.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def fit_report(speed: Speed, samples: Sequence[Timed]) -> list[str]:
 
 
 def profile_toml(profile: Board | Link) -> str:
-    """A profile as the TOML that reads back as it is; fields at their default are left out.  Raises MissingExtra."""
+    """Return a profile as TOML that restores it; fields at their default are left out.  Raises MissingExtra."""
     return toml.dumps(to_table(profile))
 
 
@@ -122,8 +122,8 @@ def measure_link(
 
     An echo passes the link four times: to the broker and back, twice.  With t(n) the median time of an echo of n bytes:
     latency = t(small) / 4, rate = 4 * (large - small) / (t(large) - t(small)), the same in both directions.
-    tester: a federation id that nobody else uses.  Raises UsageError for a URL that is not one of a broker, and
-    TransportError if echoes do not come back.
+    tester: an unused federation id.  Raises UsageError for an invalid broker URL, and TransportError if echoes do not
+    come back.
     """
     times_s: dict[int, float] = {}
     for size_bytes in (SMALL_BYTES, LARGE_BYTES):

@@ -36,22 +36,22 @@ def devices_command(args: argparse.Namespace) -> int:
 
 
 def drain_command(args: argparse.Namespace) -> int:
-    """Stop a run, or take a device out, at the end of the round; or take that back."""
+    """Stop a run, or take a device out, at the end of the round; or revert that."""
     return _carried_out(args, "resume" if args.undo else "drain")
 
 
 def pause_command(args: argparse.Namespace) -> int:
-    """Have the coordinator not invite a device until it is resumed."""
+    """Pause a device: the coordinator stops inviting it until it is resumed."""
     return _carried_out(args, "pause")
 
 
 def resume_command(args: argparse.Namespace) -> int:
-    """Take a pause, a drain or the end of a run back."""
+    """Revert a pause, a drain or the end of a run."""
     return _carried_out(args, "resume")
 
 
 def revoke_command(args: argparse.Namespace) -> int:
-    """Have the coordinator take nothing more from a device."""
+    """Revoke a device: the coordinator refuses everything from it."""
     return _carried_out(args, "revoke")
 
 
@@ -61,11 +61,11 @@ def forget_command(args: argparse.Namespace) -> int:
 
 
 def _carried_out(args: argparse.Namespace, operation: str) -> int:
-    """Have the coordinator carry out a command, and print its line about it."""
+    """Send a command, and print the coordinator's line about it."""
     with _link(args) as link:
         line = link.command(operation, _device(args))
-    told = {"federation": args.federation, "operation": operation, "device": args.device, "answer": line}
-    sys.stdout.write((json.dumps(told) if args.json else line) + "\n")
+    report = {"federation": args.federation, "operation": operation, "device": args.device, "answer": line}
+    sys.stdout.write((json.dumps(report) if args.json else line) + "\n")
     return 0
 
 
@@ -74,15 +74,15 @@ def logs_command(args: argparse.Namespace) -> int:
     with _link(args) as link:
         answer = link.ask(link.inquiry("logs", _device(args), lines=args.lines))
     if args.json:
-        told = {"federation": args.federation, "device": args.device, "lines": [*answer.lines]}
-        sys.stdout.write(json.dumps(told, indent=2) + "\n")
+        report = {"federation": args.federation, "device": args.device, "lines": [*answer.lines]}
+        sys.stdout.write(json.dumps(report, indent=2) + "\n")
     else:
         sys.stdout.write("".join(f"{line}\n" for line in answer.lines))
     return 0
 
 
 def _every_device(link: OperatorLink) -> tuple[str, tuple[DeviceEntry, ...]]:
-    """Ask for all pages; returns what the run is doing, and the devices."""
+    """Request all pages; returns the state of the run, and the devices."""
     run = ""
 
     def pages() -> Iterator[tuple[DeviceEntry, ...]]:
@@ -125,7 +125,7 @@ def _link(args: argparse.Namespace) -> AbstractContextManager[OperatorLink]:
 
 
 def _reach(args: argparse.Namespace) -> tuple[str, TlsFiles, OperatorKeys | None]:
-    """Return the broker, the files for it, and the keys that sign; None: nothing is signed."""
+    """Return the broker, the files for it, and the keys that sign, or None without signatures."""
     files = TlsFiles(args.ca, args.cert, args.key)
     if args.identity is None:
         if args.broker is None:
@@ -149,11 +149,11 @@ FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "temperature_c": ("temp", "{:.0f} \N{DEGREE SIGN}C".format),
     "not_served": ("not served", "{:.0f}".format),
 }
-"""The figures that have a column, which is left out where no device has one: heading, and how to write a value."""
+"""The figures with a column, which is omitted if no device has a value: heading, and how to write a value."""
 
 
 def device_table(entries: Sequence[DeviceEntry], now_s: float, room: int | None = None) -> str:
-    """Return the devices as text; now_s: the time, in seconds since 1970; room: the width in characters, None: any."""
+    """Return the devices as text; now_s: seconds since 1970; room: the width in characters, or None for any."""
     figures = [name for name in FIGURES if any(name in entry.figures for entry in entries)]
     head = ("device", "state", "here since", "last heard", "round", *(FIGURES[name][0] for name in figures))
     rows = [(*head, "board", "model", "edge-sdk", "why")]

@@ -20,7 +20,7 @@ from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 RESEND_S = 1.0
 """Seconds after which a command without an answer is sent again."""
 EXPIRES_S = 2
-"""Seconds for which the broker keeps a command for a coordinator that is away: one that nobody answered must not be
+"""Seconds for which the broker keeps a command for an absent coordinator, because an unanswered command must not be
 carried out when the coordinator comes back later."""
 POLL_S = 0.1
 
@@ -29,14 +29,14 @@ Question: TypeAlias = "Control | Inquiry"
 
 @dataclass(frozen=True, slots=True)
 class OperatorKeys:
-    """What an operator of a lab signs with, and the check of the coordinator's signatures."""
+    """The signer of an operator's frames, and the check of the coordinator's."""
 
     signer: FrameSigner
     verify: Verify
 
 
 class OperatorLink:
-    """Talks to the coordinator of one federation.  `ask` returns its answer, or says why there is none."""
+    """Talks to the coordinator of one federation."""
 
     def __init__(
         self,
@@ -50,7 +50,7 @@ class OperatorLink:
     ) -> None:
         """operator: the name under which answers come back.  timeout_s: the longest wait for each answer.
 
-        keys: sign what is sent, and check what comes; None: neither.
+        keys: sign outgoing frames and check incoming ones, or None for plain frames.
         """
         self._keys = keys
         self._run: bytes | None = None
@@ -60,11 +60,11 @@ class OperatorLink:
         self._linked, self._fault = False, "it does not answer"
         self._guard = EntryGuard("operator")
         self._status = ""
-        """What the coordinator announced last; empty: nothing."""
+        """The coordinator's last announcement, or empty before the first."""
         transport.connect(topics.operator_subscriptions(federation, operator))
 
     def command(self, operation: str, device: str | None = None) -> str:
-        """Have a command carried out, and return the coordinator's line about it.
+        """Send a command, and return the coordinator's line about it.
 
         Raises UsageError if the coordinator does not carry it out, TransportError if it does not answer.
         """
@@ -120,7 +120,7 @@ class OperatorLink:
         return codec.encode(question, self._keys.signer.stamp(), self._keys.signer.sign)
 
     def _answer_in(self, event: TransportEvent) -> ControlAnswer | None:
-        """Take an event in; returns the answer in it, if it is one."""
+        """Process an event; returns the answer in it, if it is one."""
         if isinstance(event, Connected):
             self._linked = True
         elif isinstance(event, Disconnected):
@@ -139,12 +139,12 @@ class OperatorLink:
         return None
 
     def _silence(self, question: Question) -> str:
-        """Why there is no answer, and what to do about it."""
+        """Return the reason for a missing answer, and its remedy."""
         if not self._linked:
             return f"no broker within {self._timeout_s:g} s: {self._fault}"
         waited = f"within {self._timeout_s:g} s"
         if not self._status:
-            return f"no coordinator of {self._federation!r} answered {waited}, and none was here: check --federation"
+            return f"no coordinator of {self._federation!r} answered {waited}, and none was seen: check --federation"
         if isinstance(question, Inquiry) and question.about == "logs" and self._status == "ready":
             return f"{question.device} sent no log {waited}: it is away, or computes a long batch; try --timeout 60"
         return (

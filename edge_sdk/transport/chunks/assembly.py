@@ -1,7 +1,7 @@
-"""Puts frames together from their chunks, in bounded memory.
+"""Assembles frames from their chunks, in bounded memory.
 
 The chunks of one frame are called a set.  A set that announces a frame above the limit, or more bytes than fit beside
-the other sets, is refused before any of it is stored.  A frame is handed on only if its digest is the announced one.
+the other sets, is refused before any of it is stored.  A frame is passed on only if it has the announced digest.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ GIVE_UP_S = 600.0
 EVICT_AFTER_S = 10.0
 """Seconds without a new chunk after which a set is dropped if a newer set of its rank needs its room."""
 MAX_SETS = 4096
-"""Most incomplete sets at a time."""
+"""The maximum number of incomplete sets."""
 _LEAST_REQUEST_GAP_S = 0.25
-"""The least time between two requests for one set, in answer to chunks that came twice."""
+"""The minimum time between two requests for one set in answer to repeated chunks."""
 _CHECK_INTERVAL_S = 0.1
 _REQUESTS_PER_CHECK = 64
-"""Most requests at a time: requests for thousands of sets must not delay other frames."""
+"""The maximum number of requests at a time, because requests for thousands of sets must not delay other frames."""
 IGNORE_COMPLETE_S = 30.0
-"""Seconds for which chunks of a completed set are ignored: its sender has only not received the answer yet."""
+"""Seconds for which chunks of a completed set are ignored, because its sender has not received the answer yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class MissingChunks:
 
 @dataclass
 class _Partial:
-    """A frame that is not complete yet."""
+    """An incomplete frame."""
 
     layout: ChunkLayout
     seen: bytearray  # one byte for each chunk: 1 if it is here
@@ -52,7 +52,7 @@ class _Partial:
     last_chunk_s: float
     last_request_s: float
     request_after_s: float = FIRST_REQUEST_S
-    buffer: io.BytesIO = field(default_factory=io.BytesIO)  # its getvalue() hands the bytes over without a copy
+    buffer: io.BytesIO = field(default_factory=io.BytesIO)  # its getvalue() returns the bytes without a copy
 
     def write(self, chunk: Chunk) -> None:
         self.buffer.seek(chunk.index * self.layout.chunk_bytes)
@@ -61,7 +61,7 @@ class _Partial:
         self.left -= 1
 
     def contradicts(self, chunk: Chunk) -> bool:
-        """Whether other bytes came for this chunk before."""
+        """Whether different bytes arrived for this chunk before."""
         begin, end = self.layout.byte_range(chunk.index)
         with self.buffer.getbuffer() as held:
             return held[begin:end] != chunk.body
@@ -82,7 +82,7 @@ class Reassembly:
     """The incomplete sets, at most one for each topic: a newer set on a topic replaces the older one."""
 
     def __init__(self, frame_bytes: int, total_bytes: int) -> None:
-        """total_bytes: the most that all incomplete sets together may announce."""
+        """total_bytes: the maximum that all incomplete sets together may announce."""
         self.frame_bytes = frame_bytes
         """The longest frame that a set may announce, in bytes."""
         self._total_bytes = total_bytes
@@ -93,7 +93,7 @@ class Reassembly:
         self._given_up: list[tuple[str, str]] = []  # topic and reason of the sets dropped since `expired` was called
         self._last_check_s = -_CHECK_INTERVAL_S
         self.announced_bytes = 0
-        """What the incomplete sets together announce; the memory that they use is less."""
+        """The bytes that all incomplete sets announce, an upper bound of their memory."""
 
     def take(self, topic: str, chunk: Chunk, now_s: float) -> bytes | MissingChunks | None:
         """Store a chunk.
@@ -115,7 +115,7 @@ class Reassembly:
         return self._completed(topic, partial, now_s) if partial.left == 0 else None
 
     def stalled(self, now_s: float) -> tuple[MissingChunks, ...]:
-        """Return what to request from the senders of sets that have had no new chunk for a while."""
+        """Return requests for sets without a new chunk for a while."""
         if now_s - self._last_check_s < _CHECK_INTERVAL_S:
             return ()
         self._last_check_s, late = now_s, list[MissingChunks]()
@@ -163,10 +163,10 @@ class Reassembly:
         return len(self._sets) < MAX_SETS and self.announced_bytes + layout.total_bytes <= self._total_bytes
 
     def _victim(self, rank: int, now_s: float) -> str | None:
-        """Return the topic of the set that gives way to one of this rank; None: all stay.
+        """Return the topic of the set to drop for one of this rank, or None if all stay.
 
-        It is a set of the lowest rank below, or else one of the same rank without a new chunk for a while.  Of several
-        it is the one without a new chunk for the longest time.
+        It is a set of the lowest rank below, or else one of the same rank without a new chunk for a while; among
+        several, the one without a new chunk for the longest time.
         """
         ranks = {topic: self.place_of(topic).rank for topic in self._sets}
         lowest = min(ranks.values(), default=rank)
@@ -187,7 +187,7 @@ class Reassembly:
         self._given_up.append((topic, f"a chunk set of {partial.layout.count} was never completed: {missing}"))
 
     def _take_duplicate(self, topic: str, partial: _Partial, chunk: Chunk, now_s: float) -> MissingChunks | None:
-        """Handle a chunk that came twice: its sender has started again, and learns what is really missing."""
+        """Handle a repeated chunk: its sender has restarted, and needs the list of missing chunks."""
         if partial.contradicts(chunk):
             self._drop(topic)
             raise RemoteProtocolError("chunk", f"two chunks {chunk.index} of one set differ: the set was dropped")

@@ -1,4 +1,4 @@
-"""The packets of a frame that is too long for one MQTT message: chunks of it, and requests for missing chunks.
+"""The packets of a frame that is too long for one MQTT message: its chunks, and requests for missing ones.
 
 A request for missing chunks is called a want on the wire.  Both kinds of packet have the same header:
 
@@ -32,10 +32,10 @@ VERSION = 1
 HEADER = struct.Struct("<4sBBHI16sIII")
 HEADER_BYTES = HEADER.size
 CHUNK_BYTES = 64 * 1024
-"""The usual length of a chunk: every broker known to us accepts it, and most accept no more than twice as much."""
+"""The usual length of a chunk: every broker known to us accepts it, and few accept more than twice as much."""
 MIN_CHUNK_BYTES = 16 * 1024
 MAX_RANGES = 1024
-"""Most ranges in one request; the next request names what is missing beyond them."""
+"""The maximum number of ranges in one request; the next request names further missing chunks."""
 
 _CHUNK, _REQUEST = 1, 2
 _CRC_AT, _CRC_END = 8, 12
@@ -47,10 +47,10 @@ ChunkRange = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class ChunkLayout:
-    """Identifies a frame, and says how it is split into chunks."""
+    """Identifies a frame, and describes how it is split into chunks."""
 
     set_id: bytes
-    """16 bytes, as `set_id` below computes them."""
+    """The 16 bytes of `set_id` below."""
     total_bytes: int
     """Length of the frame."""
     chunk_bytes: int
@@ -62,7 +62,7 @@ class ChunkLayout:
         return -(-self.total_bytes // self.chunk_bytes)
 
     def byte_range(self, index: int) -> tuple[int, int]:
-        """Return where chunk `index` begins and ends in the frame."""
+        """Return the begin and end of chunk `index` in the frame."""
         begin = index * self.chunk_bytes
         return begin, min(begin + self.chunk_bytes, self.total_bytes)
 

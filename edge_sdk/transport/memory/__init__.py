@@ -1,4 +1,4 @@
-"""The broker of simulations and tests, in this process: subscriptions, delivery, and faults that are drawn from a seed.
+"""The in-process broker of simulations and tests: subscriptions, delivery, and faults drawn from a seed.
 
 May import `transport.base`, `protocol` and `errors`.
 """

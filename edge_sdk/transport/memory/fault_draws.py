@@ -1,7 +1,7 @@
-"""Random numbers that decide which faults a frame meets; they follow from the frame, not from a stream of numbers.
+"""Random numbers that decide on the faults of a frame, derived from the frame itself, not from a stream of numbers.
 
-So additional frames, such as those of a participant that starts again, do not change the faults of other frames, and
-a round that is repeated, for example in a resumed run, meets the same faults.
+So additional frames, such as those of a restarted participant, do not change the faults of other frames, and a repeated
+round, for example in a resumed run, meets the same faults.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from edge_sdk.protocol.codec import HEADER_BYTES, MAGIC, SIGNATURE_BYTES
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 NO_EXCHANGE = ExchangeId(-1, -1)
-"""The id for frames that belong to no exchange, such as a Hello."""
+"""The id for frames outside an exchange, such as a Hello."""
 _FLAGS_AT = 5
 _FRONT_BYTES = 512
-"""The part of a body that is read: round and exchange come before any long field."""
+"""The part of a body that is read; round and exchange come before any long field."""
 _DRAWS = struct.Struct("<6Q")
 
 
@@ -33,8 +33,8 @@ class FaultDraws:
     def draw(self, receiver: str, topic: str, frame: bytes) -> tuple[float, ...]:
         """Return six numbers in [0, 1) for a frame.
 
-        They follow from the seed, the receiver, the topic, the frame's exchange, and the number of frames that went
-        from this topic to this receiver since the latest exchange began.
+        They follow from the seed, the receiver, the topic, the frame's exchange, and the number of frames on this topic
+        to this receiver since the latest exchange began.
         """
         exchange = exchange_of(frame)
         latest, count = self._sent.get((receiver, topic), (exchange, -1))
@@ -46,7 +46,7 @@ class FaultDraws:
 
 
 def exchange_of(frame: bytes) -> ExchangeId:
-    """Read which exchange a frame belongs to; NO_EXCHANGE if it names none, or is not a frame."""
+    """Read the exchange of a frame; NO_EXCHANGE if it names none, or is not a frame."""
     if not frame.startswith(MAGIC) or len(frame) <= HEADER_BYTES:
         return NO_EXCHANGE
     begin = HEADER_BYTES + (SIGNATURE_BYTES if frame[_FLAGS_AT] & 1 else 0)

@@ -1,9 +1,9 @@
-"""A broker inside this process, with faults: the transport of simulations and of most tests.
+"""An in-process broker with faults: the transport of simulations and of most tests.
 
 Without a clock every frame arrives at once.  With a clock a frame takes time on the sender's and on the receiver's
-link, and frames from one client to another arrive in the order in which they were sent, as over MQTT.  A long frame
-that a client sends again while its link still transfers the first copy is not sent: over MQTT its chunks go on.  Where
-that copy gets lost, what the client sends after it goes.
+link, and frames from one client to another arrive in the order in which they were sent, as over MQTT.  If a client
+sends a long frame again while its link still transfers the first copy, the second is dropped, because over MQTT the
+transfer of chunks would continue.  If that copy gets lost, a later resend goes through.
 
 Faults are drawn from a seed: a frame may be lost, duplicated or delayed (and so reordered), or its receiver may be
 disconnected for a while.
@@ -56,7 +56,7 @@ NO_FAULTS = Faults()
 
 
 class TransferTime(Protocol):
-    """A function that says how long a frame takes on the link of one client."""
+    """A function that returns the transfer time of a frame on one client's link."""
 
     def __call__(self, size_bytes: int, *, up: bool) -> float:
         """Return the seconds for `size_bytes` bytes from the client (up) or to it."""
@@ -95,11 +95,11 @@ class Hub:
         self.down = False
         """Whether the broker itself is down."""
         self.splicers: defaultdict[str, Splicer] = defaultdict(Splicer)
-        """What long frames share while they are on their way, by the last level of their topic."""
+        """The shared parts of long frames in transit, by the last level of their topic."""
         self.on_publish: Callable[[Frame], None] = lambda _frame: None
         """Called with each frame that is published."""
         self.fault_counts: Counter[str] = Counter()
-        """How often each of the faults has happened."""
+        """The number of faults of each kind."""
 
     def link(self, client_id: str, transfer_s: TransferTime | None = None) -> MemoryTransport:
         """Return a transport for one client; it disconnects an earlier client with the same id."""
@@ -109,7 +109,7 @@ class Hub:
         return client
 
     def enter(self, client: MemoryTransport) -> None:
-        """Take in a new or a returning client; disconnect another one with the same id."""
+        """Register a new or returning client; disconnect another one with the same id."""
         old = self._clients.pop(client.client_id, client)
         if old is not client:
             old.push(Disconnected("another client took this id"))
@@ -122,13 +122,13 @@ class Hub:
         self.accept(self.published(sender, topic, frame, retain=retain))
 
     def published(self, sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> Publication:
-        """Return a frame as it leaves its sender now; the time on the sender's link is counted."""
+        """Return a frame as it leaves its sender now, with the time on the sender's link."""
         up_s, now_s = sender.transfer_s(len(frame), up=True), self.now_s
         sender.note_transfer(topic, frame, now_s + up_s)
         return Publication(now_s, sender.client_id, topic, frame, retain, up_s)
 
     def accept(self, given: Publication) -> None:
-        """Deliver what is published at this moment, by a client of this hub or of another one."""
+        """Deliver a frame published at this moment, by a client of this hub or of another one."""
         if given.retain and given.frame:
             self._retained[given.topic] = given.frame
         elif given.retain:
@@ -159,7 +159,7 @@ class Hub:
                 self._deliver(client, topic, frame, self.now_s + client.transfer_s(len(frame), up=False))
 
     def drop_link(self, client_id: str, for_s: float) -> None:
-        """Break a client's connection for `for_s` seconds, or without a clock for a moment; its will is published."""
+        """Break a client's connection for `for_s` seconds (without a clock, briefly), and publish its will."""
         client = self._clients[client_id]
         if not client.online:
             return
@@ -185,7 +185,7 @@ class Hub:
         self.schedule_restart(self.clock.now_s + for_s, self._restarted)
 
     def schedule_restart(self, time_s: float, restarted: Callable[[], None]) -> None:
-        """Have `restarted` called when the broker is up again."""
+        """Call `restarted` when the broker is up again."""
         if self.clock is not None:
             self.clock.at(time_s, restarted)
 
@@ -195,7 +195,7 @@ class Hub:
             client.reconnect()
 
     def cut_power(self, client_id: str) -> None:
-        """Remove a client that has lost its power: its will is published, and it receives nothing any more."""
+        """Remove a client that has lost its power, and publish its will."""
         client = self._clients.pop(client_id)
         client.on_event = lambda: None
         self._take_offline(client)
@@ -229,7 +229,7 @@ class Hub:
             self._deliver(client, topic, frame, arrival_s)
 
     def _in_order_s(self, sender_id: str, client: MemoryTransport, transfer_s: float) -> float:
-        """Return when a frame arrives that does not overtake an earlier one between the same two clients."""
+        """Return the arrival time of a frame, which never overtakes an earlier one between the same two clients."""
         arrival_s, earlier_s = self.now_s + transfer_s, client.last_arrivals_s.get(sender_id, 0.0)
         if arrival_s < earlier_s:
             return earlier_s
@@ -238,7 +238,7 @@ class Hub:
 
     @property
     def now_s(self) -> float:
-        """The time of the clock; without one 0."""
+        """The time of the clock, or 0 without one."""
         return self.clock.now_s if self.clock else 0.0
 
     def _deliver(self, client: MemoryTransport, topic: str, frame: Frame, arrival_s: float) -> None:
@@ -259,7 +259,7 @@ class MemoryTransport:
     """One client of a Hub."""
 
     def __init__(self, hub: Hub, client_id: str, transfer_s: TransferTime, number: int) -> None:
-        """number: how many clients were linked to the hub before."""
+        """number: the number of clients linked to the hub before."""
         self._hub, self.client_id, self.transfer_s, self.number = hub, client_id, transfer_s, number
         self._subscriptions: tuple[str, ...] = ()
         self._inbox: deque[TransportEvent] = deque()
@@ -275,7 +275,7 @@ class MemoryTransport:
         """Called when there is an event to poll; a simulator wakes its participants with it."""
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
-        """Connect at once, unless the hub is down; then when it is up again.  After `close` this begins anew."""
+        """Connect at once, or when the hub is up again.  May be called again after `close`."""
         if self._closed:
             self._closed = False
             self._inbox.clear()
@@ -295,7 +295,7 @@ class MemoryTransport:
         self._hub.send_retained(self)
 
     def send(self, topic: str, frame: Frame, *, retain: bool = False, answered: bool = False) -> None:
-        """Publish a frame, or drop it while offline.  Raises LocalProtocolError for what is not bytes."""
+        """Publish a frame, or drop it while offline.  Raises LocalProtocolError for other types than bytes."""
         del answered  # there is no broker that could acknowledge it
         if not isinstance(frame, (bytes, FrameParts)):
             raise LocalProtocolError(f"{topic}: a frame is bytes, not {type(frame).__name__}")
@@ -303,7 +303,7 @@ class MemoryTransport:
             self._hub.publish(self, topic, frame, retain=retain)
 
     def note_transfer(self, topic: str, frame: Frame, until_s: float) -> None:
-        """Take note that the link is busy with a frame."""
+        """Note that the link is busy with a frame."""
         if len(frame) > CHUNK_BYTES and until_s > self._hub.now_s:
             self._transfers[topic] = beginning(frame, HEADER_BYTES), len(frame), until_s
 
@@ -315,10 +315,10 @@ class MemoryTransport:
         return self._hub.now_s < until_s and length == len(frame) and header == beginning(frame, HEADER_BYTES)
 
     def accept_up_to(self, frame_bytes: int) -> None:
-        """Do nothing: frames are never in chunks here, and decoding checks their length."""
+        """No-op: frames are never in chunks here, and decoding checks their length."""
 
     def screen_with(self, screen: Screen) -> None:
-        """Do nothing: no frame costs anything here before it is polled, and no simulated device floods."""
+        """No-op: a frame costs nothing here before it is polled, and simulated devices do not flood."""
 
     def poll(self, timeout_s: float) -> TransportEvent | None:
         """Return the next event, or None if there is none within `timeout_s` seconds of real time."""
@@ -345,7 +345,7 @@ class MemoryTransport:
         return self.online and any(topics.matches(pattern, topic) for pattern in self._subscriptions)
 
     def arrive(self, event: Incoming) -> None:
-        """Deliver a frame after its transfer time; it is lost if this client is offline by now."""
+        """Deliver a frame after its transfer time, unless this client is offline by then."""
         if self.online:
             self.push(event)
 

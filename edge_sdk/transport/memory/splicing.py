@@ -1,7 +1,7 @@
-"""Long frames that differ only near their beginning and their end share one copy of what lies between.
+"""Lets long frames that differ only near their ends share one copy of the middle.
 
-The Assigns of an exchange are as long as the weights that they bring, and nearly all of each is common to all devices.
-A simulation holds thousands of them at once: on their way, and with each device until its round is over.
+The Assigns of an exchange are as long as their weights, and nearly identical for all devices.  A simulation holds
+thousands of them at once, in transit and on each device until its round is over.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 from edge_sdk.protocol.frame_parts import FrameParts
 
 LEAST_BYTES = 16 * 1024
-"""Shorter frames are kept as they are."""
+"""Shorter frames are not split."""
 _EDGE_BYTES = 1024
-"""What is kept of each frame itself, at either end: header, ids and short fields."""
+"""The bytes at either end that each frame keeps for itself: header, ids and short fields."""
 _PROBES, _PROBE_BYTES = 8, 32
-"""How many pieces of two frames are compared before a middle is copied, and how long each is."""
+"""The number and length of samples that are compared before a middle is copied."""
 
 
 class Splicer:
-    """Finds what the frames of one kind have in common with the one before."""
+    """Finds the common middle of a frame and the last one of its kind."""
 
     def __init__(self) -> None:
         self._last = b""
@@ -40,7 +40,7 @@ class Splicer:
 
 
 def _alike(one: bytes, other: bytes) -> bool:
-    """Whether two frames are the same at some places, counted from their ends."""
+    """Whether two frames agree at some sampled places, counted from their ends."""
     if abs(len(one) - len(other)) > _EDGE_BYTES // 2:
         return False
     step = (len(other) - 2 * _EDGE_BYTES) // _PROBES

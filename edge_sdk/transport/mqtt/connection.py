@@ -1,4 +1,4 @@
-"""The part of the MQTT transport that lasts longer than a connection: it opens a new one whenever one has ended."""
+"""The part of the MQTT transport that outlives a connection, and opens a new one whenever one ends."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ DISCONNECT_S = 0.5
 PACKET_OVERHEAD_BYTES = 1024
 """Room for the topic, the properties and the header of a chunk in one packet."""
 LEAST_PACKET_BYTES = MIN_CHUNK_BYTES + PACKET_OVERHEAD_BYTES
-"""The smallest Maximum Packet Size of a broker that can be used."""
+"""The smallest usable Maximum Packet Size of a broker."""
 _FLUSH_S = 1.0
 _MAX_ANNOUNCED_BYTES = 512 * 1024 * 1024
-"""Most bytes that all incomplete chunk sets together may announce."""
+"""The maximum bytes that all incomplete chunk sets together may announce."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +49,15 @@ class LinkSettings:
     subscriptions: tuple[str, ...] = ()
     will: Will | None = None
     expires_s: int | None = None
-    """Seconds after which the broker drops a frame that it could not deliver (MQTT 5); None: never."""
+    """Seconds after which the broker drops an undelivered frame (MQTT 5), or None to keep it."""
     broken: bool = False
     """Whether an earlier connection of this client has broken."""
     fresh: bool = False
-    """Whether this client was not connected yet since it was made, and wants nothing that the broker keeps for it."""
+    """Whether this is the client's first connection, and it wants no frames from an earlier session."""
 
     @property
     def clean_start(self) -> bool:
-        """Whether the broker forgets, when this client connects, what it has kept for it."""
+        """Whether the broker drops the session's frames when this client connects."""
         return self.clean or self.fresh
 
 
@@ -122,7 +122,7 @@ class ReconnectingTransport:
 
     @property
     def version(self) -> str:
-        """The version of MQTT in use, or to be tried next: "5" or "3.1.1"."""
+        """The version of MQTT in use, or to try next: "5" or "3.1.1"."""
         return "5" if self._retry.version_5 else "3.1.1"
 
     @property
@@ -131,7 +131,7 @@ class ReconnectingTransport:
         return self._packet_bytes
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
-        """Start the thread that connects, and return at once; after `close` this may be done again.
+        """Start the thread that connects, and return at once; may be called again after `close`.
 
         Raises LocalProtocolError if this transport is connected, or is still closing.
         """
@@ -148,8 +148,8 @@ class ReconnectingTransport:
     def send(self, topic: str, frame: Frame, *, retain: bool = False, answered: bool = False) -> None:
         """Queue a frame for sending; without a connection it is dropped.
 
-        It is sent with QoS 0 if it is `answered` and short, and the link calm: on its first connection, or on one that
-        has stood for two minutes.  All else is sent with QoS 1.
+        It is sent with QoS 0 if it is `answered` and short, and the link is calm: on its first connection, or on one
+        that has lasted for two minutes.  Other frames are sent with QoS 1.
 
         Raises LocalProtocolError for a frame above the maximum length, for a retained one that does not fit into one
         message, and for a topic that is empty or has a wildcard.
@@ -169,7 +169,7 @@ class ReconnectingTransport:
         sent_bytes = len(frame) if retain else self._send_queue.message_bytes(len(frame))
         if self._hidden_limits.should_drop(topic, sent_bytes):
             _log.warning("dropped a frame of %d bytes for %s: the broker disconnected on it", len(frame), topic)
-            if sent_bytes < len(frame):  # the smallest chunk: larger ones are made smaller
+            if sent_bytes < len(frame):  # even the smallest chunk, because larger ones would have shrunk
                 text = reasons.message_too_long(sent_bytes, LEAST_PACKET_BYTES, self._settings.address)
                 self._inbox.put(SendRefused(topic, text, too_long=True))
         elif self._send_queue.put(topic, frame, retain=retain, answered=answered):
@@ -237,7 +237,7 @@ class ReconnectingTransport:
         self._packet_bytes = packet_bytes
 
 
-# The receiving end of a connection: screens messages, puts long frames together, and answers requests for chunks.
+# The receiving end of a connection: screens messages, assembles long frames, and answers requests for chunks.
 
 
 class ChunkedLink:
@@ -246,14 +246,14 @@ class ChunkedLink:
     def __init__(self, send_queue: SendQueue, assembly: Reassembly) -> None:
         self._send_queue, self._assembly = send_queue, assembly
         self.screen: Screen | None = None
-        """Asked about every message before it is kept; None: every message may go on."""
+        """Decides on every message before it is stored; None accepts every message."""
 
     def passes(self, topic: str, payload: bytes, now_s: float, *, chunk: bool) -> bool:
-        """Whether a message may go on; chunk: it is a packet of a long frame."""
+        """Whether a message is accepted; chunk: whether it is a packet of a long frame."""
         return self.screen is None or self.screen.passes(topic, payload, now_s, chunk=chunk)
 
     def receive(self, topic: str, payload: bytes, now_s: float) -> Incoming | Rejected | None:
-        """Process a packet; returns the frame that it completes, or what is wrong with it, or None."""
+        """Process a packet; returns the frame that it completes, the reason for its refusal, or None."""
         try:
             packet = packets.unpack_packet(payload)
             if isinstance(packet, ChunkRequest):
@@ -269,7 +269,7 @@ class ChunkedLink:
         return None
 
     def check_timeouts(self, now_s: float) -> Iterator[Rejected]:
-        """Request chunks that are overdue; yields what was refused by the screen, and each chunk set given up."""
+        """Request overdue chunks; yields the screen's refusals, and each chunk set given up."""
         if self.screen is not None:
             yield from self.screen.refused(now_s)
         for topic, reason in self._assembly.expired(now_s):
@@ -283,7 +283,7 @@ class ChunkedLink:
             self._send_queue.put(topic, packets.pack_request(missing.layout, missing.ranges))
 
 
-# -- The queue between the network thread, which puts events in, and the thread that polls the transport --------------
+# -- The queue of events from the network thread to the thread that polls the transport -------------------------------
 
 _MAX_FRAMES = 4096
 _MAX_BYTES = 64 * 1024 * 1024

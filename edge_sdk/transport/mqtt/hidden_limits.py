@@ -1,4 +1,4 @@
-"""Recognises messages that a broker does not accept although it states no limit, and remembers what it does accept."""
+"""Detects messages that a broker rejects without stating a limit, and remembers the length that it accepts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from edge_sdk.transport.chunks.packets import CHUNK_BYTES, HEADER_BYTES, MIN_CHU
 _log = logging.getLogger(__name__)
 
 _DISCONNECTS = 3
-"""Disconnects in a row with the same message outstanding, after which the message is taken for the cause."""
+"""Disconnects in a row with the same message outstanding, after which it is considered the cause."""
 _SHORT_BYTES = MIN_CHUNK_BYTES + HEADER_BYTES
 """No chunk message can be shorter than this."""
 
@@ -33,14 +33,14 @@ class SentPacket(Protocol):
 
 
 class HiddenLimits:
-    """Recognises a message on which the broker disconnects, so that it does not block later messages for ever.
+    """Detects a message on which the broker disconnects, so that it does not block later messages permanently.
 
-    A message is identified by topic and size, because a frame that is sent again may carry a new stamp.  After three
-    disconnects in a row with the same message as the oldest unacknowledged one, the next sending of that message is
-    dropped, so that the messages behind it can pass.
+    A message is identified by topic and size, because a resent frame may carry a new stamp.  After three disconnects in
+    a row with the same message as the oldest unacknowledged one, its next sending is dropped, so that the messages
+    behind it can pass.
 
-    Long messages count together, whatever their topics: answers to many receivers come in another order each time, and
-    all fail for their length.
+    Long messages count together, whatever their topics: answers to many receivers come in varying order, and all fail
+    because of their length.
     """
 
     def __init__(self) -> None:
@@ -52,7 +52,7 @@ class HiddenLimits:
         """The length of the shortest message of those disconnects."""
 
     def note_disconnect(self, oldest: SentPacket | None) -> bool:
-        """Count a disconnect; returns whether `oldest`, the oldest unacknowledged message, is taken for the cause."""
+        """Count a disconnect; returns whether `oldest`, the oldest unacknowledged message, is the likely cause."""
         with self._lock:
             message = None if oldest is None else (oldest.topic, oldest.size_bytes)
             self._disconnects = self._disconnects + 1 if message == self._message else 1
@@ -64,12 +64,12 @@ class HiddenLimits:
 
     @property
     def too_long_bytes(self) -> int | None:
-        """The length, in bytes, that the broker does not seem to accept in one message; None: there is no such sign."""
+        """The length in bytes that the broker seems to reject in one message, if any."""
         with self._lock:
             return self._long_bytes if self._long_disconnects >= _DISCONNECTS else None
 
     def note_acknowledged(self, sent: SentPacket) -> None:
-        """Clear a message that the broker has acknowledged, and all that are not longer."""
+        """Clear an acknowledged message, and all messages up to its length."""
         with self._lock:
             if self._long_bytes is not None and sent.size_bytes >= self._long_bytes:
                 self._forget_long()
@@ -77,7 +77,7 @@ class HiddenLimits:
                 self._message = None
 
     def reset(self) -> None:
-        """Forget the messages: they will not be sent in this form again."""
+        """Forget the messages, because they will be sent in another form."""
         with self._lock:
             self._message = None
             self._forget_long()
@@ -95,14 +95,14 @@ class HiddenLimits:
 
 
 class KeptChunks:
-    """The length of the chunks that a broker took, kept in a file from one process to the next."""
+    """The length of chunks that a broker accepted, kept in a file across processes."""
 
     def __init__(self, path: Path | None, broker: str) -> None:
-        """path: None: nothing is kept.  broker: the address; what is known of another one does not count."""
+        """path: None keeps nothing.  broker: the address; an entry for another broker is ignored."""
         self._path, self._broker = path, broker
 
     def chunk_bytes(self) -> int:
-        """Return the length to begin with, in bytes: the usual one, unless this broker took only shorter chunks."""
+        """Return the initial length in bytes: the usual one, unless this broker accepted only shorter chunks."""
         known: object = None
         if self._path is not None:
             with suppress(OSError, ValueError, RecursionError):
@@ -118,7 +118,7 @@ class KeptChunks:
         return found
 
     def keep(self, chunk_bytes: int) -> None:
-        """Keep the length of chunks, in bytes.  Where the disk refuses, the next process finds it out again."""
+        """Keep the length of chunks, in bytes.  If the disk fails, the next process detects it again."""
         if self._path is not None:
             with suppress(OSError):
                 replace_durably(self._path, json.dumps({"broker": self._broker, "chunk_bytes": chunk_bytes}).encode())

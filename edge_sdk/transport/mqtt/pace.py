@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 _LEAST_WAIT_S = 1e-6
-"""Shorter waits come from rounding and count as none."""
+"""Shorter waits are rounding errors, and count as none."""
 
 
 class _TokenBucket:
@@ -16,7 +16,7 @@ class _TokenBucket:
         self._filled_s = -math.inf
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until the number of tokens is not negative any more."""
+        """Seconds until the number of tokens is no longer negative."""
         if now_s > self._filled_s:
             passed_s = min(now_s - self._filled_s, 1e6)
             self._left = min(self._rate_per_s, self._left + self._rate_per_s * passed_s)
@@ -30,14 +30,14 @@ class _TokenBucket:
 
 
 class Pace:
-    """The most messages and bytes that may be published in a second, averaged over one second; None: no limit."""
+    """The maximum messages and bytes per second, averaged over one second; None sets no limit."""
 
     def __init__(self, publishes_per_s: float | None = None, bytes_per_s: float | None = None) -> None:
         self._publishes = None if publishes_per_s is None else _TokenBucket(publishes_per_s)
         self._bytes = None if bytes_per_s is None else _TokenBucket(bytes_per_s)
 
     def wait_s(self, now_s: float) -> float:
-        """Seconds until the next message may be sent; 0: now."""
+        """Seconds until the next message may be sent."""
         return max((bucket.wait_s(now_s) for bucket in (self._publishes, self._bytes) if bucket), default=0.0)
 
     def spend(self, size_bytes: int) -> None:

@@ -1,9 +1,9 @@
-"""paho's client with a shorter way for the frames that come and go, which are nearly all that it carries.
+"""paho's client with a fast path for messages, which are nearly all of the traffic.
 
-paho asks the socket five times for a packet, and makes an object of all 27 properties of MQTT 5 for each message that
-comes, and two for each that is written.  A device wakes up for one frame at a time, with all of this out of the
-processor's caches.  Here the socket is read in large pieces, messages are taken out of them, and paho gets all other
-packets, whole and one at a time.
+paho reads the socket five times per packet, and creates an object with all 27 properties of MQTT 5 for each incoming
+message, and two for each outgoing one.  A device wakes up for one frame at a time, when all this code has left the
+processor's caches.  LeanClient reads the socket in large pieces, parses messages itself, and passes all other packets
+to paho, whole and one at a time.
 """
 
 from __future__ import annotations
@@ -15,17 +15,18 @@ from paho.mqtt.client import Client
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode, MQTTProtocolVersion
 
 PIECE_BYTES = 64 * 1024
-"""The most that is read at once, unless a packet is longer: a frame in one message, or hundreds of receipts."""
+"""The maximum read at once, unless a packet is longer: a frame in one message, or hundreds of receipts."""
 _PUBLISH, _KIND, _QUALITY, _QUALITY_2, _RETAINED = 0x30, 0xF0, 0x06, 0x04, 0x01
-"""In the first byte of a packet: the kind of a message, the bits of kind and quality of service, and whether the broker
-sends the message because of a subscription, as the newest one of its topic."""
+"""Parts of a packet's first byte: the kind PUBLISH, the masks of kind and quality of service, QoS 2, and the retain
+flag."""
 _DISCONNECT, _REASON_STRING = 0xE0, 0x1F
 """The first byte of a DISCONNECT, and the property with words for its reason."""
 _PUBACK, _TOO_LARGE, _UNSPECIFIED = 0x40, 0x95, 0x80
-"""The first byte of a PUBACK, and two reasons: "packet too large", which mosquitto gives above its message_size_limit
-though MQTT 5 does not have it there, so that paho breaks the connection; and "unspecified error", which paho takes."""
+"""The first byte of a PUBACK, and two reasons: "packet too large", which mosquitto sends above its message_size_limit,
+although MQTT 5 does not allow it there, so that paho breaks the connection; and "unspecified error", which paho
+accepts."""
 _LENGTH_BYTES = 4
-"""The most bytes that tell the length of a packet, behind the one for its kind."""
+"""The maximum number of bytes of a packet's length field, which follows the byte for its kind."""
 
 
 class ReceivedMessage(NamedTuple):
@@ -34,18 +35,18 @@ class ReceivedMessage(NamedTuple):
     topic: str
     payload: bytes
     packet_id: int
-    """0: none."""
+    """The id, or 0 with QoS 0."""
     quality: int
     """The quality of service."""
     retained: bool
-    """Whether the broker sends it because of a subscription, as the newest one of its topic."""
+    """Whether it is the topic's retained message, sent because of a new subscription."""
 
 
 TakeMessage = Callable[[ReceivedMessage], None]
 
 
 class LeanClient(Client):
-    """A client whose messages go to `take_message`; those with QoS 1 are acknowledged by calling `ack`."""
+    """A client that passes messages to `take_message`; the receiver acknowledges those with QoS 1 by calling `ack`."""
 
     def __init__(
         self, client_id: str, *, clean_session: bool | None, protocol: MQTTProtocolVersion, take_message: TakeMessage
@@ -63,19 +64,19 @@ class LeanClient(Client):
         self.too_large = set[int]()
         """The ids of messages that the broker refused for their length; `on_publish` is called for them next."""
         self._ahead = bytearray()
-        """What was read from the socket and not used yet."""
+        """Bytes read from the socket and not used yet."""
         self._for_paho = b""
-        """The packet, or what is left of it, that paho reads now."""
+        """The rest of the packet that paho reads now."""
         self._fault: OSError | None = None
-        """What reading the socket has come to; paho meets it when it reads."""
+        """Pending socket error, raised on paho's next read."""
         self._ended = False
         """Whether the broker has closed the connection."""
         self._write_failed = False
-        """Whether nothing can be written any more, while there is something to read."""
+        """Writing failed, but unread data remains."""
 
     @property
     def has_packet(self) -> bool:
-        """Whether a whole packet was read from the socket and is not used yet; no selector tells of it."""
+        """Whether a whole packet waits in `_ahead`, where no selector can see it."""
         return 0 < self._packet_bytes() <= len(self._ahead)
 
     def loop_read(self, max_packets: int = 1) -> MQTTErrorCode:
@@ -97,19 +98,22 @@ class LeanClient(Client):
         return MQTTErrorCode.MQTT_ERR_SUCCESS
 
     def loop_write(self) -> MQTTErrorCode:
-        """Write what waits, without a call of `on_publish`: what `publish` returns tells whether it is written."""
-        told, self.on_publish = self.on_publish, None
+        """Write pending bytes without calling `on_publish`; the object that `publish` returned shows the progress."""
+        handler, self.on_publish = self.on_publish, None
         try:
             return super().loop_write()
         finally:
-            self.on_publish = told
+            self.on_publish = handler
 
     def want_write(self) -> bool:
         """Whether bytes wait to be written, and can be."""
         return not self._write_failed and super().want_write()
 
     def _sock_send(self, buf: bytes | bytearray) -> int:
-        """Write to the socket; if the broker has closed it, all that it has said before is read first."""
+        """Write to the socket; if the broker has closed it, first read everything that it sent before.
+
+        That may hold the reason for closing.
+        """
         try:
             return super()._sock_send(buf)
         except BlockingIOError:
@@ -123,7 +127,7 @@ class LeanClient(Client):
             raise BlockingIOError from error
 
     def _read_piece(self) -> bool:
-        """Read what has arrived, and return whether the socket is still of use."""
+        """Read the bytes that have arrived, and return whether the socket is still usable."""
         try:
             piece = super()._sock_recv(max(PIECE_BYTES, self._packet_bytes() - len(self._ahead)))
         except BlockingIOError:
@@ -136,7 +140,7 @@ class LeanClient(Client):
         return not self._ended
 
     def _packet_bytes(self) -> int:
-        """Return the length of the packet that was read first, header included; 0: it is not known yet."""
+        """Return the length of the first packet in `_ahead` with its header, or 0 while it is unknown."""
         if not self._ahead:
             return 0
         length = 0
@@ -144,11 +148,11 @@ class LeanClient(Client):
             length |= (byte & 0x7F) << 7 * at
             if byte < 0x80:
                 return 2 + at + length
-        endless = 2 + _LENGTH_BYTES  # so much of a length without end is enough for paho to refuse it
+        endless = 2 + _LENGTH_BYTES  # a length field longer than legal: paho refuses it once it has these bytes
         return endless if len(self._ahead) >= endless else 0
 
     def _message(self, packet: memoryview) -> ReceivedMessage | None:
-        """Return the message in a packet, for `take_message`; None: it is malformed, and paho says what is wrong."""
+        """Return the message in a packet, for `take_message`, or None if it is malformed, so that paho reports why."""
         try:
             _, at = _number(packet, 1)
             topic_at = at + 2
@@ -167,7 +171,7 @@ class LeanClient(Client):
         return ReceivedMessage(topic, bytes(packet[at:]), packet_id, quality, bool(packet[0] & _RETAINED))
 
     def _as_paho_reads(self, packet: memoryview) -> bytes:
-        """Return a packet as paho reads it: up to 2.1 it overlooks the reason of a DISCONNECT without properties."""
+        """Adapt a packet for paho, which up to 2.1 overlooks the reason of a DISCONNECT without properties."""
         if packet[0] == _DISCONNECT and len(packet) in {3, 4}:
             return bytes((_DISCONNECT, 5, packet[2], 3, _REASON_STRING, 0, 0))
         if packet[0] == _PUBACK and len(packet) > 4 and packet[4] == _TOO_LARGE:
@@ -176,7 +180,7 @@ class LeanClient(Client):
         return bytes(packet)
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        """Answer paho, which reads the socket here and nowhere else, from the packet that is meant for it."""
+        """Serve paho's reads, all of which come here, from the packet that it should process."""
         if self._fault is not None:
             raise self._fault
         if not self._for_paho and not self._ended:
@@ -186,7 +190,7 @@ class LeanClient(Client):
 
 
 def _number(packet: memoryview, at: int) -> tuple[int, int]:
-    """Return a number of one to four bytes, and the place behind it.  Raises IndexError if it does not end."""
+    """Return a variable-length number of one to four bytes, and the offset after it.  Raises IndexError if longer."""
     number = 0
     for place in range(_LENGTH_BYTES):
         byte = packet[at + place]

@@ -1,4 +1,4 @@
-"""Says why an MQTT connection ended, in words for the person who has to repair it."""
+"""Explains why an MQTT connection ended, in words for the person who has to repair it."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ class DisconnectReason:
 
     reason: str
     final: bool = False
-    """Trying again cannot help."""
+    """Whether a retry is pointless."""
     slow: bool = False
-    """Try again only after some time, because somebody has to set a clock or renew a certificate first."""
+    """Whether to retry only after some time, because somebody must set a clock or renew a certificate first."""
     taken_over: bool = False
     """Another client has connected with this client's id."""
     unexplained: bool = False
-    """The broker closed a connection that it had accepted, and did not say why."""
+    """The broker closed an accepted connection without a reason."""
 
 
 _NOT_YET_VALID, _EXPIRED, _OTHER_HOST, _OTHER_IP = 9, 10, 62, 64
 """OpenSSL's codes for faults of the broker's certificate."""
 _LATER = "trying again within a minute"
 _OWN = "{own}"
-"""Stands in a text for what to do about our certificate."""
+"""Placeholder in texts for the remedy of a refused certificate of ours."""
 _ALERTS = {
     "CERTIFICATE_REQUIRED": DisconnectReason(
         "demands a certificate of this client: give --cert FILE and --key FILE", final=True
@@ -157,7 +157,7 @@ def packets_too_small(packet_bytes: int, least_bytes: int, address: BrokerAddres
 
 
 def message_too_long(size_bytes: int, least_bytes: int, address: BrokerAddress) -> str:
-    """Explain that the broker takes no message of the smallest chunk's length."""
+    """Explain that the broker refuses messages of the smallest chunk's length."""
     return (
         f"{address} takes no message of {size_bytes} bytes, and states no limit; raise its limit to {least_bytes} or "
         "more (mosquitto: message_size_limit)"
@@ -165,7 +165,7 @@ def message_too_long(size_bytes: int, least_bytes: int, address: BrokerAddress) 
 
 
 def smaller_chunks(size_bytes: int, chunk_bytes: int) -> str:
-    """Say that a broker makes chunks smaller.  size_bytes: the length of a message that it does not take."""
+    """Explain smaller chunks.  size_bytes: the length of a message that the broker refused."""
     return (
         f"takes no message of {size_bytes} bytes, and states no limit: chunks of {chunk_bytes} bytes from now on; with "
         "a higher limit (mosquitto: message_size_limit) there are fewer"
@@ -185,7 +185,7 @@ def connection_lost(name: str, address: BrokerAddress, *, accepted: bool) -> Dis
 def closed_soon_again(client_id: str) -> DisconnectReason:
     """Explain that the broker closes one connection after the other without a reason, soon after it was made.
 
-    MQTT 3.1.1, and some brokers that speak MQTT 5, do not tell a client that another one has taken its id.
+    With MQTT 3.1.1, and on some MQTT 5 brokers, a client is not notified when another one takes its id.
     """
     return DisconnectReason(
         f"broker closes each connection soon after it was made: probably another client is connected as {client_id!r}",

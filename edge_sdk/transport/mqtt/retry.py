@@ -1,4 +1,4 @@
-"""Decides what happens after an MQTT connection has ended: the report, the pause, and the MQTT version to try next."""
+"""Decides after an MQTT connection has ended on the report, the pause, and the MQTT version to try next."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ _log = logging.getLogger(__name__)
 _FIRST_PAUSE_S = 0.2
 _LONGEST_PAUSE_S = 30.0
 _SLOW_PAUSE_S = (30.0, 60.0)
-"""Range of the pause after a fault that takes somebody some time to repair."""
+"""Range of the pause after a fault that takes time to repair."""
 _TAKEN_OVER_PAUSE_S = (5.0, 10.0)
-"""Range of the pause after another client has taken the id, in which that one can learn that there are two."""
+"""Range of the pause after another client has taken the id, which gives that one time to detect the conflict."""
 _MOST_TAKE_OVERS = 4
-"""Take-overs after which this client gives up, so that two clients with one id do not fight for ever."""
+"""Take-overs after which this client gives up, so that two clients with one id do not fight permanently."""
 _UNDISPUTED_S = 600.0
-"""A connection that lasted this long ends the count of take-overs, and its own end is none: of two clients with one id
-the newer one is the first to give up."""
+"""A connection that lasted this long resets the count of take-overs, and its own end does not count.  So of two clients
+with one id the newer one gives up first."""
 _SOON_S = 20.0
-"""A connection that was of use for less than this, and ended without a reason, may have been taken over."""
+"""A connection that was usable for less than this, and ended without a reason, may have been taken over."""
 _SOON_CLOSED = 3
-"""So many of them in a row are no accident: the broker answers all the while."""
+"""This many of them in a row count as a take-over, because the broker keeps answering."""
 _STABLE_S = 2.0
-"""A connection that was of use for this long resets the length of the pauses."""
+"""A connection that was usable for this long resets the length of the pauses."""
 _SILENT_CLOSES = 2
 """Connections in a row that the broker closed without an answer, after which the other MQTT version is tried."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionResult:
-    """What happened during one connection."""
+    """The outcome of one connection."""
 
     ending: DisconnectReason
     accepted: bool = False
@@ -44,7 +44,7 @@ class ConnectionResult:
     closed_without_answer: bool = False
     """The broker closed the connection without any answer to CONNECT."""
     version_refused: bool = False
-    """The broker does not speak this version of MQTT: it said so, or it never answered CONNECT."""
+    """The broker does not speak this version of MQTT: it refused the version, or never answered CONNECT."""
     ready_s: float = 0.0
     """Seconds for which frames could be sent; 0 if they never could."""
     oldest_unacknowledged: SentPacket | None = None
@@ -53,12 +53,12 @@ class ConnectionResult:
 
 @dataclass(frozen=True, slots=True)
 class RetryDecision:
-    """What to do after a connection."""
+    """The next step after a connection."""
 
     report: Disconnected | None
-    """The event for the layer above; None: nothing new to report."""
+    """The event for the layer above, or None without news."""
     pause_s: float | None
-    """Seconds before the next attempt; None: no more attempts."""
+    """Seconds before the next attempt, or None to give up."""
 
 
 class Retry:
@@ -86,7 +86,7 @@ class Retry:
         self._random = random.Random(seed)  # noqa: S311  spreads reconnects; not a secret
 
     def forget(self) -> None:
-        """Forget the failures so far, so that each reason is reported anew; the version of MQTT stays."""
+        """Forget the failures so far, so that each reason is reported again; keep the version of MQTT."""
         self._failures, self._silent_closes, self._take_overs, self._soon_closed = 0, 0, 0, 0
         self._last_reported = None
 
@@ -110,14 +110,14 @@ class Retry:
         return RetryDecision(report, None if ending.final else self._pause_s(result))
 
     def _count_take_over(self, ending: DisconnectReason, ready_s: float) -> DisconnectReason:
-        """Return the reason, final if another client has taken the id again and again."""
+        """Return the reason, final after too many take-overs of the id."""
         self._take_overs = 0 if ready_s >= _UNDISPUTED_S else self._take_overs + ending.taken_over
         if not ending.taken_over or self._take_overs < _MOST_TAKE_OVERS:
             return ending
         return replace(ending, reason=f"{ending.reason}, {self._take_overs} times", final=True)
 
     def _count_soon_closed(self, ending: DisconnectReason, result: ConnectionResult) -> DisconnectReason:
-        """Return the reason: another client with this id, if the broker closes one connection after the other."""
+        """Return the reason, a probable take-over if the broker closes one connection after the other."""
         if not ending.unexplained or not 0.0 < result.ready_s < _SOON_S:
             self._soon_closed = 0
             return ending
@@ -137,7 +137,7 @@ class Retry:
         return self._random.uniform(0.0, min(_LONGEST_PAUSE_S, _FIRST_PAUSE_S * 2.0**self._failures))
 
     def _change_version(self, result: ConnectionResult) -> bool:
-        """Change the MQTT version if the broker does not take this one; returns whether to try again at once.
+        """Change the MQTT version if the broker refuses this one; returns whether to retry at once.
 
         Once the broker has accepted a version, it stays.
         """
@@ -154,7 +154,7 @@ class Retry:
         return False
 
     def _check_hidden_limit(self, ending: DisconnectReason, oldest: SentPacket | None) -> DisconnectReason:
-        """Return the reason, extended by the oldest message where that message is taken for the cause."""
+        """Return the reason, extended by the oldest message if that is the likely cause."""
         same = self._hidden_limits.note_disconnect(oldest)
         if oldest is None:
             return ending

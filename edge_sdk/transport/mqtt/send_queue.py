@@ -1,9 +1,9 @@
 """The frames that wait to be sent over one MQTT connection, and the order in which they are sent.
 
-Short frames are sent first, each in one message.  Longer ones are sent in chunks, topic by topic in turn, and only a
-few chunks are unacknowledged at any time: a large upload does not delay a receipt and does not fill the broker's
-memory.  After a lost connection a long frame continues where it stopped.  A frame that was sent is kept for a while,
-because its receiver may ask for missing chunks.
+Short frames are sent first, each in one message.  Longer ones are sent in chunks, topic by topic in turn, with only a
+few unacknowledged chunks at any time, so that a large upload neither delays a receipt nor fills the broker's memory.
+After a lost connection a long frame continues where it stopped.  A sent frame is kept for a while, because its receiver
+may request missing chunks.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from edge_sdk.transport.mqtt.hidden_limits import KeptChunks
 from edge_sdk.transport.mqtt.pace import Pace
 
 MAX_IN_FLIGHT = 8
-"""Most messages that the broker has not acknowledged, chunks included.  A message with QoS 0 counts until it is written
-to the socket: so a link that is slower than we are holds messages back in this queue."""
+"""The maximum number of unacknowledged messages, including chunks.  A message with QoS 0 counts until it is written to
+the socket, so that a slow link holds messages back in this queue."""
 MAX_CHUNKS_IN_FLIGHT = 4
 MAX_SHORT = 32768
 MAX_SHORT_BYTES = 256 * 1024 * 1024
 MAX_LONG_BYTES = 1024 * 1024 * 1024
 MAX_SENT_BYTES = 256 * 1024 * 1024
-"""Most bytes of long frames that are kept after they were sent, for receivers that miss chunks."""
+"""The maximum bytes of sent long frames that are kept for receivers that miss chunks."""
 MAX_SENT_AGE_S = 120.0
 """Seconds for which they are kept."""
 
@@ -40,9 +40,9 @@ class QueuedMessage:
     payload: bytes
     retain: bool = False
     answered: bool = False
-    """Whether the layer above sends it again unless it is answered."""
+    """Whether the layer above sends it again until it is answered."""
     chunk: tuple[ChunkLayout, int] | None = None
-    """If it is a chunk: the layout of its frame, and its index."""
+    """For a chunk the layout of its frame, and its index."""
 
     @property
     def size_bytes(self) -> int:
@@ -67,13 +67,13 @@ class _LongFrame:
         return not self.pending and not self.in_flight
 
     def requeue_in_flight(self) -> None:
-        """Send the unacknowledged chunks again: it is unknown whether the broker has them."""
+        """Send the unacknowledged chunks again, because the broker may lack them."""
         self.pending.extendleft(sorted(self.in_flight, reverse=True))
         self.in_flight.clear()
 
 
 class SendQueue:
-    """A queue that any thread may fill, and that the thread of the connection empties.
+    """A queue that any thread may fill, and only the connection's thread empties.
 
     It holds at most one long frame for each topic: a newer one replaces an older one.
     """
@@ -110,9 +110,9 @@ class SendQueue:
             return fits
 
     def requeue_chunks(self, request: ChunkRequest) -> None:
-        """Send the chunks that a receiver misses, and no others of that frame.
+        """Send only the chunks that a receiver misses.
 
-        Does nothing if the frame is not kept any more: the layer above sends the whole frame again.
+        Does nothing if the frame is no longer kept; the layer above then sends the whole frame again.
         """
         with self._lock:
             for topic, long_frame in self._long.items():
@@ -136,7 +136,7 @@ class SendQueue:
             return message
 
     def note_sent(self, packet_id: int, message: QueuedMessage) -> None:
-        """Remember a message that the broker has still to acknowledge."""
+        """Remember a message until the broker acknowledges it."""
         with self._lock:
             self._in_flight[packet_id] = message
 
@@ -151,9 +151,9 @@ class SendQueue:
             return message
 
     def note_too_long(self, packet_id: int) -> tuple[QueuedMessage, bool] | None:
-        """Take back a message that the broker refused for its length; its frame goes in smaller chunks if that helps.
+        """Take back a message that the broker refused for its length; resend its frame in smaller chunks if possible.
 
-        Returns the message, and whether its frame is on its way again; None: another message has told the same before.
+        Returns the message, and whether its frame is being resent; or None if an earlier message had the same effect.
         """
         with self._lock:
             message = self._in_flight.pop(packet_id, None)
@@ -179,7 +179,7 @@ class SendQueue:
             return self._pace.wait_s(self._clock()) if self._short or self._turns else None
 
     def link_up(self, packet_bytes: int | None) -> None:
-        """Accept frames from now on; chunks are at most `packet_bytes` long.  None: the broker states no limit."""
+        """Accept frames from now on; packet_bytes: the maximum length of chunks, or None if the broker states none."""
         with self._lock:
             self._open = True
             if packet_bytes is not None:
@@ -188,7 +188,7 @@ class SendQueue:
     def link_lost(self) -> None:
         """Drop the short frames, and stop sending the long ones.
 
-        A long frame that is put again later continues where it stopped.
+        A long frame that is queued again later continues where it stopped.
         """
         with self._lock:
             self._open = False
@@ -230,20 +230,20 @@ class SendQueue:
                 return False
             layout = ChunkLayout(packets.set_id(frame), len(frame), self.chunk_bytes)
             self._long[topic] = long_frame = _LongFrame(frame, layout, deque(range(layout.count)))
-        elif long_frame.done:  # one chunk is enough: the receiver answers it with a request for what it misses
+        elif long_frame.done:  # one chunk is enough, because the receiver then requests those that it misses
             long_frame.pending.append(0)
         self._schedule(topic)
         return True
 
     def _drop_long(self, message: QueuedMessage) -> None:
-        """Send nothing more of the long frame that a message is a chunk of."""
+        """Stop sending the long frame of a chunk message."""
         if message.chunk is not None:
             del self._long[message.topic]
             if message.topic in self._turns:
                 self._turns.remove(message.topic)
 
     def _schedule(self, topic: str) -> None:
-        """Give a topic that has chunks to send a place in the turns."""
+        """Give a topic with chunks to send its turn."""
         if self._long[topic].pending and topic not in self._turns:
             self._turns.append(topic)
 
@@ -276,7 +276,7 @@ class SendQueue:
             self._drop_old_frames()
 
     def _drop_old_frames(self) -> None:
-        """Drop frames that were sent: those older than MAX_SENT_AGE_S, and the oldest beyond MAX_SENT_BYTES."""
+        """Drop sent frames older than MAX_SENT_AGE_S, and the oldest beyond MAX_SENT_BYTES."""
         done = sorted((each.last_sent_s, topic) for topic, each in self._long.items() if each.done)
         kept_bytes = sum(len(self._long[topic].frame) for _, topic in done)
         for last_sent_s, topic in done:

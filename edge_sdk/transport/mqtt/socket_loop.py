@@ -1,7 +1,7 @@
 """Moves bytes between one socket and one MQTT client.
 
-The client library's own loop waits in select(), which fails silently for file numbers above 1023.  This loop uses the
-best selector of the platform, and unlike the library's it can stop reading.
+paho's own loop waits in select(), which fails silently for file numbers above 1023.  This loop uses the platform's best
+selector, and can pause reading.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _WAIT_S = 0.5
 _PAUSED_WAIT_S = 0.02
 """The same while reading is paused."""
 _AT_ONCE = 64
-"""The most packets that are read before the loop looks for something to write."""
+"""The maximum number of packets that are read before the loop writes again."""
 
 
 class SocketClient(Protocol):
@@ -30,7 +30,7 @@ class SocketClient(Protocol):
 
     @property
     def has_packet(self) -> bool:
-        """Whether a whole packet was read from the socket and is not used yet."""
+        """Whether a whole packet waits in the client's own buffer."""
 
     def loop_read(self) -> object:
         """Read one packet, if it has arrived."""
@@ -56,7 +56,7 @@ class SocketLoop:
         self._wake_sent = False
 
     def wake(self) -> None:
-        """End the current wait, because there is something to write or the connection is to be closed."""
+        """End the current wait, to write something or to close the connection."""
         if self._wake_sent:
             return  # one byte ends the wait, however many calls there were
         self._wake_sent = True
@@ -68,7 +68,7 @@ class SocketLoop:
     def run_once(self, client: SocketClient, *, may_read: Callable[[], bool], timeout_s: float = _WAIT_S) -> bool:
         """Wait for the socket, at most `timeout_s` seconds, then read and write; returns whether the socket is open.
 
-        may_read: whether to read, asked again after each packet; where it returns False, frames wait in the broker.
+        may_read: called again after each packet; while it returns False, frames wait in the broker.
         """
         reading = may_read()
         connection = client.socket()
@@ -94,7 +94,7 @@ class SocketLoop:
         for key, events in self._selector.select(timeout_s):
             if key.fileobj is self._wake_receiver:
                 self._wake_receiver.recv(4096)
-                self._wake_sent = False  # what was queued without another byte is sent at the end of run_once
+                self._wake_sent = False  # messages queued since need no further byte: run_once ends by sending them
             elif key.fileobj is connection and events & selectors.EVENT_READ:
                 _read(client, may_read)
 

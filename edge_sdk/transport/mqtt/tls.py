@@ -20,12 +20,12 @@ _CERTIFICATE, _KEY = "CERTIFICATE-----", "PRIVATE KEY-----"
 
 @dataclass(frozen=True, slots=True)
 class CertificateAdvice:
-    """What to do about a certificate that one side does not accept; it depends on where our files come from."""
+    """Remedies for a certificate that one side does not accept, which depend on the origin of our files."""
 
     own: str
-    """What to do where the broker does not accept ours."""
+    """The remedy if the broker does not accept ours."""
     authority: str
-    """What to do where we do not trust the authority of the broker's."""
+    """The remedy if we do not trust the authority of the broker's."""
 
 
 OF_FILES = CertificateAdvice(
@@ -47,27 +47,27 @@ OF_LAB = CertificateAdvice(
 
 @dataclass(frozen=True, slots=True)
 class TlsFiles:
-    """PEM files for a broker at mqtts://; they are read again for each connection, so renewed ones need no restart.
+    """PEM files for a broker at mqtts://; they are read for each connection, so renewing them needs no restart.
 
-    ca: the authorities that may sign the broker's certificate; None: those that the system trusts.
-    certificate: the certificate of this client with the chain up to its authority; None: the client shows none.
-    key: the private key of that certificate, without a pass phrase; None: it is in the file of the certificate.
+    ca: the authorities that may sign the broker's certificate; by default those that the system trusts.
+    certificate: this client's certificate with the chain up to its authority, if the broker demands one.
+    key: the private key of that certificate, without a pass phrase; by default in the file of the certificate.
     """
 
     ca: str | Path | None = None
     certificate: str | Path | None = None
     key: str | Path | None = None
     advice: CertificateAdvice = field(default=OF_FILES, repr=False)
-    """What to do where one side does not accept a certificate."""
+    """The remedies if one side does not accept a certificate."""
 
     def absolute(self) -> TlsFiles:
-        """Return the same files by paths that a change of the working directory does not move."""
+        """Return the same files by absolute paths, which survive a change of the working directory."""
         ca, certificate, key = (each and Path(each).absolute() for each in (self.ca, self.certificate, self.key))
         return TlsFiles(ca, certificate, key, self.advice)
 
 
 NO_FILES = TlsFiles()
-"""The authorities that the system trusts, and no certificate of this client."""
+"""The authorities that the system trusts, without a certificate of this client."""
 
 
 class TlsContext(ssl.SSLContext):
@@ -78,10 +78,10 @@ class TlsContext(ssl.SSLContext):
 
 
 class _Connection(ssl.SSLSocket):
-    """A TLS socket with a limit on the handshake; it closes itself on failure, and remembers an error after it.
+    """A TLS socket with a time limit on the handshake, which closes on failure and remembers later errors.
 
-    With TLS 1.3 a broker refuses a client's certificate after the handshake, which the client library reports only as
-    a lost connection.
+    With TLS 1.3 a broker refuses a client's certificate after the handshake, and paho reports that only as a lost
+    connection.
     """
 
     def do_handshake(self, block: bool = False) -> None:
@@ -170,6 +170,6 @@ def _damaged(path: str | Path, name: str, error: ssl.SSLError) -> UsageError:
 
 def _refuse_pass_phrase(path: str | Path) -> NoReturn:
     raise UsageError(
-        f"the private key in {path} has a pass phrase, which nobody can type when a device starts by itself; write a "
+        f"the private key in {path} has a pass phrase, which a device cannot type when it starts unattended; write a "
         f"key without one: openssl pkey -in {path} -out NEW_FILE"
     )

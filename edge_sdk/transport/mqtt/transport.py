@@ -1,8 +1,8 @@
 """The MQTT transport: frames over any broker, with MQTT 5 if the broker speaks it, and 3.1.1 otherwise.
 
-Every connection gets a new paho client.  So the library sends nothing twice, keeps no messages while the broker is
-away, and a frame on which the broker disconnects cannot block the next connection.  The layer above sends important
-frames again.
+Every connection gets a new paho client.  So the library never resends messages or queues them while the broker is away,
+and a frame on which the broker disconnects cannot block the next connection.  The layer above sends important frames
+again.
 """
 
 from __future__ import annotations
@@ -53,12 +53,12 @@ _log = logging.getLogger(__name__)
 
 MAX_FRAME_BYTES = 240 * 1024 * 1024
 _MOST_REFUSED_TOPICS = 16
-"""The most topics of one connection of which a refusal is told."""
+"""The maximum number of topics per connection whose refusal is reported."""
 _WAIT_S = 0.25
 _SESSION_EXPIRY_S = 3600
 CALM_S = 120.0
-"""After a link has broken, frames that could be sent with QoS 0 are sent with QoS 1 until it has stood for so long: so
-the frame on which a broker disconnects is known, and a broker keeps what it gets for a link that comes and goes."""
+"""After a link has broken, frames that could be sent with QoS 0 are sent with QoS 1 until it has lasted this long.  The
+acknowledgements reveal the frame on which a broker disconnects, and the broker keeps frames for an unstable link."""
 _ANSWER_TIMEOUT_S = 10.0
 
 
@@ -67,19 +67,19 @@ class MqttTransport(ReconnectingTransport):
 
     Frames longer than 64 KiB, or than the broker accepts in one message, are sent in chunks and arrive whole.  A frame
     is lost if the connection is down, or breaks before the broker has acknowledged it.  So send it again on each
-    `Connected`; a long frame that was interrupted then continues where it stopped.
+    `Connected`; a long frame then continues where it was interrupted.
 
     Frames that the broker kept in its session may arrive before `Connected`.  Frames on topics without a subscription
     never arrive.
 
-    clean: whether the broker forgets this client's session at a disconnect.  fresh: whether it forgets, at the first
-    connection, what it has kept for this client before: frames to an earlier process with this id.  manual_ack: whether
-    the broker keeps a frame, and delivers it again after a reconnect, until its `acknowledge` is called; chunks are
-    always acknowledged at once, because brokers stop after a few that are not.  seed: for the random pauses.  pace:
-    limits the rate of publishing.  expires_s: seconds after which a broker that speaks MQTT 5 drops a frame that it
-    could not deliver.  chunk_file: remembers, from one process to the next, that the broker takes short chunks alone.
+    clean: whether the broker forgets this client's session at a disconnect.  fresh: whether the first connection drops
+    the frames that the broker kept for an earlier process with this id.  manual_ack: whether the broker keeps a frame,
+    and delivers it again after a reconnect, until its `acknowledge` is called; chunks are always acknowledged at once,
+    because brokers stop after a few unacknowledged messages.  seed: for the random pauses.  pace: limits the rate of
+    publishing.  expires_s: seconds after which a broker that speaks MQTT 5 drops an undelivered frame.  chunk_file:
+    remembers across processes that the broker accepts only short chunks.
 
-    Raises UsageError for a URL that is not one of a broker, and for TLS files that cannot be used.
+    Raises UsageError for an invalid broker URL, and for unusable TLS files.
     """
 
     def __init__(
@@ -138,7 +138,7 @@ class _Link:
         self._oldest: QueuedMessage | None = None
         self._unacknowledged: set[int] = set()
         self._unwritten: deque[MQTTMessageInfo] = deque()
-        """The messages with QoS 0 that are not known to be written to the socket."""
+        """Messages with QoS 0 that may not have been written to the socket yet."""
         self._ready_since_s = 0.0
         self._refused_topics: set[str] = set()
         self._tls = tls_context(settings.tls, settings.address)
@@ -151,14 +151,14 @@ class _Link:
         self._loop.wake()
 
     def acknowledge(self, packet_id: int) -> None:
-        """Tell the broker that it may delete a frame; may be called from any thread, and after the connection."""
+        """Let the broker delete a frame; may be called from any thread, and after the connection has ended."""
         with suppress(KeyError):
             self._unacknowledged.remove(packet_id)
             self._client.ack(packet_id, 1)
             self._loop.wake()
 
     def run(self, closing: threading.Event) -> ConnectionResult:
-        """Connect, then send and receive until the connection ends; returns what happened."""
+        """Connect, send and receive until the connection ends, and return the outcome."""
         try:
             self._connect()
             self._serve(closing)
@@ -204,7 +204,7 @@ class _Link:
         client.on_socket_register_write = _do_not_write_here
         client.on_connect = _with_errors_logged(self._on_connect)
         client.on_subscribe = _with_errors_logged(self._on_subscribe)
-        client.on_message = _with_errors_logged(self._on_message)  # of malformed packets, and of QoS 2
+        client.on_message = _with_errors_logged(self._on_message)  # malformed packets and QoS 2; see LeanClient
         client.on_publish = _with_errors_logged(self._on_publish)
         client.on_disconnect = _with_errors_logged(self._on_disconnect)
         return client
@@ -315,7 +315,7 @@ class _Link:
             self._open()
 
     def _fits(self, packet_bytes: int | None) -> bool:
-        """Whether the smallest chunk fits into the broker's largest packet, in bytes; None: the broker states none."""
+        """Whether the smallest chunk fits into the broker's largest packet in bytes, None if the broker states none."""
         self._on_packet_limit(packet_bytes)
         if packet_bytes is None:
             return True
@@ -347,10 +347,10 @@ class _Link:
         )
 
     def _take_message(self, message: ReceivedMessage) -> None:
-        """Pass a frame on, or a packet of a long one; only frames may wait for their acknowledgement.
+        """Pass on a frame, or a packet of a long one; only frames may wait for their acknowledgement.
 
-        A broker stops after a few messages that are not acknowledged.  A status that it has kept in the session since
-        an earlier connection says nothing of now: the newest one is retained, and follows from the subscription.
+        A broker stops after a few unacknowledged messages.  A coordinator's status from an earlier connection, kept in
+        the session, is dropped: the current one is retained, and arrives with the subscription.
         """
         with self._guard.message(message.topic[:LONGEST]):
             self._pass_on(message)
@@ -362,7 +362,7 @@ class _Link:
         waits = False
         try:
             if not any(matches(pattern, topic) for pattern in self._settings.subscriptions):
-                return  # from an older subscription of this session, or a mistake of the broker
+                return  # from an older subscription of this session, or a broker's mistake
             if not (self.ready or retained) and is_coordinator_status(topic):
                 return
             if not self._chunked_link.passes(topic, payload, now_s, chunk=packet):
@@ -399,7 +399,7 @@ class _Link:
         return message
 
     def _note_too_long(self, packet_id: int) -> None:
-        """Make chunks smaller after a message that the broker found too long, or say that none is small enough."""
+        """Shrink chunks after a message that was too long for the broker, or report that they cannot shrink further."""
         before_bytes = self._send_queue.chunk_bytes
         found = self._send_queue.note_too_long(packet_id)
         if found is None:
@@ -413,10 +413,10 @@ class _Link:
             _log.warning("broker %s %s", self._settings.address, text)
 
     def _report_refusal(self, topic: str, reason: str, *, too_long: bool = False) -> None:
-        """Tell the layer above, once for each topic and connection, that the broker takes no frames there."""
+        """Report, once per topic and connection, that the broker refuses frames there."""
         if topic not in self._refused_topics and len(self._refused_topics) < _MOST_REFUSED_TOPICS:
             self._refused_topics.add(topic)
-            _log.warning("broker %s does not take frames on %s: %s", self._settings.address, topic, reason)
+            _log.warning("broker %s refuses frames on %s: %s", self._settings.address, topic, reason)
             self._inbox.put(SendRefused(topic, reason, too_long))
 
     def _on_disconnect(
@@ -433,7 +433,7 @@ class _Link:
 
 
 def _do_not_write_here(_client: Client, _data: object, _connection: object) -> None:
-    """Do nothing: while this callback is set, paho's publish leaves writing to the socket loop."""
+    """No-op: while this callback is set, paho's publish leaves writing to the socket loop."""
 
 
 def _with_errors_logged(handler: Callable[..., None]) -> Callable[..., None]:

@@ -1,6 +1,6 @@
 """Broker addresses as URLs: `mqtt://[user[:password]@]HOST[:PORT]`, or `mqtts://` for TLS.
 
-A password need not stand in the URL: one for the URL's user is read from the environment (PASSWORD_VARIABLE).
+The password for the URL's user may come from the environment instead (PASSWORD_VARIABLE).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class BrokerAddress:
 def parse_broker_url(url: str) -> BrokerAddress:
     """Parse a broker URL.
 
-    Raises UsageError, in one line that never shows the password, for a URL that is not one of a broker.
+    Raises UsageError, in one line that never shows the password, for an invalid broker URL.
     """
     try:
         parts = urlsplit(url)
@@ -61,9 +61,9 @@ def parse_broker_url(url: str) -> BrokerAddress:
 
 
 def without_password(url: str) -> str:
-    """Return a broker's URL without the password in it, for whatever is shown or written.
+    """Return a broker's URL without its password, for display and files.
 
-    It connects as before where PASSWORD_VARIABLE is set.  A text that is no URL, such as `memory`, is returned as is.
+    It still connects if PASSWORD_VARIABLE is set.  Other texts, such as `memory`, are returned unchanged.
     """
     return re.sub(r"(//[^:/@]*)(:.*)?@", r"\1@", url)
 
