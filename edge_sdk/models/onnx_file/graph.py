@@ -7,11 +7,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
+import numpy as np
+
+from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
-from edge_sdk.models.onnx_file.tensors import Constant, as_floats, has_nan
-from edge_sdk.models.onnx_file.wire import Field, damaged, fields, put, replaced, single, whole_numbers
+from edge_sdk.models.onnx_file.tensors import Constant, as_floats, has_nan, kind_of
+from edge_sdk.models.onnx_file.wire import Field, damaged, fields, put, put_single, replaced, single, whole_numbers
 
 OnnxFile: TypeAlias = "str | PathLike[str] | bytes"
 """The path of a model file, or its bytes."""
@@ -27,7 +30,9 @@ OPSET = 17
 _MODEL_IR, _MODEL_DOC, _MODEL_GRAPH, _MODEL_OPSET, _MODEL_PROPS = 1, 6, 7, 8, 14
 _GRAPH_NODE, _GRAPH_NAME, _GRAPH_CONSTANT, _GRAPH_INPUT, _GRAPH_OUTPUT, _GRAPH_SHAPES = 1, 2, 5, 11, 12, 13
 _NODE_INPUT, _NODE_OUTPUT, _NODE_NAME, _NODE_OPERATOR, _NODE_ATTRIBUTE, _NODE_DOMAIN = 1, 2, 3, 4, 5, 7
-_ATTRIBUTE_NAME, _ATTRIBUTE_F, _ATTRIBUTE_I, _ATTRIBUTE_T, _ATTRIBUTE_INTS = 1, 2, 3, 5, 8
+_ATTRIBUTE_NAME, _ATTRIBUTE_F, _ATTRIBUTE_I, _ATTRIBUTE_S, _ATTRIBUTE_T = 1, 2, 3, 4, 5
+_ATTRIBUTE_FLOATS, _ATTRIBUTE_INTS, _ATTRIBUTE_STRINGS, _ATTRIBUTE_TYPE = 7, 8, 9, 20
+_ATTRIBUTE_LISTS = (_ATTRIBUTE_FLOATS, _ATTRIBUTE_INTS, _ATTRIBUTE_STRINGS)
 _ATTRIBUTE_GRAPHS = (6, 11)
 _PORT_NAME = 1
 _FIRST_SIZE = (2, 1, 2, 1)
@@ -46,8 +51,10 @@ class Node:
     outputs: tuple[str, ...]
     raw: memoryview | bytes
     """The NodeProto."""
-    numbers: Mapping[str, float | tuple[int, ...]] = field(default_factory=dict)
-    """Its attributes that are numbers or lists of whole numbers."""
+    numbers: Mapping[str, float] = field(default_factory=dict)
+    """Its attributes that are one number."""
+    attributes: Mapping[str, memoryview] = field(default_factory=dict)
+    """Its attributes, each as its AttributeProto."""
     tensor: Constant | None = None
     """The constant in its attributes."""
     captured: frozenset[str] = frozenset()
@@ -55,17 +62,78 @@ class Node:
 
     def number(self, name: str, default: float) -> float:
         """Return an attribute that is one number."""
-        found = self.numbers.get(name, default)
-        return default if isinstance(found, tuple) else found
+        return self.numbers.get(name, default)
+
+    def text(self, name: str) -> str:
+        """Return an attribute that is a string, or "" without it."""
+        return _text(self.attributes.get(name, memoryview(b"")), _ATTRIBUTE_S)
+
+    def ints(self, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
+        """Return an attribute that is a list of whole numbers."""
+        parts = fields(self.attributes[name]) if name in self.attributes else ()
+        found = tuple(n for each in parts if each.number == _ATTRIBUTE_INTS for n in whole_numbers(each))
+        return found or tuple(default)
+
+    def floats(self, name: str) -> Floats:
+        """Return an attribute that is a list of floats: (n,)."""
+        parts = [each.content for each in fields(self.attributes.get(name, memoryview(b"")))
+                 if each.number == _ATTRIBUTE_FLOATS]  # fmt: skip
+        joined = b"".join(parts)
+        if len(joined) % 4:
+            raise damaged(f"attribute {name!r}: a number is cut off")
+        return np.frombuffer(joined, "<f4")
+
+    def class_labels(self) -> tuple[int | str, ...]:
+        """Return the class labels of a classifier or ZipMap of ai.onnx.ml, in the order of its scores."""
+        for name in ("classlabels_strings", "classlabels_int64s", "classlabels_ints"):
+            parts = fields(self.attributes.get(name, memoryview(b"")))
+            listed = [each for each in parts if each.number in (_ATTRIBUTE_INTS, _ATTRIBUTE_STRINGS)]
+            if listed and listed[0].number == _ATTRIBUTE_STRINGS:
+                return tuple(each.text for each in listed)
+            if listed:
+                return tuple(number for each in listed for number in whole_numbers(each))
+        return ()
+
+    def reading(self, tensor: str) -> Node:
+        """Return this node with another tensor as its first input."""
+        return self._changed(_NODE_INPUT, self.inputs[0], tensor)
 
     def renamed(self, output: str, to: str) -> Node:
         """Return this node with another name of an output."""
+        return self._changed(_NODE_OUTPUT, output, to)
+
+    def with_floats(self, values: Mapping[str, Floats]) -> Node:
+        """Return this node with other lists of floats (n,) as attributes."""
+        kept = [
+            bytes(each.raw)
+            for each in fields(memoryview(self.raw))
+            if each.number != _NODE_ATTRIBUTE or _text(each.content, _ATTRIBUTE_NAME) not in values
+        ]
+        new = {
+            name: put(_ATTRIBUTE_NAME, name)
+            + put(_ATTRIBUTE_FLOATS, listed.astype("<f4").tobytes())
+            + put(_ATTRIBUTE_TYPE, 6)  # a list of floats
+            for name, listed in values.items()
+        }
+        raw = b"".join((*kept, *(put(_NODE_ATTRIBUTE, each) for each in new.values())))
+        return replace(self, raw=raw, attributes={**self.attributes, **{k: memoryview(v) for k, v in new.items()}})
+
+    def giving(self, outputs: Sequence[str]) -> Node:
+        """Return this node with more outputs behind those that it has."""
+        more = b"".join(put(_NODE_OUTPUT, name) for name in outputs[len(self.outputs) :])
+        return replace(self, outputs=tuple(outputs), raw=bytes(self.raw) + more)
+
+    def _changed(self, number: int, name: str, to: str) -> Node:
+        """Return this node with another name in a field, inputs or outputs."""
         parts = [
-            put(_NODE_OUTPUT, to) if each.number == _NODE_OUTPUT and each.text == output else bytes(each.raw)
+            put(number, to) if each.number == number and each.text == name else bytes(each.raw)
             for each in fields(memoryview(self.raw))
         ]
-        outputs = tuple(to if name == output else name for name in self.outputs)
-        return replace(self, outputs=outputs, raw=b"".join(parts))
+        inputs, outputs = (
+            tuple(to if each == name and number == which else each for each in names)
+            for which, names in ((_NODE_INPUT, self.inputs), (_NODE_OUTPUT, self.outputs))
+        )
+        return replace(self, inputs=inputs, outputs=outputs, raw=b"".join(parts))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -101,13 +169,21 @@ class Graph:
         return node.tensor if node is not None and node.operator == "Constant" else None
 
     def check_name(self, name: str, what: str) -> None:
-        """Raise ModelError with the nearest names unless a node gives a tensor of this name."""
+        """Raise ModelError with the nearest names unless the file has such an output, or such a tensor as features."""
         known = [output for node in self.nodes if node.operator != "Constant" for output in node.outputs if output]
+        if what == "output":
+            known = [*self.outputs]
         if name not in known:
             near = difflib.get_close_matches(name, known, 3, 0.3) or known[-3:]
+            kind = "output" if what == "output" else "tensor"
             raise ModelError(
-                f"{self.name}: {what} {name!r}: the file has no such tensor; nearest: {', '.join(near) or 'none'}"
+                f"{self.name}: {what} {name!r}: the file has no such {kind}; nearest: {', '.join(near) or 'none'}"
             )
+
+    def needs(self, output: str, tensor: str) -> bool:
+        """Return whether a tensor is computed from another one."""
+        part = self.up_to([output])
+        return any(tensor in node.inputs or tensor in node.captured for node in part.nodes)
 
     def parameters(self) -> int:
         """Return the number of floating-point constants."""
@@ -121,19 +197,27 @@ class Graph:
         if bad is not None:
             raise ModelError(f"the weights {bad!r} hold NaN, as after a training that diverged: export a sound model")
 
-    def float_output(self) -> str:
-        """Return the first output that is not known to hold other things than floating-point numbers.
+    def score_outputs(self, output: str | None = None) -> dict[str, str]:
+        """Return the tensor of floating-point numbers behind each output that has one; output: of this one alone.
 
-        Labels beside logits are passed over.  Raises ModelError where there is none.
+        Labels beside scores are passed over; of a ZipMap, which gives a sequence of maps, this is what it takes.
+        Raises ModelError where none is left.
         """
+        if output is not None:
+            self.check_name(output, "output")
+        found: dict[str, str] = {}
         for name, raw in self.outputs.items():
-            kinds = [n for each in _inside(raw, 2) for tensor in _inside(each, 1) for n in _numbers(tensor, 1)]
-            others = [each for each in _inside(raw, 2) if not _inside(each, 1)]  # a sequence or a map
-            if not others and (not kinds or kinds[0] in _FLOAT_KINDS):
-                return name
-        raise ModelError(
-            f"{self.name}: no output holds floating-point numbers, in a tensor: {', '.join(self.outputs) or 'none'}"
-        )
+            maker = self.producer(name)
+            if output not in (None, name):
+                continue
+            if maker is not None and maker.operator == "ai.onnx.ml.ZipMap" and maker.inputs:
+                found[name] = maker.inputs[0]
+            elif _is_float(raw):
+                found[name] = name
+        if not found:
+            listed = output or ", ".join(self.outputs) or "none"
+            raise ModelError(f"{self.name}: no output holds floating-point numbers, in a tensor: {listed}")
+        return found
 
     def up_to(self, outputs: Sequence[str]) -> Graph:
         """Return the part that some tensors need, with these as its outputs, in this order."""
@@ -254,7 +338,8 @@ def _body(parts: Iterable[Field], folder: Path | None) -> Graph:
 
 def _node(raw: memoryview, folder: Path | None) -> Node:
     inputs, outputs, operator, domain = [], [], "", ""
-    numbers: dict[str, float | tuple[int, ...]] = {}
+    numbers: dict[str, float] = {}
+    attributes: dict[str, memoryview] = {}
     captured: set[str] = set()
     tensor = None
     for part in fields(raw):
@@ -268,20 +353,20 @@ def _node(raw: memoryview, folder: Path | None) -> Node:
             domain = part.text
         elif part.number == _NODE_ATTRIBUTE:
             name = _text(part.content, _ATTRIBUTE_NAME)
+            attributes[name] = part.content
             for each in fields(part.content):
+                if each.number in _ATTRIBUTE_LISTS:  # of an ensemble of trees, a million numbers: read where needed
+                    break
                 if each.number == _ATTRIBUTE_F:
                     numbers[name] = single(each.value)
                 elif each.number == _ATTRIBUTE_I:
                     numbers[name] = each.whole
-                elif each.number == _ATTRIBUTE_INTS:
-                    before = numbers.get(name, ())
-                    numbers[name] = (*(before if isinstance(before, tuple) else ()), *whole_numbers(each))
                 elif each.number == _ATTRIBUTE_T:
                     tensor = Constant(outputs[0] if outputs else name, each.content, folder)
                 elif each.number in _ATTRIBUTE_GRAPHS:
                     captured |= _read_inside(each.content)
     known = operator if domain in ("", "ai.onnx") else f"{domain}.{operator}"
-    return Node(known, tuple(inputs), tuple(outputs), raw, numbers, tensor, frozenset(captured))
+    return Node(known, tuple(inputs), tuple(outputs), raw, numbers, attributes, tensor, frozenset(captured))
 
 
 def _read_inside(graph: memoryview) -> set[str]:
@@ -292,6 +377,13 @@ def _read_inside(graph: memoryview) -> set[str]:
 
 def _tensor(raw: memoryview, folder: Path | None) -> Constant:
     return Constant(_text(raw, 8), raw, folder)
+
+
+def _is_float(port: memoryview | bytes) -> bool:
+    """Return whether an output is a tensor that is not known to hold other things than floating-point numbers."""
+    kinds = [n for each in _inside(port, 2) for tensor in _inside(each, 1) for n in _numbers(tensor, 1)]
+    others = [each for each in _inside(port, 2) if not _inside(each, 1)]  # a sequence or a map
+    return not others and (not kinds or kinds[0] in _FLOAT_KINDS)
 
 
 def _inside(message: memoryview | bytes, number: int) -> list[memoryview]:
@@ -320,15 +412,41 @@ def rows_port(name: str, *shape: int) -> bytes:
     return put(_PORT_NAME, name) + put(2, put(1, put(1, 1) + put(2, b"".join(dims))))
 
 
+def tensor_port(name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> bytes:
+    """Return an input or output of one type and shape."""
+    dims = b"".join(put(1, put(1, size)) for size in shape)
+    return put(_PORT_NAME, name) + put(2, put(1, put(1, kind_of(dtype)) + put(2, dims)))
+
+
 def samples_graph(name: str, shape: Sequence[int]) -> Graph:
     """Return a new graph that hands on its input, samples f4 (n, *shape)."""
     return Graph((), {}, {name: rows_port(name, *shape)}, {}, {"": OPSET}, IR_VERSION)
 
 
-def node(operator: str, inputs: Sequence[str], output: str, **attributes: int) -> Node:
-    """Return a new operator of ONNX's own set, with attributes that are whole numbers."""
-    raw = [*(put(_NODE_INPUT, name) for name in inputs), put(_NODE_OUTPUT, output), put(_NODE_OPERATOR, operator)]
-    for name, value in attributes.items():
-        attribute = put(_ATTRIBUTE_NAME, name) + put(_ATTRIBUTE_I, value) + put(20, 2)  # type 2: a whole number
-        raw.append(put(_NODE_ATTRIBUTE, attribute))
-    return Node(operator, tuple(inputs), (output,), b"".join(raw), dict(attributes))
+def node(
+    operator: str, inputs: Sequence[str], outputs: str | Sequence[str], **attributes: float | str | Sequence[int]
+) -> Node:
+    """Return a new operator of ONNX's own set, with attributes that are numbers, a text or lists of whole numbers."""
+    gives = (outputs,) if isinstance(outputs, str) else tuple(outputs)
+    protos = {name: _attribute(name, value) for name, value in attributes.items()}
+    raw = [
+        *(put(_NODE_INPUT, name) for name in inputs),
+        *(put(_NODE_OUTPUT, name) for name in gives),
+        put(_NODE_OPERATOR, operator),
+        *(put(_NODE_ATTRIBUTE, each) for each in protos.values()),
+    ]
+    numbers = {name: value for name, value in attributes.items() if isinstance(value, int | float)}
+    views = {name: memoryview(each) for name, each in protos.items()}
+    return Node(operator, tuple(inputs), gives, b"".join(raw), numbers, views)
+
+
+def _attribute(name: str, value: float | str | Sequence[int]) -> bytes:
+    """Return an AttributeProto; its last field is the type."""
+    head = put(_ATTRIBUTE_NAME, name)
+    if isinstance(value, int):
+        return head + put(_ATTRIBUTE_I, value) + put(_ATTRIBUTE_TYPE, 2)
+    if isinstance(value, float):
+        return head + put_single(_ATTRIBUTE_F, value) + put(_ATTRIBUTE_TYPE, 1)
+    if isinstance(value, str):
+        return head + put(_ATTRIBUTE_S, value) + put(_ATTRIBUTE_TYPE, 3)
+    return head + b"".join(put(_ATTRIBUTE_INTS, each) for each in value) + put(_ATTRIBUTE_TYPE, 7)

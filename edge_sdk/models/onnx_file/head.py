@@ -1,4 +1,4 @@
-"""The last layer of a classifier in a graph: where it is, what it holds, and how a trained one is put in its place."""
+"""A trained last layer, written into the graph of a classifier or over the features of an extractor."""
 
 from __future__ import annotations
 
@@ -10,134 +10,33 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
-from edge_sdk.errors import ModelError
+from edge_sdk.models.onnx_file.ending import CLASSIFIER, OutputLayer, decides
 from edge_sdk.models.onnx_file.graph import Graph, Node, node, rows_port
-from edge_sdk.models.onnx_file.tensors import KINDS, Constant, as_floats, tensor_of
-
-_SAME_NUMBERS = {"Identity", "Dropout", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Cast"}
-"""Operators that hand on the numbers of their first input in their order."""
-_NORMALISING = {"Softmax", "LogSoftmax"}
-_BOUNDED = {"Relu", "Clip", "LeakyRelu", "Elu", "HardSwish", "HardSigmoid", "Tanh", "Gelu"}
-"""Operators that no classifier ends in: what they give are features."""
+from edge_sdk.models.onnx_file.tensors import FLOAT, KIND_OF, Constant, strings_of, tensor_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OutputLayer:
-    """A linear layer with constant weights, of which an output is a function without weights."""
+class Place:
+    """Where a new last layer comes in a graph that has one already."""
 
     features: str
     """The tensor that it takes."""
-    logits: str
-    """The tensor that it gives."""
-    rows: Floats  # (k, d + 1), the bias as last column
-    operators: tuple[Node, ...]
-    dtype: np.dtype[Any]
-    """The type of its weights in the file."""
+    scores: str
+    """The tensor that it replaces."""
+    then: str = ""
+    """The operator that follows it, Softmax or LogSoftmax; "": none."""
+    least: float | None = None
+    """Whether it works on the logarithm of the features, which are at least this first; None: on themselves."""
+    dtype: np.dtype[Any] = FLOAT
+    """The type of `scores`."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Ending:
-    """How a graph turns into an output."""
-
-    output: str
-    logits: str
-    """The tensor before a Softmax, LogSoftmax or Sigmoid at the end; without one, the output."""
-    cut: str
-    """The operator between the two; "": none."""
-    layer: OutputLayer | None
-    bounded: bool
-    """Whether an activation gives the output, so that it cannot be logits."""
-
-
-def ending_of(graph: Graph, output: str) -> Ending:
-    """Describe how a graph ends at an output.  Raises ModelError for a Softmax over the samples of a batch."""
-    logits, cut = output, ""
-    last = _maker(graph, output)
-    if last is not None and last.operator in {*_NORMALISING, "Sigmoid"}:
-        if last.operator != "Sigmoid" and last.number("axis", -1) == 0:
-            raise ModelError(
-                f"{graph.name}: its {last.operator} is over the samples of a batch (axis 0): export it over the classes"
-            )
-        logits, cut = last.inputs[0], last.operator
-        last = _maker(graph, logits)
-    return Ending(output, logits, cut, _layer(graph, last), last is not None and last.operator in _BOUNDED)
-
-
-def _maker(graph: Graph, name: str) -> Node | None:
-    """Return the operator that computed the numbers of a tensor; those that only hand them on are passed over."""
-    found = graph.producer(name)
-    while found is not None and found.operator in _SAME_NUMBERS and found.inputs and found.outputs[0] == name:
-        name = found.inputs[0]
-        found = graph.producer(name)
-    return found
-
-
-def _layer(graph: Graph, last: Node | None) -> OutputLayer | None:
-    """Return the linear layer that ends in an operator: Gemm, MatMul, or Add after MatMul."""
-    if last is None:
-        return None
-    if last.operator == "Gemm":
-        return _gemm(graph, last)
-    if last.operator == "MatMul":
-        return _matmul(graph, last, None, (last,))
-    if last.operator == "Add" and len(last.inputs) == 2:
-        for bias, other in (last.inputs, last.inputs[::-1]):
-            before = graph.producer(other)
-            held = _constant(graph, bias)
-            if held is not None and before is not None and before.operator == "MatMul":
-                return _matmul(graph, before, held, (before, last))
-    return None
-
-
-def _gemm(graph: Graph, last: Node) -> OutputLayer | None:
-    weights = _constant(graph, last.inputs[1])
-    bias = _constant(graph, last.inputs[2]) if len(last.inputs) > 2 and last.inputs[2] else np.zeros(1, np.float32)
-    if weights is None or bias is None or last.number("transA", 0):
-        return None
-    factors = weights if last.number("transB", 0) else weights.T
-    return _joined(
-        last.inputs[0], factors * last.number("alpha", 1.0), bias * last.number("beta", 1.0), (last,), weights.dtype
-    )
-
-
-def _matmul(graph: Graph, product: Node, bias: NDArray[Any] | None, operators: tuple[Node, ...]) -> OutputLayer | None:
-    weights = _constant(graph, product.inputs[1])
-    if weights is None:
-        return None
-    held = np.zeros(1, np.float32) if bias is None else bias
-    return _joined(product.inputs[0], weights.T, held, operators, weights.dtype)
-
-
-def _joined(
-    features: str, factors: NDArray[Any], bias: NDArray[Any], operators: tuple[Node, ...], dtype: np.dtype[Any]
-) -> OutputLayer | None:
-    """Return the layer with factors (k, d) and a bias of one number or k; None for other shapes."""
-    if factors.ndim != 2 or bias.size not in (1, len(factors)):
-        return None
-    column = np.broadcast_to(bias.reshape(-1), (len(factors),))
-    rows = np.column_stack([factors, column]).astype(np.float32)
-    return OutputLayer(features, operators[-1].outputs[0], rows, operators, dtype)
-
-
-def _constant(graph: Graph, name: str) -> NDArray[Any] | None:
-    """Return the floating-point values of a constant, also behind Identity, Cast and Transpose."""
-    tensor = graph.constant(name)
-    if tensor is not None:
-        values = tensor.values()
-        return values if as_floats(values) is not None else None
-    maker = graph.producer(name)
-    if maker is None or maker.operator not in {"Identity", "Cast", "Transpose"}:
-        return None
-    values = _constant(graph, maker.inputs[0])
-    if values is None:
-        return None
-    if maker.operator == "Cast":
-        kind = KINDS.get(int(maker.number("to", 0)), "")
-        return values.astype(kind) if kind.startswith("<f") else None
-    return values.T if maker.operator == "Transpose" and values.ndim == 2 else values
-
-
-# -- a trained head, written back -----------------------------------------------------------------------------------
+def as_floats_in(graph: Graph, tensor: str, least: float | None) -> Graph:
+    """Return the part up to a tensor as f4, or up to the logarithm of it, where it is at least `least` first."""
+    own = _unused(graph)
+    nodes, constants, name = _floats(tensor, least, own)
+    body = replace(graph, nodes=(*graph.nodes, *nodes), constants={**graph.constants, **constants})
+    return body.up_to([name])
 
 
 def with_rows(graph: Graph, layer: OutputLayer, rows: Floats) -> Graph:
@@ -145,6 +44,10 @@ def with_rows(graph: Graph, layer: OutputLayer, rows: Floats) -> Graph:
     first, last = layer.operators[0], layer.operators[-1]
     at = graph.nodes.index(last)
     new, constants = _linear(layer.features, layer.logits, rows.astype(layer.dtype), _unused(graph))
+    if last.operator == CLASSIFIER:
+        if last.text("post_transform") == "LOGISTIC":
+            rows = np.stack([rows[0] - rows[1], rows[1] - rows[0]])
+        new, constants = [last.with_floats({"coefficients": rows[:, :-1].ravel(), "intercepts": rows[:, -1]})], {}
     nodes = [*graph.nodes[:at], *new, *graph.nodes[at + 1 :]]
     changed = replace(
         graph,
@@ -154,32 +57,112 @@ def with_rows(graph: Graph, layer: OutputLayer, rows: Floats) -> Graph:
     return replace(changed.up_to(tuple(graph.outputs)), inputs=graph.inputs)
 
 
-def with_new_head(graph: Graph, features: str, rows: Floats, *, unit: bool, output: str, then: str = "") -> Graph:
+def with_new_head(graph: Graph, features: str, rows: Floats, *, unit: bool, output: str) -> Graph:
     """Return the graph up to its features (n, ...) under a new last layer, rows (k, d + 1), which gives `output`.
 
-    unit: whether features are divided by their length, as before a cosine head.  then: the operator that follows the
-    layer, Softmax, LogSoftmax or Sigmoid; "": none.
+    Outputs that are computed from the features go, all others stay.  unit: whether features are divided by their
+    length, as before a cosine head.
     """
-    body, source, own = graph.up_to([features]), features, _unused(graph)
-    if features == output:  # the name is for what the new layer gives
+    kept = {name: raw for name, raw in graph.outputs.items() if name != output and not graph.needs(name, features)}
+    body, source, own = graph.up_to([features, *kept]), features, _unused(graph)
+    if features == output and body.producer(features) is not None:  # the name is for what the new layer gives
         source = f"{own}.source"
         body = replace(body, nodes=tuple(each.renamed(features, source) for each in body.nodes))
-    shape = Constant(f"{own}.shape", tensor_of(f"{own}.shape", np.array([-1, rows.shape[1] - 1], np.int64)), None)
-    nodes = [
-        node("Reshape", [source, shape.name], f"{own}.flat"),
-        node("Cast", [f"{own}.flat"], f"{own}.features", to=1),
+    elif output in {*body.constants, *(name for each in body.nodes for name in each.outputs)}:
+        output = f"{own}.{output}"
+    nodes, constants = _head(source, rows, own, output, unit=unit)
+    whole = replace(
+        body,
+        nodes=(*body.nodes, *nodes),
+        constants={**body.constants, **constants},
+        outputs={output: rows_port(output, len(rows)), **kept},
+    )
+    return replace(whole.up_to([*whole.outputs]), inputs=graph.inputs)
+
+
+def with_head_at(graph: Graph, place: Place, rows: Floats, *, unit: bool) -> Graph:
+    """Return the graph with a new last layer, rows (k, d + 1), in the place of a tensor; what that decides follows it.
+
+    Labels that were decided before the tensor, or beside it, are decided by the new one.
+    """
+    own, scores = _unused(graph), place.scores
+    old = f"{own}.source"
+    nodes = [each.renamed(scores, old) if scores in each.outputs else each for each in graph.nodes]
+    source = old if place.features == scores else place.features
+    found = f"{own}.scores"
+    new, constants = _head(source, rows, own, found, unit=unit, least=place.least)
+    if place.then:
+        new.append(node(place.then, [found], f"{own}.normal", axis=1))
+        found = f"{own}.normal"
+    kind = KIND_OF[place.dtype]
+    new += [
+        node("Shape", [old], f"{own}.old_shape"),
+        node("Reshape", [found, f"{own}.old_shape"], f"{own}.shaped"),
+        node("Cast", [f"{own}.shaped"], scores, to=kind),
     ]
+    changed = replace(graph, nodes=tuple(nodes), constants={**graph.constants, **constants})
+    changed = _labels_follow(changed, scores, old, own)
+    after, moved = {scores}, []
+    for each in changed.nodes:
+        if after.intersection((*each.inputs, *each.captured)):
+            after.update(each.outputs)
+            moved.append(each)
+    first = [each for each in changed.nodes if not after.intersection(each.outputs)]
+    changed = replace(changed, nodes=(*first, *new, *moved))
+    return replace(changed.up_to(tuple(graph.outputs)), inputs=graph.inputs)
+
+
+def _labels_follow(graph: Graph, scores: str, old: str, own: str) -> Graph:
+    """Return the graph with labels that were decided by old scores, decided by the new ones."""
+    nodes, constants = [*graph.nodes], dict(graph.constants)
+    for name in graph.outputs:
+        decider, label = decides(graph, name)
+        if decider not in nodes or label != decider.outputs[0] or scores == name or graph.needs(name, scores):
+            continue
+        at = nodes.index(decider)
+        if decider.operator == "ArgMax" and graph.needs(old, decider.inputs[0]):
+            nodes[at] = decider.reading(scores)
+        elif decider.class_labels():
+            beside = f"{own}.labels"
+            constants[beside] = Constant(beside, _labels_tensor(beside, decider.class_labels()), None)
+            nodes[at : at + 1] = [
+                decider.renamed(label, f"{own}.old_label"),
+                node("ArgMax", [scores], f"{own}.class", axis=1, keepdims=0),
+                node("Gather", [beside, f"{own}.class"], label),
+            ]
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _labels_tensor(name: str, labels: tuple[int | str, ...]) -> bytes:
+    whole = [each for each in labels if isinstance(each, int)]
+    return tensor_of(name, np.array(whole, np.int64)) if whole else strings_of(name, [str(each) for each in labels])
+
+
+def _floats(tensor: str, least: float | None, own: str) -> tuple[list[Node], dict[str, Constant], str]:
+    """Return operators that give a tensor as f4, or its logarithm, with their constants, and the name of the result."""
+    nodes = [node("Cast", [tensor], f"{own}.floats", to=1)]
+    if least is None:
+        return nodes, {}, f"{own}.floats"
+    floor = Constant(f"{own}.least", tensor_of(f"{own}.least", np.array([least], np.float32)), None)
+    nodes += [
+        node("Max", [f"{own}.floats", floor.name], f"{own}.positive"),
+        node("Log", [f"{own}.positive"], f"{own}.logs"),
+    ]
+    return nodes, {floor.name: floor}, f"{own}.logs"
+
+
+def _head(
+    source: str, rows: Floats, own: str, output: str, *, unit: bool, least: float | None = None
+) -> tuple[list[Node], dict[str, Constant]]:
+    """Return a linear layer on features of any shape and type, and its constants; it gives `output` (n, k)."""
+    shape = Constant(f"{own}.shape", tensor_of(f"{own}.shape", np.array([-1, rows.shape[1] - 1], np.int64)), None)
+    floats, constants, name = _floats(f"{own}.flat", least, own)
+    nodes = [node("Reshape", [source, shape.name], f"{own}.flat"), *floats]
     if unit:
-        nodes.append(node("LpNormalization", [f"{own}.features"], f"{own}.unit", axis=1, p=2))
-    linear, constants = _linear(f"{own}.unit" if unit else f"{own}.features", f"{own}.logits" if then else output,
-                                rows, own)  # fmt: skip
-    nodes += linear
-    if then:
-        nodes.append(node(then, [f"{own}.logits"], output, **({} if then == "Sigmoid" else {"axis": 1})))
-    held = {**body.constants, **constants, shape.name: shape}
-    ports = {output: rows_port(output, len(rows))}
-    whole = replace(body, nodes=(*body.nodes, *nodes), constants=held, outputs=ports)
-    return replace(whole.up_to([output]), inputs=graph.inputs)
+        nodes.append(node("LpNormalization", [name], f"{own}.unit", axis=1, p=2))
+        name = f"{own}.unit"
+    linear, weights = _linear(name, output, rows, own)
+    return [*nodes, *linear], {**constants, **weights, shape.name: shape}
 
 
 def _linear(features: str, logits: str, rows: NDArray[Any], own: str) -> tuple[list[Node], Mapping[str, Constant]]:

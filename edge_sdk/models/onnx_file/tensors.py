@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -15,12 +15,14 @@ from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file.wire import Field, fields, put, whole_numbers
 
-_DIMS, _KIND, _FLOATS, _INTS, _LONGS, _NAME, _RAW, _DOUBLES, _EXTERNAL, _LOCATION = 1, 2, 4, 5, 7, 8, 9, 10, 13, 14
+_DIMS, _KIND, _FLOATS, _INTS, _STRINGS, _LONGS, _NAME = 1, 2, 4, 5, 6, 7, 8
+_RAW, _DOUBLES, _EXTERNAL, _LOCATION = 9, 10, 13, 14
 """The fields of a TensorProto."""
-_BFLOAT16 = 16
+_STRING, _BFLOAT16 = 8, 16
+FLOAT = np.dtype(np.float32)
 KINDS: Mapping[int, str] = {1: "<f4", 2: "u1", 3: "i1", 6: "<i4", 7: "<i8", 10: "<f2", 11: "<f8", _BFLOAT16: "<u2"}
 """The element types whose values are read; bfloat16 as its bits."""
-_NUMBER_OF = {np.dtype(text): kind for kind, text in KINDS.items() if kind != _BFLOAT16}
+KIND_OF: Mapping[np.dtype[Any], int] = {np.dtype(text): kind for kind, text in KINDS.items() if kind != _BFLOAT16}
 _PACKED: Mapping[int, str] = {_FLOATS: "<f4", _DOUBLES: "<f8"}
 
 
@@ -50,6 +52,12 @@ class Constant:
         if kind == _BFLOAT16:
             return (found.astype(np.uint32) << 16).view(np.float32).reshape(shape)
         return found.reshape(shape)
+
+    def listed(self) -> tuple[int | str, ...]:
+        """Return the values of a tensor of whole numbers or strings, flat, or () for other types."""
+        texts = tuple(field.text for field in fields(memoryview(self.raw)) if field.number == _STRINGS)
+        values = self.values()
+        return texts if values is None or values.dtype.kind not in "iu" else tuple(values.ravel().tolist())
 
     def inlined(self) -> bytes | memoryview:
         """Return the TensorProto with its values inside, also where the file keeps them beside."""
@@ -111,11 +119,22 @@ def _read_beside(name: str, folder: Path | None, entries: Mapping[str, str]) -> 
     return found
 
 
+def kind_of(dtype: np.dtype[Any]) -> int:
+    """Return the number that an .onnx file has for an element type."""
+    return 9 if dtype == np.bool_ else KIND_OF[dtype]
+
+
 def tensor_of(name: str, values: NDArray[Any]) -> bytes:
     """Return an array as a TensorProto."""
     little = np.ascontiguousarray(values, values.dtype.newbyteorder("<"))
     dims = b"".join(put(_DIMS, n) for n in values.shape)
-    return dims + put(_KIND, _NUMBER_OF[values.dtype]) + put(_NAME, name) + put(_RAW, little.tobytes())
+    return dims + put(_KIND, KIND_OF[values.dtype]) + put(_NAME, name) + put(_RAW, little.tobytes())
+
+
+def strings_of(name: str, values: Sequence[str]) -> bytes:
+    """Return strings as a TensorProto of shape (n,)."""
+    listed = b"".join(put(_STRINGS, each) for each in values)
+    return put(_DIMS, len(values)) + put(_KIND, _STRING) + listed + put(_NAME, name)
 
 
 def has_nan(tensor: Constant) -> bool:

@@ -1,0 +1,158 @@
+"""Reverse mode: from a graph, the graph that gives the slopes of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edge_sdk.models.onnx_file.graph import Graph, Node, node, port, tensor_port
+from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
+from edge_sdk.models.onnx_training import layer_rules
+from edge_sdk.models.onnx_training.emitter import Emitter
+from edge_sdk.models.onnx_training.rules import RULES, SELECTING, NotDifferentiable
+
+SLOPE = "back/slope"
+"""The input of a backward graph: the slope of its forward graph's output."""
+_WITH_PLACES = ("MaxPool",)
+"""Operators whose backward pass needs a second output."""
+assert layer_rules  # its rules are registered  # noqa: S101
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingGraph:
+    """A forward pass and its backward pass, for one shape of mini-batches."""
+
+    forward: Graph
+    """Gives the output, and then what the backward pass reads of it."""
+    backward: Graph
+    """Takes SLOPE, the weights, the samples and what the forward pass kept; gives a slope for each weight."""
+    kept: tuple[str, ...]
+    """The tensors that the forward pass hands to the backward pass."""
+    weights: tuple[str, ...]
+    """The names of the weights, in the order of the slopes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frozen:
+    """Weights that cannot learn, and why."""
+
+    weights: frozenset[str]
+    why: str
+
+
+def trainable(graph: Graph) -> Graph:
+    """Return a graph that can be differentiated: pools tell the place of each largest number, weights are their own.
+
+    Exporters keep weights that happen to be equal once, as fresh ones are, and give the others by Identity: each becomes a
+    constant of its own again, with its own name.
+    """
+    constants, nodes = dict(graph.constants), list[Node]()
+    for each in graph.nodes:
+        values = constants[each.inputs[0]].values() if each.operator == "Identity" and each.inputs[0] in constants else None
+        if values is None:
+            nodes.append(_with_places(each))
+        else:
+            name = each.outputs[0]
+            constants[name] = Constant(name, tensor_of(name, values), None)
+    return replace(graph, nodes=tuple(nodes), constants=constants)
+
+
+def _with_places(pool: Node) -> Node:
+    if pool.operator not in _WITH_PLACES or len(pool.outputs) > 1:
+        return pool
+    return pool.giving((*pool.outputs, f"{pool.outputs[0]}/places"))
+
+
+def training_graph(
+    graph: Graph, output: str, weights: Sequence[str], tensors: Mapping[str, NDArray[Any]], fixed: Mapping[str, NDArray[Any]]
+) -> TrainingGraph:
+    """Differentiate an output of a graph, which `trainable` gave, with respect to some constants.
+
+    tensors: every tensor of the pass of one mini-batch, weights and constants too, of which shapes and types are read.
+    fixed: the constants that do not learn.  Raises NotDifferentiable.
+    """
+    trained = depending(graph, frozenset(weights))
+    shapes = {name: array.shape for name, array in tensors.items()}
+    to = Emitter({**shapes, SLOPE: shapes[output]}, fixed, trained)
+    slopes: dict[str, str] = {output: SLOPE}
+    for each in reversed(graph.nodes):
+        given = [slopes.get(name) for name in each.outputs]
+        if not any(given) or not trained.intersection(each.inputs):
+            continue
+        found = RULES[each.operator](to, each, given) if each.operator in RULES else unknown(each)
+        for name, slope in zip(each.inputs, found, strict=False):
+            if slope is not None and name in trained:
+                slopes[name] = to.add(slopes.get(name), slope)
+    ends = [slopes.get(name) or to.zeros(shapes[name]) for name in weights]
+    return _assembled(graph, output, tuple(weights), to, ends, tensors)
+
+
+def unknown(each: Node) -> Sequence[str | None]:
+    """Raise NotDifferentiable for an operator without a rule."""
+    raise NotDifferentiable(f"{each.operator} has no backward pass here")
+
+
+def depending(graph: Graph, names: frozenset[str]) -> frozenset[str]:
+    """Return these names and all whose numbers, not only shapes, are computed from them."""
+    found = set(names)
+    for each in graph.nodes:
+        if each.operator in SELECTING:
+            continue
+        if found.intersection(each.inputs) or found.intersection(each.captured):
+            found.update(name for name in each.outputs if name)
+    return frozenset(found)
+
+
+def learnable(graph: Graph, output: str, weights: Sequence[str]) -> tuple[tuple[str, ...], str]:
+    """Return the weights that can learn, and the operator that freezes the others, or "" if none does.
+
+    An operator without a rule freezes everything before it: a weight with a second way round it would learn from a
+    slope that is not its own.
+    """
+    left, blocked = list(weights), ""
+    before: dict[str, set[str]] = {name: {name} for name in weights}
+    part = graph.up_to([output])
+    for each in part.nodes:
+        reached = set().union(*(before.get(name, set()) for name in (*each.inputs, *each.captured)))
+        if each.operator in SELECTING:
+            reached = set()
+        elif each.operator not in RULES and reached.intersection(left):
+            left = [name for name in left if name not in reached]
+            blocked = each.operator
+            reached = set()
+        for name in each.outputs:
+            before[name] = reached
+    at_end = before.get(output, set())
+    return tuple(name for name in left if name in at_end), blocked
+
+
+def _assembled(  # noqa: PLR0917
+    graph: Graph, output: str, weights: tuple[str, ...], to: Emitter, ends: Sequence[str], tensors: Mapping[str, NDArray[Any]]
+) -> TrainingGraph:
+    made = {name for each in graph.nodes for name in each.outputs}
+    given = {*weights, *graph.inputs}
+    read = {name for each in to.nodes for name in each.inputs if name} | set(ends)
+    kept = tuple(sorted(read & made))
+    constants = {name: tensor for name, tensor in graph.constants.items() if name not in weights}
+    def typed(name: str) -> bytes:
+        return tensor_port(name, tensors[name].shape, tensors[name].dtype)
+
+    ports = {name: typed(name) for name in weights}
+    forward = replace(
+        graph,
+        constants=constants,
+        inputs={**graph.inputs, **ports},
+        outputs={name: port(name) for name in dict.fromkeys([output, *kept])},
+    )
+    own = {name: tensor for name, tensor in constants.items() if name in read}
+    outputs = {f"back/end/{i}": port(f"back/end/{i}") for i in range(len(ends))}
+    copies = [node("Identity", [end], name) for end, name in zip(ends, outputs, strict=True)]
+    slope = tensor_port(SLOPE, tensors[output].shape, tensors[output].dtype)
+    inputs = {SLOPE: slope, **{name: typed(name) for name in [*kept, *sorted(read & given)]}}
+    backward = replace(
+        graph, nodes=(*to.nodes, *copies), constants={**own, **to.constants}, inputs=inputs, outputs=outputs
+    )
+    return TrainingGraph(forward, backward, kept, weights)
