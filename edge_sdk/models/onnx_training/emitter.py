@@ -54,7 +54,7 @@ class Emitter:
         return self.constant(np.array(numbers, np.int64))
 
     def emit(
-        self, operator: str, inputs: Sequence[str], shape: Shape, **attributes: int | float | Sequence[int]
+        self, operator: str, inputs: Sequence[str], shape: Shape, **attributes: float | Sequence[int]
     ) -> str:
         """Emit an operator with one output of a known shape; return the output's name."""
         output = f"back/{len(self.nodes)}/{operator}"
@@ -80,7 +80,7 @@ class Emitter:
         """Emit a sum, in which None is nothing."""
         return b if a is None else self.binary("Add", a, b)
 
-    def unary(self, operator: str, a: str, **attributes: int | float | Sequence[int]) -> str:
+    def unary(self, operator: str, a: str, **attributes: float | Sequence[int]) -> str:
         """Emit an operator that keeps the shape."""
         return self.emit(operator, [a], self.shape(a), **attributes)
 

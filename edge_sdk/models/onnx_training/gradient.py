@@ -51,7 +51,9 @@ def trainable(graph: Graph) -> Graph:
     """
     constants, nodes = dict(graph.constants), list[Node]()
     for each in graph.nodes:
-        values = constants[each.inputs[0]].values() if each.operator == "Identity" and each.inputs[0] in constants else None
+        values = (
+            constants[each.inputs[0]].values() if each.operator == "Identity" and each.inputs[0] in constants else None
+        )
         if values is None:
             nodes.append(_with_places(each))
         else:
@@ -67,7 +69,11 @@ def _with_places(pool: Node) -> Node:
 
 
 def training_graph(
-    graph: Graph, output: str, weights: Sequence[str], tensors: Mapping[str, NDArray[Any]], fixed: Mapping[str, NDArray[Any]]
+    graph: Graph,
+    output: str,
+    weights: Sequence[str],
+    tensors: Mapping[str, NDArray[Any]],
+    fixed: Mapping[str, NDArray[Any]],
 ) -> TrainingGraph:
     """Differentiate an output of a graph, which `trainable` gave, with respect to some constants.
 
@@ -130,13 +136,19 @@ def learnable(graph: Graph, output: str, weights: Sequence[str]) -> tuple[tuple[
 
 
 def _assembled(  # noqa: PLR0917
-    graph: Graph, output: str, weights: tuple[str, ...], to: Emitter, ends: Sequence[str], tensors: Mapping[str, NDArray[Any]]
+    graph: Graph,
+    output: str,
+    weights: tuple[str, ...],
+    to: Emitter,
+    ends: Sequence[str],
+    tensors: Mapping[str, NDArray[Any]],
 ) -> TrainingGraph:
     made = {name for each in graph.nodes for name in each.outputs}
     given = {*weights, *graph.inputs}
     read = {name for each in to.nodes for name in each.inputs if name} | set(ends)
     kept = tuple(sorted(read & made))
     constants = {name: tensor for name, tensor in graph.constants.items() if name not in weights}
+
     def typed(name: str) -> bytes:
         return tensor_port(name, tensors[name].shape, tensors[name].dtype)
 
