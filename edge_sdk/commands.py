@@ -82,6 +82,7 @@ def _inspect_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", type=Path, metavar="MODEL.onnx")
     parser.add_argument("--classes", type=int, metavar="N", help="of the federation (default: those of the file)")
     parser.add_argument("--features", metavar="TENSOR", help="split there (default: before the last linear layer)")
+    parser.add_argument("--output", metavar="NAME", help="of several, the one that gives scores")
     parser.add_argument(
         "--input-shape", type=_sizes, metavar="C,H,W", help="of one sample, where the file leaves it open"
     )

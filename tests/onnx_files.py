@@ -125,3 +125,165 @@ def changed(file: bytes, change: Any) -> bytes:
     model = onnx.load_from_string(file)
     change(model)
     return bytes(model.SerializeToString())
+
+
+def ml_file(
+    nodes: Sequence[Any],
+    outputs: Sequence[Any],
+    constants: Sequence[Any] = (),
+    *,
+    width: int = WIDTH,
+    kind: int = TensorProto.FLOAT,
+) -> bytes:
+    """The content of a file that uses the operators of ai.onnx.ml, as skl2onnx writes them: x (n, width)."""
+    port = helper.make_tensor_value_info("x", kind, [None, width])
+    graph = helper.make_graph(list(nodes), "g", [port], list(outputs), list(constants))
+    opsets = [helper.make_opsetid("", 15), helper.make_opsetid("ai.onnx.ml", 1)]
+    return bytes(helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString())
+
+
+def ml_node(operator: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> Any:
+    """A node of ai.onnx.ml."""
+    return helper.make_node(operator, inputs, outputs, domain="ai.onnx.ml", **attributes)
+
+
+def float_port(name: str, *shape: Any) -> Any:
+    """An output f4."""
+    return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape or None)
+
+
+def label_port(name: str = "label", *, strings: bool = False) -> Any:
+    """An output of labels (n,)."""
+    return helper.make_tensor_value_info(name, TensorProto.STRING if strings else TensorProto.INT64, [None])
+
+
+def forest(
+    trees: int = 3, *, classes: int = CLASSES, post_transform: str = "NONE", zipmap: bool = False, strings: bool = False
+) -> bytes:
+    """An ensemble of stumps, as RandomForestClassifier and LightGBM are written: each leaf has a weight for each class.
+
+    Without post_transform, the weights of all trees are probabilities.
+    """
+    rng = np.random.default_rng(0)
+    leaves = rng.dirichlet(np.full(classes, 0.3), (trees, 2)) / trees
+    if post_transform != "NONE":
+        leaves = rng.normal(size=leaves.shape)
+    labels: dict[str, Any] = {"classlabels_int64s": [*range(classes)]}
+    if strings:
+        labels = {"classlabels_strings": [f"kind {i}" for i in range(classes)]}
+    scores = "scores" if zipmap else "probabilities"
+    nodes = [
+        ml_node(
+            "TreeEnsembleClassifier",
+            ["x"],
+            ["label", scores],
+            **labels,
+            post_transform=post_transform,
+            nodes_treeids=np.repeat(np.arange(trees), 3).tolist(),
+            nodes_nodeids=[0, 1, 2] * trees,
+            nodes_featureids=np.repeat(np.arange(trees) % WIDTH, 3).tolist(),
+            nodes_values=[0.5, 0.0, 0.0] * trees,
+            nodes_modes=["BRANCH_LEQ", "LEAF", "LEAF"] * trees,
+            nodes_truenodeids=[1, 0, 0] * trees,
+            nodes_falsenodeids=[2, 0, 0] * trees,
+            class_treeids=np.repeat(np.arange(trees), 2 * classes).tolist(),
+            class_nodeids=np.tile(np.repeat([1, 2], classes), trees).tolist(),
+            class_ids=[*range(classes)] * 2 * trees,
+            class_weights=leaves.ravel().tolist(),
+        )
+    ]
+    return ml_file(*with_zipmap(nodes, labels, zipmap=zipmap, strings=strings))
+
+
+def with_zipmap(
+    nodes: list[Any], labels: dict[str, Any], *, zipmap: bool, strings: bool
+) -> tuple[list[Any], list[Any]]:
+    """Nodes and outputs of a classifier with label and scores; zipmap: as a sequence of maps."""
+    if not zipmap:
+        return nodes, [label_port(strings=strings), float_port("probabilities", None, None)]
+    names = {"classlabels_ints": "classlabels_int64s"}
+    labels = {names.get(name, name): values for name, values in labels.items()}
+    kind = TensorProto.STRING if strings else TensorProto.INT64
+    maps = helper.make_sequence_type_proto(
+        helper.make_map_type_proto(kind, helper.make_tensor_type_proto(TensorProto.FLOAT, []))
+    )
+    nodes = [*nodes, ml_node("ZipMap", ["scores"], ["probabilities"], **labels)]
+    return nodes, [label_port(strings=strings), helper.make_value_info("probabilities", maps)]
+
+
+def linear_classifier(
+    post_transform: str = "SOFTMAX",
+    *,
+    classes: int = CLASSES,
+    normalised: bool = True,
+    zipmap: bool = False,
+    strings: bool = False,
+    kind: int = TensorProto.FLOAT,
+) -> bytes:
+    """A LogisticRegression, as skl2onnx writes it; two classes with LOGISTIC have opposite rows."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(classes, WIDTH + 1))
+    if classes == 2 and post_transform == "LOGISTIC":
+        rows[0] = -rows[1]
+    labels: dict[str, Any] = {"classlabels_ints": [*range(classes)]}
+    if strings:
+        labels = {"classlabels_strings": [f"kind {i}" for i in range(classes)]}
+    last = "scores" if zipmap else "probabilities"
+    nodes = [
+        ml_node(
+            "LinearClassifier",
+            ["x"],
+            ["label", "raw" if normalised else last],
+            coefficients=rows[:, :-1].ravel().tolist(),
+            intercepts=rows[:, -1].tolist(),
+            multi_class=int(classes > 2),
+            post_transform=post_transform,
+            **labels,
+        )
+    ]
+    nodes += [ml_node("Normalizer", ["raw"], [last], norm="L1")] if normalised else []
+    return ml_file(*with_zipmap(nodes, labels, zipmap=zipmap, strings=strings), kind=kind)
+
+
+def naive_bayes() -> bytes:
+    """A label that is decided before the probabilities, and looked up in a constant: exp(z - log sum exp z)."""
+    rng = np.random.default_rng(0)
+    constants = [
+        numpy_helper.from_array(rng.normal(size=(WIDTH, CLASSES)).astype(np.float32), "w"),
+        numpy_helper.from_array(rng.normal(size=CLASSES).astype(np.float32), "b"),
+        numpy_helper.from_array(rng.normal(size=CLASSES).astype(np.float32), "prior"),
+        numpy_helper.from_array(np.arange(10, 10 + CLASSES), "classes"),
+        numpy_helper.from_array(np.array([-1]), "flat"),
+    ]
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Add", ["product", "b"], ["sum"]),
+        helper.make_node("Add", ["sum", "prior"], ["joint"]),
+        helper.make_node("ArgMax", ["joint"], ["index"], axis=1),
+        ml_node("ArrayFeatureExtractor", ["classes", "index"], ["found"]),
+        helper.make_node("Reshape", ["found", "flat"], ["label"]),
+        helper.make_node("ReduceLogSumExp", ["joint"], ["total"], axes=[1]),
+        helper.make_node("Sub", ["joint", "total"], ["logs"]),
+        helper.make_node("Exp", ["logs"], ["probabilities"]),
+    ]
+    return ml_file(nodes, [label_port(), float_port("probabilities", None, CLASSES)], constants)
+
+
+def written_out_softmax() -> bytes:
+    """A Softmax as jax writes it, exp(z - max z) over its sum, on a linear layer."""
+
+    def unnamed(model: Any) -> None:
+        graph = model.graph
+        constants = {"one": np.array([1])}
+        graph.initializer.extend(numpy_helper.from_array(values, name) for name, values in constants.items())
+        graph.node.extend([
+            helper.make_node("ReduceMax", ["logits"], ["top"], axes=[1], keepdims=1),
+            helper.make_node("Sub", ["logits", "top"], ["shifted"]),
+            helper.make_node("Exp", ["shifted"], ["exp"]),
+            helper.make_node("ReduceSum", ["exp", "one"], ["total"], keepdims=1),
+            helper.make_node("Div", ["exp", "total"], ["probabilities"]),
+        ])  # fmt: skip
+        del graph.output[:]
+        graph.output.append(float_port("probabilities", "n", CLASSES))
+
+    return changed(classifier(("n", WIDTH)), unnamed)

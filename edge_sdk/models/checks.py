@@ -13,6 +13,10 @@ from edge_sdk.errors import ModelError, StoreError, Unsupported
 from edge_sdk.models.base import Batches, ModelSpec
 from edge_sdk.objectives import Objective, Shapes
 
+LEAST_PROBABILITY = 1e-4
+"""Probabilities are at least this before their logarithm: trees and rounded outputs give 0, and a sure teacher's logits
+must stay comparable with those that they are averaged with."""
+
 
 def require(spec: ModelSpec, capability: str) -> None:
     """Raise Unsupported unless the model has a capability."""
@@ -97,6 +101,12 @@ def check_width(name: str, shape: tuple[int, ...], rows: int, classes: int) -> N
         raise ModelError(
             f"model {name!r} answers {rows} samples with shape {shape}, expected {(rows, classes)}: {remedy}"
         )
+
+
+def sum_to_one(rows: NDArray[Any], within: float = 1e-2) -> NDArray[np.bool_]:
+    """Return which rows (n, k) are probabilities, not negative and with the sum 1: (n,)."""
+    near: NDArray[np.bool_] = (rows >= -1e-6).all(axis=1) & (np.abs(rows.sum(axis=1) - 1) < within)
+    return near
 
 
 def check_state(stored: Mapping[str, NDArray[Any]], own: Mapping[str, NDArray[Any]]) -> None:

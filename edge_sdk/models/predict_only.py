@@ -12,16 +12,12 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, StoreError
 from edge_sdk.models.base import Batches, FitReport, ModelSpec
-from edge_sdk.models.checks import check_width, lacks
+from edge_sdk.models.checks import LEAST_PROBABILITY, check_width, lacks, sum_to_one
 from edge_sdk.objectives import Objective, Optim
 from edge_sdk.objectives.optim import Part
 
 if TYPE_CHECKING:  # of the tools, not of a base install
     from typing_extensions import Self
-
-_LEAST_PROBABILITY = 1e-4
-"""Probabilities are at least this before their logarithm: trees and rounded outputs give 0, and a sure teacher's logits
-must stay comparable with those that they are averaged with."""
 
 
 class PredictOnly:
@@ -35,7 +31,7 @@ class PredictOnly:
         function: Callable[[Floats], Any],
         classes: int,
         *,
-        gives: Literal["logits", "probabilities"] = "logits",
+        gives: Literal["auto", "logits", "probabilities"] = "auto",
         preprocess: Preprocess | None = None,
         name: str = "teacher",
         runtime: str = "python",
@@ -44,14 +40,15 @@ class PredictOnly:
     ) -> None:
         """`function`: samples f4 (n, c, h, w), as `preprocess` makes them -> (n, k), one number for each class.
 
-        gives: what the numbers are; of probabilities the logarithm is taken, less its mean over the classes.  The same
-        sample must always give the same numbers.  Raises ModelError for arguments that make no sense.
+        gives: what the numbers are; of probabilities the logarithm is taken, less its mean over the classes.  "auto":
+        they are probabilities where those of the first call are not negative and sum to 1.  The same sample must always
+        give the same numbers.  Raises ModelError for arguments that make no sense.
         """
         if not callable(function):
             raise ModelError(f"{name}: found {type(function).__name__}: give a function from samples to (n, classes)")
-        if gives not in ("logits", "probabilities"):
-            raise ModelError(f"{name}: gives {gives!r}: expected logits or probabilities")
-        self._function, self._gives = function, gives
+        if gives not in ("auto", "logits", "probabilities"):
+            raise ModelError(f"{name}: gives {gives!r}: expected auto, logits or probabilities")
+        self._function, self._gives, self._found = function, gives, False
         self.spec = ModelSpec(
             name=name,
             runtime=runtime,
@@ -66,7 +63,8 @@ class PredictOnly:
     def logits(self, x: Floats) -> Floats:
         """Return the logits before softmax: (n, c, h, w) -> (n, k).
 
-        Raises ModelError where the function fails, or gives other things than n rows of k finite numbers.
+        Raises ModelError where the function fails, or gives other things than n rows of k finite numbers, or where it
+        is open whether they are probabilities.
         """
         if not len(x):
             return np.zeros((0, self.spec.classes), np.float32)
@@ -82,13 +80,29 @@ class PredictOnly:
         check_width(self.spec.name, found.shape, len(x), self.spec.classes)
         if found.dtype.kind not in "fiu" or not np.isfinite(found).all():
             raise ModelError(f"model {self.spec.name!r} answers with {found.dtype} numbers that are not all finite")
+        probable = sum_to_one(found)
+        if self._gives == "auto":
+            self._gives = self._found_to_give(probable)
         if self._gives == "logits":
             return found.astype(np.float32)
-        if found.min() < 0 or not np.allclose(found.sum(axis=1), 1, atol=1e-2):
-            raise ModelError(f"model {self.spec.name!r}: rows that sum to 1 were expected of gives='probabilities'")
-        logs = np.log(np.maximum(found, _LEAST_PROBABILITY))
+        if not probable.all():
+            raise ModelError(
+                f"model {self.spec.name!r}: rows that sum to 1 were expected of gives='probabilities'"
+                + (": pass gives='logits' if these are logits" if self._found else "")
+            )
+        logs = np.log(np.maximum(found, LEAST_PROBABILITY))
         centred: Floats = (logs - logs.mean(axis=1, keepdims=True)).astype(np.float32)
         return centred
+
+    def _found_to_give(self, probable: NDArray[np.bool_]) -> Literal["logits", "probabilities"]:
+        """Return what a function gives whose first answers are, or are not, probabilities: (n,)."""
+        self._found = True
+        if not probable.all() and probable.mean() > 0.5:
+            raise ModelError(
+                f"model {self.spec.name!r}: {probable.sum()} of {len(probable)} answers are probabilities, the others "
+                "are not: pass gives='logits' or gives='probabilities'"
+            )
+        return "probabilities" if probable.all() else "logits"
 
     def features(self, _x: Floats) -> Floats:
         """Raises Unsupported."""

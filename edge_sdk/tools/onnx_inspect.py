@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +14,12 @@ from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.methods.base import Method
 from edge_sdk.methods.registry import load_method, method_fault, method_names, needed_parameters
 from edge_sdk.models.base import ModelSpec
+from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import Graph, read_graph
-from edge_sdk.models.onnx_file.head import ending_of
 from edge_sdk.models.onnx_runtime.onnx_inputs import Layout, Port
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession, open_session
+from edge_sdk.models.onnx_runtime.onnx_split import Opens, scores_of, sure_ending
 
 
 def command(args: argparse.Namespace) -> int:
@@ -27,7 +29,8 @@ def command(args: argparse.Namespace) -> int:
         raise UsageError(f"{file}: {'is a folder: give an .onnx file' if file.is_dir() else 'no such file'}")
     shape = tuple(args.input_shape) if args.input_shape else None
     try:
-        found = inspected(file, args.classes, features=args.features, input_shape=shape, layout=args.layout)
+        found = inspected(file, args.classes, features=args.features, output=args.output, input_shape=shape,
+                          layout=args.layout)  # fmt: skip
     except ModelError as error:
         raise UsageError(str(error)) from error
     sys.stdout.write((json.dumps(found, indent=2) if args.json else _text(found)) + "\n")
@@ -39,6 +42,7 @@ def inspected(
     classes: int | None,
     *,
     features: str | None = None,
+    output: str | None = None,
     input_shape: tuple[int, ...] | None = None,
     layout: Layout = "auto",
 ) -> dict[str, Any]:
@@ -47,8 +51,13 @@ def inspected(
     classes: of the federation; None: those of the file, or as many as its output is wide.
     """
     graph = read_graph(file, file.name)
-    known = _classes(graph, features, input_shape, layout) if classes is None else classes
-    model = OnnxModel(file, known, features=features, input_shape=input_shape, layout=layout, name=file.name)
+    known = classes
+    if classes is None:
+        opens = partial(OnnxSession, name=graph.name, input_shape=input_shape, layout=layout)
+        known = _classes(graph, features, output, opens)
+    model = OnnxModel(
+        file, known, features=features, output=output, input_shape=input_shape, layout=layout, name=file.name
+    )
     spec, inputs = model.spec, model.split.session.inputs
     ports = [
         Port(each.name, each.type, tuple(each.shape)) for each in open_session(graph, graph.content()).get_inputs()
@@ -70,7 +79,8 @@ def inspected(
         "cut": model.split.cut,
         "features": spec.feature_dim,
         "classes": spec.classes,
-        "classes_known": classes is not None or model.split.how == "layer",
+        "classes_known": classes is not None or model.split.how == "layer" or bool(model.split.place.then),
+        "class_labels": [*model.split.labels],
         "parameters": graph.parameters(),
         "trained_parameters": spec.parameters,
         "capabilities": sorted(spec.capabilities),
@@ -109,13 +119,13 @@ _REMEDIES: Mapping[str, str] = {
 }
 
 
-def _classes(graph: Graph, features: str | None, input_shape: tuple[int, ...] | None, layout: Layout) -> int | None:
-    """Return the width of a file's output, where no last linear layer tells the classes."""
-    ending = ending_of(graph, graph.float_output())
+def _classes(graph: Graph, features: str | None, output: str | None, opens: Opens) -> int | None:
+    """Return the width of a file's scores, or None where its last linear layer tells the classes."""
+    ending = sure_ending(graph, chosen_endings(graph, output, None), None, opens)
     if ending.layer is not None and features in (None, ending.layer.features):
         return None
-    part = graph.up_to([ending.logits])
-    return OnnxSession(part, name=graph.name, input_shape=input_shape, layout=layout).width
+    width = scores_of(graph, ending, opens)[0].width
+    return 2 if width == 1 and ending.cut == "Sigmoid" else width
 
 
 def _text(found: Mapping[str, Any]) -> str:

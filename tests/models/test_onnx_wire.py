@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -19,11 +20,12 @@ pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
 from onnx import TensorProto, helper, numpy_helper  # only where onnx is installed
-from onnx_files import classifier  # likewise
+from onnx_files import changed, classifier, forest, linear_classifier, naive_bayes, written_out_softmax  # likewise
 
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # only with onnxruntime
 
 FILE = classifier(endings=["Softmax"])
+FILES = [FILE, linear_classifier(zipmap=True), forest(strings=True), naive_bayes(), written_out_softmax()]
 
 
 def opened(content: bytes) -> None:
@@ -46,13 +48,34 @@ def test_truncated(length: int) -> None:
         OnnxModel(FILE[:length])
 
 
-@given(st.lists(st.tuples(st.integers(0, len(FILE) - 1), st.integers(0, 255)), min_size=1, max_size=4))
-@examples(150)
-def test_changed_bytes(changes: list[tuple[int, int]]) -> None:
-    content = bytearray(FILE)
+@given(
+    st.sampled_from(FILES),
+    st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), min_size=1, max_size=4),
+)
+@examples(200)
+def test_changed_bytes(file: bytes, changes: list[tuple[int, int]]) -> None:
+    content = bytearray(file)
     for at, byte in changes:
-        content[at] = byte
+        content[at % len(content)] = byte
     opened(bytes(content))
+
+
+def test_an_operator_without_inputs() -> None:
+    def emptied(model: Any) -> None:
+        del model.graph.node[-1].input[:]
+
+    with pytest.raises(ModelError):
+        OnnxModel(changed(FILE, emptied))
+
+
+def test_a_name_of_two_lines_is_one_line() -> None:
+    def renamed(model: Any) -> None:
+        model.opset_import.append(helper.make_opsetid("com\nacme", 1))
+        model.graph.node[0].domain = "com\nacme"
+
+    with pytest.raises(ModelError) as refused:
+        OnnxModel(changed(FILE, renamed))
+    assert "\n" not in str(refused.value)
 
 
 @given(st.binary(max_size=60))

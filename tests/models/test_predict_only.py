@@ -35,6 +35,26 @@ def test_probabilities_become_logits() -> None:
     np.testing.assert_allclose(found.sum(axis=1), 0, atol=1e-5)
 
 
+def test_probabilities_are_found() -> None:
+    """Where nothing was said of what the function gives."""
+    rows = np.array([[0.9, 0.1, 0, 0], [0.1, 0.2, 0.3, 0.4]])
+    model = edge_sdk.PredictOnly(lambda x: rows[: len(x)], classes=4)
+    exp = np.exp(model.logits(X[:2]))
+    np.testing.assert_allclose(exp / exp.sum(axis=1, keepdims=True), rows, atol=1e-3)
+    said = edge_sdk.PredictOnly(lambda _: rows, classes=4, gives="logits")
+    np.testing.assert_allclose(said.logits(X[:2]), rows, rtol=1e-6)
+
+
+def test_what_is_open_is_refused() -> None:
+    rows = np.array([[0.9, 0.1, 0, 0], [0.5, 0.5, 0, 0], [0.1, 0.2, 0.3, 7]])
+    with pytest.raises(ModelError, match=r"2 of 3 answers are probabilities.*gives="):
+        edge_sdk.PredictOnly(lambda _: rows, classes=4).logits(X[:3])
+    model = edge_sdk.PredictOnly(lambda x: rows[: len(x)], classes=4)
+    model.logits(X[:2])
+    with pytest.raises(ModelError, match=r"sum to 1.*gives='logits'"):
+        model.logits(X[:3])
+
+
 def failing(_x: np.ndarray) -> Any:
     raise OSError("the accelerator\nis busy")
 

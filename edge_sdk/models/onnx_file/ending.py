@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
-from edge_sdk.models.onnx_file.graph import Graph, Node
+from edge_sdk.models.onnx_file.graph import Graph
+from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_file.tensors import KINDS, as_floats
 
 _SAME_NUMBERS = {"Identity", "Dropout", "Flatten", "Reshape", "Squeeze", "Unsqueeze", "Cast"}
@@ -49,14 +50,14 @@ class Ending:
     scores: str
     """The tensor of one number for each class that a new last layer would give."""
     cut: str = ""
-    """The operator between logits and the output; "": none."""
+    """The operator between logits and the output, or ""."""
     then: str = ""
-    """The operator that turns logits into `scores`; "": they are logits, unless the probe finds otherwise."""
+    """The operator that turns logits into `scores`, or "" if they are logits, as far as the structure shows."""
     layer: OutputLayer | None = None
     bounded: bool = False
     """Whether an activation gives the output, so that it cannot be logits."""
     guessed: bool = False
-    """Whether the operators only look like a Softmax over the layer: to be compared with what the file gives."""
+    """Whether the layer must still be compared with what the file gives: other operators could look the same."""
 
 
 def ending_of(graph: Graph, output: str, tensor: str) -> Ending:
@@ -65,7 +66,8 @@ def ending_of(graph: Graph, output: str, tensor: str) -> Ending:
     Raises ModelError for a Softmax over the samples of a batch, and for scores that contradict the label.
     """
     last = _maker(graph, tensor, _SAME_NUMBERS | _QUANTISING)
-    if last is not None and _divides_by_sum(last):  # which is 1 behind a Softmax
+    normalised = last is not None and _divides_by_sum(last)
+    if last is not None and normalised:  # by 1, behind a Softmax
         before = _maker(graph, last.inputs[0], _SAME_NUMBERS | _QUANTISING)
         last = before if before is not None and before.operator in ("Softmax", CLASSIFIER) else last
     if last is not None and last.operator in {*_NORMALISING, "Sigmoid"}:
@@ -73,10 +75,10 @@ def ending_of(graph: Graph, output: str, tensor: str) -> Ending:
             raise ModelError(
                 f"{graph.name}: its {last.operator} is over the samples of a batch (axis 0): export it over the classes"
             )
-        logits = last.inputs[0]
-        last, cut = _maker(graph, logits), last.operator
+        logits, cut = last.inputs[0], last.operator
+        last = _maker(graph, logits)
         return Ending(output, logits, cut, "", _layer(graph, last), last is not None and last.operator in _BOUNDED)
-    found = _linear_classifier(last, output) or _written_out(graph, output, tensor)
+    found = _linear_classifier(last, output, normalised=normalised) or _written_out(graph, output, tensor)
     if found is not None:
         return found
     last = _maker(graph, tensor)
@@ -134,7 +136,7 @@ def _traced(graph: Graph, name: str, passed: Collection[str] = _SAME_NUMBERS) ->
     while found is not None and found.operator in passed and found.inputs and found.outputs[0] == name:
         name = found.inputs[0]
         found = graph.producer(name)
-    return found, name
+    return found if found is not None and found.inputs else None, name
 
 
 def _divides_by_sum(node: Node) -> bool:
@@ -148,7 +150,7 @@ def _contradicts(node: Node) -> bool:
     return pair and "prob_a" not in node.attributes
 
 
-def _linear_classifier(maker: Node | None, output: str) -> Ending | None:
+def _linear_classifier(maker: Node | None, output: str, *, normalised: bool) -> Ending | None:
     """Return the ending of a LinearClassifier of ai.onnx.ml, as scikit-learn's linear models are written."""
     if maker is None or maker.operator != CLASSIFIER or len(maker.outputs) < 2:
         return None
@@ -159,9 +161,10 @@ def _linear_classifier(maker: Node | None, output: str) -> Ending | None:
     rows = np.column_stack([factors.reshape(k, -1), bias if bias.size else np.zeros(k)]).astype(np.float32)
     if after == "LOGISTIC" and k == 2 and np.array_equal(rows[0], -rows[1]):  # each of both is 1 less the other
         rows[0] = 0
-    elif after not in ("NONE", "SOFTMAX"):
+        after = "SOFTMAX"
+    cut = {"NONE": "", "SOFTMAX": "Softmax", "LOGISTIC": "Sigmoid"}.get(after)
+    if cut is None or (cut == "Sigmoid" and normalised):
         return None
-    cut = "" if after == "NONE" else "Softmax"
     layer = OutputLayer(maker.inputs[0], maker.outputs[1], rows, (maker,), np.dtype(np.float32))
     return Ending(output, maker.outputs[1], cut, cut, layer, guessed=True)
 

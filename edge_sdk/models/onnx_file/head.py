@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
 from edge_sdk.models.onnx_file.ending import CLASSIFIER, OutputLayer, decides
-from edge_sdk.models.onnx_file.graph import Graph, Node, node, rows_port
+from edge_sdk.models.onnx_file.graph import Graph, rows_port
+from edge_sdk.models.onnx_file.node import Node, node
 from edge_sdk.models.onnx_file.tensors import FLOAT, KIND_OF, Constant, strings_of, tensor_of
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Place:
+class HeadPlace:
     """Where a new last layer comes in a graph that has one already."""
 
     features: str
@@ -24,15 +25,15 @@ class Place:
     scores: str
     """The tensor that it replaces."""
     then: str = ""
-    """The operator that follows it, Softmax or LogSoftmax; "": none."""
+    """The operator that follows it, Softmax, LogSoftmax or Sigmoid, or ""."""
     least: float | None = None
-    """Whether it works on the logarithm of the features, which are at least this first; None: on themselves."""
+    """The layer takes the logarithm of the features, raised to at least this; or the features themselves if None."""
     dtype: np.dtype[Any] = FLOAT
     """The type of `scores`."""
 
 
 def as_floats_in(graph: Graph, tensor: str, least: float | None) -> Graph:
-    """Return the part up to a tensor as f4, or up to the logarithm of it, where it is at least `least` first."""
+    """Return the part up to a tensor as f4, or up to its logarithm if `least` is given, raised to that first."""
     own = _unused(graph)
     nodes, constants, name = _floats(tensor, least, own)
     body = replace(graph, nodes=(*graph.nodes, *nodes), constants={**graph.constants, **constants})
@@ -45,7 +46,7 @@ def with_rows(graph: Graph, layer: OutputLayer, rows: Floats) -> Graph:
     at = graph.nodes.index(last)
     new, constants = _linear(layer.features, layer.logits, rows.astype(layer.dtype), _unused(graph))
     if last.operator == CLASSIFIER:
-        if last.text("post_transform") == "LOGISTIC":
+        if last.text("post_transform") == "LOGISTIC" and len(rows) == 2:  # each of both is 1 less the other
             rows = np.stack([rows[0] - rows[1], rows[1] - rows[0]])
         new, constants = [last.with_floats({"coefficients": rows[:, :-1].ravel(), "intercepts": rows[:, -1]})], {}
     nodes = [*graph.nodes[:at], *new, *graph.nodes[at + 1 :]]
@@ -80,7 +81,7 @@ def with_new_head(graph: Graph, features: str, rows: Floats, *, unit: bool, outp
     return replace(whole.up_to([*whole.outputs]), inputs=graph.inputs)
 
 
-def with_head_at(graph: Graph, place: Place, rows: Floats, *, unit: bool) -> Graph:
+def with_head_at(graph: Graph, place: HeadPlace, rows: Floats, *, unit: bool) -> Graph:
     """Return the graph with a new last layer, rows (k, d + 1), in the place of a tensor; what that decides follows it.
 
     Labels that were decided before the tensor, or beside it, are decided by the new one.
@@ -92,7 +93,7 @@ def with_head_at(graph: Graph, place: Place, rows: Floats, *, unit: bool) -> Gra
     found = f"{own}.scores"
     new, constants = _head(source, rows, own, found, unit=unit, least=place.least)
     if place.then:
-        new.append(node(place.then, [found], f"{own}.normal", axis=1))
+        new.append(node(place.then, [found], f"{own}.normal", **({} if place.then == "Sigmoid" else {"axis": 1})))
         found = f"{own}.normal"
     kind = KIND_OF[place.dtype]
     new += [
@@ -101,34 +102,44 @@ def with_head_at(graph: Graph, place: Place, rows: Floats, *, unit: bool) -> Gra
         node("Cast", [f"{own}.shaped"], scores, to=kind),
     ]
     changed = replace(graph, nodes=tuple(nodes), constants={**graph.constants, **constants})
-    changed = _labels_follow(changed, scores, old, own)
-    after, moved = {scores}, []
+    deciding = scores
+    if len(rows) == 1:  # class 1 where the only score is positive
+        deciding = f"{own}.both"
+        new += [
+            node("Sub", [f"{own}.scores", f"{own}.scores"], f"{own}.zeros"),
+            node("Concat", [f"{own}.zeros", f"{own}.scores"], deciding, axis=1),
+        ]
+    changed = _labels_follow(changed, scores, old, own, deciding)
+    after, moved = {scores, deciding}, []
     for each in changed.nodes:
         if after.intersection((*each.inputs, *each.captured)):
-            after.update(each.outputs)
+            after.update(filter(None, each.outputs))  # "": an output that is left out
             moved.append(each)
-    first = [each for each in changed.nodes if not after.intersection(each.outputs)]
+    later = {id(each) for each in moved}
+    first = [each for each in changed.nodes if id(each) not in later]
     changed = replace(changed, nodes=(*first, *new, *moved))
     return replace(changed.up_to(tuple(graph.outputs)), inputs=graph.inputs)
 
 
-def _labels_follow(graph: Graph, scores: str, old: str, own: str) -> Graph:
-    """Return the graph with labels that were decided by old scores, decided by the new ones."""
+def _labels_follow(graph: Graph, scores: str, old: str, own: str, deciding: str) -> Graph:
+    """Return the graph with labels that were decided by old scores, decided by the highest of the tensor `deciding`."""
     nodes, constants = [*graph.nodes], dict(graph.constants)
     for name in graph.outputs:
         decider, label = decides(graph, name)
         if decider not in nodes or label != decider.outputs[0] or scores == name or graph.needs(name, scores):
             continue
-        at = nodes.index(decider)
-        if decider.operator == "ArgMax" and graph.needs(old, decider.inputs[0]):
-            nodes[at] = decider.reading(scores)
+        at, beside = nodes.index(decider), [*decider.inputs[:1], *decider.outputs]
+        if old not in decider.outputs and not any(graph.needs(old, each) for each in beside):
+            continue  # of something else
+        if decider.operator == "ArgMax":
+            nodes[at] = decider.reading(deciding)
         elif decider.class_labels():
-            beside = f"{own}.labels"
-            constants[beside] = Constant(beside, _labels_tensor(beside, decider.class_labels()), None)
+            held = f"{own}.labels"
+            constants[held] = Constant(held, _labels_tensor(held, decider.class_labels()), None)
             nodes[at : at + 1] = [
                 decider.renamed(label, f"{own}.old_label"),
-                node("ArgMax", [scores], f"{own}.class", axis=1, keepdims=0),
-                node("Gather", [beside, f"{own}.class"], label),
+                node("ArgMax", [deciding], f"{own}.class", axis=1, keepdims=0),
+                node("Gather", [held, f"{own}.class"], label),
             ]
     return replace(graph, nodes=tuple(nodes), constants=constants)
 

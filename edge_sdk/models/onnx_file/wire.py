@@ -91,6 +91,11 @@ def whole_numbers(field: Field) -> list[int]:
     return found
 
 
+def text_in(message: memoryview, number: int) -> str:
+    """Return the string in a field of a message, or "" without it."""
+    return next((part.text for part in fields(message) if part.number == number), "")
+
+
 def signed(value: int) -> int:
     """Return a 64-bit number in two's complement as a signed one."""
     return value - (1 << 64) if value >= 1 << 63 else value

@@ -20,7 +20,7 @@ Adapter: TypeAlias = Callable[[Floats], "Mapping[str, NDArray[Any]] | NDArray[An
 """Turns one sample (1, c, h, w) into the inputs of a file, by their names; an array is the only input."""
 
 LAYOUTS = ("auto", "NCHW", "NHWC")
-_TYPES: Mapping[str, str] = {
+TYPES: Mapping[str, str] = {
     "tensor(float)": "f4",
     "tensor(float16)": "f2",
     "tensor(double)": "f8",
@@ -164,9 +164,9 @@ def _layout(sizes: Sequence[int | str | None], wanted: Layout) -> str:
 
 
 def _dtype(port: Port, name: str) -> np.dtype[Any]:
-    if port.type not in _TYPES:
-        raise ModelError(f"{name}: input {port} is of a type that samples cannot have: expected {', '.join(_TYPES)}")
-    return np.dtype(_TYPES[port.type])
+    if port.type not in TYPES:
+        raise ModelError(f"{name}: input {port} is of a type that samples cannot have: expected {', '.join(TYPES)}")
+    return np.dtype(TYPES[port.type])
 
 
 def _chw(shape: tuple[int, ...] | None, name: str) -> tuple[int, int, int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Literal
@@ -15,11 +16,11 @@ from edge_sdk.models.base import unpack_arrays
 from edge_sdk.models.checks import check_width
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.frozen_body import FrozenBodyModel
+from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
-from edge_sdk.models.onnx_file.head import ending_of
 from edge_sdk.models.onnx_runtime.onnx_inputs import Adapter, Inputs, Layout
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession
-from edge_sdk.models.onnx_runtime.onnx_split import split_file
+from edge_sdk.models.onnx_runtime.onnx_split import is_single, scores_of, split_file, sure_ending
 from edge_sdk.models.predict_only import PredictOnly
 
 _NAME = "onnx"
@@ -39,6 +40,7 @@ class OnnxModel(FrozenBodyModel):
         *,
         seed: int = 0,
         features: str | None = None,
+        output: str | None = None,
         preprocess: Preprocess | None = None,
         input_shape: tuple[int, ...] | None = None,
         layout: Layout = "auto",
@@ -50,7 +52,8 @@ class OnnxModel(FrozenBodyModel):
     ) -> None:
         """`file`: a path or the file's bytes; classes: None for a classifier, which tells them.
 
-        features: the name of the tensor to split at, for other places than the last layer.  input_shape: of a sample,
+        features: the name of the tensor to split at, for other places than the last layer.  output: of several, the one
+        that gives scores, where the file does not tell.  input_shape: of a sample,
         where the file leaves it open.  layout: the order of a picture's axes.  adapter: makes the inputs of one sample
         (1, c, h, w), for files with several or unusual ones.  head: of logits, or of scaled cosines.
 
@@ -66,6 +69,7 @@ class OnnxModel(FrozenBodyModel):
             graph,
             classes=classes,
             features=features,
+            output=output,
             input_shape=input_shape,
             layout=layout,
             adapter=adapter,
@@ -98,7 +102,8 @@ class OnnxModel(FrozenBodyModel):
         stored, start = unpack_arrays(state), self.split.rows
         rows = stored.get("rows")
         k, d = self.spec.classes, self.spec.feature_dim
-        if self.split.how == "layer" and start is not None and rows is not None and rows.shape == (k, k + 1) and k != d:
+        on_logits = self.split.how == "layer" and not self.split.place.then
+        if on_logits and start is not None and rows is not None and rows.shape == (k, k + 1) and k != d:
             composed: Floats = rows[:, :-1] @ start
             composed[:, -1] += rows[:, -1]
             stored = {"rows": composed}
@@ -121,6 +126,7 @@ class OnnxTeacher(PredictOnly):
         classifier: OnnxFile,
         classes: int,
         *,
+        output: str | None = None,
         preprocess: Preprocess | None = None,
         input_shape: tuple[int, ...] | None = None,
         layout: Layout = "auto",
@@ -129,20 +135,27 @@ class OnnxTeacher(PredictOnly):
         flops_per_sample: int = 0,
         note: str = "",
     ) -> None:
-        """`classifier`: gives logits (n, k), a path or the file's bytes; a Softmax at its end is left out.
+        """`classifier`: a path or the file's bytes, gives logits or probabilities (n, k).
 
-        Raises ModelError where the file does not load or does not give one logit per class.
+        output: of several, the one that gives them, where the file does not tell.  Raises ModelError where the file
+        does not load or does not give one number per class.
         """
         graph = read_graph(classifier, name)
-        ending = ending_of(graph, graph.float_output())
-        session = OnnxSession(
-            graph.up_to([ending.logits]), name=name, input_shape=input_shape, layout=layout, adapter=adapter
-        )
+        opens = partial(OnnxSession, name=name, input_shape=input_shape, layout=layout, adapter=adapter)
+        ending = sure_ending(graph, chosen_endings(graph, output, classes), classes, opens)
+        session, gives = scores_of(graph, ending, opens)
         check_preprocess(session.inputs, preprocess, name)
-        check_width(name, (1, session.width), 1, classes)
+        single = is_single(name, ending, session, classes)
+        check_width(name, (1, 2 if single else session.width), 1, classes)
+
+        def scores(x: Floats) -> Floats:
+            rows = session.rows(x)
+            return np.hstack([np.zeros_like(rows), rows]) if single else rows
+
         super().__init__(
-            session.rows,
+            scores,
             classes,
+            gives="probabilities" if gives == "probabilities" else "logits",
             preprocess=preprocess,
             name=name,
             runtime="onnx",

@@ -10,7 +10,7 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import MissingExtra, ModelError
 from edge_sdk.models.onnx_file.graph import Graph
-from edge_sdk.models.onnx_runtime.onnx_inputs import Adapter, Inputs, Layout, Port
+from edge_sdk.models.onnx_runtime.onnx_inputs import TYPES, Adapter, Inputs, Layout, Port
 
 try:
     import onnxruntime
@@ -19,6 +19,7 @@ except ImportError as error:
 
 _ONLY_FATAL = 4
 _LONGEST_REASON = 300
+_TRIALS = 4
 
 
 class OnnxSession:
@@ -44,7 +45,10 @@ class OnnxSession:
         """Identifies the graph, with its weights."""
         self._session = open_session(graph, content)
         ports = [Port(each.name, each.type, tuple(each.shape)) for each in self._session.get_inputs()]
-        self._output = self._session.get_outputs()[0].name
+        first = self._session.get_outputs()[0]
+        self._output = first.name
+        self.dtype = np.dtype(TYPES.get(first.type, "f4"))
+        """The type of the output in the file."""
         self.inputs = Inputs(ports, name=name, input_shape=input_shape, layout=layout, adapter=adapter)
         self.width = self._probe()
         if self.inputs.batch > 1 and adapter is None:
@@ -66,6 +70,19 @@ class OnnxSession:
                 raise ModelError(f"{self._name}: {row.size} numbers for a sample, {self.width} for another")
             out[i] = row
         return out
+
+    def trial(self) -> Floats:
+        """Return what made-up samples give: (m, width).
+
+        Samples of 0 and 1 are legal for most files, also for those that take whole numbers; where they are not, the
+        one of zeros stands alone.
+        """
+        shape = self.inputs.sample_shape or ()
+        x = np.random.default_rng(0).integers(0, 2, (_TRIALS, *shape)).astype(np.float32)
+        try:
+            return self.rows(x)
+        except ModelError:
+            return self.rows(0 * x[:1])
 
     def _free_batch(self, graph: Graph, input_shape: tuple[int, ...] | None, layout: Layout) -> None:
         """Take the graph for one sample in place of the one for a fixed batch, where both give the same."""
@@ -116,7 +133,8 @@ def open_session(graph: Graph, content: bytes) -> Any:
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's errors have no common base
-        opsets = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opsets.items())
+        listed = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opsets.items())
+        opsets = " ".join(listed.split())
         raise ModelError(
             f"{graph.name}: ONNX Runtime {onnxruntime.__version__} does not load it (opsets {opsets}): {_reason(error)}"
         ) from error

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
-from edge_sdk.models.onnx_file.graph import Node, node
+from edge_sdk.models.onnx_file.node import Node, node
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 
 Shape = tuple[int, ...]

@@ -8,7 +8,8 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from edge_sdk.models.onnx_file.graph import Graph, Node, node, port, tensor_port
+from edge_sdk.models.onnx_file.graph import Graph, port, tensor_port
+from edge_sdk.models.onnx_file.node import Node, node
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 from edge_sdk.models.onnx_training import layer_rules
 from edge_sdk.models.onnx_training.emitter import Emitter

@@ -8,7 +8,7 @@ from math import prod
 import numpy as np
 
 from edge_sdk.arrays import Floats
-from edge_sdk.models.onnx_file.graph import Node
+from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_training.emitter import Emitter, Shape, floats_of
 from edge_sdk.models.onnx_training.rules import NotDifferentiable, Slopes, _first, rule
 

@@ -11,7 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import ModelError
-from edge_sdk.models.onnx_file.graph import Graph, Node
+from edge_sdk.models.onnx_file.graph import Graph
+from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_file.tensors import KINDS
 
 Array: TypeAlias = "NDArray[Any]"
@@ -170,7 +171,7 @@ def _clip(node: Node, inputs: Sequence[Array | None]) -> Array:
 @operator("Cast")
 def _cast(node: Node, inputs: Sequence[Array | None]) -> Array:
     kind = int(node.number("to", 1))
-    return _given(inputs[0]).astype(np.bool_ if kind == 9 else np.dtype(KINDS[kind]))
+    return _given(inputs[0]).astype(KINDS[kind])
 
 
 @operator("Gemm")

@@ -12,7 +12,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edge_sdk.models.onnx_file.graph import Node
+from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_training.emitter import Emitter, Shape
 
 Slopes: TypeAlias = "Sequence[str | None]"
