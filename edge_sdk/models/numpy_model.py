@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,15 +30,19 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.cosine_head import CosineHead, make_head
-from edge_sdk.models.linear_head import LinearHead
+from edge_sdk.models.linear_head import LinearHead, clipped
+from edge_sdk.models.trained_body import Arrangement, Back, TrainedBody
 from edge_sdk.objectives import (
+    FEATURES,
     HeadTerm,
     Objective,
     On,
     Optim,
     Seen,
+    feature_gradient,
     logit_gradient,
     names_on,
+    needed,
     objective_loss,
     weight_gradient,
 )
@@ -48,17 +53,28 @@ if TYPE_CHECKING:  # of the tools, not of a base install
 
 BY_SLOPE: tuple[On, ...] = ("logits", "features", "head", "weights")
 """The inputs of terms that a head can minimise by slope alone."""
+_BODY = "body."
+"""The prefix of a body's arrays in stored state."""
 
 
 class HeadModel(ABC):
-    """A fixed feature function under a trainable LinearHead; its spec lists its further capabilities.
+    """A feature function under a trainable LinearHead; its spec lists its further capabilities.
 
-    A term on features counts in the loss and changes nothing: the spec must list it among the inert terms.
+    Under a body that does not learn, a term on features counts in the loss and changes nothing: the spec must list it
+    among the inert terms.
     """
 
-    def __init__(self, spec: ModelSpec, head: LinearHead) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        head: LinearHead,
+        body: TrainedBody | None = None,
+        arrangement: Arrangement | None = None,
+    ) -> None:
+        """body: what gives the features, if it learns; then the arrangement tells how the weights of both lie."""
         self.spec = spec
         self._head = head
+        self._body, self._arrangement = body, arrangement
 
     @abstractmethod
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
@@ -82,27 +98,62 @@ class HeadModel(ABC):
         return self.head(f), f
 
     def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
-        """Take one optimiser step of the head per row of `batches.indices`; the body has at most a scale to train.
+        """Take one optimiser step of `part` per row of `batches.indices`.
 
-        Raises Unsupported for a term that the model cannot minimise, UsageError for an unknown optimiser.
+        A body that does not learn has at most a scale to train.  Raises Unsupported for a term that the model cannot
+        minimise, UsageError for an unknown optimiser.
         """
         check_fit(self.spec, batches, objective)
         loss = 0.0
         on_weights = any(term.on == "weights" for term in objective)
         for step, index in enumerate(batches.indices):
-            f = self._head.features(self.feature_rows(batches.inputs, index))  # (b, d)
             labels = None if batches.labels is None else batches.labels[index]
-            weights = self._head.values() if on_weights else None  # (p,)
+            raw, back = self._passed(batches.inputs, index, part)
+            f = self._head.features(raw)  # (b, d)
+            weights = self._values() if on_weights else None  # (p,)
             seen = Seen(self.head(f), labels, step, f, self.head, weights)
             if step == len(batches.indices) - 1:
                 loss = objective_loss(objective, seen)
             pull = None if weights is None else weight_gradient(objective, seen, weights)
-            gradient = logit_gradient(objective, seen)
-            for term in objective:
-                if isinstance(term, HeadTerm):  # more rows that the head is asked about
-                    f, gradient = np.vstack([f, term.asks()]), np.vstack([gradient, term.slope(seen)])
-            self._head.step(f, gradient, optim, pull, part)
+            self._step(seen, raw, back, pull, objective, optim, part)
         return FitReport(steps=len(batches.indices), loss=loss)
+
+    def _passed(self, x: Floats, index: Ints, part: Part) -> tuple[Floats, Back | None]:
+        """Return a body's features (b, d) of a mini-batch, and its backward pass if the step changes it."""
+        if self._body is None or part == "head":
+            return self.feature_rows(x, index), None
+        return self._body.forward(x[index])
+
+    def _step(  # noqa: PLR0917  # all that a step is made of
+        self,
+        seen: Seen,
+        raw: Floats,
+        back: Back | None,
+        pull: Floats | None,
+        objective: Objective,
+        optim: Optim,
+        part: Part,
+    ) -> None:
+        """Take one optimiser step; raw (b, d): what the body gave, pull (p,): the gradient of terms on weights."""
+        f, gradient = needed(seen.features, FEATURES), logit_gradient(objective, seen)
+        slopes: dict[str, Floats] = {}
+        on_head = pull
+        if self._body is not None and self._arrangement is not None and pull is not None:
+            on_body, on_head = np.zeros_like(self._body.values), np.zeros_like(self._head.values())
+            self._arrangement.parted(pull, on_body, on_head)
+        if back is not None:
+            at_f = gradient @ self._head.linear_rows()[:, :-1] + feature_gradient(objective, seen, f)
+            slopes["body"] = back(self._head.back(raw, at_f))
+            if pull is not None:
+                slopes["body"] = slopes["body"] + on_body
+        for term in objective:
+            if isinstance(term, HeadTerm):  # more rows that the head is asked about
+                f, gradient = np.vstack([f, term.asks()]), np.vstack([gradient, term.slope(seen)])
+        slopes |= self._head.slopes(f, gradient, on_head, part)
+        shortened = clipped(optim, slopes)
+        self._head.step(shortened, optim)
+        if self._body is not None and "body" in shortened:
+            self._body.step(shortened["body"], optim)
 
     def head_rows(self) -> Floats:
         """Return the head's rows: (k, d + 1), a copy."""
@@ -125,37 +176,66 @@ class HeadModel(ABC):
     def weights(self) -> Floats:
         """Return the weights (p,), a copy.  Raises Unsupported if the model's features are frozen weights."""
         require(self.spec, "weights")
-        return self._head.values()
+        return self._values()
+
+    def _values(self) -> Floats:
+        """Return all trainable scalars: (p,), a copy."""
+        head = self._head.values()
+        if self._body is None or self._arrangement is None:
+            return head
+        return self._arrangement.joined(self._body.values, head)
 
     def head_mask(self) -> NDArray[np.bool_]:
-        """Return a mask of all weights except a scale: (p,).  Raises Unsupported if they cannot be shared."""
+        """Return which weights are the head's, without a scale: (p,).  Raises Unsupported if they cannot be shared."""
         require(self.spec, "weights")
-        return self._head.mask()
+        mask = self._head.mask()
+        if self._body is None or self._arrangement is None:
+            return mask
+        return self._arrangement.joined(np.zeros(self._body.values.size, np.bool_), mask)
 
     def set_weights(self, values: Floats) -> None:
         """Overwrite the weights (p,), and reset the moments.  Raises Unsupported, or ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
-        self._head.set_values(values)
+        if self._body is None or self._arrangement is None:
+            self._head.set_values(values)
+            return
+        on_body, on_head = np.empty_like(self._body.values), self._head.values()
+        self._arrangement.parted(values, on_body, on_head)
+        self._head.set_values(on_head)
+        self._body.set_values(on_body)
 
     def serving_copy(self) -> Self:
-        """Return a copy with a head of its own, and the same feature function."""
+        """Return a copy with weights of its own, and the same feature function."""
         twin = copy.copy(self)
         twin.separate()
         return twin
 
     def separate(self) -> None:
-        """Take a head of its own: this model was copied from one that goes on training."""
+        """Take weights of its own: this model was copied from one that goes on training."""
         self._head = copy.copy(self._head)
         self._head.separate()
+        if self._body is not None:
+            self._body = copy.copy(self._body)
+            self._body.separate()
 
     def state_bytes(self) -> bytes:
-        """Return the head and its moments."""
-        return pack_arrays(self._head.arrays())
+        """Return the weights and their moments."""
+        body = {} if self._body is None else self._body.arrays()
+        return pack_arrays({**self._head.arrays(), **{_BODY + name: array for name, array in body.items()}})
 
     def load_state(self, state: bytes) -> None:
         """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model."""
-        self._head.load(unpack_arrays(state))
+        self._load(unpack_arrays(state))
+
+    def _load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        if self._body is None:
+            self._head.load(arrays)
+            return
+        own = {name.removeprefix(_BODY): array for name, array in arrays.items() if name.startswith(_BODY)}
+        self._body.check(own)
+        self._head.load({name: array for name, array in arrays.items() if not name.startswith(_BODY)})
+        self._body.load(own)
 
 
 class NumpyModel(HeadModel):

@@ -90,6 +90,11 @@ class Inputs:
         """Whether the file takes one sample without an axis for the batch."""
         return self._adapter is None and len(self._port.shape) == 1 and isinstance(self._port.shape[0], int)
 
+    @property
+    def most(self) -> int:
+        """The samples that `feed` takes at once; 0: any number."""
+        return int(self._adapter is not None or self.unbatched)
+
     def check(self, x: Floats) -> None:
         """Raise ModelError for samples (n, c, h, w) that the file cannot take."""
         if self.sample_shape is None:
@@ -100,7 +105,7 @@ class Inputs:
         check_samples(self._name, x, self.sample_shape)
 
     def feed(self, x: Floats) -> dict[str, NDArray[Any]]:
-        """Return the inputs for one sample x: (1, c, h, w)."""
+        """Return the inputs for samples x: (n, c, h, w), as many as `most`; one fills the batch that a file fixes."""
         if self._adapter is not None:
             try:
                 made = self._adapter(x)
@@ -114,7 +119,7 @@ class Inputs:
                 )
             return {each: self._cast(np.asarray(named[each]), each) for each in self._types}
         sample = x.transpose(0, 2, 3, 1) if self.layout == "NHWC" else x
-        shaped = sample.reshape(self._shape)
+        shaped = sample.reshape(self._shape if self.unbatched else (len(x), *self._shape[1:]))
         if self.batch > 1:
             shaped = np.repeat(shaped, self.batch, axis=0)
         return {self._port.name: self._cast(shaped, self._port.name)}

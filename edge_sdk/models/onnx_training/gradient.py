@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
 
-from edge_sdk.models.onnx_file.graph import Graph, port, tensor_port
+from edge_sdk.models.onnx_file.graph import IR_VERSION, OPSET, Graph, port, tensor_port
 from edge_sdk.models.onnx_file.node import Node, node
-from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 from edge_sdk.models.onnx_training import layer_rules
 from edge_sdk.models.onnx_training.emitter import Emitter
 from edge_sdk.models.onnx_training.rules import RULES, SELECTING, NotDifferentiable
@@ -36,31 +35,9 @@ class TrainingGraph:
     """The names of the weights, in the order of the slopes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Frozen:
-    """Weights that cannot learn, and why."""
-
-    weights: frozenset[str]
-    why: str
-
-
 def trainable(graph: Graph) -> Graph:
-    """Return a graph that can be differentiated: pools tell the place of each largest number, weights are their own.
-
-    Exporters keep weights that happen to be equal once, as fresh ones are, and give the others by Identity: each becomes a
-    constant of its own again, with its own name.
-    """
-    constants, nodes = dict(graph.constants), list[Node]()
-    for each in graph.nodes:
-        values = (
-            constants[each.inputs[0]].values() if each.operator == "Identity" and each.inputs[0] in constants else None
-        )
-        if values is None:
-            nodes.append(_with_places(each))
-        else:
-            name = each.outputs[0]
-            constants[name] = Constant(name, tensor_of(name, values), None)
-    return replace(graph, nodes=tuple(nodes), constants=constants)
+    """Return a graph that can be differentiated: pools tell the place of each largest number."""
+    return replace(graph, nodes=tuple(map(_with_places, graph.nodes)))
 
 
 def _with_places(pool: Node) -> Node:
@@ -79,7 +56,8 @@ def training_graph(
     """Differentiate an output of a graph, which `trainable` gave, with respect to some constants.
 
     tensors: every tensor of the pass of one mini-batch, weights and constants too, of which shapes and types are read.
-    fixed: the constants that do not learn.  Raises NotDifferentiable.
+    fixed: the tensors that no weight and no sample has a part in.  Raises NotDifferentiable, with the tensor, where an
+    operator is used in a way that has no rule.
     """
     trained = depending(graph, frozenset(weights))
     shapes = {name: array.shape for name, array in tensors.items()}
@@ -89,17 +67,16 @@ def training_graph(
         given = [slopes.get(name) for name in each.outputs]
         if not any(given) or not trained.intersection(each.inputs):
             continue
-        found = RULES[each.operator](to, each, given) if each.operator in RULES else unknown(each)
+        try:
+            found = RULES[each.operator](to, each, given)
+        except NotDifferentiable as error:
+            error.tensor = each.outputs[0]
+            raise
         for name, slope in zip(each.inputs, found, strict=False):
             if slope is not None and name in trained:
                 slopes[name] = to.add(slopes.get(name), slope)
     ends = [slopes.get(name) or to.zeros(shapes[name]) for name in weights]
     return _assembled(graph, output, tuple(weights), to, ends, tensors)
-
-
-def unknown(each: Node) -> Sequence[str | None]:
-    """Raise NotDifferentiable for an operator without a rule."""
-    raise NotDifferentiable(f"{each.operator} has no backward pass here")
 
 
 def depending(graph: Graph, names: frozenset[str]) -> frozenset[str]:
@@ -113,20 +90,21 @@ def depending(graph: Graph, names: frozenset[str]) -> frozenset[str]:
     return frozenset(found)
 
 
-def learnable(graph: Graph, output: str, weights: Sequence[str]) -> tuple[tuple[str, ...], str]:
+def learnable(
+    graph: Graph, output: str, weights: Sequence[str], stuck: Collection[str] = ()
+) -> tuple[tuple[str, ...], str]:
     """Return the weights that can learn, and the operator that freezes the others, or "" if none does.
 
-    An operator without a rule freezes everything before it: a weight with a second way round it would learn from a
-    slope that is not its own.
+    An operator without a rule, or one that gives a tensor in `stuck`, freezes everything before it: a weight with a
+    second way round it would learn from a slope that is not its own.
     """
     left, blocked = list(weights), ""
     before: dict[str, set[str]] = {name: {name} for name in weights}
-    part = graph.up_to([output])
-    for each in part.nodes:
+    for each in graph.up_to([output]).nodes:
         reached = set().union(*(before.get(name, set()) for name in (*each.inputs, *each.captured)))
         if each.operator in SELECTING:
             reached = set()
-        elif each.operator not in RULES and reached.intersection(left):
+        elif reached and (each.operator not in RULES or any(name in stuck for name in each.outputs)):
             left = [name for name in left if name not in reached]
             blocked = each.operator
             reached = set()
@@ -165,7 +143,7 @@ def _assembled(  # noqa: PLR0917
     copies = [node("Identity", [end], name) for end, name in zip(ends, outputs, strict=True)]
     slope = tensor_port(SLOPE, tensors[output].shape, tensors[output].dtype)
     inputs = {SLOPE: slope, **{name: typed(name) for name in [*kept, *sorted(read & given)]}}
-    backward = replace(
-        graph, nodes=(*to.nodes, *copies), constants={**own, **to.constants}, inputs=inputs, outputs=outputs
+    backward = Graph(
+        (*to.nodes, *copies), {**own, **to.constants}, inputs, outputs, {"": OPSET}, IR_VERSION, name=graph.name
     )
     return TrainingGraph(forward, backward, kept, weights)

@@ -23,6 +23,13 @@ SELECTING = {"Shape", "Size", "Constant", "ConstantOfShape", "Range", "Equal", "
 """Operators through which nothing can be learnt, and nothing is lost."""
 
 
+class NotDifferentiable(Exception):
+    """This use of an operator has no rule; what lies before it is frozen."""
+
+    tensor = ""
+    """What the operator gives."""
+
+
 def rule(*operators: str) -> Callable[[Rule], Rule]:
     """Register a rule under the names of its operators."""
 
@@ -442,7 +449,3 @@ def _softmax(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
 def _log_softmax(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     y, slope, axis = node.outputs[0], _first(slopes), int(node.number("axis", -1))
     return [to.binary("Sub", slope, to.mul(to.unary("Exp", y), to.sum(slope, [axis], keep=True)))]
-
-
-class NotDifferentiable(Exception):
-    """This use of an operator has no rule; what lies before it is frozen."""

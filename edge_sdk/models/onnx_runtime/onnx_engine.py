@@ -1,0 +1,85 @@
+"""ONNX Runtime as the engine of a body that learns: sessions that read weights, and write slopes, where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from edge_sdk.errors import ModelError
+from edge_sdk.models.onnx_file.graph import Graph
+from edge_sdk.models.onnx_runtime.onnx_session import open_session, reason_of
+from edge_sdk.models.onnx_training.body import Array
+from edge_sdk.models.onnx_training.gradient import SLOPE, TrainingGraph
+
+_CPU = "cpu"
+
+
+class OnnxEngine:
+    """Computes graphs by ONNX Runtime, on one thread."""
+
+    def function(self, graph: Graph) -> Callable[[Mapping[str, Array]], list[Array]]:
+        """Return a function from the inputs of a graph to its outputs.  Raises ModelError."""
+        session = open_session(graph, graph.content())
+
+        def run(inputs: Mapping[str, Array]) -> list[Array]:
+            try:
+                return [np.asarray(each) for each in session.run(list(graph.outputs), dict(inputs))]
+            except Exception as error:  # the runtime's errors have no common base
+                raise ModelError(f"{graph.name}: it does not run: {reason_of(error)}") from error
+
+        return run
+
+    def passes(self, made: TrainingGraph, weights: Mapping[str, Array], slopes: Mapping[str, Array]) -> OnnxPasses:
+        """Return the passes of a training graph.  Raises ModelError where the runtime does not load it."""
+        return OnnxPasses(made, weights, slopes)
+
+
+class OnnxPasses:
+    """Two sessions; what the first keeps for the second is handed on without a copy."""
+
+    def __init__(self, made: TrainingGraph, weights: Mapping[str, Array], slopes: Mapping[str, Array]) -> None:
+        self._name = made.forward.name
+        self._outputs = list(made.forward.outputs)
+        self._forward = open_session(made.forward, made.forward.content())
+        self._backward = open_session(made.backward, made.backward.content())
+        self._given = frozenset(made.backward.inputs)
+        self._weights = {name: _value(array) for name, array in weights.items()}
+        self._slopes = dict(zip(made.backward.outputs, (_value(slopes[name]) for name in made.weights), strict=True))
+
+    def forward(self, inputs: Mapping[str, Array]) -> tuple[Array, Any]:
+        """Return the output, and all that was kept, by name."""
+        binding = self._forward.io_binding()
+        for name, array in inputs.items():
+            binding.bind_cpu_input(name, np.ascontiguousarray(array))
+        for name, value in self._weights.items():
+            binding.bind_ortvalue_input(name, value)
+        for name in self._outputs:
+            binding.bind_output(name, _CPU)
+        self._run(self._forward, binding)
+        kept = dict(zip(self._outputs, binding.get_outputs(), strict=True))
+        return np.asarray(kept[self._outputs[0]].numpy()), kept
+
+    def backward(self, inputs: Mapping[str, Array], kept: Any, slope: Array) -> None:
+        """Write the slope of each weight to its place."""
+        binding = self._backward.io_binding()
+        held = {**{name: _value(array) for name, array in inputs.items()}, **self._weights, **kept}
+        for name in self._given - {SLOPE}:
+            binding.bind_ortvalue_input(name, held[name])
+        binding.bind_ortvalue_input(SLOPE, _value(slope))
+        for name, value in self._slopes.items():
+            binding.bind_ortvalue_output(name, value)
+        self._run(self._backward, binding)
+
+    def _run(self, session: Any, binding: Any) -> None:
+        try:
+            session.run_with_iobinding(binding)
+        except Exception as error:  # the runtime's errors have no common base
+            raise ModelError(f"{self._name}: a training step does not run: {reason_of(error)}") from error
+
+
+def _value(array: Array) -> Any:
+    """Return an array as the runtime takes it: the same memory where it lies in C order."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))
