@@ -114,6 +114,10 @@ class OnnxModel(BodyModel):
         """The body, if layers of it learn."""
         return self._body if isinstance(self._body, GraphBody) else None
 
+    def weight_names(self) -> tuple[str, ...]:
+        """Return the names of the arrays that learn, in the order of `weights`."""
+        return () if self._arrangement is None else self._arrangement.names
+
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
         """Return the features of some samples: x (n, c, h, w), index (m,) -> (m, d), a copy."""
         if self._body is not None:

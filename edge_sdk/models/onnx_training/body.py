@@ -32,7 +32,7 @@ LEAST_OPSET = 13
 """Before it, Softmax and others meant something else."""
 _SIZES = 3
 """The sizes of mini-batches whose passes are kept ready."""
-_SHARE = 0.5
+SHARE = 0.5
 """The part of the free memory that a pass may take."""
 _CHUNK = 64
 """Samples per inference pass."""
@@ -169,7 +169,7 @@ class GraphBody(FlatPart):
         free = available_bytes()
         if free is None:
             return self.most
-        room = int(free * _SHARE) // self.written_bytes
+        room = int(free * SHARE) // self.written_bytes
         if not room:
             raise ModelError(
                 f"{self._name}: training takes {self.written_bytes / 2**20:,.0f} MiB for one sample, and "
