@@ -108,7 +108,7 @@ class FlatPart:
         return ArrayOptimiser(unpack_optim(arrays["optim"]), self.values.shape) if "optim" in arrays else None
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
 class Piece:
     """One array of the weights that devices share."""
 
@@ -150,5 +150,5 @@ def body_pieces(shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:
     found, end = list[Piece](), 0
     for name, shape in shapes.items():
         begin, end = end, end + prod(shape)
-        found.append(Piece(name, tuple(shape), False, slice(begin, end)))
+        found.append(Piece(name=name, shape=tuple(shape), head=False, places=slice(begin, end)))
     return found

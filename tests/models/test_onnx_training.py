@@ -10,18 +10,17 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 from cosine_suite import SCALE, CosineSuite
-from model_suite import ADAM, BATCH, CLASSES, SHAPE, ModelSuite, WeightSuite, batches, samples
+from model_suite import ADAM, CLASSES, SHAPE, ModelSuite, WeightSuite, batches, samples
 
 from edge_sdk.errors import ModelError
-from edge_sdk.models.base import Batches, serving_copy
-from edge_sdk.objectives import CrossEntropy, Optim, Proximal, PrototypePull
+from edge_sdk.models.base import serving_copy
+from edge_sdk.objectives import CrossEntropy, Optim, PrototypePull, Proximal
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 onnx = pytest.importorskip("onnx")
 pytestmark = pytest.mark.torch
 
-from onnx import TensorProto, helper, numpy_helper  # noqa: E402  # only where onnx is installed
 from torch import Tensor, nn  # noqa: E402  # likewise
 
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # noqa: E402  # likewise
@@ -130,7 +129,7 @@ def test_a_part_trains_as_in_torch(part: Literal["head", "body"]) -> None:
 )
 def test_some_layers_learn(train: str, names: list[str]) -> None:
     if train == "last-1":
-        with pytest.raises(ModelError, match="no layer before the last one can learn .*use train='head'"):
+        with pytest.raises(ModelError, match=r"no layer before the last one can learn .*use train='head'"):
             OnnxModel(exported(net()), train=train)
         return
     one = OnnxModel(exported(net()), train=train)

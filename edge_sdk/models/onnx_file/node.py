@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
-from edge_sdk.models.onnx_file.tensors import Constant
+from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 from edge_sdk.models.onnx_file.wire import damaged, fields, put, put_single, single, text_in, whole_numbers
 
 # the fields of the messages
@@ -147,7 +149,23 @@ def read_node(raw: memoryview, folder: Path | None) -> Node:
                 elif each.number in _ATTRIBUTE_GRAPHS:
                     captured |= _read_inside(each.content)
     known = operator if domain in ("", "ai.onnx") else f"{domain}.{operator}"
-    return Node(known, tuple(inputs), tuple(outputs), raw, numbers, attributes, tensor, frozenset(captured))
+    found = Node(known, tuple(inputs), tuple(outputs), raw, numbers, attributes, tensor, frozenset(captured))
+    return replace(found, tensor=_listed(found)) if known == "Constant" and tensor is None else found
+
+
+def _listed(constant: Node) -> Constant | None:
+    """Return the tensor of a Constant that is written as a number or a list of numbers, or None for other ones."""
+    values: NDArray[Any] | None = None
+    if "value_int" in constant.numbers:
+        values = np.array(int(constant.numbers["value_int"]), np.int64)
+    elif "value_float" in constant.numbers:
+        values = np.array(constant.numbers["value_float"], np.float32)
+    elif "value_ints" in constant.attributes:
+        values = np.array(constant.ints("value_ints"), np.int64)
+    elif "value_floats" in constant.attributes:
+        values = constant.floats("value_floats")
+    name = constant.outputs[0] if constant.outputs else ""
+    return None if values is None else Constant(name, tensor_of(name, values), None)
 
 
 def _read_inside(graph: memoryview) -> set[str]:

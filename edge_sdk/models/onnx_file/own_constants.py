@@ -1,4 +1,4 @@
-"""Each weight of a graph as a constant of its own, in the order of the net that the file came from; and other values."""
+"""Each weight of a graph as a constant of its own, in the order of the net that it came from; and other values."""
 
 from __future__ import annotations
 
@@ -40,23 +40,33 @@ def own_constants(graph: Graph) -> Graph:
 
 
 def _merged(kept: Sequence[str], again: Sequence[str], nodes: Sequence[Node]) -> list[str]:
-    """Return both lists of names as one: each of `again` behind the constants of its module that are used before it."""
+    """Return both lists of names, each in the net's order, as one.
+
+    A module's own parameters come before those of modules inside it; these follow each other as they are used.
+    """
     order, begin = list(kept), 0
     if not again:
         return order
     used = {name: at for at, each in reversed([*enumerate(nodes)]) for name in each.inputs}
     for name in again:
-        parts = name.split(".")
-        for depth in range(len(parts) - 1, -1, -1):
-            prefix = "".join(f"{part}." for part in parts[:depth])
-            near = [at for at, each in enumerate(order) if each.startswith(prefix)]
-            if near:
-                break
-        before = [at for at in near if used.get(order[at], 0) <= used.get(name, 0)]
-        begin = max(begin, before[-1] + 1 if before else near[0] if near else 0)
+        begin = max(begin, _place(name, order, used))
         order.insert(begin, name)
         begin += 1
     return order
+
+
+def _place(name: str, order: Sequence[str], used: Mapping[str, int]) -> int:
+    """Return where a parameter belongs in a list of others; used: the first operator that takes each."""
+    parts = name.split(".")
+    for depth in range(len(parts) - 1, -1, -1):
+        prefix = "".join(f"{part}." for part in parts[:depth])
+        near = [at for at, each in enumerate(order) if each.startswith(prefix)]
+        before = [at for at in near if used.get(order[at], 0) <= used.get(name, 0)]
+        if depth == len(parts) - 1:  # those of its own module
+            before = [at for at in near if "." not in order[at].removeprefix(prefix)]
+        if near:
+            return before[-1] + 1 if before else near[0]
+    return 0
 
 
 def with_values(graph: Graph, values: Mapping[str, NDArray[Any]]) -> Graph:

@@ -13,10 +13,10 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.models.base import Batches, FitReport, unpack_arrays
+from edge_sdk.models.body_model import BodyModel
 from edge_sdk.models.checks import check_width
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead
-from edge_sdk.models.body_model import BodyModel
 from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
 from edge_sdk.models.onnx_file.own_constants import own_constants
@@ -31,6 +31,8 @@ from edge_sdk.objectives import Objective, Optim
 from edge_sdk.objectives.optim import Part
 
 _NAME = "onnx"
+_COPIES = 4
+"""Weights, slopes and the two moments of Adam."""
 
 
 class OnnxModel(BodyModel):
@@ -65,8 +67,8 @@ class OnnxModel(BodyModel):
         where the file leaves it open.  layout: the order of a picture's axes.  adapter: makes the inputs of one sample
         (1, c, h, w), for files with several or unusual ones.  head: of logits, or of scaled cosines.
 
-        train: what learns: the head alone, `all` layers, the last ones with it (`last-4`), or those from a layer, weight
-        or tensor of this name on.  Statistics of batches stay as they are in the file.
+        train: what learns: the head alone, `all` layers, the last ones with it (`last-4`), or those from a layer,
+        weight or tensor of this name on.  Statistics of batches stay as they are in the file.
 
         `flops_per_sample` and `note` tell of it what the file itself does not (its metadata entry `flops_per_sample`,
         its description).  Raises ModelError for a file that cannot be used so, UsageError for
@@ -108,6 +110,11 @@ class OnnxModel(BodyModel):
             note="; ".join(filter(None, (note or graph.description or split.remark(), body and body.report.remark()))),
             arrangement=arrangement,
         )
+
+    def memory_bytes(self, size: int) -> int:
+        """Return about how much memory a training step of a mini-batch of this size takes, weights included."""
+        body = self.learning
+        return 0 if body is None else size * body.written_bytes + _COPIES * body.values.nbytes
 
     @property
     def learning(self) -> GraphBody | None:
@@ -202,7 +209,10 @@ class OnnxTeacher(PredictOnly):
 
 
 def _learning(split: Split, graph: Graph, head: LinearHead, train: str) -> tuple[GraphBody, Arrangement]:
-    """Return the body of a file, of which `train` learns, and how its weights and the head's lie.  Raises ModelError."""
+    """Return the body of a file, of which `train` learns, and how its weights and the head's lie.
+
+    Raises ModelError.
+    """
     inputs, whole = split.session.inputs, own_constants(graph)
     if inputs.batch > 1:
         raise ModelError(

@@ -136,7 +136,8 @@ def open_session(graph: Graph, content: bytes) -> Any:
         listed = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opsets.items())
         opsets = " ".join(listed.split())
         raise ModelError(
-            f"{graph.name}: ONNX Runtime {onnxruntime.__version__} does not load it (opsets {opsets}): {reason_of(error)}"
+            f"{graph.name}: ONNX Runtime {onnxruntime.__version__} does not load it (opsets {opsets}): "
+            f"{reason_of(error)}"
         ) from error
 
 

@@ -6,7 +6,7 @@ All weights that learn lie in one flat array, which sessions read in place; so d
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
@@ -15,12 +15,12 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.arrays import Floats
+from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import ModelError
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.graph import Graph, port, read_graph, tensor_port
 from edge_sdk.models.onnx_file.head import HeadWeights
-from edge_sdk.models.onnx_training.gradient import TrainingGraph, depending, learnable, trainable, training_graph
+from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, trainable, training_graph
 from edge_sdk.models.onnx_training.rules import NotDifferentiable
 from edge_sdk.models.onnx_training.weights import Layer, chosen_layers, layers_of, of_norms
 from edge_sdk.models.trained_body import Arrangement, FlatPart, Piece, body_pieces
@@ -70,7 +70,8 @@ class Learning:
 
     def remark(self) -> str:
         """Return it in one line."""
-        held = f"; {self.blocked} freezes what lies before it" if self.blocked else ""
+        frozen = self.layers - self.learning
+        held = f"; {self.blocked} freezes what lies before it" if self.blocked and frozen else ""
         return f"learns: {self.learning} of {self.layers} layers{held}"
 
 
@@ -98,7 +99,8 @@ class GraphBody(FlatPart):
         self.after_relu = _made_by(self._graph, self._output) == "Relu"
         """Whether the features are never negative."""
         names, self.report = self._learning(tensors, train)
-        self.written_bytes = sum(t.nbytes for name, t in tensors.items() if name not in graph.constants)
+        of_samples = moving(self._graph, frozenset(self._graph.inputs))
+        self.written_bytes = sum(array.nbytes for name, array in tensors.items() if name in of_samples)
         """The bytes that the operators write for one sample."""
         self.flops, self.calls = _flops(self._graph, tensors), len(self._graph.nodes)
         arrays = {name: tensors[name] for name in names}
@@ -157,7 +159,7 @@ class GraphBody(FlatPart):
         found = self._ready.pop(len(x), None)
         if found is None:
             tensors = self._traced(x, self._views(self.values))
-            made = training_graph(self._graph, self._output, [*self.shapes], tensors, self._fixed(tensors))
+            made = training_graph(self._graph, self._output, [*self.shapes], tensors, self._fixed(tensors, self.shapes))
             found = self._engine.passes(made, self._views(self.values), self._views(self._slopes))
             while len(self._ready) >= _SIZES:
                 self._ready.pop(next(iter(self._ready)))
@@ -218,13 +220,13 @@ class GraphBody(FlatPart):
         values = {each.name: array for each in held if (array := each.values()) is not None}
         return {**values, **inputs, **found}
 
-    def _fixed(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
-        """Return the tensors that neither weights nor samples have a part in."""
-        moving = depending(self._graph, frozenset([*self.shapes, *self._graph.inputs]))
-        return {name: array for name, array in tensors.items() if name not in moving}
+    def _fixed(self, tensors: Mapping[str, Array], names: Collection[str]) -> dict[str, Array]:
+        """Return the tensors that neither these weights nor samples have a part in."""
+        changing = moving(self._graph, frozenset([*names, *self._graph.inputs]))
+        return {name: array for name, array in tensors.items() if name not in changing}
 
     def _learning(self, tensors: Mapping[str, Array], train: str) -> tuple[tuple[str, ...], Learning]:
-        """Return the names of the weights that learn, in the file's order, and what to say of it.  Raises ModelError."""
+        """Return the names of the weights that learn, in the file's order, and what to say.  Raises ModelError."""
         layers = [*layers_of(self._graph), Layer("head", (), ())]
         wanted = {name for each in chosen_layers(self._graph, layers, train) for name in each.weights}
         small = sorted(name for name in wanted if name in tensors and tensors[name].dtype in (np.float16, np.float64))
@@ -234,13 +236,11 @@ class GraphBody(FlatPart):
                 "them as float32; train='head' takes them as they are"
             )
         asked = [name for name in self._graph.constants if name in wanted and tensors[name].dtype == np.float32]
-        stuck, blocked, reason = list[str](), "", ""
+        stuck, reason = list[str](), ""
         while True:
             names, blocked = learnable(self._graph, self._output, asked, stuck)
-            moving = depending(self._graph, frozenset([*names, *self._graph.inputs]))
-            fixed = {name: array for name, array in tensors.items() if name not in moving}
             try:
-                training_graph(self._graph, self._output, names, tensors, fixed)
+                training_graph(self._graph, self._output, names, tensors, self._fixed(tensors, names))
                 break
             except NotDifferentiable as error:
                 stuck, reason = [*stuck, error.tensor], str(error)
@@ -269,21 +269,28 @@ def arranged(body: GraphBody, head: LinearHead, held: HeadWeights | None, order:
 
     held: the file's constants that are the head.  order: of all constants of the file.
     """
+
+    def piece(name: str, shape: tuple[int, ...], places: Ints) -> Piece:
+        return Piece(name=name, shape=shape, head=True, places=places.ravel())
+
     at = np.arange(head.rows.size).reshape(head.rows.shape)  # (k, d + 1), the bias as last column
     pieces = {each.name: each for each in body_pieces(body.shapes)}
     scale = np.array([at.size])
     cosine = head.values().size > at.size
     module = "" if held is None else held.weight.removesuffix("weight")
     if held is None or (cosine and (body.after_relu or not module.endswith("."))):  # torch drops a ReLU before it
-        rows = [Piece(head.kind, at.shape, True, at.ravel())]
-        return Arrangement([*pieces.values(), *rows, *([Piece("scale", (), True, scale)] if cosine else [])])
-    weight = at[:, :-1].T if held.turned and not cosine else at[:, :-1]
-    prefix = f"{module}1." if cosine else ""  # as the layer is called behind what divides by the length
-    pieces[held.weight] = Piece(f"{prefix}weight" if cosine else held.weight, weight.shape, True, weight.ravel())
-    pieces[held.bias] = Piece(f"{prefix}bias" if cosine else held.bias, (len(at),), True, at[:, -1])
+        rows = [piece(head.kind, at.shape, at), *([piece("scale", (), scale)] if cosine else [])]
+        return Arrangement([*pieces.values(), *rows])
+    if not cosine:
+        weight = at[:, :-1].T if held.turned else at[:, :-1]
+        pieces[held.weight] = piece(held.weight, weight.shape, weight)
+        pieces[held.bias] = piece(held.bias, (len(at),), at[:, -1])
+        return Arrangement([pieces[name] for name in order if name in pieces])
+    prefix = f"{module}1."  # as torch's layer is called behind the one that divides by the length
+    pieces[held.weight] = piece(f"{prefix}weight", at[:, :-1].shape, at[:, :-1])
+    pieces[held.bias] = piece(f"{prefix}bias", (len(at),), at[:, -1])
     found = [pieces[name] for name in order if name in pieces]
-    if cosine:
-        found.insert(found.index(pieces[held.bias]) + 1, Piece(f"{prefix}scale", (), True, scale))
+    found.insert(found.index(pieces[held.bias]) + 1, piece(f"{prefix}scale", (), scale))
     return Arrangement(found)
 
 

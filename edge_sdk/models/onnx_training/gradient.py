@@ -79,15 +79,23 @@ def training_graph(
     return _assembled(graph, output, tuple(weights), to, ends, tensors)
 
 
-def depending(graph: Graph, names: frozenset[str]) -> frozenset[str]:
-    """Return these names and all whose numbers, not only shapes, are computed from them."""
+def depending(graph: Graph, names: frozenset[str], past: Collection[str] = SELECTING) -> frozenset[str]:
+    """Return these names and all that are computed from them; past: operators that are no way for it."""
     found = set(names)
     for each in graph.nodes:
-        if each.operator in SELECTING:
-            continue
-        if found.intersection(each.inputs) or found.intersection(each.captured):
+        if each.operator not in past and found.intersection(_read(each)):
             found.update(name for name in each.outputs if name)
     return frozenset(found)
+
+
+def moving(graph: Graph, names: frozenset[str]) -> frozenset[str]:
+    """Return these names and all whose numbers, not only shapes, change with theirs."""
+    return depending(graph, names, ("Shape", "Size"))
+
+
+def _read(each: Node) -> Collection[str]:
+    """Return the tensors whose numbers an operator reads; of CastLike, the second tells only the type."""
+    return each.inputs[:1] if each.operator == "CastLike" else (*each.inputs, *each.captured)
 
 
 def learnable(
@@ -101,7 +109,7 @@ def learnable(
     left, blocked = list(weights), ""
     before: dict[str, set[str]] = {name: {name} for name in weights}
     for each in graph.up_to([output]).nodes:
-        reached = set().union(*(before.get(name, set()) for name in (*each.inputs, *each.captured)))
+        reached = set().union(*(before.get(name, set()) for name in _read(each)))
         if each.operator in SELECTING:
             reached = set()
         elif reached and (each.operator not in RULES or any(name in stuck for name in each.outputs)):

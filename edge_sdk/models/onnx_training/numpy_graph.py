@@ -116,6 +116,7 @@ OPERATORS |= {
     "And": _binary(np.logical_and),
     "Or": _binary(np.logical_or),
     "Pow": _binary(lambda x, p: np.power(x, p.astype(x.dtype))),
+    "CastLike": _binary(lambda x, like: x.astype(like.dtype)),
     "MatMul": _binary(np.matmul),
     "Div": _binary(lambda a, b: a / b if a.dtype.kind == "f" else a // b),
     "Expand": _binary(lambda x, shape: np.broadcast_to(x, np.broadcast_shapes(x.shape, tuple(shape.tolist())))),

@@ -1,16 +1,18 @@
 """The backward pass of each operator: given the slope of its output, the slopes of its inputs.
 
 A rule emits ordinary ONNX operators.  It returns a slope for each input, or None for an input that has none (whole
-numbers, constants) or that nothing asks for.  Shapes are those of the pass at hand, so that axes and sizes are constants.
+numbers, constants) or that nothing asks for.  Shapes are those of the pass at hand, so that axes and sizes are
+constants.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import pi, prod, sqrt
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_training.emitter import Emitter, Shape
@@ -24,7 +26,7 @@ SELECTING = {"Shape", "Size", "Constant", "ConstantOfShape", "Range", "Equal", "
 
 
 class NotDifferentiable(Exception):
-    """This use of an operator has no rule; what lies before it is frozen."""
+    """An operator is used in a way that has no rule; what lies before it is frozen."""
 
     tensor = ""
     """What the operator gives."""
@@ -48,6 +50,20 @@ def _first(slopes: Sequence[str | None]) -> str:
     return found
 
 
+def _given(to: Emitter, node: Node, at: int) -> NDArray[Any] | None:
+    """Return an input that must not follow from samples or weights, or None where it is left out.
+
+    Raises NotDifferentiable where it does.
+    """
+    name = (*node.inputs, *[""] * 5)[at]
+    if not name:
+        return None
+    found = to.value(name)
+    if found is None:
+        raise NotDifferentiable(f"{node.operator} by numbers that follow from the samples")
+    return found
+
+
 # -- one number from one number -------------------------------------------------------------------------------------
 
 
@@ -65,9 +81,9 @@ def _same(_to: Emitter, _node: Node, slopes: Sequence[str | None]) -> Slopes:
     return [_first(slopes)]
 
 
-@rule("Cast")
+@rule("Cast", "CastLike")
 def _cast(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    return [_first(slopes) if node.inputs[0] in to.trained else None]
+    return [_first(slopes) if node.inputs[0] in to.trained else None, None][: len(node.inputs)]
 
 
 @rule("Neg")
@@ -106,7 +122,7 @@ def _elu(to: Emitter, node: Node, x: str) -> str:
 
 @rule("Clip")
 def _clip(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    bounds = [to.value(name) if name else None for name in (*node.inputs[1:], "", "")[:2]]
+    bounds = [_given(to, node, at) for at in (1, 2)]
     low = node.number("min", -np.inf) if bounds[0] is None else float(bounds[0])
     high = node.number("max", np.inf) if bounds[1] is None else float(bounds[1])
     slope, x = _first(slopes), node.inputs[0]
@@ -358,7 +374,7 @@ def _places(shape: Shape) -> np.ndarray:
 
 def _cut(to: Emitter, node: Node, shape: Shape) -> tuple[slice, ...]:
     """Return what a Slice takes of each axis."""
-    lists = [to.value(node.inputs[i]) if len(node.inputs) > i and node.inputs[i] else None for i in (1, 2, 3, 4)]
+    lists = [_given(to, node, at) for at in (1, 2, 3, 4)]
     begins, ends = (
         node.ints(name) if each is None else each.tolist()
         for name, each in zip(("starts", "ends"), lists, strict=False)
@@ -405,10 +421,8 @@ def _gather(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
 def _pad(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     if node.text("mode") not in ("", "constant"):
         raise NotDifferentiable(f"padding by {node.text('mode')}")
-    widths = to.value(node.inputs[1]) if len(node.inputs) > 1 else np.array(node.ints("pads"))
-    axes = to.value(node.inputs[3]) if len(node.inputs) > 3 and node.inputs[3] else None
-    if widths is None:
-        raise NotDifferentiable("padding that is computed")
+    found, axes = _given(to, node, 1), _given(to, node, 3)
+    widths = node.ints("pads") if found is None else found.tolist()
     slope = _first(slopes)
     shape = to.shape(node.inputs[0])
     chosen = range(len(shape)) if axes is None else axes.tolist()
@@ -423,7 +437,7 @@ def _pad(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
 
 def _reduced_axes(to: Emitter, node: Node) -> list[int]:
     """Return the axes that a reduction runs over."""
-    given = to.value(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] else None
+    given = _given(to, node, 1)
     rank = len(to.shape(node.inputs[0]))
     axes = [int(each) for each in (node.ints("axes") if given is None else given.tolist())]
     return [axis % rank for axis in axes] or ([] if node.number("noop_with_empty_axes", 0) else [*range(rank)])

@@ -41,7 +41,7 @@ _SCALES: Mapping[str, tuple[int, ...]] = {
 _NORMS = {name for name in _SCALES if name.endswith("Normalization")}
 _FREE = {"Add", "Mul", "Concat", "Expand"}
 """Operators whose constants may be masks and numbers, too: a weight is an initialiser of several finite numbers."""
-_PASSING = {"Identity", "Cast", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Slice", "Split", "Gather",
+_PASSING = {"Identity", "Cast", "CastLike", "Transpose", "Reshape", "Unsqueeze", "Squeeze", "Slice", "Split", "Gather",
             "DequantizeLinear"}  # fmt: skip
 """Operators that a weight may pass before a layer takes it."""
 
