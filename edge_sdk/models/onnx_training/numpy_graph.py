@@ -14,6 +14,7 @@ from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file.graph import Graph
 from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_file.tensors import KINDS
+from edge_sdk.models.onnx_training.gradient import SLOPE, TrainingGraph
 
 Array: TypeAlias = "NDArray[Any]"
 Operator: TypeAlias = "Callable[[Node, Sequence[Array | None]], Array | tuple[Array, ...]]"
@@ -488,3 +489,38 @@ def _group_norm(node: Node, inputs: Sequence[Array | None]) -> Array:
     return _unit(grouped, (2,), node.number("epsilon", 1e-5)).reshape(x.shape) * scale.reshape(wide) + bias.reshape(
         wide
     )
+
+
+# -- as an engine ---------------------------------------------------------------------------------------------------
+
+
+class NumpyEngine:
+    """Computes graphs by numpy alone."""
+
+    def function(self, graph: Graph) -> Callable[[Mapping[str, Array]], list[Array]]:
+        """Return a function from the inputs of a graph to its outputs.  Raises ModelError."""
+        return NumpyGraph(graph).run
+
+    def passes(self, made: TrainingGraph, weights: Mapping[str, Array], slopes: Mapping[str, Array]) -> NumpyPasses:
+        """Return the passes of a training graph.  Raises ModelError for an operator that numpy does not compute."""
+        return NumpyPasses(made, weights, slopes)
+
+
+class NumpyPasses:
+    """The passes of a training graph by numpy."""
+
+    def __init__(self, made: TrainingGraph, weights: Mapping[str, Array], slopes: Mapping[str, Array]) -> None:
+        self._forward, self._backward = NumpyGraph(made.forward), NumpyGraph(made.backward)
+        self._outputs = list(made.forward.outputs)
+        self._weights, self._slopes = weights, [slopes[name] for name in made.weights]
+
+    def forward(self, inputs: Mapping[str, Array]) -> tuple[Array, Any]:
+        """Return the output, and all that was kept, by name."""
+        found = self._forward.run({**inputs, **self._weights})
+        return found[0], dict(zip(self._outputs, found, strict=True))
+
+    def backward(self, inputs: Mapping[str, Array], kept: Any, slope: Array) -> None:
+        """Write the slope of each weight to its place."""
+        found = self._backward.run({**inputs, **self._weights, **kept, SLOPE: slope})
+        for place, values in zip(self._slopes, found, strict=True):
+            place[...] = values
