@@ -25,7 +25,7 @@ from edge_sdk.models.onnx_training.gradient import moving, trainable, training_g
 from edge_sdk.models.onnx_training.numpy_graph import NumpyEngine  # noqa: E402  # likewise
 
 TOLERANCE = 1e-5
-"""Relative to the largest slope of a weight."""
+"""Relative to the largest slope of a graph."""
 ENGINES: Mapping[str, Engine] = {"onnxruntime": OnnxEngine(), "numpy": NumpyEngine()}
 
 
@@ -53,16 +53,17 @@ def compare(made: Drawn, seed: int) -> bool:
     expected = made.value[0].detach().numpy()
     slope = np.random.default_rng(seed).normal(size=expected.shape).astype(np.float32)
     exact, single = made.gradients(slope)
-    scale = {name: max(float(np.abs(each).max(initial=0)), 1e-3) for name, each in exact.items()}
-    own = max(float(np.abs(single[name] - exact[name]).max(initial=0)) / scale[name] for name in exact)
+    largest = max(float(np.abs(each).max(initial=0)) for each in exact.values())
+    scale = max(largest, 0.1 * float(np.abs(slope).max(initial=0)))  # slopes may cancel, as those of a Softmax do
+    own = max(float(np.abs(single[name] - exact[name]).max(initial=0)) for name in exact) / scale
     if made.margin < LEAST_MARGIN or own > TOLERANCE or not np.isfinite(expected).all():
         return False
     for name, engine in ENGINES.items():
         output, found = slopes_by(engine, made, slope)
         np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5, err_msg=name)
         for weight, values in found.items():
-            error = float(np.abs(values - exact[weight]).max(initial=0)) / scale[weight]
-            assert error < 2 * TOLERANCE, f"{name}: {weight} of {made.shape}: {error:.1e}, torch's own {own:.1e}"
+            error = float(np.abs(values - exact[weight]).max(initial=0)) / scale
+            assert error < TOLERANCE, f"{name}: {weight} of {made.shape}: {error:.1e}, torch's own {own:.1e}"
     return True
 
 
