@@ -195,7 +195,7 @@ def _training_lines(found: Mapping[str, Any]) -> dict[str, str]:
     if "layers" not in found:
         return {'train="all"': found["remark"]}
     own = found["names_of_the_exporter"]
-    averages = "weights have the names of the net that was exported: they average with it"
+    averages = "weights have the names of the net that was exported: they average with the net"
     if own:
         averages = (
             f"{len(own)} of {found['names']} weights have an exporter's names ({own[0]}): they average with equal "

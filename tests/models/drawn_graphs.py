@@ -101,7 +101,9 @@ class Drawn:
 # -- operators ------------------------------------------------------------------------------------------------------
 
 
-def _plain(operator: str, function: Callable[[Tensor], Tensor], *kinks: float, **attributes: Any) -> Callable[[Drawn], None]:
+def _plain(
+    operator: str, function: Callable[[Tensor], Tensor], *kinks: float, **attributes: Any
+) -> Callable[[Drawn], None]:
     def draw(to: Drawn) -> None:
         to.near(*kinks)
         to.apply(operator, [], function, **attributes)
@@ -158,7 +160,7 @@ def power(to: Drawn) -> None:
 
 def with_weight(to: Drawn) -> None:
     """A weight of some shape that is broadcast, on either side."""
-    shape = [size if to.pick(True, False) else 1 for size in to.shape]
+    shape = [size if to.pick(1, 0) else 1 for size in to.shape]
     shape = shape[to.pick(0, 0, to.rank - 1) :]
     operator = to.pick("Add", "Sub", "Mul", "Div")
     name, values = to.weight(*shape, low=0.5 if operator == "Div" else None)
@@ -265,7 +267,9 @@ def _distinct(to: Drawn) -> None:
     """Note how near two numbers are that a maximum may have to choose from."""
     ordered = to.value[0].detach().flatten().sort().values.diff()
     apart = ordered[ordered > 0]
-    to.margin = min(to.margin, float(apart.min()) if len(apart) == len(ordered) and len(apart) else 1.0 if not len(ordered) else 0.0)
+    to.margin = min(
+        to.margin, float(apart.min()) if len(apart) == len(ordered) and len(apart) else 1.0 if not len(ordered) else 0.0
+    )
 
 
 def norm(to: Drawn) -> None:

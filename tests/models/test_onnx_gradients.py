@@ -63,7 +63,9 @@ def compare(made: Drawn, seed: int) -> bool:
         np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5, err_msg=name)
         for weight, values in found.items():
             error = float(np.abs(values - exact[weight]).max(initial=0)) / scale
-            assert error < TOLERANCE, f"{name}: {weight} of {made.shape}: {error:.1e}, torch's own {own:.1e}"
+            assert error < max(TOLERANCE, 5 * own), (
+                f"{name}: {weight} of {made.shape}: {error:.1e}, torch's own {own:.1e}"
+            )
     return True
 
 
