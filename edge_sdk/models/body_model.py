@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-
-import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
@@ -13,7 +10,7 @@ from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.feature_cache import FeatureCache
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
-from edge_sdk.models.trained_body import Arrangement, TrainedBody
+from edge_sdk.models.trained_body import Arrangement, TrainedBody, with_body
 from edge_sdk.objectives import names_on
 
 
@@ -62,17 +59,7 @@ class BodyModel(HeadModel):
             return
         if arrangement is None:
             raise ValueError("a body that learns needs an arrangement of the weights")
-        spec = replace(
-            spec,
-            capabilities=spec.capabilities | {"weights"},
-            inert_terms=frozenset(),
-            parameters=sum(map(int, map(np.prod, arrangement.shapes))),
-            shapes=arrangement.shapes,
-            layout=arrangement.layout,
-            activation_bytes_per_sample=body.written_bytes + 4 * (width + classes),
-            calls_per_pass=body.calls + 1,
-        )
-        super().__init__(spec, head, body, arrangement)
+        super().__init__(with_body(spec, body, arrangement), head, body, arrangement)
         self._function = body.rows
 
     def separate(self) -> None:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
+from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -31,7 +33,7 @@ from edge_sdk.models.checks import (
 )
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead, clipped
-from edge_sdk.models.trained_body import Arrangement, Back, TrainedBody
+from edge_sdk.models.trained_body import Arrangement, Back, TrainedBody, with_body
 from edge_sdk.objectives import (
     FEATURES,
     HeadTerm,
@@ -50,6 +52,8 @@ from edge_sdk.objectives.optim import Part
 
 if TYPE_CHECKING:  # of the tools, not of a base install
     from typing_extensions import Self
+
+    from edge_sdk.models.onnx_training.numpy_body import NumpyParts
 
 BY_SLOPE: tuple[On, ...] = ("logits", "features", "head", "weights")
 """The inputs of terms that a head can minimise by slope alone."""
@@ -239,7 +243,7 @@ class HeadModel(ABC):
 
 
 class NumpyModel(HeadModel):
-    """Softmax regression on the flattened input: a device can train it without any machine-learning library."""
+    """Softmax regression, or a small net, on numpy alone: a device trains it without any machine-learning library."""
 
     def __init__(
         self,
@@ -250,44 +254,104 @@ class NumpyModel(HeadModel):
         preprocess: Preprocess | None = None,
         name: str = "softmax",
         head: Literal["linear", "cosine"] = "linear",
+        hidden: Sequence[int] = (),
     ) -> None:
         """Take samples (c, h, w) = `input_shape` from `preprocess`; head: of logits, or of scaled cosines.
 
-        Raises ModelError for numbers out of range.
+        hidden: the widths of dense layers with ReLU in front of the head, on the flattened samples.  Their weights
+        average with those of the same nn.Sequential in torch.  Raises ModelError for numbers out of range.
         """
         check_whole_number(name, "classes", classes, 1)
         check_input_shape(name, input_shape)
         check_whole_number(name, "seed", seed, 0)
+        self._input_shape: tuple[int, int, int] | None = input_shape
+        self._parts: NumpyParts | None = None
+        if hidden:
+            from edge_sdk.models.onnx_training.numpy_body import dense_parts  # for nets alone
+
+            parts = dense_parts(hidden, classes, input_shape, seed=seed, name=name, head=head)
+            self._set_parts(parts, preprocess, name, "")
+            return
         width = prod(input_shape)
         layer = make_head(head, width, classes, seed)
-        spec = ModelSpec(
-            name=name,
-            runtime="numpy",
-            classes=classes,
-            feature_dim=width,
-            capabilities=layer.abilities
-            | {"predict", "logit-gradients", "features", "head-rows", "head-weights", "weights"},
-            terms=names_on(*BY_SLOPE),
-            inert_terms=names_on("features"),
-            preprocess=preprocess or Preprocess(),
+        spec = _spec(name, layer, preprocess, flops=2 * width * classes, note="")
+        spec = replace(
+            spec,
+            capabilities=spec.capabilities | {"weights"},
             parameters=layer.values().size,
             shapes=layer.shapes,
             layout=layout_digest([(layer.kind, layer.rows.shape)]),
-            flops_per_sample=2 * width * classes,
-            activation_bytes_per_sample=4 * classes,
-            calls_per_pass=1,
         )
         super().__init__(spec, layer)
-        self._input_shape = input_shape
+
+    @classmethod
+    def from_onnx(
+        cls,
+        file: str | PathLike[str] | bytes,
+        classes: int | None = None,
+        *,
+        seed: int = 0,
+        features: str | None = None,
+        output: str | None = None,
+        preprocess: Preprocess | None = None,
+        input_shape: tuple[int, ...] | None = None,
+        layout: Literal["auto", "NCHW", "NHWC"] = "auto",
+        name: str = "onnx",
+        head: Literal["linear", "cosine"] = "linear",
+        train: str = "all",
+    ) -> Self:
+        """Return the net in an .onnx file, whose layers numpy trains: for boards that have no ONNX Runtime.
+
+        The arguments are those of OnnxModel; train: all layers, the last ones (`last-2`), or those from a name on.
+        Raises ModelError for files that numpy does not compute here, or whose last layer it does not find.
+        """
+        from edge_sdk.models.onnx_training.numpy_body import file_parts  # for nets alone
+
+        parts = file_parts(file, classes, seed=seed, features=features, output=output, input_shape=input_shape,
+                           layout=layout, name=name, head=head, train=train)  # fmt: skip
+        made = cls.__new__(cls)
+        made._input_shape = None  # noqa: SLF001  # its own: the file checks the samples
+        made._set_parts(parts, preprocess, name, parts.body.report.remark())  # noqa: SLF001  # likewise
+        return made
+
+    def _set_parts(self, parts: NumpyParts, preprocess: Preprocess | None, name: str, note: str) -> None:
+        """Take over a body and a head that learn."""
+        k, d = parts.head.rows.shape
+        spec = _spec(name, parts.head, preprocess, flops=parts.body.flops + 2 * k * (d - 1), note=note)
+        super().__init__(with_body(spec, parts.body, parts.arrangement), parts.head, parts.body, parts.arrangement)
+        self._parts = parts
 
     def onnx_bytes(self, _x: Floats) -> bytes:
-        """Return the model as an .onnx file: input `samples` (n, c, h, w), output `logits` (n, k)."""
-        whole = onnx_file.samples_graph("samples", self._input_shape)
+        """Return the model as an .onnx file: as it was read, or input `samples` (n, c, h, w), output `logits` (n, k)."""
+        if self._parts is not None and self._body is not None:
+            return self._parts.written(self._body, self._head)
+        whole = onnx_file.samples_graph("samples", needed(self._input_shape, "samples have a shape"))
         unit = isinstance(self._head, CosineHead)
         return onnx_file.with_new_head(whole, "samples", self._head.linear_rows(), unit=unit, output="logits").content()
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
-        """Return the flattened samples: x (n, c, h, w), index (m,) -> (m, c * h * w)."""
+        """Return what the head takes of some samples: x (n, c, h, w), index (m,) -> (m, d)."""
+        if self._body is not None:
+            return self._body.rows(x[index])
         check_samples(self.spec.name, x, self._input_shape)
         out: Floats = x.reshape(len(x), self.spec.feature_dim)[index]
         return out
+
+
+def _spec(name: str, head: LinearHead, preprocess: Preprocess | None, *, flops: int, note: str) -> ModelSpec:
+    """Return the description of a model with this head, without its weights."""
+    classes, width = head.rows.shape[0], head.rows.shape[1] - 1
+    return ModelSpec(
+        name=name,
+        runtime="numpy",
+        classes=classes,
+        feature_dim=width,
+        capabilities=head.abilities | {"predict", "logit-gradients", "features", "head-rows", "head-weights"},
+        terms=names_on(*BY_SLOPE),
+        inert_terms=names_on("features"),
+        preprocess=preprocess or Preprocess(),
+        flops_per_sample=flops,
+        activation_bytes_per_sample=4 * classes,
+        calls_per_pass=1,
+        note=note,
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Protocol, TypeAlias
 
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.models.base import layout_digest
+from edge_sdk.models.base import ModelSpec, layout_digest
 from edge_sdk.models.checks import check_state
 from edge_sdk.models.linear_head import ArrayOptimiser, step_values
 from edge_sdk.models.optim import unpack_optim
@@ -39,6 +39,9 @@ class TrainedBody(Protocol):
     @property
     def values(self) -> Floats:
         """Its weights that learn: (p,), its own memory."""
+
+    def arrays_by_name(self) -> dict[str, Floats]:
+        """Return a copy of each of its arrays, by name."""
 
     def rows(self, x: Floats) -> Floats:
         """Return the features: (n, c, h, w) -> (n, d)."""
@@ -143,6 +146,20 @@ class Arrangement:
         for each in self._pieces:
             begin, end = end, end + prod(each.shape)
             (head if each.head else body)[each.places] = values[begin:end]
+
+
+def with_body(spec: ModelSpec, body: TrainedBody, arrangement: Arrangement) -> ModelSpec:
+    """Return the description of a model whose body learns, too; spec: with a frozen one."""
+    return replace(
+        spec,
+        capabilities=spec.capabilities | {"weights"},
+        inert_terms=frozenset(),
+        parameters=sum(map(prod, arrangement.shapes)),
+        shapes=arrangement.shapes,
+        layout=arrangement.layout,
+        activation_bytes_per_sample=body.written_bytes + spec.activation_bytes_per_sample,
+        calls_per_pass=body.calls + 1,
+    )
 
 
 def body_pieces(shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:

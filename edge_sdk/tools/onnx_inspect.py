@@ -17,7 +17,7 @@ from edge_sdk.methods.registry import load_method, method_fault, method_names, n
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import Graph, read_graph
-from edge_sdk.models.onnx_runtime.onnx_inputs import Layout, Port
+from edge_sdk.models.onnx_file.inputs import Layout, Port
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession, open_session
 from edge_sdk.models.onnx_runtime.onnx_split import Opens, scores_of, sure_ending

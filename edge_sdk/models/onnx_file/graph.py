@@ -242,17 +242,17 @@ def _tensor(raw: memoryview, folder: Path | None) -> Constant:
 
 def _is_float(port: memoryview | bytes) -> bool:
     """Return whether an output is a tensor that is not known to hold other things than floating-point numbers."""
-    kinds = [n for each in _inside(port, 2) for tensor in _inside(each, 1) for n in _numbers(tensor, 1)]
-    others = [each for each in _inside(port, 2) if not _inside(each, 1)]  # a sequence or a map
+    kinds = [n for each in inside(port, 2) for tensor in inside(each, 1) for n in numbers(tensor, 1)]
+    others = [each for each in inside(port, 2) if not inside(each, 1)]  # a sequence or a map
     return not others and (not kinds or kinds[0] in _FLOAT_KINDS)
 
 
-def _inside(message: memoryview | bytes, number: int) -> list[memoryview]:
+def inside(message: memoryview | bytes, number: int) -> list[memoryview]:
     """Return the messages in a field of a message."""
     return [part.content for part in fields(memoryview(message)) if part.number == number]
 
 
-def _numbers(message: memoryview, number: int) -> list[int]:
+def numbers(message: memoryview, number: int) -> list[int]:
     """Return the whole numbers in a field of a message."""
     return [part.whole for part in fields(message) if part.number == number]
 

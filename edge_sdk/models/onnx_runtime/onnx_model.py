@@ -9,26 +9,24 @@ from typing import Literal
 
 import numpy as np
 
-from edge_sdk.arrays import Floats, Ints
+from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.models.base import Batches, FitReport, unpack_arrays
+from edge_sdk.models.base import unpack_arrays
 from edge_sdk.models.body_model import BodyModel
 from edge_sdk.models.checks import check_width
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
+from edge_sdk.models.onnx_file.inputs import Adapter, Inputs, Layout
 from edge_sdk.models.onnx_file.own_constants import own_constants
 from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
-from edge_sdk.models.onnx_runtime.onnx_inputs import Adapter, Inputs, Layout
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession
 from edge_sdk.models.onnx_runtime.onnx_split import Split, is_single, scores_of, split_file, sure_ending
 from edge_sdk.models.onnx_training.body import GraphBody, arranged
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.models.trained_body import Arrangement
-from edge_sdk.objectives import Objective, Optim
-from edge_sdk.objectives.optim import Part
 
 _NAME = "onnx"
 _COPIES = 4
@@ -125,18 +123,6 @@ class OnnxModel(BodyModel):
         """Return the names of the arrays that learn, in the order of `weights`."""
         return () if self._arrangement is None else self._arrangement.names
 
-    def feature_rows(self, x: Floats, index: Ints) -> Floats:
-        """Return the features of some samples: x (n, c, h, w), index (m,) -> (m, d), a copy."""
-        if self._body is not None:
-            self.split.session.inputs.check(x)
-        return super().feature_rows(x, index)
-
-    def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
-        """Take one optimiser step per row of `batches.indices`, as HeadModel does."""
-        if self._body is not None:
-            self.split.session.inputs.check(batches.inputs)
-        return super().fit(batches, objective, optim, part)
-
     def load_state(self, state: bytes) -> None:
         """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model.
 
@@ -213,19 +199,9 @@ def _learning(split: Split, graph: Graph, head: LinearHead, train: str) -> tuple
 
     Raises ModelError.
     """
-    inputs, whole = split.session.inputs, own_constants(graph)
-    if inputs.batch > 1:
-        raise ModelError(
-            f"{graph.name}: the file takes batches of {inputs.batch} alone: to train all its layers, export it with a "
-            "dynamic batch"
-        )
+    whole = own_constants(graph)
     part, held = split.body(whole), split.head_weights(whole)
-    if held is not None and held.weight in part.constants:
-        raise ModelError(
-            f"{graph.name}: its last layer shares the weights {held.weight!r} with an earlier one: use train='head'"
-        )
-    sample = np.zeros((1, *(inputs.sample_shape or ())), np.float32)
-    body = GraphBody(part, inputs.feed, sample, OnnxEngine(), train=train, most=inputs.most)
+    body = GraphBody(part, split.session.inputs, OnnxEngine(), train=train)
     return body, arranged(body, head, held, [*whole.constants])
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import MissingExtra, ModelError
 from edge_sdk.models.onnx_file.graph import Graph
-from edge_sdk.models.onnx_runtime.onnx_inputs import TYPES, Adapter, Inputs, Layout, Port
+from edge_sdk.models.onnx_file.inputs import TYPES, Adapter, Inputs, Layout, Port
 
 try:
     import onnxruntime

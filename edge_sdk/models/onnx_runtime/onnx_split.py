@@ -23,8 +23,8 @@ from edge_sdk.models.onnx_file.head import (
     with_new_head,
     with_rows,
 )
+from edge_sdk.models.onnx_file.inputs import Adapter, Layout
 from edge_sdk.models.onnx_file.own_constants import own_constants, with_values
-from edge_sdk.models.onnx_runtime.onnx_inputs import Adapter, Layout
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession, digest_of
 
 How = Literal["layer", "outputs", "new"]

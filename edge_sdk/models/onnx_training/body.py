@@ -20,14 +20,13 @@ from edge_sdk.errors import ModelError
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.graph import Graph, port, read_graph, tensor_port
 from edge_sdk.models.onnx_file.head import HeadWeights
+from edge_sdk.models.onnx_file.inputs import Inputs
 from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, trainable, training_graph
 from edge_sdk.models.onnx_training.rules import NotDifferentiable
 from edge_sdk.models.onnx_training.weights import Layer, chosen_layers, layers_of, of_norms
 from edge_sdk.models.trained_body import Arrangement, FlatPart, Piece, body_pieces
 
 Array: TypeAlias = "NDArray[Any]"
-Feed: TypeAlias = Callable[[Floats], Mapping[str, Array]]
-"""Makes the inputs of a graph of samples (n, c, h, w)."""
 LEAST_OPSET = 13
 """Before it, Softmax and others meant something else."""
 _SIZES = 3
@@ -78,19 +77,27 @@ class Learning:
 class GraphBody(FlatPart):
     """A function from samples (n, c, h, w) to features (n, d), some of whose weights learn."""
 
-    def __init__(self, graph: Graph, feed: Feed, sample: Floats, engine: Engine, *, train: str, most: int) -> None:
-        """graph: gives the features alone, by constants of its own (`own_constants`).  sample: one, (1, c, h, w).
+    def __init__(self, graph: Graph, inputs: Inputs, engine: Engine, *, train: str) -> None:
+        """graph: gives the features alone, by constants of its own (`own_constants`); inputs: makes its inputs.
 
-        most: the samples that a pass may take; 0: any.  Raises ModelError where nothing of it can learn.
+        Raises ModelError where nothing of it can learn.
         """
         if graph.opsets.get("", LEAST_OPSET) < LEAST_OPSET:
             raise ModelError(
                 f"{graph.name}: opset {graph.opsets['']}: training its layers needs {LEAST_OPSET} or later: "
                 "export it again"
             )
-        self._feed, self._engine, self._name = feed, engine, graph.name
+        if inputs.batch > 1:
+            raise ModelError(
+                f"{graph.name}: the file takes batches of {inputs.batch} alone: to train all its layers, export it "
+                "with a dynamic batch"
+            )
+        self._inputs, self._engine, self.name = inputs, engine, graph.name
+        sample = np.zeros((1, *(inputs.sample_shape or ())), np.float32)
         (self._output,) = graph.outputs
-        self._graph = trainable(graph if most else graph.with_free_batch())
+        self.constants = frozenset(graph.constants)
+        """The names of all its constants."""
+        self._graph = trainable(graph if inputs.most else graph.with_free_batch())
         self.shapes: dict[str, tuple[int, ...]] = {}
         """Of each weight that learns, by its name in the file."""
         tensors = self._traced(sample, {})
@@ -112,17 +119,18 @@ class GraphBody(FlatPart):
         self._slopes: Floats = np.zeros_like(self.values)
         self._ready: dict[int, Passes] = {}
         self._infer = engine.function(self._graph)
-        self.most = most or self._most_samples(sample)
+        self.most = inputs.most or self._most_samples(sample)
 
     # -- passes -----------------------------------------------------------------------------------------------------
 
     def rows(self, x: Floats) -> Floats:
         """Return the features: (n, c, h, w) -> (n, d)."""
+        self._inputs.check(x)
         out = np.empty((len(x), self.width), np.float32)
         step = min(self.most, _CHUNK)
         for begin in range(0, len(x), step):
             part = x[begin : begin + step]
-            (found,) = self._infer({**self._feed(part), **self._views(self.values)})
+            (found,) = self._infer({**self._inputs.feed(part), **self._views(self.values)})
             out[begin : begin + step] = found.reshape(len(part), -1)
         return out
 
@@ -132,9 +140,10 @@ class GraphBody(FlatPart):
         Where the memory does not hold the activations of all samples, parts of the mini-batch follow each other; the
         sum of their slopes is that of the whole.
         """
+        self._inputs.check(x)
         parts = np.array_split(x, -(-len(x) // self._fitting()))
         if len(parts) == 1:
-            passes, inputs = self._passes(x), self._feed(x)
+            passes, inputs = self._passes(x), self._inputs.feed(x)
             found, kept = passes.forward(inputs)
 
             def back(slopes: Floats) -> Floats:
@@ -146,7 +155,7 @@ class GraphBody(FlatPart):
         def back_in_parts(slopes: Floats) -> Floats:
             total = np.zeros_like(self.values)
             for part, slope in zip(parts, np.array_split(slopes, len(parts)), strict=True):
-                passes, inputs = self._passes(part), self._feed(part)
+                passes, inputs = self._passes(part), self._inputs.feed(part)
                 found, kept = passes.forward(inputs)
                 passes.backward(inputs, kept, slope.reshape(found.shape))
                 total += self._slopes
@@ -174,7 +183,7 @@ class GraphBody(FlatPart):
         room = int(free * SHARE) // self.written_bytes
         if not room:
             raise ModelError(
-                f"{self._name}: training takes {self.written_bytes / 2**20:,.0f} MiB for one sample, and "
+                f"{self.name}: training takes {self.written_bytes / 2**20:,.0f} MiB for one sample, and "
                 f"{free / 2**20:,.0f} MiB are free: train fewer layers (train='last-4'), or smaller samples"
             )
         return min(self.most, room)
@@ -207,12 +216,12 @@ class GraphBody(FlatPart):
         ports = {name: tensor_port(name, shape, np.dtype(np.float32)) for name, shape in self.shapes.items()}
         constants = {name: each for name, each in self._graph.constants.items() if name not in ports}
         whole = replace(self._graph, constants=constants, inputs={**self._graph.inputs, **ports})
-        return read_graph(whole.content(), self._name)
+        return read_graph(whole.content(), self.name)
 
     def _traced(self, x: Floats, weights: Mapping[str, Array]) -> dict[str, Array]:
         """Return every tensor of the pass of some samples (n, c, h, w), constants too."""
         names = [name for each in self._graph.nodes if each.operator != "Constant" for name in each.outputs if name]
-        inputs = {**self._feed(x), **weights}
+        inputs = {**self._inputs.feed(x), **weights}
         whole = replace(self._graph, outputs={name: port(name) for name in names})
         found = dict(zip(names, self._engine.function(whole)(inputs), strict=True))
         held = [*self._graph.constants.values()]
@@ -232,7 +241,7 @@ class GraphBody(FlatPart):
         small = sorted(name for name in wanted if name in tensors and tensors[name].dtype in (np.float16, np.float64))
         if small:
             raise ModelError(
-                f"{self._name}: its weights are {tensors[small[0]].dtype} ({small[0]}): to train all layers, export "
+                f"{self.name}: its weights are {tensors[small[0]].dtype} ({small[0]}): to train all layers, export "
                 "them as float32; train='head' takes them as they are"
             )
         asked = [name for name in self._graph.constants if name in wanted and tensors[name].dtype == np.float32]
@@ -247,7 +256,7 @@ class GraphBody(FlatPart):
         if not names:
             why = f": {reason or blocked} freezes them" if blocked else ""
             raise ModelError(
-                f"{self._name}: no layer before the last one can learn (train={train!r}){why}: use train='head'"
+                f"{self.name}: no layer before the last one can learn (train={train!r}){why}: use train='head'"
             )
         count = sum(bool(set(each.weights) & {*names}) or each.operator == "head" for each in layers)
         return names, Learning(len(layers), count, reason or blocked)
@@ -257,8 +266,8 @@ class GraphBody(FlatPart):
         two = np.concatenate([sample, np.random.default_rng(0).integers(0, 2, sample.shape).astype(np.float32)])
         weights = self._views(self.values)
         try:
-            together = self._infer({**self._feed(two), **weights})[0].reshape(2, -1)
-            alone = [self._infer({**self._feed(each[None]), **weights})[0].ravel() for each in two]
+            together = self._infer({**self._inputs.feed(two), **weights})[0].reshape(2, -1)
+            alone = [self._infer({**self._inputs.feed(each[None]), **weights})[0].ravel() for each in two]
         except (ModelError, ValueError):
             return 1
         return 2**31 if np.allclose(together, alone, rtol=1e-3, atol=1e-4) else 1
@@ -267,8 +276,13 @@ class GraphBody(FlatPart):
 def arranged(body: GraphBody, head: LinearHead, held: HeadWeights | None, order: Sequence[str]) -> Arrangement:
     """Return how the weights of a body and of its head lie: as in the net that the file came from, where it tells.
 
-    held: the file's constants that are the head.  order: of all constants of the file.
+    held: the file's constants that are the head.  order: of all constants of the file.  Raises ModelError where the
+    body uses those of the head, too.
     """
+    if held is not None and held.weight in body.constants:
+        raise ModelError(
+            f"{body.name}: its last layer shares the weights {held.weight!r} with an earlier one: use train='head'"
+        )
 
     def piece(name: str, shape: tuple[int, ...], places: Ints) -> Piece:
         return Piece(name=name, shape=shape, head=True, places=places.ravel())

@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import check_samples
+from edge_sdk.models.onnx_file.graph import Graph, inside, numbers
+from edge_sdk.models.onnx_file.tensors import KIND_OF
+from edge_sdk.models.onnx_file.wire import text_in
 
 Layout: TypeAlias = Literal["auto", "NCHW", "NHWC"]
 """The order of a picture's axes in the file; auto: by the axis that has the size 1, 3 or 4."""
@@ -43,6 +46,22 @@ class Port:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type} {list(self.shape)}"
+
+
+def ports_of(graph: Graph) -> list[Port]:
+    """Return the inputs that a file declares, as ONNX Runtime names their types."""
+    return [Port(name, *_declared(raw)) for name, raw in graph.inputs.items()]
+
+
+def _declared(raw: memoryview | bytes) -> tuple[str, tuple[int | str | None, ...]]:
+    """Return the type and the shape of a ValueInfoProto."""
+    kind, sizes = 0, list[int | str | None]()
+    for tensor in [tensor for each in inside(raw, 2) for tensor in inside(each, 1)]:
+        kind = (numbers(tensor, 1) or [0])[0]
+        for size in [size for shape in inside(tensor, 2) for size in inside(shape, 1)]:
+            sizes.append((numbers(size, 1) or [text_in(size, 2) or None])[0])
+    known = [text for text, dtype in TYPES.items() if KIND_OF.get(np.dtype(dtype)) == kind]
+    return known[0] if known else f"type {kind}", tuple(sizes)
 
 
 class Inputs:
