@@ -186,7 +186,7 @@ def clipped(optim: Optim, slopes: Mapping[str, Floats]) -> Mapping[str, Floats]:
 
 
 def step_values(
-    optimiser: ArrayOptimiser | None, optim: Optim, values: Floats, gradient: Floats, decayed: Floats
+    optimiser: ArrayOptimiser | None, optim: Optim, values: Floats, gradient: Floats, decayed: NDArray[Any]
 ) -> ArrayOptimiser:
     """Take one step on `values`, in place; make a new optimiser unless the old one's moments fit."""
     if optimiser is None or not optim.continues(optimiser.optim):

@@ -322,7 +322,7 @@ class NumpyModel(HeadModel):
         self._parts = parts
 
     def onnx_bytes(self, _x: Floats) -> bytes:
-        """Return the model as an .onnx file: as it was read, or input `samples` (n, c, h, w), output `logits` (n, k)."""
+        """Return the model as an .onnx file: as it was read, or from `samples` (n, c, h, w) to `logits` (n, k)."""
         if self._parts is not None and self._body is not None:
             return self._parts.written(self._body, self._head)
         whole = onnx_file.samples_graph("samples", needed(self._input_shape, "samples have a shape"))

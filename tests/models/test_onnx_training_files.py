@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -239,8 +240,11 @@ def test_operator_sets_of_the_older_exporter(opset: int) -> None:
 def test_operator_sets_of_the_newer_exporter(opset: int, tmp_path: Any) -> None:
     pytest.importorskip("onnxscript")
     path = tmp_path / "net.onnx"
-    torch.onnx.export(net(), (torch.zeros(2, *SHAPE),), path, dynamo=True, optimize=False, opset_version=opset,
-                      dynamic_shapes=({0: torch.export.Dim("n")},), external_data=False, verbose=False)  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter about itself
+        torch.onnx.export(net(), (torch.zeros(2, *SHAPE),), path, dynamo=True, optimize=False, opset_version=opset,
+                          dynamic_shapes=({0: torch.export.Dim("n")},), external_data=False,
+                          verbose=False)  # fmt: skip
     model, two = OnnxModel(path, train="all"), TorchModel(net(), CLASSES, input_shape=SHAPE)
     assert model.spec.layout == two.spec.layout
     for each in (model, two):
@@ -256,6 +260,7 @@ FAMILIES = ("mobilenet_v3_small", "mobilenet_v2", "resnet18", "shufflenet_v2_x0_
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_net_of_torchvision_learns_whole(family: str) -> None:
     """Its layout is that of torch, and so is its gradient: of one step with rate 1."""
+    pytest.importorskip("edge_sim.models.torch_vision")  # which finds torchvision's operators
     vision = pytest.importorskip("torchvision.models")
     torch.manual_seed(0)
     more = {"init_weights": False, "aux_logits": False} if family == "googlenet" else {}

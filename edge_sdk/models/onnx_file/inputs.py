@@ -59,7 +59,8 @@ def _declared(raw: memoryview | bytes) -> tuple[str, tuple[int | str | None, ...
     for tensor in [tensor for each in inside(raw, 2) for tensor in inside(each, 1)]:
         kind = (numbers(tensor, 1) or [0])[0]
         for size in [size for shape in inside(tensor, 2) for size in inside(shape, 1)]:
-            sizes.append((numbers(size, 1) or [text_in(size, 2) or None])[0])
+            fixed = numbers(size, 1)
+            sizes.append(fixed[0] if fixed else text_in(size, 2) or None)
     known = [text for text, dtype in TYPES.items() if KIND_OF.get(np.dtype(dtype)) == kind]
     return known[0] if known else f"type {kind}", tuple(sizes)
 

@@ -105,7 +105,7 @@ class OnnxModel(BodyModel):
             width=session.width,
             preprocess=preprocess,
             flops=flops_per_sample or _flops(graph) or (body.flops if body else 0),
-            note="; ".join(filter(None, (note or graph.description or split.remark(), body and body.report.remark()))),
+            note="; ".join([note or graph.description or split.remark(), *([body.report.remark()] if body else [])]),
             arrangement=arrangement,
         )
 

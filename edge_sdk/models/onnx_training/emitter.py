@@ -53,7 +53,9 @@ class Emitter:
         """Return the name of a constant list of whole numbers."""
         return self.constant(np.array(numbers, np.int64))
 
-    def emit(self, operator: str, inputs: Sequence[str], shape: Shape, **attributes: float | Sequence[int]) -> str:
+    def emit(
+        self, operator: str, inputs: Sequence[str], shape: Shape, **attributes: float | str | Sequence[int]
+    ) -> str:
         """Emit an operator with one output of a known shape; return the output's name."""
         output = f"back/{len(self.nodes)}/{operator}"
         self.nodes.append(node(operator, inputs, output, **attributes))

@@ -29,9 +29,8 @@ class Window:
         auto = node.text("auto_pad")
         if auto in ("SAME_UPPER", "SAME_LOWER"):
             total = [max(0, need - own) for need, own in zip(self.reach, size, strict=True)]
-            less, more = [n // 2 for n in total], [n - n // 2 for n in total]
+            less, more = tuple(n // 2 for n in total), tuple(n - n // 2 for n in total)
             self.before, self.after = (less, more) if auto == "SAME_UPPER" else (more, less)
-            self.before, self.after = tuple(self.before), tuple(self.after)
 
     @property
     def reach(self) -> Sizes:
