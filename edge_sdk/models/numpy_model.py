@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
-from edge_sdk.models import onnx_file
+from edge_sdk.models import onnx_file, onnx_training
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
     check_fit,
@@ -267,9 +267,7 @@ class NumpyModel(HeadModel):
         self._input_shape: tuple[int, int, int] | None = input_shape
         self._parts: NumpyParts | None = None
         if hidden:
-            from edge_sdk.models.onnx_training.numpy_body import dense_parts  # for nets alone
-
-            parts = dense_parts(hidden, classes, input_shape, seed=seed, name=name, head=head)
+            parts = onnx_training.dense_parts(hidden, classes, input_shape, seed=seed, name=name, head=head)
             self._set_parts(parts, preprocess, name, "")
             return
         width = prod(input_shape)
@@ -305,9 +303,7 @@ class NumpyModel(HeadModel):
         The arguments are those of OnnxModel; train: all layers, the last ones (`last-2`), or those from a name on.
         Raises ModelError for files that numpy does not compute here, or whose last layer it does not find.
         """
-        from edge_sdk.models.onnx_training.numpy_body import file_parts  # for nets alone
-
-        parts = file_parts(file, classes, seed=seed, features=features, output=output, input_shape=input_shape,
+        parts = onnx_training.file_parts(file, classes, seed=seed, features=features, output=output, input_shape=input_shape,
                            layout=layout, name=name, head=head, train=train)  # fmt: skip
         made = cls.__new__(cls)
         made._input_shape = None  # noqa: SLF001  # its own: the file checks the samples

@@ -112,7 +112,7 @@ class FlatPart:
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Piece:
+class WeightPiece:
     """One array of the weights that devices share."""
 
     name: str
@@ -126,7 +126,7 @@ class Piece:
 class Arrangement:
     """The order of all weights: names and shapes are those of the net that a file came from."""
 
-    def __init__(self, pieces: Sequence[Piece]) -> None:
+    def __init__(self, pieces: Sequence[WeightPiece]) -> None:
         self._pieces = pieces
         self.shapes = tuple(each.shape for each in pieces)
         self.layout = layout_digest((each.name, each.shape) for each in pieces)
@@ -162,10 +162,10 @@ def with_body(spec: ModelSpec, body: TrainedBody, arrangement: Arrangement) -> M
     )
 
 
-def body_pieces(shapes: Mapping[str, tuple[int, ...]]) -> list[Piece]:
+def body_pieces(shapes: Mapping[str, tuple[int, ...]]) -> list[WeightPiece]:
     """Return the pieces of a body whose arrays lie one after the other."""
-    found, end = list[Piece](), 0
+    found, end = list[WeightPiece](), 0
     for name, shape in shapes.items():
         begin, end = end, end + prod(shape)
-        found.append(Piece(name=name, shape=tuple(shape), head=False, places=slice(begin, end)))
+        found.append(WeightPiece(name=name, shape=tuple(shape), head=False, places=slice(begin, end)))
     return found

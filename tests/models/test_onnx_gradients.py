@@ -20,16 +20,16 @@ from drawn_graphs import LEAST_MARGIN, OPERATORS, Drawn, drawn  # noqa: E402  # 
 
 from edge_sdk.models.onnx_file.graph import port  # noqa: E402  # likewise
 from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine  # noqa: E402  # only with onnxruntime
-from edge_sdk.models.onnx_training.body import Engine  # noqa: E402  # likewise
+from edge_sdk.models.onnx_training.body import GraphEngine  # noqa: E402  # likewise
 from edge_sdk.models.onnx_training.gradient import moving, trainable, training_graph  # noqa: E402  # likewise
 from edge_sdk.models.onnx_training.numpy_graph import NumpyEngine  # noqa: E402  # likewise
 
 TOLERANCE = 1e-5
 """Relative to the largest slope of a graph."""
-ENGINES: Mapping[str, Engine] = {"onnxruntime": OnnxEngine(), "numpy": NumpyEngine()}
+ENGINES: Mapping[str, GraphEngine] = {"onnxruntime": OnnxEngine(), "numpy": NumpyEngine()}
 
 
-def slopes_by(engine: Engine, made: Drawn, slope: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+def slopes_by(engine: GraphEngine, made: Drawn, slope: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """The output, and the slope of each weight."""
     graph = trainable(made.graph())
     names = [name for each in graph.nodes for name in each.outputs]

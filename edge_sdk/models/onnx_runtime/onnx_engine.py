@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import onnxruntime
 
+from edge_sdk.arrays import AnyArray
 from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file.graph import Graph
 from edge_sdk.models.onnx_runtime.onnx_session import open_session, reason_of
-from edge_sdk.models.onnx_training.body import Array
 from edge_sdk.models.onnx_training.gradient import SLOPE, TrainingGraph
 
 _CPU = "cpu"
@@ -20,11 +20,11 @@ _CPU = "cpu"
 class OnnxEngine:
     """Computes graphs by ONNX Runtime, on one thread."""
 
-    def function(self, graph: Graph) -> Callable[[Mapping[str, Array]], list[Array]]:
+    def function(self, graph: Graph) -> Callable[[Mapping[str, AnyArray]], list[AnyArray]]:
         """Return a function from the inputs of a graph to its outputs.  Raises ModelError."""
         session = open_session(graph, graph.content())
 
-        def run(inputs: Mapping[str, Array]) -> list[Array]:
+        def run(inputs: Mapping[str, AnyArray]) -> list[AnyArray]:
             try:
                 return [np.asarray(each) for each in session.run(list(graph.outputs), dict(inputs))]
             except Exception as error:  # the runtime's errors have no common base
@@ -32,7 +32,9 @@ class OnnxEngine:
 
         return run
 
-    def passes(self, made: TrainingGraph, weights: Mapping[str, Array], slopes: Mapping[str, Array]) -> OnnxPasses:
+    def passes(
+        self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]
+    ) -> OnnxPasses:
         """Return the passes of a training graph.  Raises ModelError where the runtime does not load it."""
         return OnnxPasses(made, weights, slopes)
 
@@ -40,7 +42,7 @@ class OnnxEngine:
 class OnnxPasses:
     """Two sessions; what the first keeps for the second is handed on without a copy."""
 
-    def __init__(self, made: TrainingGraph, weights: Mapping[str, Array], slopes: Mapping[str, Array]) -> None:
+    def __init__(self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]) -> None:
         self._name = made.forward.name
         self._outputs = list(made.forward.outputs)
         self._forward = open_session(made.forward, made.forward.content())
@@ -49,7 +51,7 @@ class OnnxPasses:
         self._weights = {name: _value(array) for name, array in weights.items()}
         self._slopes = dict(zip(made.backward.outputs, (_value(slopes[name]) for name in made.weights), strict=True))
 
-    def forward(self, inputs: Mapping[str, Array]) -> tuple[Array, Any]:
+    def forward(self, inputs: Mapping[str, AnyArray]) -> tuple[AnyArray, Any]:
         """Return the output, and all that was kept, by name."""
         binding = self._forward.io_binding()
         for name, array in inputs.items():
@@ -62,7 +64,7 @@ class OnnxPasses:
         kept = dict(zip(self._outputs, binding.get_outputs(), strict=True))
         return np.asarray(kept[self._outputs[0]].numpy()), kept
 
-    def backward(self, inputs: Mapping[str, Array], kept: Any, slope: Array) -> None:
+    def backward(self, inputs: Mapping[str, AnyArray], kept: Any, slope: AnyArray) -> None:
         """Write the slope of each weight to its place."""
         binding = self._backward.io_binding()
         held = {**{name: _value(array) for name, array in inputs.items()}, **self._weights, **kept}
@@ -80,6 +82,6 @@ class OnnxPasses:
             raise ModelError(f"{self._name}: a training step does not run: {reason_of(error)}") from error
 
 
-def _value(array: Array) -> Any:
+def _value(array: AnyArray) -> Any:
     """Return an array as the runtime takes it: the same memory where it lies in C order."""
     return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))

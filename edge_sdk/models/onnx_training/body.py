@@ -10,12 +10,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from edge_sdk.arrays import Floats, Ints
+from edge_sdk.arrays import AnyArray, Floats, Ints
 from edge_sdk.errors import ModelError
 from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.graph import Graph, port, read_graph, tensor_port
@@ -23,10 +22,9 @@ from edge_sdk.models.onnx_file.head import HeadWeights
 from edge_sdk.models.onnx_file.inputs import Inputs
 from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, trainable, training_graph
 from edge_sdk.models.onnx_training.rules import NotDifferentiable
-from edge_sdk.models.onnx_training.weights import Layer, chosen_layers, layers_of, of_norms
-from edge_sdk.models.trained_body import Arrangement, FlatPart, Piece, body_pieces
+from edge_sdk.models.onnx_training.weights import WeightLayer, chosen_layers, layers_of, of_norms
+from edge_sdk.models.trained_body import Arrangement, FlatPart, WeightPiece, body_pieces
 
-Array: TypeAlias = "NDArray[Any]"
 LEAST_OPSET = 13
 """Before it, Softmax and others meant something else."""
 _SIZES = 3
@@ -37,23 +35,25 @@ _CHUNK = 64
 """Samples per inference pass."""
 
 
-class Passes(Protocol):
+class GraphPasses(Protocol):
     """The passes of one size of mini-batches."""
 
-    def forward(self, inputs: Mapping[str, Array]) -> tuple[Array, Any]:
+    def forward(self, inputs: Mapping[str, AnyArray]) -> tuple[AnyArray, Any]:
         """Return the output, and what the backward pass needs."""
 
-    def backward(self, inputs: Mapping[str, Array], kept: Any, slope: Array) -> None:
+    def backward(self, inputs: Mapping[str, AnyArray], kept: Any, slope: AnyArray) -> None:
         """Write the slope of each weight to its place."""
 
 
-class Engine(Protocol):
+class GraphEngine(Protocol):
     """What computes graphs: ONNX Runtime, or numpy."""
 
-    def function(self, graph: Graph) -> Callable[[Mapping[str, Array]], list[Array]]:
+    def function(self, graph: Graph) -> Callable[[Mapping[str, AnyArray]], list[AnyArray]]:
         """Return a function from the inputs of a graph to its outputs.  Raises ModelError."""
 
-    def passes(self, made: TrainingGraph, weights: Mapping[str, Array], slopes: Mapping[str, Array]) -> Passes:
+    def passes(
+        self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]
+    ) -> GraphPasses:
         """Return the passes of a training graph; weights are read, and slopes written, where they lie."""
 
 
@@ -77,7 +77,7 @@ class Learning:
 class GraphBody(FlatPart):
     """A function from samples (n, c, h, w) to features (n, d), some of whose weights learn."""
 
-    def __init__(self, graph: Graph, inputs: Inputs, engine: Engine, *, train: str) -> None:
+    def __init__(self, graph: Graph, inputs: Inputs, engine: GraphEngine, *, train: str) -> None:
         """graph: gives the features alone, by constants of its own (`own_constants`); inputs: makes its inputs.
 
         Raises ModelError where nothing of it can learn.
@@ -117,7 +117,7 @@ class GraphBody(FlatPart):
         self.shapes = {name: array.shape for name, array in arrays.items()}
         self._graph = self._with_weights_as_inputs()
         self._slopes: Floats = np.zeros_like(self.values)
-        self._ready: dict[int, Passes] = {}
+        self._ready: dict[int, GraphPasses] = {}
         self._infer = engine.function(self._graph)
         self.most = inputs.most or self._most_samples(sample)
 
@@ -163,7 +163,7 @@ class GraphBody(FlatPart):
 
         return self.rows(x), back_in_parts
 
-    def _passes(self, x: Floats) -> Passes:
+    def _passes(self, x: Floats) -> GraphPasses:
         """Return the passes for mini-batches of this size."""
         found = self._ready.pop(len(x), None)
         if found is None:
@@ -218,7 +218,7 @@ class GraphBody(FlatPart):
         whole = replace(self._graph, constants=constants, inputs={**self._graph.inputs, **ports})
         return read_graph(whole.content(), self.name)
 
-    def _traced(self, x: Floats, weights: Mapping[str, Array]) -> dict[str, Array]:
+    def _traced(self, x: Floats, weights: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Return every tensor of the pass of some samples (n, c, h, w), constants too."""
         names = [name for each in self._graph.nodes if each.operator != "Constant" for name in each.outputs if name]
         inputs = {**self._inputs.feed(x), **weights}
@@ -229,14 +229,14 @@ class GraphBody(FlatPart):
         values = {each.name: array for each in held if (array := each.values()) is not None}
         return {**values, **inputs, **found}
 
-    def _fixed(self, tensors: Mapping[str, Array], names: Collection[str]) -> dict[str, Array]:
+    def _fixed(self, tensors: Mapping[str, AnyArray], names: Collection[str]) -> dict[str, AnyArray]:
         """Return the tensors that neither these weights nor samples have a part in."""
         changing = moving(self._graph, frozenset([*names, *self._graph.inputs]))
         return {name: array for name, array in tensors.items() if name not in changing}
 
-    def _learning(self, tensors: Mapping[str, Array], train: str) -> tuple[tuple[str, ...], Learning]:
+    def _learning(self, tensors: Mapping[str, AnyArray], train: str) -> tuple[tuple[str, ...], Learning]:
         """Return the names of the weights that learn, in the file's order, and what to say.  Raises ModelError."""
-        layers = [*layers_of(self._graph), Layer("head", (), ())]
+        layers = [*layers_of(self._graph), WeightLayer("head", (), ())]
         wanted = {name for each in chosen_layers(self._graph, layers, train) for name in each.weights}
         small = sorted(name for name in wanted if name in tensors and tensors[name].dtype in (np.float16, np.float64))
         if small:
@@ -284,8 +284,8 @@ def arranged(body: GraphBody, head: LinearHead, held: HeadWeights | None, order:
             f"{body.name}: its last layer shares the weights {held.weight!r} with an earlier one: use train='head'"
         )
 
-    def piece(name: str, shape: tuple[int, ...], places: Ints) -> Piece:
-        return Piece(name=name, shape=shape, head=True, places=places.ravel())
+    def piece(name: str, shape: tuple[int, ...], places: Ints) -> WeightPiece:
+        return WeightPiece(name=name, shape=shape, head=True, places=places.ravel())
 
     at = np.arange(head.rows.size).reshape(head.rows.shape)  # (k, d + 1), the bias as last column
     pieces = {each.name: each for each in body_pieces(body.shapes)}
@@ -326,7 +326,7 @@ def available_bytes() -> int | None:
     return 1024 * int(kib[0]) if kib else None
 
 
-def _flops(graph: Graph, tensors: Mapping[str, Array]) -> int:
+def _flops(graph: Graph, tensors: Mapping[str, AnyArray]) -> int:
     """Return the operations of convolutions and products of matrices for one sample."""
     total = 0
     for each in graph.nodes:

@@ -15,7 +15,7 @@ from edge_sdk.models.onnx_training.rules import NotDifferentiable, Slopes, _firs
 Sizes = tuple[int, ...]
 
 
-class Window:
+class KernelWindow:
     """How a convolution or a pool moves over its input: sizes for each axis of space."""
 
     def __init__(self, node: Node, size: Shape, kernel: Sizes, output: Shape) -> None:
@@ -57,7 +57,7 @@ class Window:
 def _conv(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     x, w = node.inputs[:2]
     slope = _first(slopes)
-    window = Window(node, to.shape(x)[2:], to.shape(w)[2:], to.shape(slope)[2:])
+    window = KernelWindow(node, to.shape(x)[2:], to.shape(w)[2:], to.shape(slope)[2:])
     group = int(node.number("group", 1))
     found: list[str | None] = [
         _conv_input(to, slope, w, to.shape(x), window, group) if x in to.trained else None,
@@ -69,7 +69,7 @@ def _conv(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     return found
 
 
-def _conv_input(to: Emitter, slope: str, w: str, shape: Shape, window: Window, group: int) -> str:  # noqa: PLR0917
+def _conv_input(to: Emitter, slope: str, w: str, shape: Shape, window: KernelWindow, group: int) -> str:  # noqa: PLR0917
     """Emit the slope of a convolution's input (n, c, ...): a transposed convolution with the same weights."""
     return to.emit(
         "ConvTranspose",
@@ -83,7 +83,7 @@ def _conv_input(to: Emitter, slope: str, w: str, shape: Shape, window: Window, g
     )
 
 
-def _conv_weight(to: Emitter, slope: str, x: str, shape: Shape, window: Window, group: int) -> str:  # noqa: PLR0917
+def _conv_weight(to: Emitter, slope: str, x: str, shape: Shape, window: KernelWindow, group: int) -> str:  # noqa: PLR0917
     """Emit the slope of a convolution's weights (o, i, ...): a convolution over batch and channels exchanged.
 
     Strides and dilations change places.  Where the last window ends before the input does, more comes out than the
@@ -123,7 +123,7 @@ def _max_pool(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
 @rule("AveragePool")
 def _average_pool(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     slope, shape = _first(slopes), to.shape(node.inputs[0])
-    window = Window(node, shape[2:], node.ints("kernel_shape"), to.shape(slope)[2:])
+    window = KernelWindow(node, shape[2:], node.ints("kernel_shape"), to.shape(slope)[2:])
     counts = _counts(window, whole=bool(node.number("count_include_pad", 0)))  # (...)
     shares = to.mul(slope, to.constant(floats_of(1 / counts)[None, None]))
     ones = to.constant(np.ones((shape[1], 1, *window.kernel), np.float32))
@@ -132,7 +132,7 @@ def _average_pool(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slop
     return [_conv_input(to, shares, ones, shape, window, shape[1])]
 
 
-def _counts(window: Window, *, whole: bool) -> Floats:
+def _counts(window: KernelWindow, *, whole: bool) -> Floats:
     """Return how many inputs each window averages: (...)."""
     if whole:
         return np.full(window.output, prod(window.kernel), np.float32)

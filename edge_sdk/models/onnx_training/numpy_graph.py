@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from edge_sdk.arrays import AnyArray
 from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file.graph import Graph
 from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_training import numpy_layers
 from edge_sdk.models.onnx_training.gradient import SLOPE, TrainingGraph
-from edge_sdk.models.onnx_training.numpy_operators import OPERATORS, Array
+from edge_sdk.models.onnx_training.numpy_operators import OPERATORS
 
 assert numpy_layers  # its operators are registered  # noqa: S101
 
@@ -32,9 +33,9 @@ class NumpyGraph:
         self._outputs = tuple(graph.outputs)
         self._last: list[list[str]] = _last_uses(self._nodes, set(self._outputs))
 
-    def run(self, inputs: Mapping[str, Array]) -> list[Array]:
+    def run(self, inputs: Mapping[str, AnyArray]) -> list[AnyArray]:
         """Return the outputs for some inputs, in the order of the graph."""
-        known: dict[str, Array] = {**self._constants, **inputs}
+        known: dict[str, AnyArray] = {**self._constants, **inputs}
         for each, over in zip(self._nodes, self._last, strict=True):
             found = OPERATORS[each.operator](each, [known[name] if name else None for name in each.inputs])
             known.update(zip(each.outputs, found if isinstance(found, tuple) else (found,), strict=False))
@@ -56,11 +57,13 @@ def _last_uses(nodes: Sequence[Node], wanted: set[str]) -> list[list[str]]:
 class NumpyEngine:
     """Computes graphs by numpy alone."""
 
-    def function(self, graph: Graph) -> Callable[[Mapping[str, Array]], list[Array]]:
+    def function(self, graph: Graph) -> Callable[[Mapping[str, AnyArray]], list[AnyArray]]:
         """Return a function from the inputs of a graph to its outputs.  Raises ModelError."""
         return NumpyGraph(graph).run
 
-    def passes(self, made: TrainingGraph, weights: Mapping[str, Array], slopes: Mapping[str, Array]) -> NumpyPasses:
+    def passes(
+        self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]
+    ) -> NumpyPasses:
         """Return the passes of a training graph.  Raises ModelError for an operator that numpy does not compute."""
         return NumpyPasses(made, weights, slopes)
 
@@ -68,17 +71,17 @@ class NumpyEngine:
 class NumpyPasses:
     """The passes of a training graph by numpy."""
 
-    def __init__(self, made: TrainingGraph, weights: Mapping[str, Array], slopes: Mapping[str, Array]) -> None:
+    def __init__(self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]) -> None:
         self._forward, self._backward = NumpyGraph(made.forward), NumpyGraph(made.backward)
         self._outputs = list(made.forward.outputs)
         self._weights, self._slopes = weights, [slopes[name] for name in made.weights]
 
-    def forward(self, inputs: Mapping[str, Array]) -> tuple[Array, Any]:
+    def forward(self, inputs: Mapping[str, AnyArray]) -> tuple[AnyArray, Any]:
         """Return the output, and all that was kept, by name."""
         found = self._forward.run({**inputs, **self._weights})
         return found[0], dict(zip(self._outputs, found, strict=True))
 
-    def backward(self, inputs: Mapping[str, Array], kept: Any, slope: Array) -> None:
+    def backward(self, inputs: Mapping[str, AnyArray], kept: Any, slope: AnyArray) -> None:
         """Write the slope of each weight to its place."""
         found = self._backward.run({**inputs, **self._weights, **kept, SLOPE: slope})
         for place, values in zip(self._slopes, found, strict=True):

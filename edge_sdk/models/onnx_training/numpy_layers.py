@@ -8,8 +8,9 @@ from math import prod
 
 import numpy as np
 
+from edge_sdk.arrays import AnyArray
 from edge_sdk.models.onnx_file.node import Node
-from edge_sdk.models.onnx_training.numpy_operators import OPERATORS, Array, given, operator, unary
+from edge_sdk.models.onnx_training.numpy_operators import OPERATORS, given, operator, unary
 
 
 class _Moves:
@@ -57,12 +58,12 @@ def _of_all(place: tuple[slice, ...]) -> tuple[slice, ...]:
     return slice(None), slice(None), *place
 
 
-def _padded(x: Array, around: Sequence[tuple[int, int]], value: float = 0.0) -> Array:
+def _padded(x: AnyArray, around: Sequence[tuple[int, int]], value: float = 0.0) -> AnyArray:
     return np.pad(x, [(0, 0), (0, 0), *around], constant_values=value) if any(map(any, around)) else x
 
 
 @operator("Conv")
-def _conv(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _conv(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     """Add up a product of matrices for each number of the kernel."""
     x, w = given(inputs[0]), given(inputs[1])
     group, moves = int(node.number("group", 1)), _Moves(node, w.shape[2:])
@@ -81,7 +82,7 @@ def _conv(node: Node, inputs: Sequence[Array | None]) -> Array:
 
 
 @operator("ConvTranspose")
-def _conv_transpose(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _conv_transpose(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, w = given(inputs[0]), given(inputs[1])
     group, moves, count = int(node.number("group", 1)), _Moves(node, w.shape[2:]), x.shape[2:]
     more = node.ints("output_padding", [0] * len(count))
@@ -102,7 +103,7 @@ def _conv_transpose(node: Node, inputs: Sequence[Array | None]) -> Array:
 
 
 @operator("MaxPool")
-def _max_pool(node: Node, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
+def _max_pool(node: Node, inputs: Sequence[AnyArray | None]) -> tuple[AnyArray, ...]:
     """Return the largest number of each window, and its place in the flat input."""
     x = given(inputs[0])
     moves = _Moves(node, node.ints("kernel_shape"))
@@ -126,7 +127,7 @@ def _max_pool(node: Node, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
 
 
 @operator("AveragePool")
-def _average_pool(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _average_pool(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
     moves = _Moves(node, node.ints("kernel_shape"))
     around = moves.around(x.shape[2:])
@@ -134,13 +135,13 @@ def _average_pool(node: Node, inputs: Sequence[Array | None]) -> Array:
     ones = _padded(np.ones((1, 1, *x.shape[2:]), x.dtype), around, float(node.number("count_include_pad", 0)))
     count = moves.windows(padded.shape[2:])
     places = [_of_all(place) for _, place in moves.places(count)]
-    total: Array = np.sum([padded[place] for place in places], axis=0)
-    number: Array = np.sum([ones[place] for place in places], axis=0)
-    found: Array = (total / number).astype(x.dtype)
+    total: AnyArray = np.sum([padded[place] for place in places], axis=0)
+    number: AnyArray = np.sum([ones[place] for place in places], axis=0)
+    found: AnyArray = (total / number).astype(x.dtype)
     return found
 
 
-def _space(x: Array) -> tuple[int, ...]:
+def _space(x: AnyArray) -> tuple[int, ...]:
     return tuple(range(2, x.ndim))
 
 
@@ -151,22 +152,22 @@ OPERATORS |= {
 
 
 @operator("BatchNormalization")
-def _batch_norm(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _batch_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, scale, bias, mean, variance = map(given, inputs)
     wide = (-1, *[1] * (x.ndim - 2))
     factor = scale / np.sqrt(variance + np.float32(node.number("epsilon", 1e-5)))
-    found: Array = x * factor.reshape(wide) + (bias - mean * factor).reshape(wide)
+    found: AnyArray = x * factor.reshape(wide) + (bias - mean * factor).reshape(wide)
     return found
 
 
-def _unit(x: Array, axes: tuple[int, ...], epsilon: float) -> Array:
+def _unit(x: AnyArray, axes: tuple[int, ...], epsilon: float) -> AnyArray:
     centred = x - x.mean(axes, keepdims=True)
-    found: Array = centred / np.sqrt((centred**2).mean(axes, keepdims=True) + np.float32(epsilon))
+    found: AnyArray = centred / np.sqrt((centred**2).mean(axes, keepdims=True) + np.float32(epsilon))
     return found
 
 
 @operator("LayerNormalization")
-def _layer_norm(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _layer_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, scale = given(inputs[0]), given(inputs[1])
     first = int(node.number("axis", -1)) % x.ndim
     found = _unit(x, tuple(range(first, x.ndim)), node.number("epsilon", 1e-5)) * scale
@@ -174,14 +175,14 @@ def _layer_norm(node: Node, inputs: Sequence[Array | None]) -> Array:
 
 
 @operator("InstanceNormalization")
-def _instance_norm(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _instance_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, scale, bias = map(given, inputs)
     wide = (-1, *[1] * (x.ndim - 2))
     return _unit(x, _space(x), node.number("epsilon", 1e-5)) * scale.reshape(wide) + bias.reshape(wide)
 
 
 @operator("GroupNormalization")
-def _group_norm(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _group_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, scale, bias = map(given, inputs)
     grouped = x.reshape(len(x), int(node.number("num_groups", 1)), -1)
     wide = (-1, *[1] * (x.ndim - 2))

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import erf, pi, prod, sqrt
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
+from edge_sdk.arrays import AnyArray
 from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_file.tensors import KINDS
 
-Array: TypeAlias = "NDArray[Any]"
-Operator: TypeAlias = "Callable[[Node, Sequence[Array | None]], Array | tuple[Array, ...]]"
+Operator: TypeAlias = "Callable[[Node, Sequence[AnyArray | None]], AnyArray | tuple[AnyArray, ...]]"
 OPERATORS: dict[str, Operator] = {}
 
 
@@ -28,24 +27,24 @@ def operator(*names: str) -> Callable[[Operator], Operator]:
     return register
 
 
-def given(values: Array | None) -> Array:
+def given(values: AnyArray | None) -> AnyArray:
     """Return an input that an operator must have."""
     if values is None:
         raise ModelError("an operator lacks an input")
     return values
 
 
-def unary(function: Callable[[Array], Array]) -> Operator:
+def unary(function: Callable[[AnyArray], AnyArray]) -> Operator:
     """Return an operator on its first input alone."""
     return lambda _node, inputs: function(given(inputs[0]))
 
 
-def _binary(function: Callable[[Array, Array], Array]) -> Operator:
+def _binary(function: Callable[[AnyArray, AnyArray], AnyArray]) -> Operator:
     return lambda _node, inputs: function(given(inputs[0]), given(inputs[1]))
 
 
-def _sigmoid(x: Array) -> Array:
-    y: Array = 0.5 * (np.tanh(0.5 * x) + 1)
+def _sigmoid(x: AnyArray) -> AnyArray:
+    y: AnyArray = 0.5 * (np.tanh(0.5 * x) + 1)
     return y.astype(x.dtype)
 
 
@@ -88,44 +87,44 @@ OPERATORS |= {
 
 
 @operator("LeakyRelu")
-def _leaky(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _leaky(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
     return np.where(x > 0, x, x * np.float32(node.number("alpha", 0.01)))
 
 
 @operator("Elu")
-def _elu(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _elu(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
     return np.where(x > 0, x, np.float32(node.number("alpha", 1.0)) * np.expm1(np.minimum(x, 0)))
 
 
 @operator("HardSigmoid")
-def _hard_sigmoid(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _hard_sigmoid(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
-    out: Array = np.clip(x * np.float32(node.number("alpha", 0.2)) + np.float32(node.number("beta", 0.5)), 0, 1)
+    out: AnyArray = np.clip(x * np.float32(node.number("alpha", 0.2)) + np.float32(node.number("beta", 0.5)), 0, 1)
     return out
 
 
 @operator("HardSwish")
-def _hard_swish(_node: Node, inputs: Sequence[Array | None]) -> Array:
+def _hard_swish(_node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
-    out: Array = x * np.clip(x / np.float32(6) + np.float32(0.5), 0, 1)
+    out: AnyArray = x * np.clip(x / np.float32(6) + np.float32(0.5), 0, 1)
     return out
 
 
 @operator("Gelu")
-def _gelu(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _gelu(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
     if node.text("approximate") == "tanh":
         inner = np.tanh(np.float32(sqrt(2 / pi)) * (x + np.float32(0.044715) * x**3))
-        tanh_form: Array = np.float32(0.5) * x * (1 + inner)
+        tanh_form: AnyArray = np.float32(0.5) * x * (1 + inner)
         return tanh_form
-    out: Array = np.float32(0.5) * x * (1 + _ERF(x * np.float32(sqrt(0.5))))
+    out: AnyArray = np.float32(0.5) * x * (1 + _ERF(x * np.float32(sqrt(0.5))))
     return out
 
 
 @operator("Clip")
-def _clip(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _clip(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     low, high = (*inputs[1:], None, None)[:2]
     bounds = (
         node.number("min", -np.inf) if low is None else low,
@@ -136,15 +135,15 @@ def _clip(node: Node, inputs: Sequence[Array | None]) -> Array:
 
 
 @operator("Cast")
-def _cast(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _cast(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     kind = int(node.number("to", 1))
     return given(inputs[0]).astype(KINDS[kind])
 
 
 @operator("Gemm")
-def _gemm(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _gemm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     a, b = given(inputs[0]), given(inputs[1])
-    found: Array = (a.T if node.number("transA", 0) else a) @ (b.T if node.number("transB", 0) else b)
+    found: AnyArray = (a.T if node.number("transA", 0) else a) @ (b.T if node.number("transB", 0) else b)
     found = found * np.float32(node.number("alpha", 1.0))
     if len(inputs) > 2 and inputs[2] is not None:
         found = found + inputs[2] * np.float32(node.number("beta", 1.0))
@@ -155,40 +154,40 @@ def _gemm(node: Node, inputs: Sequence[Array | None]) -> Array:
 
 
 @operator("Flatten")
-def _flatten(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _flatten(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
     axis = int(node.number("axis", 1))
     return x.reshape(prod(x.shape[:axis]), -1)
 
 
-def _axes(node: Node, inputs: Sequence[Array | None], at: int = 1) -> tuple[int, ...] | None:
+def _axes(node: Node, inputs: Sequence[AnyArray | None], at: int = 1) -> tuple[int, ...] | None:
     """Return the axes that an operator is given, as an input or as an attribute."""
     given = inputs[at] if len(inputs) > at else None
     return (node.ints("axes") or None) if given is None else tuple(given.tolist())
 
 
 @operator("Squeeze")
-def _squeeze(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _squeeze(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     return np.squeeze(given(inputs[0]), _axes(node, inputs))
 
 
 @operator("Unsqueeze")
-def _unsqueeze(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _unsqueeze(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     return np.expand_dims(given(inputs[0]), _axes(node, inputs) or ())
 
 
 @operator("Transpose")
-def _transpose(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _transpose(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     return np.transpose(given(inputs[0]), node.ints("perm") or None)
 
 
 @operator("Concat")
-def _concat(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _concat(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     return np.concatenate([given(each) for each in inputs], int(node.number("axis", 0)))
 
 
 @operator("Split")
-def _split(node: Node, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
+def _split(node: Node, inputs: Sequence[AnyArray | None]) -> tuple[AnyArray, ...]:
     x, axis = given(inputs[0]), int(node.number("axis", 0))
     sizes = inputs[1].tolist() if len(inputs) > 1 and inputs[1] is not None else list(node.ints("split"))
     if not sizes:
@@ -199,7 +198,7 @@ def _split(node: Node, inputs: Sequence[Array | None]) -> tuple[Array, ...]:
 
 
 @operator("Slice")
-def _slice(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _slice(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
     lists = [(*inputs, *[None] * 4)[at] for at in (1, 2, 3, 4)]
     begins = node.ints("starts") if lists[0] is None else lists[0].tolist()
@@ -213,12 +212,12 @@ def _slice(node: Node, inputs: Sequence[Array | None]) -> Array:
 
 
 @operator("Gather")
-def _gather(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _gather(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     return np.take(given(inputs[0]), given(inputs[1]), int(node.number("axis", 0)))
 
 
 @operator("Pad")
-def _pad(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _pad(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
     widths = node.ints("pads") if len(inputs) < 2 or inputs[1] is None else inputs[1].tolist()
     value = (*inputs, None, None)[2]
@@ -233,16 +232,16 @@ def _pad(node: Node, inputs: Sequence[Array | None]) -> Array:
 
 
 @operator("ConstantOfShape")
-def _constant_of_shape(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _constant_of_shape(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     found = None if node.tensor is None else node.tensor.values()
     fill = np.zeros(1, np.float32) if found is None else found
     return np.full(tuple(given(inputs[0]).tolist()), fill.reshape(-1)[0], fill.dtype)
 
 
 @operator("ScatterElements")
-def _scatter(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _scatter(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     data, index, updates = map(given, inputs)
-    out: Array = data.copy()
+    out: AnyArray = data.copy()
     axis = int(node.number("axis", 0))
     places = list(np.meshgrid(*map(np.arange, index.shape), indexing="ij", sparse=True))
     places[axis] = index
@@ -256,8 +255,8 @@ def _scatter(node: Node, inputs: Sequence[Array | None]) -> Array:
 # -- sums -----------------------------------------------------------------------------------------------------------
 
 
-def _reduction(function: Callable[..., Array]) -> Operator:
-    def reduce(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _reduction(function: Callable[..., AnyArray]) -> Operator:
+    def reduce(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
         x, axes = given(inputs[0]), _axes(node, inputs)
         if axes is None and node.number("noop_with_empty_axes", 0):
             return x
@@ -270,16 +269,16 @@ OPERATORS |= {"ReduceSum": _reduction(np.sum), "ReduceMean": _reduction(np.mean)
 
 
 @operator("Softmax")
-def _softmax(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _softmax(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, axis = given(inputs[0]), int(node.number("axis", -1))
     e = np.exp(x - x.max(axis, keepdims=True))
-    out: Array = e / e.sum(axis, keepdims=True)
+    out: AnyArray = e / e.sum(axis, keepdims=True)
     return out
 
 
 @operator("LogSoftmax")
-def _log_softmax(node: Node, inputs: Sequence[Array | None]) -> Array:
+def _log_softmax(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x, axis = given(inputs[0]), int(node.number("axis", -1))
     moved = x - x.max(axis, keepdims=True)
-    out: Array = moved - np.log(np.exp(moved).sum(axis, keepdims=True))
+    out: AnyArray = moved - np.log(np.exp(moved).sum(axis, keepdims=True))
     return out

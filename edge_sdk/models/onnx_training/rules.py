@@ -18,9 +18,9 @@ from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_training.emitter import Emitter, Shape
 
 Slopes: TypeAlias = "Sequence[str | None]"
-Rule: TypeAlias = "Callable[[Emitter, Node, Sequence[str | None]], Slopes]"
+BackwardRule: TypeAlias = "Callable[[Emitter, Node, Sequence[str | None]], Slopes]"
 """Called with the emitter, the operator and the slopes of its outputs."""
-RULES: dict[str, Rule] = {}
+RULES: dict[str, BackwardRule] = {}
 SELECTING = {"Shape", "Size", "Constant", "ConstantOfShape", "Range", "Equal", "Greater", "Less", "Not", "And", "Or"}
 """Operators through which nothing can be learnt, and nothing is lost."""
 
@@ -32,10 +32,10 @@ class NotDifferentiable(Exception):
     """What the operator gives."""
 
 
-def rule(*operators: str) -> Callable[[Rule], Rule]:
+def rule(*operators: str) -> Callable[[BackwardRule], BackwardRule]:
     """Register a rule under the names of its operators."""
 
-    def register(found: Rule) -> Rule:
+    def register(found: BackwardRule) -> BackwardRule:
         RULES.update(dict.fromkeys(operators, found))
         return found
 

@@ -47,7 +47,7 @@ _PASSING = {"Identity", "Cast", "CastLike", "Transpose", "Reshape", "Unsqueeze",
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class WeightLayer:
     """An operator with weights, and the operators behind it that only shift and scale."""
 
     operator: str
@@ -56,11 +56,11 @@ class Layer:
     weights: tuple[str, ...]
 
 
-def layers_of(graph: Graph) -> list[Layer]:
+def layers_of(graph: Graph) -> list[WeightLayer]:
     """Return the layers of a graph in the order of computation; each weight belongs to the first that takes it."""
     held = {name: name for name in graph.constants}
     held |= {each.outputs[0]: each.outputs[0] for each in graph.nodes if each.operator == "Constant" and each.tensor}
-    found: list[Layer] = []
+    found: list[WeightLayer] = []
     seen: set[str] = set()
     waiting: list[str] = []
     for each in graph.nodes:
@@ -71,13 +71,13 @@ def layers_of(graph: Graph) -> list[Layer]:
         new = [name for name in dict.fromkeys(names) if name not in seen and _is_weight(graph, name, each.operator)]
         seen.update(new)
         if each.operator in _FACTORS and new:
-            found.append(Layer(each.operator, each.outputs, (*waiting, *new)))
+            found.append(WeightLayer(each.operator, each.outputs, (*waiting, *new)))
             waiting = []
         elif new and not found:  # it shifts and scales the samples: it goes with the first layer
             waiting += new
         elif new:
             last = found[-1]
-            found[-1] = Layer(last.operator, (*last.outputs, *each.outputs), (*last.weights, *new))
+            found[-1] = WeightLayer(last.operator, (*last.outputs, *each.outputs), (*last.weights, *new))
     return found
 
 
@@ -94,7 +94,7 @@ def of_norms(graph: Graph) -> frozenset[str]:
     return frozenset(name for each in graph.nodes if each.operator in _NORMS for name in each.inputs[1:])
 
 
-def chosen_layers(graph: Graph, layers: Sequence[Layer], train: str) -> Sequence[Layer]:
+def chosen_layers(graph: Graph, layers: Sequence[WeightLayer], train: str) -> Sequence[WeightLayer]:
     """Return the layers that `train` names: all, the last ones by number, or those from a layer, weight or tensor on.
 
     Raises ModelError for a name that the file does not have.
