@@ -236,6 +236,7 @@ def test_operator_sets_of_the_older_exporter(opset: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("opset", [18, 20, 21, 23])
 def test_operator_sets_of_the_newer_exporter(opset: int, tmp_path: Any) -> None:
     pytest.importorskip("onnxscript")
@@ -257,6 +258,7 @@ FAMILIES = ("mobilenet_v3_small", "mobilenet_v2", "resnet18", "shufflenet_v2_x0_
 
 
 @pytest.mark.long
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("family", FAMILIES)
 def test_a_net_of_torchvision_learns_whole(family: str) -> None:
     """Its layout is that of torch, and so is its gradient: of one step with rate 1."""

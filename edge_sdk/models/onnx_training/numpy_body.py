@@ -128,5 +128,7 @@ def file_parts(
 
 def _body(graph: Graph, features: str, shape: tuple[int, ...] | None, layout: Layout, train: str) -> GraphBody:
     part = graph.up_to([features])
+    if all(len(each.shape) > 1 for each in ports_of(part)):
+        part = part.with_free_batch()
     inputs = Inputs(ports_of(part), name=graph.name, input_shape=shape, layout=layout, adapter=None)
     return GraphBody(part, inputs, NumpyEngine(), train=train)

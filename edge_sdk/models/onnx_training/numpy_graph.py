@@ -21,6 +21,7 @@ class NumpyGraph:
 
     def __init__(self, graph: Graph) -> None:
         """Raises ModelError for an operator that numpy does not compute here."""
+        self._name = graph.name
         missing = sorted({each.operator for each in graph.nodes if each.operator not in {*OPERATORS, "Constant"}})
         if missing:
             raise ModelError(f"{graph.name}: numpy does not compute {', '.join(missing)} here: install onnxruntime")
@@ -34,10 +35,14 @@ class NumpyGraph:
         self._last: list[list[str]] = _last_uses(self._nodes, set(self._outputs))
 
     def run(self, inputs: Mapping[str, AnyArray]) -> list[AnyArray]:
-        """Return the outputs for some inputs, in the order of the graph."""
+        """Return the outputs for some inputs, in the order of the graph.  Raises ModelError where it does not run."""
         known: dict[str, AnyArray] = {**self._constants, **inputs}
         for each, over in zip(self._nodes, self._last, strict=True):
-            found = OPERATORS[each.operator](each, [known[name] if name else None for name in each.inputs])
+            try:
+                found = OPERATORS[each.operator](each, [known[name] if name else None for name in each.inputs])
+            except (ValueError, IndexError, TypeError) as error:  # what numpy raises for shapes that clash
+                told = " ".join(str(error).split())
+                raise ModelError(f"{self._name}: {each.operator} at {each.outputs[0]!r} does not run: {told}") from error
             known.update(zip(each.outputs, found if isinstance(found, tuple) else (found,), strict=False))
             for name in over:  # a large net's activations would all be held at once
                 known.pop(name, None)
