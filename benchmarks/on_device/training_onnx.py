@@ -44,7 +44,18 @@ NAMES = {
 GOALS = {"mlp": 0.4, "cnn": 0.9, "har": 0.9, "mobilenet": 1.0}
 BY_NUMPY = ("mlp", "har")
 BOARD = ("numpy", "msgpack", "paho-mqtt", "onnxruntime", "flatbuffers", "packaging", "protobuf")
-TORCH = ("torch", "numpy", "sympy", "networkx", "jinja2", "fsspec", "filelock", "typing_extensions", "mpmath", "MarkupSafe")
+TORCH = (
+    "torch",
+    "numpy",
+    "sympy",
+    "networkx",
+    "jinja2",
+    "fsspec",
+    "filelock",
+    "typing_extensions",
+    "mpmath",
+    "MarkupSafe",
+)
 TEXT = """# Training all layers without torch: measured
 
 Written by `benchmarks/on_device/training_onnx.py`, on {machine}, one thread; load average {load}. SGD with momentum;
@@ -87,8 +98,9 @@ def net_of(name: str) -> tuple[object, tuple[int, ...], int]:
     if name == "transformer":
         layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
         return nn.Sequential(nn.Flatten(1, 2), layer, nn.Flatten(), nn.Linear(512, 6)), (1, 16, 32), 32
-    import edge_sim.models.torch_vision  # noqa: F401  # finds torchvision's operators
     from torchvision.models import mobilenet_v3_small
+
+    import edge_sim.models.torch_vision  # noqa: F401  # finds torchvision's operators
 
     return mobilenet_v3_small(weights=None, num_classes=10), (3, 96, 96), 8
 

@@ -30,7 +30,7 @@ def test_the_snippets_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of the exporter about itself
         for snippet in re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL):
-            exec(compile(snippet, "page", "exec"), known)  # noqa: S102  # the page's own
+            exec(compile(snippet, "page", "exec"), known)  # the page's own
     assert known["model"].spec.note == "learns: 2 of 2 layers"
     assert known["app"] is not None
 

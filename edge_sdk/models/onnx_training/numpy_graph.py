@@ -42,7 +42,9 @@ class NumpyGraph:
                 found = OPERATORS[each.operator](each, [known[name] if name else None for name in each.inputs])
             except (ValueError, IndexError, TypeError) as error:  # what numpy raises for shapes that clash
                 told = " ".join(str(error).split())
-                raise ModelError(f"{self._name}: {each.operator} at {each.outputs[0]!r} does not run: {told}") from error
+                raise ModelError(
+                    f"{self._name}: {each.operator} at {each.outputs[0]!r} does not run: {told}"
+                ) from error
             known.update(zip(each.outputs, found if isinstance(found, tuple) else (found,), strict=False))
             for name in over:  # a large net's activations would all be held at once
                 known.pop(name, None)
