@@ -303,8 +303,18 @@ class NumpyModel(HeadModel):
         The arguments are those of OnnxModel; train: all layers, the last ones (`last-2`), or those from a name on.
         Raises ModelError for files that numpy does not compute here, or whose last layer it does not find.
         """
-        parts = onnx_training.file_parts(file, classes, seed=seed, features=features, output=output, input_shape=input_shape,
-                           layout=layout, name=name, head=head, train=train)  # fmt: skip
+        parts = onnx_training.file_parts(
+            file,
+            classes,
+            seed=seed,
+            features=features,
+            output=output,
+            input_shape=input_shape,
+            layout=layout,
+            name=name,
+            head=head,
+            train=train,
+        )
         made = cls.__new__(cls)
         made._input_shape = None  # noqa: SLF001  # its own: the file checks the samples
         made._set_parts(parts, preprocess, name, parts.body.report.remark())  # noqa: SLF001  # likewise
