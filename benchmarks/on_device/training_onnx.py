@@ -60,9 +60,9 @@ TORCH = (
 TEXT = """# Training all layers without torch: measured
 
 Written by `benchmarks/on_device/training_onnx.py`, on {machine}, one thread; load average {load}. SGD with momentum;
-processor time, medians of {pairs} interleaved pairs of {steps} steps each. [How to](../how-to/train-the-model-you-have.md),
-[why so](../adr/0047-training-without-a-framework.md). Above a load of 3 the figures are provisional: run it again on a quiet
-machine.
+processor time, medians of {pairs} interleaved pairs of {steps} steps each.
+[How to](../how-to/train-the-model-you-have.md), [why so](../adr/0047-training-without-a-framework.md).
+Above a load of 3 the figures are provisional: run it again on a quiet machine.
 
 ## Time of a step
 

@@ -32,7 +32,7 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.cosine_head import CosineHead, make_head
-from edge_sdk.models.linear_head import LinearHead, clipped
+from edge_sdk.models.linear_head import LinearHead, clipped, with_more
 from edge_sdk.models.trained_body import Arrangement, Back, TrainedBody, with_body
 from edge_sdk.objectives import (
     FEATURES,
@@ -141,15 +141,10 @@ class HeadModel(ABC):
         """Take one optimiser step; raw (b, d): what the body gave, pull (p,): the gradient of terms on weights."""
         f, gradient = needed(seen.features, FEATURES), logit_gradient(objective, seen)
         slopes: dict[str, Floats] = {}
-        on_head = pull
-        if self._body is not None and self._arrangement is not None and pull is not None:
-            on_body, on_head = np.zeros_like(self._body.values), np.zeros_like(self._head.values())
-            self._arrangement.parted(pull, on_body, on_head)
+        on_body, on_head = self._parted(pull)
         if back is not None:
             at_f = gradient @ self._head.linear_rows()[:, :-1] + feature_gradient(objective, seen, f)
-            slopes["body"] = back(self._head.back(raw, at_f))
-            if pull is not None:
-                slopes["body"] = slopes["body"] + on_body
+            slopes["body"] = with_more(back(self._head.back(raw, at_f)), on_body)
         for term in objective:
             if isinstance(term, HeadTerm):  # more rows that the head is asked about
                 f, gradient = np.vstack([f, term.asks()]), np.vstack([gradient, term.slope(seen)])
@@ -158,6 +153,14 @@ class HeadModel(ABC):
         self._head.step(shortened, optim)
         if self._body is not None and "body" in shortened:
             self._body.step(shortened["body"], optim)
+
+    def _parted(self, values: Floats | None) -> tuple[Floats | None, Floats | None]:
+        """Return the body's and the head's part of an array (p,), in the order of each."""
+        if values is None or self._body is None or self._arrangement is None:
+            return None, values
+        on_body, on_head = np.zeros_like(self._body.values), np.zeros_like(self._head.values())
+        self._arrangement.parted(values, on_body, on_head)
+        return on_body, on_head
 
     def head_rows(self) -> Floats:
         """Return the head's rows: (k, d + 1), a copy."""
@@ -201,13 +204,10 @@ class HeadModel(ABC):
         """Overwrite the weights (p,), and reset the moments.  Raises Unsupported, or ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
-        if self._body is None or self._arrangement is None:
-            self._head.set_values(values)
-            return
-        on_body, on_head = np.empty_like(self._body.values), self._head.values()
-        self._arrangement.parted(values, on_body, on_head)
-        self._head.set_values(on_head)
-        self._body.set_values(on_body)
+        on_body, on_head = self._parted(values)
+        self._head.set_values(values if on_head is None else on_head)
+        if self._body is not None and on_body is not None:
+            self._body.set_values(on_body)
 
     def serving_copy(self) -> Self:
         """Return a copy with weights of its own, and the same feature function."""
