@@ -47,33 +47,34 @@ class OnnxPasses:
         self._outputs = list(made.forward.outputs)
         self._forward = open_session(made.forward, made.forward.content())
         self._backward = open_session(made.backward, made.backward.content())
-        self._given = frozenset(made.backward.inputs)
-        self._weights = {name: _value(array) for name, array in weights.items()}
-        self._slopes = dict(zip(made.backward.outputs, (_value(slopes[name]) for name in made.weights), strict=True))
+        held = {name: _value(array) for name, array in weights.items()}
+        self._given = frozenset(made.backward.inputs) - {*held, SLOPE}
+        self._to_output, self._to_slopes = self._forward.io_binding(), self._backward.io_binding()
+        for name, value in held.items():  # once: a binding costs as much as a small operator
+            self._to_output.bind_ortvalue_input(name, value)
+            if name in made.backward.inputs:
+                self._to_slopes.bind_ortvalue_input(name, value)
+        for output, name in zip(made.backward.outputs, made.weights, strict=True):
+            self._to_slopes.bind_ortvalue_output(output, _value(slopes[name]))
 
     def forward(self, inputs: Mapping[str, AnyArray]) -> tuple[AnyArray, Any]:
         """Return the output, and all that was kept, by name."""
-        binding = self._forward.io_binding()
         for name, array in inputs.items():
-            binding.bind_cpu_input(name, np.ascontiguousarray(array))
-        for name, value in self._weights.items():
-            binding.bind_ortvalue_input(name, value)
+            self._to_output.bind_cpu_input(name, np.ascontiguousarray(array))
+        self._to_output.clear_binding_outputs()
         for name in self._outputs:
-            binding.bind_output(name, _CPU)
-        self._run(self._forward, binding)
-        kept = dict(zip(self._outputs, binding.get_outputs(), strict=True))
+            self._to_output.bind_output(name, _CPU)
+        self._run(self._forward, self._to_output)
+        kept = dict(zip(self._outputs, self._to_output.get_outputs(), strict=True))
         return np.asarray(kept[self._outputs[0]].numpy()), kept
 
     def backward(self, inputs: Mapping[str, AnyArray], kept: Any, slope: AnyArray) -> None:
         """Write the slope of each weight to its place."""
-        binding = self._backward.io_binding()
-        held = {**{name: _value(array) for name, array in inputs.items()}, **self._weights, **kept}
-        for name in self._given - {SLOPE}:
-            binding.bind_ortvalue_input(name, held[name])
-        binding.bind_ortvalue_input(SLOPE, _value(slope))
-        for name, value in self._slopes.items():
-            binding.bind_ortvalue_output(name, value)
-        self._run(self._backward, binding)
+        held = {**{name: _value(array) for name, array in inputs.items()}, **kept}
+        for name in self._given:
+            self._to_slopes.bind_ortvalue_input(name, held[name])
+        self._to_slopes.bind_ortvalue_input(SLOPE, _value(slope))
+        self._run(self._backward, self._to_slopes)
 
     def _run(self, session: Any, binding: Any) -> None:
         try:
