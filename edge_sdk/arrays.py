@@ -6,7 +6,7 @@ neutral: it imports numpy alone, and every package may import it.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,3 +17,5 @@ Doubles: TypeAlias = NDArray[np.float64]
 """f8: sums and other intermediate results that need more digits than f4 has."""
 Ints: TypeAlias = NDArray[np.int64]
 """i8: labels, class ids and indices."""
+AnyArray: TypeAlias = "NDArray[Any]"
+"""An array of any type and shape."""

@@ -12,7 +12,7 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import ModelError
 from edge_sdk.models.base import COSINE_SCALE, NORM_LEAST, Model
 from edge_sdk.models.checks import check_state, require
-from edge_sdk.models.linear_head import ArrayOptimiser, LinearHead, clipped, row_slopes, step_values, with_more
+from edge_sdk.models.linear_head import ArrayOptimiser, LinearHead, row_slopes, step_values, with_more
 from edge_sdk.models.optim import unpack_optim
 from edge_sdk.objectives import Optim
 from edge_sdk.objectives.optim import Part
@@ -57,27 +57,36 @@ class CosineHead(LinearHead):
         out: Floats = f @ (self.scale * unit(self.rows[:, :-1])).T
         return out
 
-    def step(
-        self, f: Floats, gradient: Floats, optim: Optim, on_values: Floats | None = None, part: Part = "all"
-    ) -> None:
-        """Take LinearHead's step through the division by lengths: it ignores the gradient along a row."""
+    def back(self, f: Floats, slopes: Floats) -> Floats:
+        """Take slopes back through the division by lengths: nothing moves along a feature."""
+        directions = unit(f)
+        along = (slopes * directions).sum(axis=1, keepdims=True)  # (b, 1)
+        out: Floats = (slopes - along * directions) / _lengths(f)
+        return out
+
+    def slopes(
+        self, f: Floats, gradient: Floats, on_values: Floats | None = None, part: Part = "all"
+    ) -> dict[str, Floats]:
+        """Return LinearHead's slopes through the division by lengths: nothing moves along a row."""
         at_linear = row_slopes(f, gradient)[:, :-1]  # (k, d)
         directions = unit(self.rows[:, :-1])
         along = (at_linear * directions).sum(axis=1, keepdims=True)  # (k, 1)
         on_rows, on_scale = (None, None) if on_values is None else np.split(on_values, [self.rows.size])
-        gradients = {}
+        found = {}
         if part != "body":
             across = np.zeros_like(self.rows)
             across[:, :-1] = self.scale * (at_linear - along * directions) / _lengths(self.rows[:, :-1])
-            gradients["rows"] = with_more(across, on_rows)
+            found["rows"] = with_more(across, on_rows)
         if part != "head" and self._scale_trains:
-            gradients["scale"] = with_more(np.array([along.sum()], np.float32), on_scale)
-        gradients = dict(zip(gradients, clipped(optim, [*gradients.values()]), strict=True))
-        if "rows" in gradients:
-            self._optimiser = step_values(self._optimiser, optim, self.rows, gradients["rows"], self._decayed())
-        if "scale" in gradients:
+            found["scale"] = with_more(np.array([along.sum()], np.float32), on_scale)
+        return found
+
+    def step(self, slopes: Mapping[str, Floats], optim: Optim) -> None:
+        """Take one optimiser step down what `slopes` gave."""
+        super().step(slopes, optim)
+        if "scale" in slopes:
             no_decay = np.zeros(1, np.float32)
-            self._scale_optimiser = step_values(self._scale_optimiser, optim, self.scale, gradients["scale"], no_decay)
+            self._scale_optimiser = step_values(self._scale_optimiser, optim, self.scale, slopes["scale"], no_decay)
 
     def set_rows(self, rows: Floats, classes: Ints) -> None:
         """Replace the directions of some classes (m, d + 1), and reset the moments."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,9 @@ from edge_sdk.models.optim import CLIP_EPSILON, EPSILON, adam_scales, moment_cou
 from edge_sdk.objectives import Optim
 from edge_sdk.objectives.optim import Part
 
+_BLOCK = 1 << 15
+"""The scalars of a flat array that are changed at once."""
+
 
 class ArrayOptimiser:
     """SGD (with momentum) or Adam on one f4 array, with the same steps as torch.optim by default."""
@@ -25,24 +28,32 @@ class ArrayOptimiser:
         self.steps = 0
         self.moments = [np.zeros(shape, np.float32) for _ in range(moment_count(optim))]
 
-    def step(self, values: Floats, gradient: Floats, decayed: Floats) -> None:
+    def step(self, values: Floats, gradient: Floats, decayed: NDArray[Any]) -> None:
         """Change `values` in place; decayed: 1 where weight decay is for them, else 0."""
         self.steps += 1
+        if values.ndim > 1:
+            self._move(values, gradient, decayed, self.moments)
+            return
+        for begin in range(0, len(values), _BLOCK):  # (p,): what is made on the way stays in a processor's cache
+            part = slice(begin, begin + _BLOCK)
+            self._move(values[part], gradient[part], decayed[part], [each[part] for each in self.moments])
+
+    def _move(self, values: Floats, gradient: Floats, decayed: NDArray[Any], moments: list[Floats]) -> None:
         if self.optim.weight_decay:
             share = 1 if self.optim.decay_all else decayed
             gradient = gradient + np.float32(self.optim.weight_decay) * share * values
         if self.optim.kind == "adam":
-            first, second = self.moments
+            first, second = moments
             first += (gradient - first) * (1 - self.optim.beta1)
             second *= self.optim.beta2
             second += (1 - self.optim.beta2) * gradient * gradient
             rate, root = adam_scales(self.optim, self.steps)
             values -= rate * first / (np.sqrt(second) / root + EPSILON)
             return
-        if self.moments:
-            self.moments[0] *= self.optim.momentum
-            self.moments[0] += gradient
-            gradient = self.moments[0]
+        if moments:
+            moments[0] *= self.optim.momentum
+            moments[0] += gradient
+            gradient = moments[0]
         values -= self.optim.learning_rate * gradient
 
     def arrays(self) -> dict[str, NDArray[Any]]:
@@ -94,18 +105,24 @@ class LinearHead:
         out: Floats = f @ self.rows[:, :-1].T + self.rows[:, -1]
         return out
 
-    def step(
-        self, f: Floats, gradient: Floats, optim: Optim, on_values: Floats | None = None, part: Part = "all"
-    ) -> None:
-        """Take one optimiser step down a gradient at the logits: f (b, d), gradient (b, k), as a batch mean.
+    def back(self, _f: Floats, slopes: Floats) -> Floats:
+        """Return the slopes of a body's features (b, d), given those of what `features` makes of them."""
+        return slopes
 
-        on_values (p,): a gradient at the trainable scalars themselves, to be added.
+    def slopes(
+        self, f: Floats, gradient: Floats, on_values: Floats | None = None, part: Part = "all"
+    ) -> dict[str, Floats]:
+        """Return the slope of each array that a step of `part` changes.
+
+        f (b, d), gradient (b, k): at the logits, as a batch mean.  on_values (p,): a gradient at the trainable scalars
+        themselves, to be added.
         """
-        if part == "body":
-            return
-        slopes = with_more(row_slopes(f, gradient), on_values)
-        (slopes,) = clipped(optim, [slopes])
-        self._optimiser = step_values(self._optimiser, optim, self.rows, slopes, self._decayed())
+        return {} if part == "body" else {"rows": with_more(row_slopes(f, gradient), on_values)}
+
+    def step(self, slopes: Mapping[str, Floats], optim: Optim) -> None:
+        """Take one optimiser step down what `slopes` gave."""
+        if "rows" in slopes:
+            self._optimiser = step_values(self._optimiser, optim, self.rows, slopes["rows"], self._decayed())
 
     def _decayed(self) -> Floats:
         """Return 1 for weights and 0 for the bias: (d + 1,)."""
@@ -159,17 +176,17 @@ def with_more(slopes: Floats, more: Floats | None) -> Floats:
     return slopes if more is None else slopes + more.reshape(slopes.shape)
 
 
-def clipped(optim: Optim, gradients: Sequence[Floats]) -> Sequence[Floats]:
-    """Return the gradients of all that a step trains, shortened together to the norm that is allowed."""
+def clipped(optim: Optim, slopes: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    """Return the slopes of all that a step trains, shortened together to the norm that is allowed."""
     if not optim.clip_norm:
-        return gradients
-    norm = math.sqrt(sum(float(np.square(each).sum()) for each in gradients))
+        return slopes
+    norm = math.sqrt(sum(float(np.square(each).sum()) for each in slopes.values()))
     share = np.float32(min(1.0, optim.clip_norm / (norm + CLIP_EPSILON)))
-    return [each * share for each in gradients]
+    return {name: each * share for name, each in slopes.items()}
 
 
 def step_values(
-    optimiser: ArrayOptimiser | None, optim: Optim, values: Floats, gradient: Floats, decayed: Floats
+    optimiser: ArrayOptimiser | None, optim: Optim, values: Floats, gradient: Floats, decayed: NDArray[Any]
 ) -> ArrayOptimiser:
     """Take one step on `values`, in place; make a new optimiser unless the old one's moments fit."""
     if optimiser is None or not optim.continues(optimiser.optim):

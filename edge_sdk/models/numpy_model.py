@@ -8,15 +8,18 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import prod
-from typing import TYPE_CHECKING, Literal
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
-from edge_sdk.models import onnx_file
+from edge_sdk.models import onnx_file, onnx_training
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
     check_fit,
@@ -29,15 +32,19 @@ from edge_sdk.models.checks import (
     require,
 )
 from edge_sdk.models.cosine_head import CosineHead, make_head
-from edge_sdk.models.linear_head import LinearHead
+from edge_sdk.models.linear_head import LinearHead, clipped, with_more
+from edge_sdk.models.trained_body import Arrangement, Back, TrainedBody, with_body
 from edge_sdk.objectives import (
+    FEATURES,
     HeadTerm,
     Objective,
     On,
     Optim,
     Seen,
+    feature_gradient,
     logit_gradient,
     names_on,
+    needed,
     objective_loss,
     weight_gradient,
 )
@@ -46,19 +53,32 @@ from edge_sdk.objectives.optim import Part
 if TYPE_CHECKING:  # of the tools, not of a base install
     from typing_extensions import Self
 
+    from edge_sdk.models.onnx_training.numpy_body import NumpyParts
+
 BY_SLOPE: tuple[On, ...] = ("logits", "features", "head", "weights")
 """The inputs of terms that a head can minimise by slope alone."""
+_BODY = "body."
+"""The prefix of a body's arrays in stored state."""
 
 
 class HeadModel(ABC):
-    """A fixed feature function under a trainable LinearHead; its spec lists its further capabilities.
+    """A feature function under a trainable LinearHead; its spec lists its further capabilities.
 
-    A term on features counts in the loss and changes nothing: the spec must list it among the inert terms.
+    Under a body that does not learn, a term on features counts in the loss and changes nothing: the spec must list it
+    among the inert terms.
     """
 
-    def __init__(self, spec: ModelSpec, head: LinearHead) -> None:
+    def __init__(
+        self,
+        spec: ModelSpec,
+        head: LinearHead,
+        body: TrainedBody | None = None,
+        arrangement: Arrangement | None = None,
+    ) -> None:
+        """body: what gives the features, if it learns; then the arrangement tells how the weights of both lie."""
         self.spec = spec
         self._head = head
+        self._body, self._arrangement = body, arrangement
 
     @abstractmethod
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
@@ -82,27 +102,65 @@ class HeadModel(ABC):
         return self.head(f), f
 
     def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
-        """Take one optimiser step of the head per row of `batches.indices`; the body has at most a scale to train.
+        """Take one optimiser step of `part` per row of `batches.indices`.
 
-        Raises Unsupported for a term that the model cannot minimise, UsageError for an unknown optimiser.
+        A body that does not learn has at most a scale to train.  Raises Unsupported for a term that the model cannot
+        minimise, UsageError for an unknown optimiser.
         """
         check_fit(self.spec, batches, objective)
         loss = 0.0
         on_weights = any(term.on == "weights" for term in objective)
         for step, index in enumerate(batches.indices):
-            f = self._head.features(self.feature_rows(batches.inputs, index))  # (b, d)
             labels = None if batches.labels is None else batches.labels[index]
-            weights = self._head.values() if on_weights else None  # (p,)
+            raw, back = self._passed(batches.inputs, index, part)
+            f = self._head.features(raw)  # (b, d)
+            weights = self._values() if on_weights else None  # (p,)
             seen = Seen(self.head(f), labels, step, f, self.head, weights)
             if step == len(batches.indices) - 1:
                 loss = objective_loss(objective, seen)
             pull = None if weights is None else weight_gradient(objective, seen, weights)
-            gradient = logit_gradient(objective, seen)
-            for term in objective:
-                if isinstance(term, HeadTerm):  # more rows that the head is asked about
-                    f, gradient = np.vstack([f, term.asks()]), np.vstack([gradient, term.slope(seen)])
-            self._head.step(f, gradient, optim, pull, part)
+            self._step(seen, raw, back, pull, objective, optim, part)
         return FitReport(steps=len(batches.indices), loss=loss)
+
+    def _passed(self, x: Floats, index: Ints, part: Part) -> tuple[Floats, Back | None]:
+        """Return a body's features (b, d) of a mini-batch, and its backward pass if the step changes it."""
+        if self._body is None or part == "head":
+            return self.feature_rows(x, index), None
+        return self._body.forward(x[index])
+
+    def _step(  # noqa: PLR0917  # all that a step is made of
+        self,
+        seen: Seen,
+        raw: Floats,
+        back: Back | None,
+        pull: Floats | None,
+        objective: Objective,
+        optim: Optim,
+        part: Part,
+    ) -> None:
+        """Take one optimiser step; raw (b, d): what the body gave, pull (p,): the gradient of terms on weights."""
+        f, gradient = needed(seen.features, FEATURES), logit_gradient(objective, seen)
+        slopes: dict[str, Floats] = {}
+        on_body, on_head = self._parted(pull)
+        if back is not None:
+            at_f = gradient @ self._head.linear_rows()[:, :-1] + feature_gradient(objective, seen, f)
+            slopes["body"] = with_more(back(self._head.back(raw, at_f)), on_body)
+        for term in objective:
+            if isinstance(term, HeadTerm):  # more rows that the head is asked about
+                f, gradient = np.vstack([f, term.asks()]), np.vstack([gradient, term.slope(seen)])
+        slopes |= self._head.slopes(f, gradient, on_head, part)
+        shortened = clipped(optim, slopes)
+        self._head.step(shortened, optim)
+        if self._body is not None and "body" in shortened:
+            self._body.step(shortened["body"], optim)
+
+    def _parted(self, values: Floats | None) -> tuple[Floats | None, Floats | None]:
+        """Return the body's and the head's part of an array (p,), in the order of each."""
+        if values is None or self._body is None or self._arrangement is None:
+            return None, values
+        on_body, on_head = np.zeros_like(self._body.values), np.zeros_like(self._head.values())
+        self._arrangement.parted(values, on_body, on_head)
+        return on_body, on_head
 
     def head_rows(self) -> Floats:
         """Return the head's rows: (k, d + 1), a copy."""
@@ -125,41 +183,67 @@ class HeadModel(ABC):
     def weights(self) -> Floats:
         """Return the weights (p,), a copy.  Raises Unsupported if the model's features are frozen weights."""
         require(self.spec, "weights")
-        return self._head.values()
+        return self._values()
+
+    def _values(self) -> Floats:
+        """Return all trainable scalars: (p,), a copy."""
+        head = self._head.values()
+        if self._body is None or self._arrangement is None:
+            return head
+        return self._arrangement.joined(self._body.values, head)
 
     def head_mask(self) -> NDArray[np.bool_]:
-        """Return a mask of all weights except a scale: (p,).  Raises Unsupported if they cannot be shared."""
+        """Return which weights are the head's, without a scale: (p,).  Raises Unsupported if they cannot be shared."""
         require(self.spec, "weights")
-        return self._head.mask()
+        mask = self._head.mask()
+        if self._body is None or self._arrangement is None:
+            return mask
+        return self._arrangement.joined(np.zeros(self._body.values.size, np.bool_), mask)
 
     def set_weights(self, values: Floats) -> None:
         """Overwrite the weights (p,), and reset the moments.  Raises Unsupported, or ModelError for another size."""
         require(self.spec, "weights")
         check_weights(self.spec, values)
-        self._head.set_values(values)
+        on_body, on_head = self._parted(values)
+        self._head.set_values(values if on_head is None else on_head)
+        if self._body is not None and on_body is not None:
+            self._body.set_values(on_body)
 
     def serving_copy(self) -> Self:
-        """Return a copy with a head of its own, and the same feature function."""
+        """Return a copy with weights of its own, and the same feature function."""
         twin = copy.copy(self)
         twin.separate()
         return twin
 
     def separate(self) -> None:
-        """Take a head of its own: this model was copied from one that goes on training."""
+        """Take weights of its own: this model was copied from one that goes on training."""
         self._head = copy.copy(self._head)
         self._head.separate()
+        if self._body is not None:
+            self._body = copy.copy(self._body)
+            self._body.separate()
 
     def state_bytes(self) -> bytes:
-        """Return the head and its moments."""
-        return pack_arrays(self._head.arrays())
+        """Return the weights and their moments."""
+        body = {} if self._body is None else self._body.arrays()
+        return pack_arrays({**self._head.arrays(), **{_BODY + name: array for name, array in body.items()}})
 
     def load_state(self, state: bytes) -> None:
         """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model."""
-        self._head.load(unpack_arrays(state))
+        self._load(unpack_arrays(state))
+
+    def _load(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        if self._body is None:
+            self._head.load(arrays)
+            return
+        own = {name.removeprefix(_BODY): array for name, array in arrays.items() if name.startswith(_BODY)}
+        self._body.check(own)
+        self._head.load({name: array for name, array in arrays.items() if not name.startswith(_BODY)})
+        self._body.load(own)
 
 
 class NumpyModel(HeadModel):
-    """Softmax regression on the flattened input: a device can train it without any machine-learning library."""
+    """Softmax regression, or a small net, on numpy alone: a device trains it without any machine-learning library."""
 
     def __init__(
         self,
@@ -170,44 +254,110 @@ class NumpyModel(HeadModel):
         preprocess: Preprocess | None = None,
         name: str = "softmax",
         head: Literal["linear", "cosine"] = "linear",
+        hidden: Sequence[int] = (),
     ) -> None:
         """Take samples (c, h, w) = `input_shape` from `preprocess`; head: of logits, or of scaled cosines.
 
-        Raises ModelError for numbers out of range.
+        hidden: the widths of dense layers with ReLU in front of the head, on the flattened samples.  Their weights
+        average with those of the same nn.Sequential in torch.  Raises ModelError for numbers out of range.
         """
         check_whole_number(name, "classes", classes, 1)
         check_input_shape(name, input_shape)
         check_whole_number(name, "seed", seed, 0)
+        self._input_shape: tuple[int, int, int] | None = input_shape
+        self._parts: NumpyParts | None = None
+        if hidden:
+            parts = onnx_training.dense_parts(hidden, classes, input_shape, seed=seed, name=name, head=head)
+            self._set_parts(parts, preprocess, name, "")
+            return
         width = prod(input_shape)
         layer = make_head(head, width, classes, seed)
-        spec = ModelSpec(
-            name=name,
-            runtime="numpy",
-            classes=classes,
-            feature_dim=width,
-            capabilities=layer.abilities
-            | {"predict", "logit-gradients", "features", "head-rows", "head-weights", "weights"},
-            terms=names_on(*BY_SLOPE),
-            inert_terms=names_on("features"),
-            preprocess=preprocess or Preprocess(),
+        spec = _spec(name, layer, preprocess, flops=2 * width * classes, note="")
+        spec = replace(
+            spec,
+            capabilities=spec.capabilities | {"weights"},
             parameters=layer.values().size,
             shapes=layer.shapes,
             layout=layout_digest([(layer.kind, layer.rows.shape)]),
-            flops_per_sample=2 * width * classes,
-            activation_bytes_per_sample=4 * classes,
-            calls_per_pass=1,
         )
         super().__init__(spec, layer)
-        self._input_shape = input_shape
+
+    @classmethod
+    def from_onnx(
+        cls,
+        file: str | PathLike[str] | bytes,
+        classes: int | None = None,
+        *,
+        seed: int = 0,
+        features: str | None = None,
+        output: str | None = None,
+        preprocess: Preprocess | None = None,
+        input_shape: tuple[int, ...] | None = None,
+        layout: Literal["auto", "NCHW", "NHWC"] = "auto",
+        name: str = "onnx",
+        head: Literal["linear", "cosine"] = "linear",
+        train: str = "all",
+    ) -> Self:
+        """Return the net in an .onnx file, whose layers numpy trains: for boards that have no ONNX Runtime.
+
+        The arguments are those of OnnxModel; train: all layers, the last ones (`last-2`), or those from a name on.
+        Raises ModelError for files that numpy does not compute here, or whose last layer it does not find.
+        """
+        parts = onnx_training.file_parts(
+            file,
+            classes,
+            seed=seed,
+            features=features,
+            output=output,
+            input_shape=input_shape,
+            layout=layout,
+            name=name,
+            head=head,
+            train=train,
+        )
+        made = cls.__new__(cls)
+        made._input_shape = None  # noqa: SLF001  # its own: the file checks the samples
+        made._set_parts(parts, preprocess, name, parts.body.report.remark())  # noqa: SLF001  # likewise
+        return made
+
+    def _set_parts(self, parts: NumpyParts, preprocess: Preprocess | None, name: str, note: str) -> None:
+        """Take over a body and a head that learn."""
+        k, d = parts.head.rows.shape
+        spec = _spec(name, parts.head, preprocess, flops=parts.body.flops + 2 * k * (d - 1), note=note)
+        super().__init__(with_body(spec, parts.body, parts.arrangement), parts.head, parts.body, parts.arrangement)
+        self._parts = parts
 
     def onnx_bytes(self, _x: Floats) -> bytes:
-        """Return the model as an .onnx file: input `samples` (n, c, h, w), output `logits` (n, k)."""
-        whole = onnx_file.samples_graph("samples", self._input_shape)
+        """Return the model as an .onnx file: as it was read, or from `samples` (n, c, h, w) to `logits` (n, k)."""
+        if self._parts is not None and self._body is not None:
+            return self._parts.written(self._body, self._head)
+        whole = onnx_file.samples_graph("samples", needed(self._input_shape, "samples have a shape"))
         unit = isinstance(self._head, CosineHead)
         return onnx_file.with_new_head(whole, "samples", self._head.linear_rows(), unit=unit, output="logits").content()
 
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
-        """Return the flattened samples: x (n, c, h, w), index (m,) -> (m, c * h * w)."""
+        """Return what the head takes of some samples: x (n, c, h, w), index (m,) -> (m, d)."""
+        if self._body is not None:
+            return self._body.rows(x[index])
         check_samples(self.spec.name, x, self._input_shape)
         out: Floats = x.reshape(len(x), self.spec.feature_dim)[index]
         return out
+
+
+def _spec(name: str, head: LinearHead, preprocess: Preprocess | None, *, flops: int, note: str) -> ModelSpec:
+    """Return the description of a model with this head, without its weights."""
+    classes, width = head.rows.shape[0], head.rows.shape[1] - 1
+    return ModelSpec(
+        name=name,
+        runtime="numpy",
+        classes=classes,
+        feature_dim=width,
+        capabilities=head.abilities | {"predict", "logit-gradients", "features", "head-rows", "head-weights"},
+        terms=names_on(*BY_SLOPE),
+        inert_terms=names_on("features"),
+        preprocess=preprocess or Preprocess(),
+        flops_per_sample=flops,
+        activation_bytes_per_sample=4 * classes,
+        calls_per_pass=1,
+        note=note,
+    )

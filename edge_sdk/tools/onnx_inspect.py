@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 from collections.abc import Mapping
 from functools import partial
@@ -16,7 +17,7 @@ from edge_sdk.methods.registry import load_method, method_fault, method_names, n
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import Graph, read_graph
-from edge_sdk.models.onnx_runtime.onnx_inputs import Layout, Port
+from edge_sdk.models.onnx_file.inputs import Layout, Port
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession, open_session
 from edge_sdk.models.onnx_runtime.onnx_split import Opens, scores_of, sure_ending
@@ -83,9 +84,41 @@ def inspected(
         "class_labels": [*model.split.labels],
         "parameters": graph.parameters(),
         "trained_parameters": spec.parameters,
+        "training_all": _training_all(file, model, input_shape=input_shape, layout=layout),
         "capabilities": sorted(spec.capabilities),
         "methods": {name: part_in(load_method(name)(), spec) for name in method_names() if not _untellable(name)},
     }
+
+
+def _training_all(
+    file: Path, model: OnnxModel, *, input_shape: tuple[int, ...] | None, layout: Layout
+) -> dict[str, Any]:
+    """Return what learns with train="all", or why nothing does."""
+    split = model.split
+    features = None if split.how == "layer" else split.features
+    try:
+        all_ = OnnxModel(file, model.spec.classes, features=features, output=split.output, input_shape=input_shape,
+                         layout=layout, name=file.name, train="all")  # fmt: skip
+    except ModelError as error:
+        return {"remark": str(error).removeprefix(f"{file.name}: ")}
+    body = all_.learning
+    if body is None:
+        return {}
+    names = all_.weight_names()
+    own = [name for name in names if _EXPORTERS_OWN.match(name)]
+    return {
+        "remark": body.report.remark(),
+        "layers": body.report.layers,
+        "learning_layers": body.report.learning,
+        "parameters": all_.spec.parameters,
+        "bytes_of_a_batch_of_8": all_.memory_bytes(8),
+        "names": len(names),
+        "names_of_the_exporter": own,
+    }
+
+
+_EXPORTERS_OWN = re.compile(r"onnx::|val_\d+$|rows$|cosine-rows$|scale$|/")
+"""Names that the exporter gives to weights that it has changed: no torch net has them."""
 
 
 def _batch(port: Port, *, unbatched: bool) -> str:
@@ -113,7 +146,7 @@ def part_in(method: Method[Any], spec: ModelSpec) -> dict[str, str]:
 
 
 _REMEDIES: Mapping[str, str] = {
-    "weights": ": its body is frozen; a TorchModel shares its weights",
+    "weights": ': its body is frozen; train="all" lets it learn',
     "proxy": ": give the app a second model, App(proxy=...)",
     "cosine-head": ': build it with head="cosine"',
 }
@@ -147,6 +180,7 @@ def _text(found: Mapping[str, Any]) -> str:
         "classes": str(found["classes"]) + ("" if found["classes_known"] else " (its width; give --classes)"),
         "parameters": f"{found['parameters']:,} in the file, {found['trained_parameters']:,} trained in the head",
         "can": ", ".join(found["capabilities"]),
+        **_training_lines(found["training_all"]),
     }
     wide = max(map(len, found["methods"]))
     parts = [
@@ -154,6 +188,24 @@ def _text(found: Mapping[str, Any]) -> str:
         for name, row in found["methods"].items()
     ]
     return "\n".join([*(f"{key:10}  {text}" for key, text in lines.items() if text), "takes part in", *parts])
+
+
+def _training_lines(found: Mapping[str, Any]) -> dict[str, str]:
+    """Return what there is to say of train="all", as lines."""
+    if "layers" not in found:
+        return {'train="all"': found["remark"]}
+    own = found["names_of_the_exporter"]
+    averages = "weights have the names of the net that was exported: they average with the net"
+    if own:
+        averages = (
+            f"{len(own)} of {found['names']} weights have an exporter's names ({own[0]}): they average with equal "
+            "files, not with the torch net; export it with do_constant_folding=False, or dynamo=True and optimize=False"
+        )
+    mib = found["bytes_of_a_batch_of_8"] / 2**20
+    return {
+        'train="all"': f"{found['remark']}; {found['parameters']:,} parameters; about {mib:,.0f} MiB for batches of 8",
+        "layout": averages,
+    }
 
 
 def _untellable(name: str) -> bool:

@@ -10,9 +10,9 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
+from edge_sdk.models.body_model import BodyModel
 from edge_sdk.models.checks import check_samples
 from edge_sdk.models.cosine_head import make_head
-from edge_sdk.models.frozen_body import FrozenBodyModel
 from edge_sim.models.model_types import HeadKind, InputShape
 
 HIDDEN = 128
@@ -77,7 +77,7 @@ class RandomFilters:
         return means.reshape(n, -1)
 
 
-class FrozenNumpyModel(FrozenBodyModel):
+class FrozenNumpyModel(BodyModel):
     """A frozen extractor in numpy, under a head that is trained."""
 
     def __init__(

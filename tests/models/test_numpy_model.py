@@ -55,7 +55,7 @@ def test_one_sgd_step_by_hand() -> None:
     head.set_values(np.zeros(CLASSES * 37, np.float32))
     f, labels = x[:BATCH].reshape(BATCH, -1), y[:BATCH]
     gradient = logit_gradient((CrossEntropy(),), Seen(head.logits(f), labels, 0))
-    head.step(f, gradient, Optim(kind="sgd", learning_rate=0.5))
+    head.step(head.slopes(f, gradient), Optim(kind="sgd", learning_rate=0.5))
     pull = np.eye(CLASSES)[labels] - 1 / CLASSES  # (b, k)
     expected = 0.5 * pull.T @ np.column_stack([f, np.ones(BATCH)]) / BATCH
     np.testing.assert_allclose(head.rows, expected, atol=1e-6)
@@ -75,6 +75,6 @@ def test_the_first_adam_step_has_the_size_of_the_learning_rate() -> None:
     head = LinearHead(3, 2, seed=0)
     before = head.rows.copy()
     f = np.array([[1, -2, 3]], np.float32)
-    head.step(f, np.array([[0.5, -0.5]], np.float32), Optim(learning_rate=0.01))
+    head.step(head.slopes(f, np.array([[0.5, -0.5]], np.float32)), Optim(learning_rate=0.01))
     expected = -0.01 * np.sign(np.outer([1, -1], [1, -2, 3, 1]))
     np.testing.assert_allclose(head.rows - before, expected, atol=1e-6)

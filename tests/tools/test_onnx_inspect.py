@@ -39,6 +39,26 @@ def test_a_classifier(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert found["trained_parameters"] == (WIDTH + 1) * CLASSES
 
 
+def test_what_learns_if_all_layers_do(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = described(capsys, str(file))["training_all"]
+    assert (found["remark"], found["layers"], found["learning_layers"]) == ("learns: 2 of 2 layers", 2, 2)
+    assert found["parameters"] == 36 * WIDTH + WIDTH + (WIDTH + 1) * CLASSES
+    assert found["names_of_the_exporter"] == []
+    assert found["bytes_of_a_batch_of_8"] > 4 * 4 * found["parameters"]
+    assert main(["inspect", str(file)]) == 0
+    text = capsys.readouterr().out
+    assert 'train="all"  learns: 2 of 2 layers; 209 parameters; about 0 MiB for batches of 8' in text
+    assert "average with the net" in text
+
+
+def test_why_no_layer_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "extractor.onnx"
+    path.write_bytes(classifier(endings=["Relu"], classes=9, form="half"))
+    found = described(capsys, str(path), "--classes", "3")["training_all"]
+    assert list(found) == ["remark"]
+    assert "float16 (w2): to train all layers, export them as float32" in found["remark"]
+
+
 def test_what_it_could_take_part_in_and_why_not(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
     methods = described(capsys, str(file))["methods"]
     assert {methods[name]["part"] for name in ("local", "fedmd", "fedssa")} == {"learns"}

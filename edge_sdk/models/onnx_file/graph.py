@@ -7,11 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file.node import Node, read_node
-from edge_sdk.models.onnx_file.tensors import Constant, as_floats, has_nan
+from edge_sdk.models.onnx_file.tensors import KIND_OF, Constant, as_floats, has_nan
 from edge_sdk.models.onnx_file.wire import Field, damaged, fields, put, replaced, text_in
 
 OnnxFile: TypeAlias = "str | PathLike[str] | bytes"
@@ -240,17 +242,17 @@ def _tensor(raw: memoryview, folder: Path | None) -> Constant:
 
 def _is_float(port: memoryview | bytes) -> bool:
     """Return whether an output is a tensor that is not known to hold other things than floating-point numbers."""
-    kinds = [n for each in _inside(port, 2) for tensor in _inside(each, 1) for n in _numbers(tensor, 1)]
-    others = [each for each in _inside(port, 2) if not _inside(each, 1)]  # a sequence or a map
+    kinds = [n for each in inside(port, 2) for tensor in inside(each, 1) for n in numbers(tensor, 1)]
+    others = [each for each in inside(port, 2) if not inside(each, 1)]  # a sequence or a map
     return not others and (not kinds or kinds[0] in _FLOAT_KINDS)
 
 
-def _inside(message: memoryview | bytes, number: int) -> list[memoryview]:
+def inside(message: memoryview | bytes, number: int) -> list[memoryview]:
     """Return the messages in a field of a message."""
     return [part.content for part in fields(memoryview(message)) if part.number == number]
 
 
-def _numbers(message: memoryview, number: int) -> list[int]:
+def numbers(message: memoryview, number: int) -> list[int]:
     """Return the whole numbers in a field of a message."""
     return [part.whole for part in fields(message) if part.number == number]
 
@@ -264,6 +266,12 @@ def rows_port(name: str, *shape: int) -> bytes:
     """Return an input or output f4 (n, *shape)."""
     dims = [put(1, put(2, "n")), *(put(1, put(1, size)) for size in shape)]
     return put(_PORT_NAME, name) + put(2, put(1, put(1, 1) + put(2, b"".join(dims))))
+
+
+def tensor_port(name: str, shape: Sequence[int], dtype: np.dtype[Any]) -> bytes:
+    """Return an input or output of one type and shape."""
+    dims = b"".join(put(1, put(1, size)) for size in shape)
+    return put(_PORT_NAME, name) + put(2, put(1, put(1, KIND_OF[dtype]) + put(2, dims)))
 
 
 def samples_graph(name: str, shape: Sequence[int]) -> Graph:

@@ -32,6 +32,47 @@ class HeadPlace:
     """The type of `scores`."""
 
 
+@dataclass(frozen=True, slots=True)
+class HeadWeights:
+    """The constants of a file that are its last layer."""
+
+    weight: str
+    bias: str
+    turned: bool
+    """Whether the weight is stored as (d, k); else (k, d)."""
+
+    def of_rows(self, rows: Floats) -> dict[str, Floats]:
+        """Return the values of both for rows (k, d + 1)."""
+        return {self.weight: rows[:, :-1].T if self.turned else rows[:, :-1], self.bias: rows[:, -1]}
+
+
+def weights_of_layer(graph: Graph, layer: OutputLayer) -> HeadWeights | None:
+    """Return the f4 constants of a layer, or None where it scales them, lacks a bias, or has them in another form."""
+    first, last = layer.operators[0], layer.operators[-1]
+    weight, turned = _stored(graph, first.inputs[1])
+    if first.operator == "Gemm":
+        if first.number("alpha", 1.0) != 1 or first.number("beta", 1.0) != 1 or len(first.inputs) < 3:
+            return None
+        bias, turned = first.inputs[2], turned != (not first.number("transB", 0))
+    elif first.operator == "MatMul" and len(last.inputs) == 2 and last is not first:
+        bias = next(name for name in last.inputs if name != first.outputs[0])
+        turned = not turned
+    else:
+        return None
+    held = [None if each is None else each.values() for each in (graph.constant(weight), graph.constant(bias))]
+    shapes = [(len(layer.rows), layer.rows.shape[1] - 1)[:: -1 if turned else 1], (len(layer.rows),)]
+    plain = all(a is not None and a.dtype == FLOAT and a.shape == s for a, s in zip(held, shapes, strict=True))
+    return HeadWeights(weight, bias, turned) if plain else None
+
+
+def _stored(graph: Graph, name: str) -> tuple[str, bool]:
+    """Return the constant behind a tensor, and whether it is transposed on the way."""
+    maker = graph.producer(name)
+    if maker is not None and maker.operator == "Transpose":
+        return maker.inputs[0], True
+    return name, False
+
+
 def as_floats_in(graph: Graph, tensor: str, least: float | None) -> Graph:
     """Return the part up to a tensor as f4, or up to its logarithm if `least` is given, raised to that first."""
     own = _unused(graph)

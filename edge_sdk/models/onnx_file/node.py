@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
-from edge_sdk.models.onnx_file.tensors import Constant
-from edge_sdk.models.onnx_file.wire import damaged, fields, put, single, text_in, whole_numbers
+from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
+from edge_sdk.models.onnx_file.wire import damaged, fields, put, put_single, single, text_in, whole_numbers
 
 # the fields of the messages
 _NODE_INPUT, _NODE_OUTPUT, _NODE_OPERATOR, _NODE_ATTRIBUTE, _NODE_DOMAIN = 1, 2, 4, 5, 7
@@ -47,6 +49,12 @@ class Node:
     def text(self, name: str) -> str:
         """Return an attribute that is a string, or "" without it."""
         return text_in(self.attributes.get(name, memoryview(b"")), _ATTRIBUTE_S)
+
+    def ints(self, name: str, default: Sequence[int] = ()) -> tuple[int, ...]:
+        """Return an attribute that is a list of whole numbers."""
+        parts = fields(self.attributes[name]) if name in self.attributes else ()
+        found = tuple(n for each in parts if each.number == _ATTRIBUTE_INTS for n in whole_numbers(each))
+        return found or tuple(default)
 
     def floats(self, name: str) -> Floats:
         """Return an attribute that is a list of floats: (n,)."""
@@ -92,6 +100,11 @@ class Node:
         raw = b"".join((*kept, *(put(_NODE_ATTRIBUTE, each) for each in new.values())))
         return replace(self, raw=raw, attributes={**self.attributes, **{k: memoryview(v) for k, v in new.items()}})
 
+    def giving(self, outputs: Sequence[str]) -> Node:
+        """Return this node with more outputs behind those that it has."""
+        more = b"".join(put(_NODE_OUTPUT, name) for name in outputs[len(self.outputs) :])
+        return replace(self, outputs=tuple(outputs), raw=bytes(self.raw) + more)
+
     def _changed(self, number: int, name: str, to: str) -> Node:
         """Return this node with another name in a field, inputs or outputs."""
         parts = [
@@ -136,7 +149,23 @@ def read_node(raw: memoryview, folder: Path | None) -> Node:
                 elif each.number in _ATTRIBUTE_GRAPHS:
                     captured |= _read_inside(each.content)
     known = operator if domain in ("", "ai.onnx") else f"{domain}.{operator}"
-    return Node(known, tuple(inputs), tuple(outputs), raw, numbers, attributes, tensor, frozenset(captured))
+    found = Node(known, tuple(inputs), tuple(outputs), raw, numbers, attributes, tensor, frozenset(captured))
+    return replace(found, tensor=_listed(found)) if known == "Constant" and tensor is None else found
+
+
+def _listed(constant: Node) -> Constant | None:
+    """Return the tensor of a Constant that is written as a number or a list of numbers, or None for other ones."""
+    values: NDArray[Any] | None = None
+    if "value_int" in constant.numbers:
+        values = np.array(int(constant.numbers["value_int"]), np.int64)
+    elif "value_float" in constant.numbers:
+        values = np.array(constant.numbers["value_float"], np.float32)
+    elif "value_ints" in constant.attributes:
+        values = np.array(constant.ints("value_ints"), np.int64)
+    elif "value_floats" in constant.attributes:
+        values = constant.floats("value_floats")
+    name = constant.outputs[0] if constant.outputs else ""
+    return None if values is None else Constant(name, tensor_of(name, values), None)
 
 
 def _read_inside(graph: memoryview) -> set[str]:
@@ -151,10 +180,27 @@ def _read_inside(graph: memoryview) -> set[str]:
     return names
 
 
-def node(operator: str, inputs: Sequence[str], output: str, **attributes: int) -> Node:
-    """Return a new operator of ONNX's own set, with attributes that are whole numbers."""
-    raw = [*(put(_NODE_INPUT, name) for name in inputs), put(_NODE_OUTPUT, output), put(_NODE_OPERATOR, operator)]
-    for name, value in attributes.items():
-        attribute = put(_ATTRIBUTE_NAME, name) + put(_ATTRIBUTE_I, value) + put(_ATTRIBUTE_TYPE, 2)  # a whole number
-        raw.append(put(_NODE_ATTRIBUTE, attribute))
-    return Node(operator, tuple(inputs), (output,), b"".join(raw), dict(attributes))
+def node(operator: str, inputs: Sequence[str], output: str, **attributes: float | str | Sequence[int]) -> Node:
+    """Return a new operator of ONNX's own set, with attributes that are numbers, a text or lists of whole numbers."""
+    protos = {name: _attribute(name, value) for name, value in attributes.items()}
+    raw = [
+        *(put(_NODE_INPUT, name) for name in inputs),
+        put(_NODE_OUTPUT, output),
+        put(_NODE_OPERATOR, operator),
+        *(put(_NODE_ATTRIBUTE, each) for each in protos.values()),
+    ]
+    numbers = {name: value for name, value in attributes.items() if isinstance(value, int | float)}
+    views = {name: memoryview(each) for name, each in protos.items()}
+    return Node(operator, tuple(inputs), (output,), b"".join(raw), numbers, views)
+
+
+def _attribute(name: str, value: float | str | Sequence[int]) -> bytes:
+    """Return an AttributeProto; its last field is the type."""
+    head = put(_ATTRIBUTE_NAME, name)
+    if isinstance(value, int):
+        return head + put(_ATTRIBUTE_I, value) + put(_ATTRIBUTE_TYPE, 2)
+    if isinstance(value, float):
+        return head + put_single(_ATTRIBUTE_F, value) + put(_ATTRIBUTE_TYPE, 1)
+    if isinstance(value, str):
+        return head + put(_ATTRIBUTE_S, value) + put(_ATTRIBUTE_TYPE, 3)
+    return head + b"".join(put(_ATTRIBUTE_INTS, each) for each in value) + put(_ATTRIBUTE_TYPE, 7)

@@ -20,7 +20,17 @@ _RAW, _DOUBLES, _EXTERNAL, _LOCATION = 9, 10, 13, 14
 """The fields of a TensorProto."""
 _STRING, _BFLOAT16 = 8, 16
 FLOAT = np.dtype(np.float32)
-KINDS: Mapping[int, str] = {1: "<f4", 2: "u1", 3: "i1", 6: "<i4", 7: "<i8", 10: "<f2", 11: "<f8", _BFLOAT16: "<u2"}
+KINDS: Mapping[int, str] = {
+    1: "<f4",
+    2: "u1",
+    3: "i1",
+    6: "<i4",
+    7: "<i8",
+    9: "?",
+    10: "<f2",
+    11: "<f8",
+    _BFLOAT16: "<u2",
+}
 """The element types whose values are read; bfloat16 as its bits."""
 KIND_OF: Mapping[np.dtype[Any], int] = {np.dtype(text): kind for kind, text in KINDS.items() if kind != _BFLOAT16}
 _PACKED: Mapping[int, str] = {_FLOATS: "<f4", _DOUBLES: "<f8"}

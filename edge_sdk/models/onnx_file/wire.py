@@ -127,6 +127,11 @@ def put(number: int, value: int | str | bytes | memoryview) -> bytes:
     return b"".join((put_varint(number << 3 | BYTES), put_varint(len(content)), content))
 
 
+def put_single(number: int, value: float) -> bytes:
+    """Encode a float field."""
+    return put_varint(number << 3 | FIXED32) + struct.pack("<f", value)
+
+
 def replaced(message: memoryview, path: tuple[int, ...], content: bytes) -> bytes:
     """Return a message with another content of one field: the first at each step of `path`, by number."""
     parts, done = [], False

@@ -13,20 +13,27 @@ from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import unpack_arrays
+from edge_sdk.models.body_model import BodyModel
 from edge_sdk.models.checks import check_whole_inputs, check_width
 from edge_sdk.models.cosine_head import CosineHead, make_head
-from edge_sdk.models.frozen_body import FrozenBodyModel
+from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
-from edge_sdk.models.onnx_runtime.onnx_inputs import Adapter, Layout
+from edge_sdk.models.onnx_file.inputs import Adapter, Layout
+from edge_sdk.models.onnx_file.own_constants import own_constants
+from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession
-from edge_sdk.models.onnx_runtime.onnx_split import is_single, scores_of, split_file, sure_ending
+from edge_sdk.models.onnx_runtime.onnx_split import Split, is_single, scores_of, split_file, sure_ending
+from edge_sdk.models.onnx_training.body import GraphBody, arranged
 from edge_sdk.models.predict_only import PredictOnly
+from edge_sdk.models.trained_body import Arrangement
 
 _NAME = "onnx"
+_COPIES = 4
+"""Weights, slopes and the two moments of Adam."""
 
 
-class OnnxModel(FrozenBodyModel):
+class OnnxModel(BodyModel):
     """An .onnx file with a frozen body, under a head that is trained in numpy.
 
     A classifier is split before its last linear layer, and the head starts from that layer's weights; an extractor
@@ -49,6 +56,7 @@ class OnnxModel(FrozenBodyModel):
         flops_per_sample: int = 0,
         note: str = "",
         head: Literal["linear", "cosine"] = "linear",
+        train: str = "head",
     ) -> None:
         """`file`: a path or the file's bytes; classes: None for a classifier, which tells them.
 
@@ -56,6 +64,9 @@ class OnnxModel(FrozenBodyModel):
         that gives scores, where the file does not tell.  input_shape: of a sample,
         where the file leaves it open.  layout: the order of a picture's axes.  adapter: makes the inputs of one sample
         (1, c, h, w), for files with several or unusual ones.  head: of logits, or of scaled cosines.
+
+        train: what learns: the head alone, `all` layers, the last ones with it (`last-4`), or those from a layer,
+        weight or tensor of this name on.  Statistics of batches stay as they are in the file.
 
         `flops_per_sample` and `note` tell of it what the file itself does not (its metadata entry `flops_per_sample`,
         its description).  Raises ModelError for a file that cannot be used so, UsageError for
@@ -83,24 +94,42 @@ class OnnxModel(FrozenBodyModel):
         layer = make_head(head, session.width, count, seed)
         if split.rows is not None:
             layer.set_rows(split.rows, np.arange(count))
+        body, arrangement = None, None
+        if train != "head":
+            body, arrangement = _learning(split, graph, layer, train)
         super().__init__(
-            session.rows,
+            body or session.rows,
             layer,
             name=name,
             runtime="onnx",
             classes=count,
             width=session.width,
             preprocess=preprocess,
-            flops=flops_per_sample or _flops(graph),
-            note=note or graph.description or split.remark(),
+            flops=flops_per_sample or _flops(graph) or (body.flops if body else 0),
+            note="; ".join([note or graph.description or split.remark(), *([body.report.remark()] if body else [])]),
+            arrangement=arrangement,
         )
+
+    def memory_bytes(self, size: int) -> int:
+        """Return about how much memory a training step of a mini-batch of this size takes, weights included."""
+        body = self.learning
+        return 0 if body is None else size * body.written_bytes + _COPIES * body.values.nbytes
+
+    @property
+    def learning(self) -> GraphBody | None:
+        """The body, if layers of it learn."""
+        return self._body if isinstance(self._body, GraphBody) else None
+
+    def weight_names(self) -> tuple[str, ...]:
+        """Return the names of the arrays that learn, in the order of `weights`."""
+        return () if self._arrangement is None else self._arrangement.names
 
     def load_state(self, state: bytes) -> None:
         """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model.
 
         A head on a classifier's own outputs, as it was before files were split, is composed with the last layer.
         """
-        stored, start = unpack_arrays(state), self.split.rows
+        stored, start = unpack_arrays(state), self.split.rows if self._body is None else None
         rows = stored.get("rows")
         k, d = self.spec.classes, self.spec.feature_dim
         on_logits = self.split.how == "layer" and not self.split.place.then
@@ -108,15 +137,16 @@ class OnnxModel(FrozenBodyModel):
             composed: Floats = rows[:, :-1] @ start
             composed[:, -1] += rows[:, -1]
             stored = {"rows": composed}
-        self._head.load(stored)
+        self._load(stored)
 
     def frozen_digest(self) -> bytes:
-        """Return what identifies the frozen body: 32 bytes; the head has no part in it."""
-        return self.split.session.digest
+        """Return what identifies all that does not learn: 32 bytes."""
+        return self.split.session.digest if self.learning is None else self.learning.frozen_digest()
 
     def onnx_bytes(self, _x: Floats) -> bytes:
-        """Return the file with the trained head in it: what it gave it still gives, by the present head."""
-        return self.split.written(self._head.linear_rows(), unit=isinstance(self._head, CosineHead))
+        """Return the file with the trained weights in it: what it gave it still gives, by the present weights."""
+        weights = None if self.learning is None else self.learning.arrays_by_name()
+        return self.split.written(self._head.linear_rows(), unit=isinstance(self._head, CosineHead), weights=weights)
 
 
 class OnnxTeacher(PredictOnly):
@@ -164,6 +194,17 @@ class OnnxTeacher(PredictOnly):
             flops_per_sample=flops_per_sample or _flops(graph),
             note=note or graph.description or "predict-only: teaches, does not learn",
         )
+
+
+def _learning(split: Split, graph: Graph, head: LinearHead, train: str) -> tuple[GraphBody, Arrangement]:
+    """Return the body of a file, of which `train` learns, and how its weights and the head's lie.
+
+    Raises ModelError.
+    """
+    whole = own_constants(graph)
+    part, held = split.body(whole), split.head_weights(whole)
+    body = GraphBody(part, split.session.inputs, OnnxEngine(), train=train)
+    return body, arranged(body, head, held, [*whole.constants])
 
 
 def _flops(graph: Graph) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import MissingExtra, ModelError
 from edge_sdk.models.onnx_file.graph import Graph
-from edge_sdk.models.onnx_runtime.onnx_inputs import TYPES, Adapter, Inputs, Layout, Port
+from edge_sdk.models.onnx_file.inputs import TYPES, Adapter, Inputs, Layout, Port
 
 try:
     import onnxruntime
@@ -102,7 +102,7 @@ class OnnxSession:
             out = np.asarray(self._session.run([self._output], feed)[0])
         except Exception as error:  # the runtime's errors have no common base
             raise ModelError(
-                f"{self._name}: one sample of shape {x.shape[1:]} does not run: {_reason(error)}"
+                f"{self._name}: one sample of shape {x.shape[1:]} does not run: {reason_of(error)}"
             ) from error
         batch = 1 if self.inputs.unbatched else self.inputs.batch
         if out.dtype.kind != "f" or not out.size or (out.ndim > 1 and not self.inputs.unbatched and len(out) != batch):
@@ -136,9 +136,11 @@ def open_session(graph: Graph, content: bytes) -> Any:
         listed = ", ".join(f"{domain or 'ai.onnx'} {version}" for domain, version in graph.opsets.items())
         opsets = " ".join(listed.split())
         raise ModelError(
-            f"{graph.name}: ONNX Runtime {onnxruntime.__version__} does not load it (opsets {opsets}): {_reason(error)}"
+            f"{graph.name}: ONNX Runtime {onnxruntime.__version__} does not load it (opsets {opsets}): "
+            f"{reason_of(error)}"
         ) from error
 
 
-def _reason(error: Exception) -> str:
+def reason_of(error: Exception) -> str:
+    """Return what the runtime says of an error, in one line."""
     return " ".join(str(error).split())[:_LONGEST_REASON]

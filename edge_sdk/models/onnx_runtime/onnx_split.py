@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Literal, TypeAlias
@@ -14,8 +14,17 @@ from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import LEAST_PROBABILITY, sum_to_one
 from edge_sdk.models.onnx_file.ending import CLASSIFIER, Ending, chosen_endings, class_labels, ending_of
 from edge_sdk.models.onnx_file.graph import Graph, OnnxFile, read_graph
-from edge_sdk.models.onnx_file.head import HeadPlace, as_floats_in, with_head_at, with_new_head, with_rows
-from edge_sdk.models.onnx_runtime.onnx_inputs import Adapter, Layout
+from edge_sdk.models.onnx_file.head import (
+    HeadPlace,
+    HeadWeights,
+    as_floats_in,
+    weights_of_layer,
+    with_head_at,
+    with_new_head,
+    with_rows,
+)
+from edge_sdk.models.onnx_file.inputs import Adapter, Layout
+from edge_sdk.models.onnx_file.own_constants import own_constants, with_values
 from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession, digest_of
 
 How = Literal["layer", "outputs", "new"]
@@ -63,14 +72,31 @@ class Split:
         """The classes of the file; None: it is no classifier that is known to be one."""
         return None if self.rows is None else len(self.rows)
 
-    def written(self, rows: Floats, *, unit: bool) -> bytes:
+    def body(self, graph: Graph) -> Graph:
+        """Return the part of the file's graph that gives the features."""
+        return _body(graph, self.place, cast=self.cast)
+
+    def head_weights(self, graph: Graph) -> HeadWeights | None:
+        """Return the constants that are the head, where they are in the file as they are used; graph: the file's."""
+        if self.how != "layer" or self.single:
+            return None
+        layer = ending_of(graph, self.output, graph.score_outputs(self.output)[self.output]).layer
+        return None if layer is None else weights_of_layer(graph, layer)
+
+    def written(self, rows: Floats, *, unit: bool, weights: Mapping[str, Floats] | None = None) -> bytes:
         """Return the whole file with a trained head: rows (k, d + 1); unit: on features of length 1.
 
-        Raises ModelError where the file is no longer the one that was split.
+        weights: of layers of the body that were trained, too, by name.  Raises ModelError where the file is no longer
+        the one that was split.
         """
         graph = read_graph(self.source, self.name)
-        if digest_of(_body(graph, self.place, cast=self.cast).content()) != self.session.digest:
+        if digest_of(self.body(graph).content()) != self.session.digest:
             raise ModelError(f"{self.name}: {self.source!s} has changed since the model was made of it: make it anew")
+        if weights is not None:
+            graph = with_values(own_constants(graph), weights)
+            held = self.head_weights(graph)
+            if held is not None and not unit:
+                return with_values(graph, held.of_rows(rows)).content()
         rows = rows[1:] - rows[:1] if self.single else rows
         if self.how == "new":
             return with_new_head(graph, self.features, rows, unit=unit, output="logits").content()

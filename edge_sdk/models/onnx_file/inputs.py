@@ -13,6 +13,9 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import check_samples
+from edge_sdk.models.onnx_file.graph import Graph, inside, numbers
+from edge_sdk.models.onnx_file.tensors import KIND_OF
+from edge_sdk.models.onnx_file.wire import text_in
 
 Layout: TypeAlias = Literal["auto", "NCHW", "NHWC"]
 """The order of a picture's axes in the file; auto: by the axis that has the size 1, 3 or 4."""
@@ -43,6 +46,23 @@ class Port:
 
     def __str__(self) -> str:
         return f"{self.name}: {self.type} {list(self.shape)}"
+
+
+def ports_of(graph: Graph) -> list[Port]:
+    """Return the inputs that a file declares, as ONNX Runtime names their types."""
+    return [Port(name, *_declared(raw)) for name, raw in graph.inputs.items()]
+
+
+def _declared(raw: memoryview | bytes) -> tuple[str, tuple[int | str | None, ...]]:
+    """Return the type and the shape of a ValueInfoProto."""
+    kind, sizes = 0, list[int | str | None]()
+    for tensor in [tensor for each in inside(raw, 2) for tensor in inside(each, 1)]:
+        kind = (numbers(tensor, 1) or [0])[0]
+        for size in [size for shape in inside(tensor, 2) for size in inside(shape, 1)]:
+            fixed = numbers(size, 1)
+            sizes.append(fixed[0] if fixed else text_in(size, 2) or None)
+    known = [text for text, dtype in TYPES.items() if KIND_OF.get(np.dtype(dtype)) == kind]
+    return known[0] if known else f"type {kind}", tuple(sizes)
 
 
 class Inputs:
@@ -90,6 +110,11 @@ class Inputs:
         """Whether the file takes one sample without an axis for the batch."""
         return self._adapter is None and len(self._port.shape) == 1 and isinstance(self._port.shape[0], int)
 
+    @property
+    def most(self) -> int:
+        """The samples that `feed` takes at once; 0: any number."""
+        return int(self._adapter is not None or self.unbatched)
+
     def check(self, x: Floats) -> None:
         """Raise ModelError for samples (n, c, h, w) that the file cannot take."""
         if self.sample_shape is None:
@@ -100,7 +125,7 @@ class Inputs:
         check_samples(self._name, x, self.sample_shape)
 
     def feed(self, x: Floats) -> dict[str, NDArray[Any]]:
-        """Return the inputs for one sample x: (1, c, h, w)."""
+        """Return the inputs for samples x: (n, c, h, w), as many as `most`; one fills the batch that a file fixes."""
         if self._adapter is not None:
             try:
                 made = self._adapter(x)
@@ -114,7 +139,7 @@ class Inputs:
                 )
             return {each: self._cast(np.asarray(named[each]), each) for each in self._types}
         sample = x.transpose(0, 2, 3, 1) if self.layout == "NHWC" else x
-        shaped = sample.reshape(self._shape)
+        shaped = sample.reshape(self._shape if self.unbatched else (len(x), *self._shape[1:]))
         if self.batch > 1:
             shaped = np.repeat(shaped, self.batch, axis=0)
         return {self._port.name: self._cast(shaped, self._port.name)}

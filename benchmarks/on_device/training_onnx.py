@@ -1,0 +1,230 @@
+"""Measures training of all layers by ONNX Runtime and by numpy beside torch's eager mode; writes the results page.
+
+    python -m benchmarks.on_device.training_onnx
+
+One thread, equal mini-batches, SGD with momentum.  Times are processor time, medians of three interleaved pairs; memory
+is the largest resident size of a process that takes ten steps.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import importlib.metadata
+import io
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from edge_sdk.models.base import Batches
+from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
+from edge_sdk.objectives import CrossEntropy, Optim
+
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "training-onnx.md"
+OPTIM = Optim(kind="sgd", learning_rate=0.01, momentum=0.9)
+PAIRS, STEPS = 3, 10
+NETS = ("mlp", "cnn", "har", "transformer", "mobilenet")
+"""The nets that are measured."""
+NAMES = {
+    "mlp": "MLP 64-256-256-10, batches of 32",
+    "cnn": "the papers' CNN, 28 x 28, batches of 32",
+    "har": "1-d CNN of UCI HAR, 9 x 128, batches of 32",
+    "transformer": "transformer encoder layer, 16 steps of 32, batches of 32",
+    "mobilenet": "MobileNetV3-small, 96 x 96, batches of 8",
+}
+GOALS = {"mlp": 0.4, "cnn": 0.9, "har": 0.9, "mobilenet": 1.0}
+BY_NUMPY = ("mlp", "har")
+BOARD = ("numpy", "msgpack", "paho-mqtt", "onnxruntime", "flatbuffers", "packaging", "protobuf")
+TORCH = (
+    "torch",
+    "numpy",
+    "sympy",
+    "networkx",
+    "jinja2",
+    "fsspec",
+    "filelock",
+    "typing_extensions",
+    "mpmath",
+    "MarkupSafe",
+)
+TEXT = """# Training all layers without torch: measured
+
+Written by `benchmarks/on_device/training_onnx.py`, on {machine}, one thread; load average {load}. SGD with momentum;
+processor time, medians of {pairs} interleaved pairs of {steps} steps each.
+[How to](../how-to/train-the-model-you-have.md), [why so](../adr/0047-training-without-a-framework.md).
+Above a load of 3 the figures are provisional: run it again on a quiet machine.
+
+## Time of a step
+
+| net | torch eager, ms | ONNX Runtime, ms | of torch | goal | numpy, ms |
+|---|---:|---:|---:|---:|---:|
+{times}
+
+## Memory and installation
+
+| | ONNX Runtime | torch | of torch |
+|---|---:|---:|---:|
+| largest resident size, MobileNetV3-small, ten steps, MiB | {onnx_mib:.0f} | {torch_mib:.0f} | {share:.2f} |
+| packages to install, unpacked, MB | {onnx_mb:.0f} | {torch_mb:.0f} | {share_mb:.2f} |
+
+edge-sdk itself is in both; the goal for memory is .6, and for the packages 120 MB.
+"""
+
+
+def net_of(name: str) -> tuple[object, tuple[int, ...], int]:
+    """Return a torch net, the shape of its samples, and the size of its mini-batches."""
+    import torch
+    from torch import nn
+
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    if name == "mlp":
+        layers = nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)
+        return nn.Sequential(nn.Flatten(), *layers), (1, 8, 8), 32
+    if name == "cnn":
+        first = nn.Conv2d(1, 8, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(8, 16, 5), nn.ReLU(), nn.MaxPool2d(2)
+        return nn.Sequential(*first, nn.Flatten(), nn.Linear(256, 64), nn.ReLU(), nn.Linear(64, 10)), (1, 28, 28), 32
+    if name == "har":
+        first = nn.Conv1d(9, 32, 9), nn.ReLU(), nn.MaxPool1d(2), nn.Conv1d(32, 64, 9), nn.ReLU(), nn.MaxPool1d(2)
+        return nn.Sequential(nn.Flatten(1, 2), *first, nn.Flatten(), nn.Linear(1664, 6)), (1, 9, 128), 32
+    if name == "transformer":
+        layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True, dropout=0.0)
+        return nn.Sequential(nn.Flatten(1, 2), layer, nn.Flatten(), nn.Linear(512, 6)), (1, 16, 32), 32
+    importlib.import_module("edge_sim.models.torch_vision")  # finds torchvision's operators
+    made = importlib.import_module("torchvision.models").mobilenet_v3_small(weights=None, num_classes=10)
+    return made, (3, 96, 96), 8
+
+
+def exported(name: str) -> bytes:
+    """Return the file of a net."""
+    import torch
+
+    net, shape, size = net_of(name)
+    file = io.BytesIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter about itself
+        torch.onnx.export(net.eval(), (torch.zeros(size, *shape),), file, dynamo=False, do_constant_folding=False,
+                          input_names=["x"], dynamic_axes={"x": {0: "n"}})  # type: ignore[attr-defined]  # a net  # fmt: skip
+    return file.getvalue()
+
+
+def work_of(shape: Sequence[int], size: int) -> Batches:
+    """Return mini-batches that are drawn once."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(4 * size, *shape)).astype(np.float32), rng.integers(0, 6, 4 * size)
+    indices = rng.integers(0, len(x), (STEPS, size))
+    return Batches(inputs=x, labels=y, indices=indices, stochastic=False)
+
+
+def torch_steps(name: str) -> Callable[[], None]:
+    """Return a function that takes the steps in torch's eager mode, as its tutorials do."""
+    import torch
+
+    net, shape, size = net_of(name)
+    work = work_of(shape, size)
+    x, y = torch.from_numpy(work.inputs), torch.from_numpy(np.asarray(work.labels))
+    batches = [torch.from_numpy(each) for each in work.indices]
+    optimiser = torch.optim.SGD(net.eval().parameters(), OPTIM.learning_rate, OPTIM.momentum)  # type: ignore[attr-defined]
+
+    def steps() -> None:
+        for index in batches:
+            optimiser.zero_grad()
+            torch.nn.functional.cross_entropy(net(x[index]), y[index]).backward()  # type: ignore[operator]
+            optimiser.step()
+
+    return steps
+
+
+def sdk_steps(file: bytes, shape: Sequence[int], size: int, *, numpy: bool = False) -> Callable[[], None]:
+    """Return a function that takes the steps by ONNX Runtime, or by numpy."""
+    work = work_of(shape, size)
+    model = NumpyModel.from_onnx(file, input_shape=tuple(shape)) if numpy else OnnxModel(file, train="all")
+    return lambda: [model.fit(work, (CrossEntropy(),), OPTIM), None][1]
+
+
+def timed(steps: Callable[[], None]) -> float:
+    """Return the milliseconds of processor time of a step, the least of three runs: others share the machine."""
+    found = []
+    for _ in range(3):
+        begin = time.process_time()
+        steps()
+        found.append((time.process_time() - begin) / STEPS * 1e3)
+    return min(found)
+
+
+def row(name: str) -> str:
+    """Measure a net; return its line of the table."""
+    _, shape, size = net_of(name)
+    file = exported(name)
+    runs = [torch_steps(name), sdk_steps(file, shape, size)]
+    runs += [sdk_steps(file, shape, size, numpy=True)] if name in BY_NUMPY else []
+    for each in runs:
+        each()
+    found = [[timed(each) for each in runs] for _ in range(PAIRS)]
+    medians = [statistics.median(column) for column in zip(*found, strict=True)]
+    ratio = statistics.median(ours / theirs for theirs, ours, *_ in found)
+    by_numpy = f"{medians[2]:.2f}" if len(medians) > 2 else "-"
+    goal = GOALS.get(name, "-")
+    return f"| {NAMES[name]} | {medians[0]:.2f} | {medians[1]:.2f} | {ratio:.2f} | {goal} | {by_numpy} |"
+
+
+def peak_mib(kind: str, file: Path) -> float:
+    """Return the largest resident size of a process that trains MobileNetV3-small."""
+    done = subprocess.run([sys.executable, "-m", __spec__.name, "--peak", kind, "--file", str(file)],
+                          capture_output=True, text=True, check=True)  # fmt: skip
+    return float(done.stdout)
+
+
+def print_peak(kind: str, file: Path) -> None:
+    """Train, and print the largest resident size of this process in MiB."""
+    steps = torch_steps("mobilenet") if kind == "torch" else sdk_steps(file.read_bytes(), (3, 96, 96), 8)
+    steps()
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()  # a process inherits ru_maxrss
+    (kib,) = (line.split()[1] for line in lines if line.startswith("VmHWM:"))
+    sys.stdout.write(f"{int(kib) / 1024}\n")
+
+
+def megabytes(packages: Sequence[str]) -> float:
+    """Return the size of installed packages."""
+    files = [file for name in packages for file in importlib.metadata.files(name) or ()]
+    places = {Path(str(file.locate())) for file in files}
+    return sum(place.stat().st_size for place in places if place.is_file()) / 1e6
+
+
+def main() -> None:
+    """Measure, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--peak", choices=["torch", "onnx"])
+    parser.add_argument("--file", type=Path)
+    args = parser.parse_args()
+    if args.peak:
+        print_peak(args.peak, args.file)
+        return
+    load = os.getloadavg()[0]
+    times = [row(name) for name in NETS]
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "mobilenet.onnx"
+        file.write_bytes(exported("mobilenet"))
+        onnx_mib, torch_mib = peak_mib("onnx", file), peak_mib("torch", file)
+    sizes = megabytes(BOARD), megabytes(TORCH)
+    PAGE.write_text(
+        TEXT.format(machine=f"{platform.machine()}, {os.cpu_count()} cores", load=f"{load:.1f}", pairs=PAIRS,
+                    steps=STEPS, times="\n".join(times), onnx_mib=onnx_mib, torch_mib=torch_mib,
+                    share=onnx_mib / torch_mib, onnx_mb=sizes[0], torch_mb=sizes[1],
+                    share_mb=sizes[0] / sizes[1]),
+        encoding="utf-8",
+    )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""ONNX Runtime as the engine of a body that learns: sessions that read weights, and write slopes, where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnxruntime
+
+from edge_sdk.arrays import AnyArray
+from edge_sdk.errors import ModelError
+from edge_sdk.models.onnx_file.graph import Graph
+from edge_sdk.models.onnx_runtime.onnx_session import open_session, reason_of
+from edge_sdk.models.onnx_training.gradient import SLOPE, TrainingGraph
+
+_CPU = "cpu"
+
+
+class OnnxEngine:
+    """Computes graphs by ONNX Runtime, on one thread."""
+
+    def function(self, graph: Graph) -> Callable[[Mapping[str, AnyArray]], list[AnyArray]]:
+        """Return a function from the inputs of a graph to its outputs.  Raises ModelError."""
+        session = open_session(graph, graph.content())
+
+        def run(inputs: Mapping[str, AnyArray]) -> list[AnyArray]:
+            try:
+                return [np.asarray(each) for each in session.run(list(graph.outputs), dict(inputs))]
+            except Exception as error:  # the runtime's errors have no common base
+                raise ModelError(f"{graph.name}: it does not run: {reason_of(error)}") from error
+
+        return run
+
+    def passes(
+        self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]
+    ) -> OnnxPasses:
+        """Return the passes of a training graph.  Raises ModelError where the runtime does not load it."""
+        return OnnxPasses(made, weights, slopes)
+
+
+class OnnxPasses:
+    """Two sessions; what the first keeps for the second is handed on without a copy."""
+
+    def __init__(self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]) -> None:
+        self._name = made.forward.name
+        self._outputs = list(made.forward.outputs)
+        self._forward = open_session(made.forward, made.forward.content())
+        self._backward = open_session(made.backward, made.backward.content())
+        held = {name: _value(array) for name, array in weights.items()}
+        self._given = frozenset(made.backward.inputs) - {*held, SLOPE}
+        self._to_output, self._to_slopes = self._forward.io_binding(), self._backward.io_binding()
+        for name, value in held.items():  # once: a binding costs as much as a small operator
+            self._to_output.bind_ortvalue_input(name, value)
+            if name in made.backward.inputs:
+                self._to_slopes.bind_ortvalue_input(name, value)
+        for output, name in zip(made.backward.outputs, made.weights, strict=True):
+            self._to_slopes.bind_ortvalue_output(output, _value(slopes[name]))
+
+    def forward(self, inputs: Mapping[str, AnyArray]) -> tuple[AnyArray, Any]:
+        """Return the output, and all that was kept, by name."""
+        for name, array in inputs.items():
+            self._to_output.bind_cpu_input(name, np.ascontiguousarray(array))
+        self._to_output.clear_binding_outputs()
+        for name in self._outputs:
+            self._to_output.bind_output(name, _CPU)
+        self._run(self._forward, self._to_output)
+        kept = dict(zip(self._outputs, self._to_output.get_outputs(), strict=True))
+        return np.asarray(kept[self._outputs[0]].numpy()), kept
+
+    def backward(self, inputs: Mapping[str, AnyArray], kept: Any, slope: AnyArray) -> None:
+        """Write the slope of each weight to its place."""
+        held = {**{name: _value(array) for name, array in inputs.items()}, **kept}
+        for name in self._given:
+            self._to_slopes.bind_ortvalue_input(name, held[name])
+        self._to_slopes.bind_ortvalue_input(SLOPE, _value(slope))
+        self._run(self._backward, self._to_slopes)
+
+    def _run(self, session: Any, binding: Any) -> None:
+        try:
+            session.run_with_iobinding(binding)
+        except Exception as error:  # the runtime's errors have no common base
+            raise ModelError(f"{self._name}: a training step does not run: {reason_of(error)}") from error
+
+
+def _value(array: AnyArray) -> Any:
+    """Return an array as the runtime takes it: the same memory where it lies in C order."""
+    return onnxruntime.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array))

@@ -1,0 +1,339 @@
+"""The part of a file in front of its last layer, when its weights learn: forward, backward, and what that takes.
+
+All weights that learn lie in one flat array, which sessions read in place; so do their gradients.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+
+from edge_sdk.arrays import AnyArray, Floats, Ints
+from edge_sdk.errors import ModelError
+from edge_sdk.models.linear_head import LinearHead
+from edge_sdk.models.onnx_file.graph import Graph, port, read_graph, tensor_port
+from edge_sdk.models.onnx_file.head import HeadWeights
+from edge_sdk.models.onnx_file.inputs import Inputs
+from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, trainable, training_graph
+from edge_sdk.models.onnx_training.rules import NotDifferentiable
+from edge_sdk.models.onnx_training.weights import WeightLayer, chosen_layers, layers_of, of_norms
+from edge_sdk.models.trained_body import Arrangement, FlatPart, WeightPiece, body_pieces
+
+LEAST_OPSET = 13
+"""Before it, Softmax and others meant something else."""
+_SIZES = 3
+"""The sizes of mini-batches whose passes are kept ready."""
+SHARE = 0.5
+"""The part of the free memory that a pass may take."""
+_CHUNK = 64
+"""Samples per inference pass."""
+
+
+class GraphPasses(Protocol):
+    """The passes of one size of mini-batches."""
+
+    def forward(self, inputs: Mapping[str, AnyArray]) -> tuple[AnyArray, Any]:
+        """Return the output, and what the backward pass needs."""
+
+    def backward(self, inputs: Mapping[str, AnyArray], kept: Any, slope: AnyArray) -> None:
+        """Write the slope of each weight to its place."""
+
+
+class GraphEngine(Protocol):
+    """What computes graphs: ONNX Runtime, or numpy."""
+
+    def function(self, graph: Graph) -> Callable[[Mapping[str, AnyArray]], list[AnyArray]]:
+        """Return a function from the inputs of a graph to its outputs.  Raises ModelError."""
+
+    def passes(
+        self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]
+    ) -> GraphPasses:
+        """Return the passes of a training graph; weights are read, and slopes written, where they lie."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learning:
+    """What of a body learns, for reports."""
+
+    layers: int
+    """The layers of the file, its last one included."""
+    learning: int
+    blocked: str
+    """The operator before which nothing can learn; "": none."""
+
+    def remark(self) -> str:
+        """Return it in one line."""
+        frozen = self.layers - self.learning
+        held = f"; {self.blocked} freezes what lies before it" if self.blocked and frozen else ""
+        return f"learns: {self.learning} of {self.layers} layers{held}"
+
+
+class GraphBody(FlatPart):
+    """A function from samples (n, c, h, w) to features (n, d), some of whose weights learn."""
+
+    def __init__(self, graph: Graph, inputs: Inputs, engine: GraphEngine, *, train: str) -> None:
+        """graph: gives the features alone, by constants of its own (`own_constants`); inputs: makes its inputs.
+
+        Raises ModelError where nothing of it can learn.
+        """
+        if graph.opsets.get("", LEAST_OPSET) < LEAST_OPSET:
+            raise ModelError(
+                f"{graph.name}: opset {graph.opsets['']}: training its layers needs {LEAST_OPSET} or later: "
+                "export it again"
+            )
+        if inputs.batch > 1:
+            raise ModelError(
+                f"{graph.name}: the file takes batches of {inputs.batch} alone: to train all its layers, export it "
+                "with a dynamic batch"
+            )
+        self._inputs, self._engine, self.name = inputs, engine, graph.name
+        sample = np.zeros((1, *(inputs.sample_shape or ())), np.float32)
+        (self._output,) = graph.outputs
+        self.constants = frozenset(graph.constants)
+        """The names of all its constants."""
+        self._graph = trainable(graph if inputs.most else graph.with_free_batch())
+        self.shapes: dict[str, tuple[int, ...]] = {}
+        """Of each weight that learns, by its name in the file."""
+        tensors = self._traced(sample, {})
+        self.width = tensors[self._output].size
+        """The width of the features."""
+        self.after_relu = _made_by(self._graph, self._output) == "Relu"
+        """Whether the features are never negative."""
+        names, self.report = self._learning(tensors, train)
+        of_samples = moving(self._graph, frozenset(self._graph.inputs))
+        self.written_bytes = sum(array.nbytes for name, array in tensors.items() if name in of_samples)
+        """The bytes that the operators write for one sample."""
+        self.flops, self.calls = _flops(self._graph, tensors), len(self._graph.nodes)
+        arrays = {name: tensors[name] for name in names}
+        norms = of_norms(graph)
+        decayed = [np.full(a.size, a.ndim > 1 and name not in norms) for name, a in arrays.items()]
+        super().__init__(np.concatenate([a.ravel() for a in arrays.values()]), np.concatenate(decayed))
+        self.shapes = {name: array.shape for name, array in arrays.items()}
+        self._graph = self._with_weights_as_inputs()
+        self._slopes: Floats = np.zeros_like(self.values)
+        self._ready: dict[int, GraphPasses] = {}
+        self._infer = engine.function(self._graph)
+        self.most = inputs.most or self._most_samples(sample)
+
+    # -- passes -----------------------------------------------------------------------------------------------------
+
+    def rows(self, x: Floats) -> Floats:
+        """Return the features: (n, c, h, w) -> (n, d)."""
+        self._inputs.check(x)
+        out = np.empty((len(x), self.width), np.float32)
+        step = min(self.most, _CHUNK)
+        for begin in range(0, len(x), step):
+            part = x[begin : begin + step]
+            (found,) = self._infer({**self._inputs.feed(part), **self._views(self.values)})
+            out[begin : begin + step] = found.reshape(len(part), -1)
+        return out
+
+    def forward(self, x: Floats) -> tuple[Floats, Callable[[Floats], Floats]]:
+        """Return the features (b, d) of a mini-batch, and what makes slopes of the weights (p,) of theirs (b, d).
+
+        Where the memory does not hold the activations of all samples, parts of the mini-batch follow each other; the
+        sum of their slopes is that of the whole.
+        """
+        self._inputs.check(x)
+        parts = np.array_split(x, -(-len(x) // self._fitting()))
+        if len(parts) == 1:
+            passes, inputs = self._passes(x), self._inputs.feed(x)
+            found, kept = passes.forward(inputs)
+
+            def back(slopes: Floats) -> Floats:
+                passes.backward(inputs, kept, slopes.reshape(found.shape))
+                return self._slopes
+
+            return found.reshape(len(x), -1), back
+
+        def back_in_parts(slopes: Floats) -> Floats:
+            total = np.zeros_like(self.values)
+            for part, slope in zip(parts, np.array_split(slopes, len(parts)), strict=True):
+                passes, inputs = self._passes(part), self._inputs.feed(part)
+                found, kept = passes.forward(inputs)
+                passes.backward(inputs, kept, slope.reshape(found.shape))
+                total += self._slopes
+            return total
+
+        return self.rows(x), back_in_parts
+
+    def _passes(self, x: Floats) -> GraphPasses:
+        """Return the passes for mini-batches of this size."""
+        found = self._ready.pop(len(x), None)
+        if found is None:
+            tensors = self._traced(x, self._views(self.values))
+            made = training_graph(self._graph, self._output, [*self.shapes], tensors, self._fixed(tensors, self.shapes))
+            found = self._engine.passes(made, self._views(self.values), self._views(self._slopes))
+            while len(self._ready) >= _SIZES:
+                self._ready.pop(next(iter(self._ready)))
+        self._ready[len(x)] = found
+        return found
+
+    def _fitting(self) -> int:
+        """Return how many samples a pass may take at once.  Raises ModelError where there is no room for one."""
+        free = available_bytes()
+        if free is None:
+            return self.most
+        room = int(free * SHARE) // self.written_bytes
+        if not room:
+            raise ModelError(
+                f"{self.name}: training takes {self.written_bytes / 2**20:,.0f} MiB for one sample, and "
+                f"{free / 2**20:,.0f} MiB are free: train fewer layers (train='last-4'), or smaller samples"
+            )
+        return min(self.most, room)
+
+    # -- the graph --------------------------------------------------------------------------------------------------
+
+    def arrays_by_name(self) -> dict[str, Floats]:
+        """Return a copy of each weight, by its name in the file."""
+        return {name: view.copy() for name, view in self._views(self.values).items()}
+
+    def frozen_digest(self) -> bytes:
+        """Return what identifies all but the weights that learn: 32 bytes."""
+        return hashlib.sha256(self._graph.content()).digest()
+
+    def separate(self) -> None:
+        """Take weights of its own, and no moments; what computes is shared."""
+        super().separate()
+        self._slopes, self._ready = np.zeros_like(self.values), {}
+
+    def _views(self, flat: Floats) -> dict[str, Floats]:
+        """Return each weight's part of a flat array (p,)."""
+        found, end = {}, 0
+        for name, shape in self.shapes.items():
+            begin, end = end, end + prod(shape)
+            found[name] = flat[begin:end].reshape(shape)
+        return found
+
+    def _with_weights_as_inputs(self) -> Graph:
+        """Return the graph without the values of the weights, which take up no memory in it."""
+        ports = {name: tensor_port(name, shape, np.dtype(np.float32)) for name, shape in self.shapes.items()}
+        constants = {name: each for name, each in self._graph.constants.items() if name not in ports}
+        whole = replace(self._graph, constants=constants, inputs={**self._graph.inputs, **ports})
+        return read_graph(whole.content(), self.name)
+
+    def _traced(self, x: Floats, weights: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """Return every tensor of the pass of some samples (n, c, h, w), constants too."""
+        names = [name for each in self._graph.nodes if each.operator != "Constant" for name in each.outputs if name]
+        inputs = {**self._inputs.feed(x), **weights}
+        whole = replace(self._graph, outputs={name: port(name) for name in names})
+        found = dict(zip(names, self._engine.function(whole)(inputs), strict=True))
+        held = [*self._graph.constants.values()]
+        held += [each.tensor for each in self._graph.nodes if each.operator == "Constant" and each.tensor is not None]
+        values = {each.name: array for each in held if (array := each.values()) is not None}
+        return {**values, **inputs, **found}
+
+    def _fixed(self, tensors: Mapping[str, AnyArray], names: Collection[str]) -> dict[str, AnyArray]:
+        """Return the tensors that neither these weights nor samples have a part in."""
+        changing = moving(self._graph, frozenset([*names, *self._graph.inputs]))
+        return {name: array for name, array in tensors.items() if name not in changing}
+
+    def _learning(self, tensors: Mapping[str, AnyArray], train: str) -> tuple[tuple[str, ...], Learning]:
+        """Return the names of the weights that learn, in the file's order, and what to say.  Raises ModelError."""
+        layers = [*layers_of(self._graph), WeightLayer("head", (), ())]
+        wanted = {name for each in chosen_layers(self._graph, layers, train) for name in each.weights}
+        small = sorted(name for name in wanted if name in tensors and tensors[name].dtype in (np.float16, np.float64))
+        if small:
+            raise ModelError(
+                f"{self.name}: its weights are {tensors[small[0]].dtype} ({small[0]}): to train all layers, export "
+                "them as float32; train='head' takes them as they are"
+            )
+        asked = [name for name in self._graph.constants if name in wanted and tensors[name].dtype == np.float32]
+        stuck, reason = list[str](), ""
+        while True:
+            names, blocked = learnable(self._graph, self._output, asked, stuck)
+            try:
+                training_graph(self._graph, self._output, names, tensors, self._fixed(tensors, names))
+                break
+            except NotDifferentiable as error:
+                stuck, reason = [*stuck, error.tensor], str(error)
+        if not names:
+            why = f": {reason or blocked} freezes them" if blocked else ""
+            raise ModelError(
+                f"{self.name}: no layer before the last one can learn (train={train!r}){why}: use train='head'"
+            )
+        count = sum(bool(set(each.weights) & {*names}) or each.operator == "head" for each in layers)
+        return names, Learning(len(layers), count, reason or blocked)
+
+    def _most_samples(self, sample: Floats) -> int:
+        """Return how many samples one pass may take: a file may hold the size of its batch in many places."""
+        two = np.concatenate([sample, np.random.default_rng(0).integers(0, 2, sample.shape).astype(np.float32)])
+        weights = self._views(self.values)
+        try:
+            together = self._infer({**self._inputs.feed(two), **weights})[0].reshape(2, -1)
+            alone = [self._infer({**self._inputs.feed(each[None]), **weights})[0].ravel() for each in two]
+        except (ModelError, ValueError):
+            return 1
+        return 2**31 if np.allclose(together, alone, rtol=1e-3, atol=1e-4) else 1
+
+
+def arranged(body: GraphBody, head: LinearHead, held: HeadWeights | None, order: Sequence[str]) -> Arrangement:
+    """Return how the weights of a body and of its head lie: as in the net that the file came from, where it tells.
+
+    held: the file's constants that are the head.  order: of all constants of the file.  Raises ModelError where the
+    body uses those of the head, too.
+    """
+    if held is not None and held.weight in body.constants:
+        raise ModelError(
+            f"{body.name}: its last layer shares the weights {held.weight!r} with an earlier one: use train='head'"
+        )
+
+    def piece(name: str, shape: tuple[int, ...], places: Ints) -> WeightPiece:
+        return WeightPiece(name=name, shape=shape, head=True, places=places.ravel())
+
+    at = np.arange(head.rows.size).reshape(head.rows.shape)  # (k, d + 1), the bias as last column
+    pieces = {each.name: each for each in body_pieces(body.shapes)}
+    scale = np.array([at.size])
+    cosine = head.values().size > at.size
+    module = "" if held is None else held.weight.removesuffix("weight")
+    if held is None or (cosine and (body.after_relu or not module.endswith("."))):  # torch drops a ReLU before it
+        rows = [piece(head.kind, at.shape, at), *([piece("scale", (), scale)] if cosine else [])]
+        return Arrangement([*pieces.values(), *rows])
+    if not cosine:
+        weight = at[:, :-1].T if held.turned else at[:, :-1]
+        pieces[held.weight] = piece(held.weight, weight.shape, weight)
+        pieces[held.bias] = piece(held.bias, (len(at),), at[:, -1])
+        return Arrangement([pieces[name] for name in order if name in pieces])
+    prefix = f"{module}1."  # as torch's layer is called behind the one that divides by the length
+    pieces[held.weight] = piece(f"{prefix}weight", at[:, :-1].shape, at[:, :-1])
+    pieces[held.bias] = piece(f"{prefix}bias", (len(at),), at[:, -1])
+    found = [pieces[name] for name in order if name in pieces]
+    found.insert(found.index(pieces[held.bias]) + 1, piece(f"{prefix}scale", (), scale))
+    return Arrangement(found)
+
+
+def _made_by(graph: Graph, tensor: str) -> str:
+    """Return the operator that computed the numbers of a tensor, or "" for an input."""
+    maker = graph.producer(tensor)
+    while maker is not None and maker.operator in ("Cast", "Flatten", "Reshape", "Identity", "Dropout"):
+        maker = graph.producer(maker.inputs[0])
+    return "" if maker is None else maker.operator
+
+
+def available_bytes() -> int | None:
+    """Return the memory that is free for use, as Linux tells it; None: it does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    kib = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
+    return 1024 * int(kib[0]) if kib else None
+
+
+def _flops(graph: Graph, tensors: Mapping[str, AnyArray]) -> int:
+    """Return the operations of convolutions and products of matrices for one sample."""
+    total = 0
+    for each in graph.nodes:
+        sizes: Sequence[int] = ()
+        if each.operator == "Conv":
+            sizes = tensors[each.inputs[1]].shape[1:]
+        elif each.operator in ("Gemm", "MatMul"):
+            sizes = tensors[each.inputs[0]].shape[-1:]
+        total += 2 * prod(sizes) * tensors[each.outputs[0]].size if sizes else 0
+    return total

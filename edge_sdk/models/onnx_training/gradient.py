@@ -1,0 +1,157 @@
+"""Reverse mode: from a graph, the graph that gives the slopes of its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from edge_sdk.models.onnx_file.graph import IR_VERSION, OPSET, Graph, port, tensor_port
+from edge_sdk.models.onnx_file.node import Node, node
+from edge_sdk.models.onnx_training import layer_rules
+from edge_sdk.models.onnx_training.emitter import Emitter
+from edge_sdk.models.onnx_training.rules import RULES, SELECTING, NotDifferentiable
+
+SLOPE = "back/slope"
+"""The input of a backward graph: the slope of its forward graph's output."""
+_WITH_PLACES = ("MaxPool",)
+"""Operators whose backward pass needs a second output."""
+assert layer_rules  # its rules are registered  # noqa: S101
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingGraph:
+    """A forward pass and its backward pass, for one shape of mini-batches."""
+
+    forward: Graph
+    """Gives the output, and then what the backward pass reads of it."""
+    backward: Graph
+    """Takes SLOPE, the weights, the samples and what the forward pass kept; gives a slope for each weight."""
+    kept: tuple[str, ...]
+    """The tensors that the forward pass hands to the backward pass."""
+    weights: tuple[str, ...]
+    """The names of the weights, in the order of the slopes."""
+
+
+def trainable(graph: Graph) -> Graph:
+    """Return a graph that can be differentiated: pools tell the place of each largest number."""
+    return replace(graph, nodes=tuple(map(_with_places, graph.nodes)))
+
+
+def _with_places(pool: Node) -> Node:
+    if pool.operator not in _WITH_PLACES or len(pool.outputs) > 1:
+        return pool
+    return pool.giving((*pool.outputs, f"{pool.outputs[0]}/places"))
+
+
+def training_graph(
+    graph: Graph,
+    output: str,
+    weights: Sequence[str],
+    tensors: Mapping[str, NDArray[Any]],
+    fixed: Mapping[str, NDArray[Any]],
+) -> TrainingGraph:
+    """Differentiate an output of a graph, which `trainable` gave, with respect to some constants.
+
+    tensors: every tensor of the pass of one mini-batch, weights and constants too, of which shapes and types are read.
+    fixed: the tensors that no weight and no sample has a part in.  Raises NotDifferentiable, with the tensor, where an
+    operator is used in a way that has no rule.
+    """
+    trained = depending(graph, frozenset(weights))
+    shapes = {name: array.shape for name, array in tensors.items()}
+    to = Emitter({**shapes, SLOPE: shapes[output]}, fixed, trained)
+    slopes: dict[str, str] = {output: SLOPE}
+    for each in reversed(graph.nodes):
+        given = [slopes.get(name) for name in each.outputs]
+        if not any(given) or not trained.intersection(each.inputs):
+            continue
+        try:
+            found = RULES[each.operator](to, each, given)
+        except NotDifferentiable as error:
+            error.tensor = each.outputs[0]
+            raise
+        for name, slope in zip(each.inputs, found, strict=False):
+            if slope is not None and name in trained:
+                slopes[name] = to.add(slopes.get(name), slope)
+    ends = [slopes.get(name) or to.zeros(shapes[name]) for name in weights]
+    return _assembled(graph, output, tuple(weights), to, ends, tensors)
+
+
+def depending(graph: Graph, names: frozenset[str], past: Collection[str] = SELECTING) -> frozenset[str]:
+    """Return these names and all that are computed from them; past: operators that are no way for it."""
+    found = set(names)
+    for each in graph.nodes:
+        if each.operator not in past and found.intersection(_read(each)):
+            found.update(name for name in each.outputs if name)
+    return frozenset(found)
+
+
+def moving(graph: Graph, names: frozenset[str]) -> frozenset[str]:
+    """Return these names and all whose numbers, not only shapes, change with theirs."""
+    return depending(graph, names, ("Shape", "Size"))
+
+
+def _read(each: Node) -> Collection[str]:
+    """Return the tensors whose numbers an operator reads; of CastLike, the second tells only the type."""
+    return each.inputs[:1] if each.operator == "CastLike" else (*each.inputs, *each.captured)
+
+
+def learnable(
+    graph: Graph, output: str, weights: Sequence[str], stuck: Collection[str] = ()
+) -> tuple[tuple[str, ...], str]:
+    """Return the weights that can learn, and the operator that freezes the others, or "" if none does.
+
+    An operator without a rule, or one that gives a tensor in `stuck`, freezes everything before it: a weight with a
+    second way round it would learn from a slope that is not its own.
+    """
+    left, blocked = list(weights), ""
+    before: dict[str, set[str]] = {name: {name} for name in weights}
+    for each in graph.up_to([output]).nodes:
+        reached = set().union(*(before.get(name, set()) for name in _read(each)))
+        if each.operator in SELECTING:
+            reached = set()
+        elif reached and (each.operator not in RULES or any(name in stuck for name in each.outputs)):
+            left = [name for name in left if name not in reached]
+            blocked = each.operator
+            reached = set()
+        for name in each.outputs:
+            before[name] = reached
+    at_end = before.get(output, set())
+    return tuple(name for name in left if name in at_end), blocked
+
+
+def _assembled(  # noqa: PLR0917
+    graph: Graph,
+    output: str,
+    weights: tuple[str, ...],
+    to: Emitter,
+    ends: Sequence[str],
+    tensors: Mapping[str, NDArray[Any]],
+) -> TrainingGraph:
+    made = {name for each in graph.nodes for name in each.outputs}
+    given = {*weights, *graph.inputs}
+    read = {name for each in to.nodes for name in each.inputs if name} | set(ends)
+    kept = tuple(sorted(read & made))
+    constants = {name: tensor for name, tensor in graph.constants.items() if name not in weights}
+
+    def typed(name: str) -> bytes:
+        return tensor_port(name, tensors[name].shape, tensors[name].dtype)
+
+    ports = {name: typed(name) for name in weights}
+    forward = replace(
+        graph,
+        constants=constants,
+        inputs={**graph.inputs, **ports},
+        outputs={name: port(name) for name in dict.fromkeys([output, *kept])},
+    )
+    own = {name: tensor for name, tensor in constants.items() if name in read}
+    outputs = {f"back/end/{i}": port(f"back/end/{i}") for i in range(len(ends))}
+    copies = [node("Identity", [end], name) for end, name in zip(ends, outputs, strict=True)]
+    slope = tensor_port(SLOPE, tensors[output].shape, tensors[output].dtype)
+    inputs = {SLOPE: slope, **{name: typed(name) for name in [*kept, *sorted(read & given)]}}
+    backward = Graph(
+        (*to.nodes, *copies), {**own, **to.constants}, inputs, outputs, {"": OPSET}, IR_VERSION, name=graph.name
+    )
+    return TrainingGraph(forward, backward, kept, weights)

@@ -1,0 +1,102 @@
+"""Fleets of three runtimes: torch, ONNX Runtime and numpy train one net, and take part in every method beside each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("onnxruntime")
+pytest.importorskip("onnx")
+pytestmark = pytest.mark.torch
+
+from torch import nn  # noqa: E402  # only where torch is installed
+
+import edge_sim  # noqa: E402  # likewise
+from edge_sdk.methods.registry import load_method, method_names  # noqa: E402  # likewise
+from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402  # likewise
+from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # noqa: E402  # likewise
+from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # likewise
+
+CLASSES = 3
+HIDDEN = (6,)
+RNG = np.random.default_rng(0)
+MEANS = RNG.normal(size=(CLASSES, 4, 4))
+LEFT_OUT = {"fedalign", "fedkf", "dp_prototypes"}
+"""The first trains narrower copies of a net of residual blocks, the second differentiates the net by its samples: in torch
+alone.  The third needs more samples than there are here, and shares no weights."""
+COSINE = {"fednh"}
+"""Under its head, torch drops the ReLU in front of it: that is another net, with another layout."""
+SMALL = {"fedhkd": {"min_count": 1}, "fml": {"proxy": "softmax"}, "fedkd": {"proxy": "softmax"}}
+"""Parameters without which a method does not run here."""
+
+
+def samples(count: int) -> tuple[np.ndarray, np.ndarray]:
+    y = np.arange(count) % CLASSES
+    return (MEANS[y] + 0.3 * RNG.normal(size=(count, 4, 4))).astype(np.float32), y
+
+
+DATA = (*samples(150), *samples(30))
+
+
+def numpy_net(head: Any = "linear") -> NumpyModel:
+    return NumpyModel(CLASSES, (1, 4, 4), seed=0, hidden=HIDDEN, head=head)
+
+
+def torch_net(_classes: int, shape: Any, _seed: int) -> TorchModel:
+    layers = nn.Flatten(), nn.Linear(16, *HIDDEN), nn.ReLU(), nn.Linear(*HIDDEN, CLASSES)
+    made = TorchModel(nn.Sequential(*layers), CLASSES, input_shape=shape)
+    made.set_weights(numpy_net().weights())
+    return made
+
+
+def onnx_net(_classes: int, _shape: Any, _seed: int) -> OnnxModel:
+    return OnnxModel(numpy_net().onnx_bytes(np.zeros(0)), train="all")
+
+
+def by_numpy(_classes: int, _shape: Any, _seed: int) -> NumpyModel:
+    return numpy_net()
+
+
+def onnx_cosine(_classes: int, _shape: Any, _seed: int) -> OnnxModel:
+    return OnnxModel(numpy_net().onnx_bytes(np.zeros(0)), train="all", head="cosine")
+
+
+def numpy_cosine(_classes: int, _shape: Any, _seed: int) -> NumpyModel:
+    return numpy_net("cosine")
+
+
+def run(method: str, *models: Callable[..., Any], rounds: int = 2) -> Any:
+    tables: dict[str, dict[str, Any]] = {
+        "federation": {"name": "three", "method": method, "rounds": rounds, "devices": 3},
+        "train": {"optimiser": "sgd", "learning_rate": 0.1, "local_steps": 3, "batch_size": 8},
+        "data": {"public": 24},
+        "partition": {"kind": "iid"},
+        "run": {"standalone": False},
+    }
+    if load_method(method)().same_width:
+        tables["federation"]["feature_dim"] = HIDDEN[0]
+    if method in SMALL:
+        tables["method"] = SMALL[method]
+    return edge_sim.run(tables, models=list(models), data=DATA)
+
+
+@pytest.mark.parametrize("method", [name for name in method_names() if name not in LEFT_OUT])
+def test_three_runtimes_take_part_in_a_method(method: str) -> None:
+    runtimes: dict[str, Callable[..., Any]] = {"onnx": onnx_net, "numpy": by_numpy, "torch": torch_net}
+    if method in COSINE:
+        runtimes = {"onnx": onnx_cosine, "numpy": numpy_cosine}
+    found = run(method, *runtimes.values())
+    assert found.completed
+    assert {model.spec.runtime for model in found.trained.values()} == {*runtimes}
+    for model in found.trained.values():
+        assert np.isfinite(model.weights()).all()
+
+
+def test_an_average_of_three_runtimes_is_that_of_torch_alone() -> None:
+    mixed, alone = run("fedavg", torch_net, onnx_net, by_numpy), run("fedavg", torch_net)
+    for device, model in mixed.trained.items():
+        np.testing.assert_allclose(model.weights(), alone.trained[device].weights(), atol=1e-5)
