@@ -255,7 +255,10 @@ class Config(Settings):
     @property
     def takes_public(self) -> bool:
         """Whether the training samples give a public set.  Raises UsageError for a method that does not load."""
-        return chosen_method(self).needs_public_set if self.data.public is None else self.data.public > 0
+        if self.data.public is not None:
+            return self.data.public > 0
+        method = chosen_method(self)
+        return method.needs_public_set or method.runs_nets  # on the coordinator, and on public samples
 
     @cached_property
     def rows(self) -> tuple[FleetRow, ...]:

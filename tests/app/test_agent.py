@@ -306,7 +306,7 @@ def test_predict_takes_pictures_in_the_layout_that_their_sizes_or_the_app_tell()
         agent.predict(x, layout="NHWC")
 
 
-@pytest.mark.parametrize("y", [np.zeros(2), np.zeros((2, 1, 1), int), ["a", "b"]])
+@pytest.mark.parametrize("y", [np.zeros(2), np.zeros((2, 1, 1), int)])
 def test_labels_that_are_none(y: Any) -> None:
     with pytest.raises(UsageError, match=r"^y: found "):
         edge_sdk.Samples(np.zeros((2, 8), np.float32), y)

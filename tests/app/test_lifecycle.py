@@ -404,7 +404,7 @@ def test_what_fails_at_the_end_of_the_constructor_closes_the_state(
 
 def test_a_label_outside_the_classes_names_its_part(tmp_path: Path) -> None:
     data = edge_sdk.LocalData(train=samples_of(), validation=LABELS)
-    with pytest.raises(UsageError, match=f"^validation: .*0..{CLASSES - 1}$"):
+    with pytest.raises(UsageError, match=f"^validation: .*0..{CLASSES - 1}: subtract 1"):
         agent_of(Hub(), "left", state=tmp_path, data=data)
 
 
