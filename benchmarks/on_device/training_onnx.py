@@ -153,9 +153,9 @@ def sdk_steps(file: bytes, shape: Sequence[int], size: int, *, numpy: bool = Fal
 
 
 def timed(steps: Callable[[], None]) -> float:
-    """Return the milliseconds of processor time of a step, the least of three runs: others share the machine."""
+    """Return the milliseconds of processor time of a step, the least of nine runs: others share the machine."""
     found = []
-    for _ in range(3):
+    for _ in range(9):
         begin = time.process_time()
         steps()
         found.append((time.process_time() - begin) / STEPS * 1e3)
