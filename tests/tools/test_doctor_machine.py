@@ -87,7 +87,7 @@ def test_the_version_is_what_mosquitto_on_path_says(tmp_path, monkeypatch):
 
 def test_the_board_and_its_profile():
     says(machine.judge_board("rpi4"), OK, "rpi4; its profile is .*cores.*GiB.*numpy")
-    says(machine.judge_board("riscv64"), WARN, "riscv64: no profile", "--measure")
+    says(machine.judge_board("riscv64"), WARN, "riscv64: it has no profile", "--measure")
 
 
 # -- the state folder -----------------------------------------------------------------------------------------------

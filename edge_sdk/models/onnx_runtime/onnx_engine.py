@@ -6,13 +6,17 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
-import onnxruntime
 
 from edge_sdk.arrays import AnyArray
-from edge_sdk.errors import ModelError
+from edge_sdk.errors import MissingExtra, ModelError
 from edge_sdk.models.onnx_file.graph import Graph
 from edge_sdk.models.onnx_runtime.onnx_session import open_session, reason_of
 from edge_sdk.models.onnx_training.gradient import SLOPE, TrainingGraph
+
+try:
+    import onnxruntime
+except ImportError as error:
+    raise MissingExtra("onnxruntime", "onnx", "a model from an .onnx file") from error
 
 _CPU = "cpu"
 
