@@ -155,7 +155,7 @@ def check_deadline(fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mappin
         return
     device = next(each for each in fleet.devices if each.kit.id == fastest)
     raise UsageError(
-        f"federation.deadline_s: {deadline_s:g} sis too short for every device: the fastest, {fastest} "
+        f"federation.deadline_s: {deadline_s:g} s is too short for every device: the fastest, {fastest} "
         f"({device.kit.family} on {device.kit.board_name}, {device.kit.link_name}), needs {times_s[fastest]:.3g} s at "
         f"least for {_steps(device, spec)} steps and its messages; allow more, or give fewer train.local_steps"
     )

@@ -238,7 +238,7 @@ def test_weights_without_room_on_the_disk_end_the_run_with_one_line(
     file.write_text(to_toml(plain), encoding="utf-8")
     assert cli.main(["simulate", str(file), "--out", str(tmp_path / "out")]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
-    assert re.fullmatch(r"edge-sdk: /.*: no room for .* of models' weights and moments \(No space .*", said)
+    assert re.fullmatch(r"edge-sdk: /.*: no space for .* of models' weights and moments \(No space .*", said)
 
 
 @pytest.mark.parametrize("processes", [1, "auto"])

@@ -162,7 +162,7 @@ def test_a_disk_without_room_is_told_before_anything_is_written(
 ) -> None:
     """A write to a mapped page without room would end the process with SIGBUS."""
     monkeypatch.setattr(os, "posix_fallocate", refused_with(errno.ENOSPC), raising=False)
-    with pytest.raises(StoreError, match=rf"^{tmp_path}: no room for 0.1 MB .*TMPDIR, or raise run.memory_bytes"):
+    with pytest.raises(StoreError, match=rf"^{tmp_path}: no space for 0.1 MB .*TMPDIR, or raise run.memory_bytes"):
         ParameterBuffer(SIZE_BYTES, tmp_path)
 
 

@@ -103,7 +103,7 @@ def test_a_model_to_stack_that_nobody_has_is_named(pictures: Path, run_of: dict[
 def test_a_deadline_that_nobody_meets_is_told_before_the_first_round(pictures: Path, method: str) -> None:
     tables = fleets.tables(pictures, method, 2, deadline_s=0.005)
     tables["fleet"] = [{"model": "softmax"}, {"model": "softmax", "board": "x86"}]
-    with pytest.raises(UsageError, match=r"deadline_s: 0\.005 s, .*device-01 .*x86"):
+    with pytest.raises(UsageError, match=r"deadline_s: 0\.005 s is .*device-01 .*x86"):
         run(settings.parse({**tables, "train": {"local_steps": 1000}}, Path("f.toml")))
     tables["federation"]["deadline_s"] = 60.0
     assert run(settings.parse(tables, Path("f.toml"))).completed

@@ -178,7 +178,7 @@ def test_a_method_with_a_parameter_without_a_default_is_not_listed(
     install(wordy=f"{__name__}:WithoutDefault")
     assert load_method("wordy") is WithoutDefault
     assert main(["methods"]) == 0
-    assert "method 'wordy' is not listed: it needs method.weight, and has no default" in capsys.readouterr().err
+    assert "method 'wordy' is not listed: it needs method.weight, which has no default" in capsys.readouterr().err
     assert main(["init", "-", "--method", "wordy"]) == 2
     assert "--method wordy: it needs method.weight" in capsys.readouterr().err
 

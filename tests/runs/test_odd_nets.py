@@ -48,7 +48,7 @@ def test_a_process_without_memory_ends_the_run_with_one_line(
     assert cli.main(["simulate", str(file), "--out", str(out)]) == 1
     said = capsys.readouterr().err.splitlines()[-1]
     assert re.fullmatch(
-        r"edge-sdk: out of memory: simulate fewer devices, .*, then (start again|go on from the last).*", said
+        r"edge-sdk: out of memory: simulate fewer devices, .*, then (start again|continue from the last).*", said
     )
     assert ("--resume" in said) == (out / "checkpoint").exists()
     assert not (out / "checkpoint.new").exists()

@@ -162,7 +162,7 @@ def test_every_method_folds_elsewhere(name: str) -> None:
 def test_another_version_is_refused() -> None:
     raised, found = pickle.loads(ShardActor().begin("9.9.9", b""))
     assert raised
-    assert re.search(r"edge-sdk .*there, 9\.9\.9 here", str(found))
+    assert re.search(r"edge-sdk .*, this machine 9\.9\.9", str(found))
 
 
 # -- bad input ------------------------------------------------------------------------------------------------------
