@@ -489,7 +489,7 @@ class Method(Generic[P]):
 
 
 def torch_part(name: str, what: str) -> ModuleType:
-    """Import a module of edge_sdk.methods.parts that needs torch.  what: the feature that needs it, for the error message.
+    """Import a module of edge_sdk.methods.parts that needs torch.  what: the feature that needs it, for the message.
 
     Raises MissingExtra.
     """
