@@ -15,7 +15,7 @@ from typing import Any
 
 import edge_sim
 from coordinator.record.result import Result
-from coordinator.report.summary import summary
+from coordinator.results.report.summary import summary
 from coordinator.serving.outcome import versions
 from edge_sim.config import settings
 

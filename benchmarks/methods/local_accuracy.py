@@ -17,7 +17,7 @@ from typing import Any
 
 import edge_sim
 from coordinator.config import load_toml
-from coordinator.report.summary import summary
+from coordinator.results.report.summary import summary
 from coordinator.serving.outcome import versions
 from edge_sim.config.settings import parse
 

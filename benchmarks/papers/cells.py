@@ -20,9 +20,9 @@ from benchmarks.papers.kinds import FIRST_SEED, SEEDS, Line, Setting, Table
 from coordinator.config import load_toml, to_toml
 from coordinator.record.metrics import TARGETS
 from coordinator.record.result import Result
-from coordinator.report import text_files
-from coordinator.report.compare import FIGURES, Trial
-from coordinator.report.run_files import read_run, write_run
+from coordinator.results.comparison.compare import FIGURES, Trial
+from coordinator.results.report import text_files
+from coordinator.results.report.run_files import read_run, write_run
 from coordinator.serving.outcome import versions
 from edge_sdk.errors import RunFailed, StoreError
 from edge_sim.config import settings

@@ -18,7 +18,7 @@ from task import tables  # of benchmarks/simulation: its nets are those of side.
 from coordinator.record.observer import RunObserver
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
-from coordinator.report.summary import summary
+from coordinator.results.report.summary import summary
 from edge_sim.runs.runner import run
 
 

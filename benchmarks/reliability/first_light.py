@@ -27,7 +27,7 @@ from benchmarks.reliability import killing
 from coordinator.config import load_toml
 from coordinator.ledger import Ledger
 from coordinator.record.result import Result
-from coordinator.report.summary import summary, without_times
+from coordinator.results.report.summary import summary, without_times
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import storage
 from edge_sdk.transport.memory.hub import Faults

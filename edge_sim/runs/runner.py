@@ -16,8 +16,8 @@ from coordinator.ledger import Ledger
 from coordinator.record.insight import Insight
 from coordinator.record.observer import RunEnded, RunObserver
 from coordinator.record.result import Result
-from coordinator.report.finished_run import holds_finished_run
-from coordinator.report.run_files import read_run, write_run
+from coordinator.results.report.finished_run import holds_finished_run
+from coordinator.results.report.run_files import read_run, write_run
 from coordinator.serving import final_prototypes
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server

@@ -10,8 +10,8 @@ import fleets
 import pytest
 
 from coordinator.record.result import Result
-from coordinator.report.run_files import read_run, write_run
-from coordinator.report.summary import summary
+from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.report.summary import summary
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.runs.runner import run
 

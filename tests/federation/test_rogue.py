@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from coordinator.record import run_record
-from coordinator.report.summary import summary
+from coordinator.results.report.summary import summary
 from edge_sdk.protocol import codec, schema, topics
 from edge_sdk.protocol.codec import HEADER_BYTES
 from edge_sdk.protocol.frame_parts import Frame

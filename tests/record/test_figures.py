@@ -10,17 +10,17 @@ from pathlib import Path
 import pytest
 import synthetic
 
-from coordinator.document.values import run_section
 from coordinator.record import figures
 from coordinator.record.figures import Figure, FigureColumn
 from coordinator.record.metrics import CURVES
 from coordinator.record.result import DeviceResult, RoundResult
 from coordinator.record.round_figures import ROUND_FIGURES, counters
 from coordinator.record.run_record import RunRecord
-from coordinator.report.run_files import read_run, write_run
-from coordinator.report.run_table import run_table
-from coordinator.report.tables import plain_text
-from coordinator.writers.figures import round_figures
+from coordinator.results.document.values import run_section
+from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.report.run_table import run_table
+from coordinator.results.report.tables import plain_text
+from coordinator.results.writers.figures import round_figures
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPINS = Figure(

@@ -17,8 +17,8 @@ from coordinator.record import metrics
 from coordinator.record.metrics import Point
 from coordinator.record.result import DeviceResult, Result, RoundResult
 from coordinator.record.run_record import FleetWork, RunRecord
-from coordinator.report.run_files import read_run, write_run
-from coordinator.report.summary import summary
+from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.report.summary import summary
 from edge_sdk.device.evaluation import personalised_accuracies, weighted_accuracy
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sim.config import settings
