@@ -29,7 +29,8 @@ from coordinator.lab.broker_settings import one_connection_each
 from coordinator.lab.owner import serve_federation
 from coordinator.ledger import CONTENTS, Ledger, bound_spec
 from coordinator.record.observer import ObserverGroup, RunObserver
-from coordinator.record.result import Result
+from coordinator.results.figures.outcome import device_result, final_prototypes, run_result
+from coordinator.results.figures.result import Result
 from coordinator.results.page.feed import Feed
 from coordinator.results.page.live import PageObserver
 from coordinator.results.page.serving import page_feed
@@ -44,10 +45,9 @@ from coordinator.results.report.run_table import run_table
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import show_table
 from coordinator.results.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
-from coordinator.serving import final_prototypes, other_coordinator, restart
+from coordinator.serving import other_coordinator, restart
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from coordinator.serving.intake.signatures import LabSecurity
-from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
@@ -208,7 +208,7 @@ def _result(server: Server, broker: str, used: Mapping[str, float]) -> Result:
     """The result of a finished run.  used: its times in seconds."""
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
     result = run_result(server, devices, broker, used)
-    return dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))
+    return dataclasses.replace(result, insight=final_prototypes(server))
 
 
 def _draw(result: Result, folder: Path, progress: RunObserver) -> None:

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from coordinator.record.observer import ObserverGroup, RunObserver, RunView
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.page.feed import Feed
 from coordinator.results.page.live import PageObserver

@@ -16,8 +16,8 @@ from typing import Any
 
 from benchmarks.methods.method_lines import PAGE
 from coordinator.config import to_toml
-from coordinator.record.result import Result
 from coordinator.record.units import human_bytes
+from coordinator.results.figures.result import Result
 from coordinator.results.report.run_files import read_run, write_run
 from edge_sdk.methods.registry import load_method, method_names
 from edge_sdk.protocol.knowledge import ClassRows, Slot, Weights

@@ -13,8 +13,8 @@ from pathlib import Path
 
 from benchmarks.papers import cells
 from benchmarks.papers.kinds import FIRST_SEED, Table
-from coordinator.record.result import Result
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
+from coordinator.results.figures.result import Result
 from coordinator.results.plots import curve_plots, device_plots, insight_plots, plots
 from coordinator.results.plots.drawing import (
     WIDTH_IN,

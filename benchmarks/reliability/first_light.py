@@ -26,7 +26,7 @@ from benchmarks.common.figures import ROOT, Page, Table, quantiles
 from benchmarks.reliability import killing
 from coordinator.config import load_toml
 from coordinator.ledger import Ledger
-from coordinator.record.result import Result
+from coordinator.results.figures.result import Result
 from coordinator.results.report.summary import summary, without_times
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import storage

@@ -8,13 +8,13 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coordinator.record.result import Result
 from coordinator.record.units import percent
 from coordinator.results.comparison.budgets import budget_table, read_budget
 from coordinator.results.comparison.compare import Comparison
 from coordinator.results.comparison.compare_files import comparison_summary, method_rows, run_rows
 from coordinator.results.comparison.compare_table import compare_table
 from coordinator.results.comparison.paper_table import USUAL, paper_table
+from coordinator.results.figures.result import Result
 from coordinator.results.plots.plots import comparison_drawings, run_drawings
 from coordinator.results.report.run_files import run_tables
 from coordinator.results.report.run_table import run_table

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from coordinator.config import chosen_method, to_toml
 from coordinator.record.observer import ObserverGroup, RunObserver
-from coordinator.record.result import Result
 from coordinator.record.units import human_seconds
+from coordinator.results.figures.result import Result
 from coordinator.results.page.feed import Feed
 from coordinator.results.page.live import PageObserver
 from coordinator.results.page.serving import page_feed

@@ -9,8 +9,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from coordinator.record.result import DeviceResult, Result
 from coordinator.record.units import human_bytes, human_seconds, percent
+from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import Column, Table, plain_text
 from edge_sim.config import settings

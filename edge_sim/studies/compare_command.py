@@ -11,10 +11,10 @@ from pathlib import Path
 
 from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import Result
 from coordinator.results.comparison.compare import Comparison
 from coordinator.results.comparison.compare_files import comparison_summary
 from coordinator.results.comparison.compare_table import compare_table
+from coordinator.results.figures.result import Result
 from coordinator.results.plots.plots import draw_comparison
 from coordinator.results.report.run_files import write_run
 from coordinator.results.report.tables import show_table

@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from coordinator.record.result import Result
 from coordinator.results.comparison.compare import ACCURACIES, ALONE, Trial
+from coordinator.results.figures.result import Result
 from coordinator.results.report.run_files import read_run
 from edge_sdk.errors import MissingExtra, UsageError, meant
 from edge_sdk.methods.registry import load_method, method_names

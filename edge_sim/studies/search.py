@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coordinator.record.observer import ObserverGroup, RunEnded, RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.report.text_files import csv_text, replace_file
 from edge_sdk.durable import as_store_error

@@ -35,7 +35,7 @@ def test_every_file_keeps_the_rule():
             "only commands and deploy show",
         ),
         (
-            "coordinator/serving/outcome.py",
+            "coordinator/serving/restart.py",
             "def f():\n    from coordinator import results",
             "only commands and deploy show",
         ),

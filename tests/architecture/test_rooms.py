@@ -85,7 +85,10 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *("edge_sdk.loading", "coordinator.rounds", "coordinator.record", "coordinator.ledger"),
     },
     "coordinator.trace": {*NEUTRAL, *DEVICE, "coordinator.rounds", "coordinator.ledger", "coordinator.serving"},
-    "coordinator.results": {*NEUTRAL, "coordinator.address", "coordinator.record"},
+    "coordinator.results": {
+        *NEUTRAL,
+        *("coordinator.address", "coordinator.record", "coordinator.rounds", "coordinator.serving"),
+    },
     "edge_sim.models": CLIENT,
     "edge_sim.config": {*CLIENT, "coordinator.config", "edge_sim.byzantine", "edge_sim.models"},
     "edge_sim.data": {*CLIENT, "edge_sim.config", "edge_sim.models"},
@@ -107,7 +110,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         ),
     },
     "edge_sim.projects": {*CLIENT, *SERVER, *SIMULATION, "coordinator.results", "edge_sdk.tools"},
-    "edge_sim.lab": {*CLIENT, *SERVER, *SIMULATION, "edge_sim.runs"},
+    "edge_sim.lab": {*CLIENT, *SERVER, *SIMULATION, "coordinator.results", "edge_sim.runs"},
     "edge_sim.notebook": {
         *CLIENT,
         *SERVER,

@@ -9,10 +9,10 @@ from pathlib import Path
 import fleets
 import pytest
 
-from coordinator.record.metrics import TARGETS
-from coordinator.record.round_figures import OWN_TASK_COLUMNS
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.comparison.compare_files import write_comparison
+from coordinator.results.figures.metrics import TARGETS
+from coordinator.results.figures.round_figures import OWN_TASK_COLUMNS
 from coordinator.results.plots import plots
 from coordinator.results.report.run_files import ACCURACY_COLUMNS, write_run
 from coordinator.results.report.summary import summary

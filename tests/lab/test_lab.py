@@ -20,7 +20,7 @@ import pytest
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.comparison.compare_table import compare_table

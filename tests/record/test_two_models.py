@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.record.result import DeviceResult, Result
 from coordinator.record.run_record import RunRecord
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
+from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.plots import curve_plots
 from coordinator.results.report.run_files import read_run, write_run
 from coordinator.results.report.run_table import run_table

@@ -12,7 +12,7 @@ import pytest
 from laws import spec_of
 
 from coordinator.record.instruments import COORDINATOR
-from coordinator.record.result import Result
+from coordinator.results.figures.result import Result
 from coordinator.results.plots import plots
 from coordinator.results.report.run_files import read_run, write_run
 from edge_sdk.methods.fednh import prototype_instruments

@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coordinator.record.metrics import Point
 from coordinator.record.units import human_bytes, human_flops, human_joules, human_seconds
 from coordinator.results.comparison.compare import ALONE, Comparison, MethodRuns, Spread, Trial, spread_of
+from coordinator.results.figures.metrics import Point
 from coordinator.results.report.tables import UNKNOWN, Column, Table
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.requests import MeasuredModel

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from coordinator.record.result import Result
+from coordinator.results.figures.result import Result
 from coordinator.results.report.summary import summary
 from edge_sdk.methods.requests import MeasuredModel
 

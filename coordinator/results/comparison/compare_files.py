@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coordinator.record.metrics import TARGETS, Point
 from coordinator.results.comparison.compare import ACCURACIES, FIGURES, Comparison, MethodRuns, Spread, Trial
 from coordinator.results.comparison.paper_table import paper_table
+from coordinator.results.figures.metrics import TARGETS, Point
 from coordinator.results.report import text_files
 from coordinator.results.report.run_files import read_run
 from coordinator.results.report.tables import latex_text

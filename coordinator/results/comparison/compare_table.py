@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.record import remarks
 from coordinator.record.units import human_bytes, human_joules, human_seconds, printable
 from coordinator.results.comparison.compare import FIGURES, Comparison, MethodRuns, Spread, Trial
+from coordinator.results.figures.result import unmeasured
 from coordinator.results.report.tables import UNKNOWN, Column, Table
 
 COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -95,7 +95,7 @@ def run_notes(comparison: Comparison, named: Callable[[str], str] = str) -> list
 def _left_out(trial: Trial) -> tuple[str, ...]:
     """What the accuracies of a run leave out."""
     if trial.result.completed:
-        return tuple(map(printable, remarks.unmeasured(trial.result)))
+        return tuple(map(printable, unmeasured(trial.result)))
     why = printable(trial.result.reason) or "no reason was given"
     return (f"ended early and counts in no accuracy: {why}",)
 

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from coordinator.record.result import Result
 from coordinator.results.comparison.compare_files import (
     comparison_summary,
     is_comparison,
@@ -29,6 +28,7 @@ from coordinator.results.document.values import (
     overview,
     run_section,
 )
+from coordinator.results.figures.result import Result
 from coordinator.results.plots.drawing import Drawings, draw_pictures
 from coordinator.results.plots.plots import comparison_drawings, run_drawings
 from coordinator.results.report.progress_file import is_running, read_running, running_text

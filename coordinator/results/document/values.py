@@ -12,9 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
-from coordinator.record.figures import FigureColumn, shown_figures
-from coordinator.record.result import DeviceResult, Result, RoundResult
-from coordinator.record.round_figures import shown_of_round
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import MAX_MISSED
 from coordinator.record.units import (
     human_bytes,
@@ -28,6 +26,9 @@ from coordinator.results.comparison.budgets import budget_table
 from coordinator.results.comparison.compare import Comparison, Trial, setting_text
 from coordinator.results.comparison.compare_files import SweptCondition
 from coordinator.results.comparison.compare_table import compare_table
+from coordinator.results.figures.device_figures import FigureColumn, shown_figures
+from coordinator.results.figures.result import DeviceResult, Result
+from coordinator.results.figures.round_figures import shown_of_round
 from coordinator.results.report.run_table import run_table
 from coordinator.results.report.tables import UNKNOWN, Table
 from edge_sdk.class_names import listed

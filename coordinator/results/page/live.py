@@ -9,8 +9,9 @@ from typing import Any
 
 from coordinator.record.observer import BoardFigures, RunObserver, RunView
 from coordinator.record.open_exchange import OpenExchange
-from coordinator.record.result import RoundResult, spread
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
+from coordinator.results.figures.result import spread
 from coordinator.results.page.feed import EVERY_S, IDLE_S, Feed
 from coordinator.results.page.values import (
     MOST_MISSED,

@@ -12,9 +12,9 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-from coordinator.record.metrics import CURVES
-from coordinator.record.result import DeviceResult, Missed, Result, RoundResult, spread
+from coordinator.record.round_result import CURVES, Missed, RoundResult
 from coordinator.record.run_record import KINDS
+from coordinator.results.figures.result import DeviceResult, Result, spread
 
 PlainRow: TypeAlias = "list[Any]"
 

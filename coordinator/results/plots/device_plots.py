@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from coordinator.record.result import DeviceResult, Result
 from coordinator.record.units import human_bytes, percent
+from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.plots.drawing import (
     BLUE,
     DOT,

@@ -13,9 +13,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeVar
 
-from coordinator.record.result import Result
 from coordinator.record.units import duration_unit, printable
 from coordinator.results.comparison.compare import ALONE
+from coordinator.results.figures.result import Result
 from coordinator.results.plots.look import SCREEN, Look, chosen_look, looking
 from coordinator.results.report import text_files
 from edge_sdk.errors import MissingExtra, StoreError, UsageError

@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from coordinator.record.instruments import InstrumentPoint, instrument_points
-from coordinator.record.result import Result
 from coordinator.record.units import printable
 from coordinator.results.comparison.compare import ALONE, Comparison, MethodRuns, Trial
+from coordinator.results.figures.result import Result
 from coordinator.results.plots.curve_plots import (
     accuracy_by_round,
     accuracy_for_its_cost,

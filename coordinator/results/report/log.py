@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import TextIO
 
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_bytes, human_seconds
 

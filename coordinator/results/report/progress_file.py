@@ -18,9 +18,10 @@ from typing import Any
 
 from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult, spread
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_bytes, human_seconds, percent, printable
+from coordinator.results.figures.result import spread
 from coordinator.results.report import text_files
 from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign
 from edge_sdk.errors import RemoteProtocolError, UsageError

@@ -27,11 +27,11 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from coordinator.record.figures import cells, csv_figures, summed
-from coordinator.record.insight import Insight
-from coordinator.record.metrics import CURVES
-from coordinator.record.result import METERED, DeviceResult, Missed, Result, RoundResult, spread
-from coordinator.record.round_figures import (
+from coordinator.record.round_result import CURVES, Missed, RoundResult
+from coordinator.results.figures.device_figures import cells, csv_figures, summed
+from coordinator.results.figures.insight import Insight
+from coordinator.results.figures.result import METERED, DeviceResult, Result, spread
+from coordinator.results.figures.round_figures import (
     FIELDS,
     OWN_TASK_COLUMNS,
     PERSONAL,

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from coordinator.record import remarks
-from coordinator.record.figures import FigureColumn, shown_figures
-from coordinator.record.result import DeviceResult, Result
 from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, percent, printable
+from coordinator.results.figures.device_figures import FigureColumn, shown_figures
+from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import UNKNOWN, Column, Table
 from edge_sdk.class_names import name_of

@@ -7,9 +7,10 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from coordinator.record import figures
-from coordinator.record.metrics import PREFIXES, TARGETS, Point, to_target
-from coordinator.record.result import VERDICTS, DeviceResult, Result, RoundResult, spread
+from coordinator.record.round_result import PREFIXES, RoundResult
+from coordinator.results.figures import device_figures as figures
+from coordinator.results.figures.metrics import TARGETS, Point, to_target
+from coordinator.results.figures.result import VERDICTS, DeviceResult, Result, spread
 from edge_sdk.methods.requests import MeasuredModel
 
 SUMMARY_VERSION = 1

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult
-from coordinator.record.round_figures import written
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
+from coordinator.results.figures.round_figures import written
 
 
 class FigureWriter(Protocol):

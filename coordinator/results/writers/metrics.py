@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from coordinator.address import ListenAddress, bind, parse_address
-from coordinator.record.round_figures import counters
+from coordinator.results.figures.round_figures import counters
 from edge_sdk.errors import MissingExtra
 from edge_sdk.protocol.entry_guard import EntryGuard
 

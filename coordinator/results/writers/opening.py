@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.report.progress import Progress
 from coordinator.results.writers.figures import FigureWriter, WriterObserver, round_figures

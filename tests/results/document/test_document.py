@@ -11,7 +11,7 @@ import pytest
 import synthetic
 
 import edge_sim
-from coordinator.record.result import Missed
+from coordinator.record.round_result import Missed
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.comparison.compare_files import write_comparison
 from coordinator.results.document import values

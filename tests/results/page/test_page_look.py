@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from coordinator.record.result import Missed
+from coordinator.record.round_result import Missed
 from coordinator.results.page.values import PAGE_DEVICE_COLUMNS, PAGE_ROUND_COLUMNS
 
 starlette_app = pytest.importorskip("coordinator.results.page.starlette_app", exc_type=ImportError)

@@ -7,7 +7,7 @@ import pytest
 import synthetic
 from page_parts import a_state
 
-from coordinator.record.result import Missed, RoundResult
+from coordinator.record.round_result import Missed, RoundResult
 from coordinator.results.page.feed import LOOKS_S, Feed
 from coordinator.results.page.values import PAGE_ROUND_COLUMNS, HistoryRows, device_row, finished_state, round_row
 

@@ -19,8 +19,8 @@ import numpy as np
 import pytest
 import synthetic
 
-from coordinator.record.insight import Insight
 from coordinator.results.document.command import Found
+from coordinator.results.figures.insight import Insight
 from coordinator.results.page.command import folder_state
 from coordinator.results.report.run_files import write_run
 from coordinator.trace.log import MAGIC, NAME, Trace, TraceWriter

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from properties import examples
 
-from coordinator.record.insight import Insight, principal_components
+from coordinator.results.figures.insight import Insight, principal_components
 from coordinator.results.plots import insight_plots
 from coordinator.results.plots.drawing import draw_pictures
 from coordinator.results.plots.insight_plots import MethodInsight, cosines

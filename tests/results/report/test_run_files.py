@@ -8,7 +8,7 @@ import os
 import pytest
 import synthetic
 
-from coordinator.record.round_figures import csv_columns
+from coordinator.results.figures.round_figures import csv_columns
 from coordinator.results.report.run_files import read_run, write_run
 from coordinator.results.report.summary import summary
 from edge_sdk import cli

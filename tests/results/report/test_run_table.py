@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 import synthetic
 
-from coordinator.record.figures import shown_figures
 from coordinator.record.units import human_bytes, human_seconds, percent, printable
+from coordinator.results.figures.device_figures import shown_figures
 from coordinator.results.report.run_table import run_table
 
 

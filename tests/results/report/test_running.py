@@ -14,7 +14,7 @@ import synthetic
 
 from coordinator.ledger import Ledger
 from coordinator.record.observer import ObserverGroup
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.report.progress_file import (
     BETWEEN_S,

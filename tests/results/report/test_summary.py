@@ -8,7 +8,8 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.record.result import DeviceResult, Result, RoundResult, spread
+from coordinator.record.round_result import RoundResult
+from coordinator.results.figures.result import DeviceResult, Result, spread
 from coordinator.results.report.summary import summary, without_times
 
 CONTRACT = {

@@ -6,10 +6,9 @@ import dataclasses
 
 import synthetic
 
-from coordinator.record.remarks import unmeasured
-from coordinator.record.result import Result
 from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
 from coordinator.results.comparison.compare_table import compare_table
+from coordinator.results.figures.result import Result, unmeasured
 
 
 def some_missing(never: int, early: int, count: int = 8) -> Result:

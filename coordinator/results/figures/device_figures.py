@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from coordinator.record.result import DeviceResult
 from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, percent, printable
+from coordinator.results.figures.result import DeviceResult
 
 Group: TypeAlias = Literal["who", "holds", "traffic", "missed", "cost", "source", "steps", "note"]
 GROUPS: tuple[Group, ...] = ("who", "holds", "traffic", "missed", "cost", "source", "steps", "note")
@@ -53,8 +53,6 @@ class Figure:
     """The record adds it up by device, over rounds and restarts."""
     by_round: bool = False
     """rounds.csv and writers have the sum over devices of each round."""
-    live: bool = False
-    """Operators see the sum while the run goes on."""
     files: Literal["both", "summary", "csv", "neither"] = "both"
     sparse: bool = False
     """summary.json leaves it out where it is 0 or empty."""
@@ -236,7 +234,6 @@ DEVICE_FIGURES: tuple[Figure, ...] = (
         "cost",
         unit="s",
         summed=True,
-        live=True,
         sparse=True,
         column=_in_report("computed for", 15, human_seconds),
     ),
@@ -247,7 +244,6 @@ DEVICE_FIGURES: tuple[Figure, ...] = (
         "cost",
         unit="J",
         summed=True,
-        live=True,
         sparse=True,
         column=_in_report("drew", 16, human_joules),
     ),
@@ -293,7 +289,6 @@ DEVICE_FIGURES: tuple[Figure, ...] = (
         "missed",
         unit="rounds",
         summed=True,
-        live=True,
         sparse=True,
     ),
     Figure(
@@ -333,11 +328,6 @@ def summed() -> tuple[str, ...]:
 def by_round() -> tuple[str, ...]:
     """The names of those whose sums over devices are figures of a round."""
     return tuple(figure.name for figure in DEVICE_FIGURES if figure.by_round)
-
-
-def live() -> tuple[str, ...]:
-    """The names of those that operators see while a run goes on."""
-    return tuple(figure.name for figure in DEVICE_FIGURES if figure.live)
 
 
 def csv_figures() -> tuple[Figure, ...]:

@@ -1,7 +1,7 @@
 """The figures of a round, each declared once: record, rounds.csv, the report's table, writers and docs follow.
 
 A new figure is an entry of ROUND_FIGURES and a field of RoundResult; one that is a sum over devices is declared with
-them alone, with `by_round` (coordinator/record/figures.py).
+them alone, with `by_round` (coordinator/results/figures/device_figures.py).
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
-from coordinator.record import figures
-from coordinator.record.figures import FigureColumn
-from coordinator.record.metrics import PREFIXES, SHARES
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import PREFIXES, RoundResult
 from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, printable
+from coordinator.results.figures import device_figures as figures
+from coordinator.results.figures.device_figures import FigureColumn
+from coordinator.results.figures.metrics import SHARES
 from edge_sdk.methods.requests import MeasuredModel
 
 Cell: TypeAlias = Literal["whole", "number", "sum", "text", "reasons", "computed"]
@@ -31,8 +31,6 @@ class RoundFigure:
     unit: str = ""
     value: Callable[[RoundResult], Any] | None = None
     """How it follows from the round; None: it is the field of this name, or a sum over devices."""
-    record: Literal["", "noted", "total"] = ""
-    """The record notes it in each round, or counts since the run began and keeps the difference."""
     in_csv: bool = True
     later: bool = False
     """Older run directories do not have it."""
@@ -114,17 +112,15 @@ _COUNTED: tuple[RoundFigure, ...] = (
         "contributors",
         "Devices whose uploads counted.",
         "whole",
-        record="noted",
         column=FigureColumn("contributors", 4),
         writer="devices/contributors",
     ),
-    RoundFigure("exchanges", "Exchanges of knowledge.", "whole", record="noted"),
+    RoundFigure("exchanges", "Exchanges of knowledge.", "whole"),
     RoundFigure(
         "bytes_up",
         "Whole frames that devices sent.",
         "whole",
         unit="bytes",
-        record="total",
         column=_measure("sent", 5, human_bytes),
         writer="bytes/up",
         counter=True,
@@ -134,24 +130,22 @@ _COUNTED: tuple[RoundFigure, ...] = (
         "Whole frames that were sent to devices.",
         "whole",
         unit="bytes",
-        record="total",
         column=_measure("received", 6, human_bytes),
         writer="bytes/down",
         counter=True,
     ),
-    RoundFigure("scalars_up", "Numbers of knowledge in accepted uploads, in any encoding.", "whole", record="total"),
-    RoundFigure("scalars_down", "Numbers of knowledge that were sent to devices.", "whole", record="total"),
+    RoundFigure("scalars_up", "Numbers of knowledge in accepted uploads, in any encoding.", "whole"),
+    RoundFigure("scalars_down", "Numbers of knowledge that were sent to devices.", "whole"),
     RoundFigure(
         "device_flops",
         "What all devices computed, evaluations included.",
         "whole",
         unit="FLOP",
-        record="total",
         metered=True,
         writer="work/flops",
         counter=True,
     ),
-    RoundFigure("wall_s", "How long it took on this machine, over a broker.", "number", unit="s", record="total"),
+    RoundFigure("wall_s", "How long it took on this machine, over a broker.", "number", unit="s"),
     RoundFigure("virtual_s", "How long it took on the boards' clock, in memory.", "number", unit="s"),
     RoundFigure(
         "took_s",
@@ -167,7 +161,6 @@ _COUNTED: tuple[RoundFigure, ...] = (
         "Computing of all devices.",
         "number",
         unit="s",
-        record="total",
         metered=True,
         column=_measure("computing", 8, human_seconds),
         writer="work/computing_s",
@@ -178,7 +171,6 @@ _COUNTED: tuple[RoundFigure, ...] = (
         "How long it waited for `waited_for`.",
         "number",
         unit="s",
-        record="noted",
         column=_measure("for", 11, human_seconds),
         writer="time/waited_s",
     ),
@@ -187,7 +179,6 @@ _COUNTED: tuple[RoundFigure, ...] = (
         "What all devices drew.",
         "number",
         unit="J",
-        record="total",
         metered=True,
         column=_measure("drawn", 9, human_joules),
         writer="work/joules",
@@ -197,14 +188,12 @@ _COUNTED: tuple[RoundFigure, ...] = (
         "waited_for",
         "The device that it waited for longest.",
         "text",
-        record="noted",
         column=FigureColumn("waited for", 10, printable, right=False),
     ),
     RoundFigure(
         "declined",
         "Exchanges that devices declined, by reason.",
         "reasons",
-        record="noted",
         later=True,
         column=FigureColumn("declined", 12, by_reason, right=False),
         writer="devices/declined",
@@ -214,7 +203,6 @@ _COUNTED: tuple[RoundFigure, ...] = (
         "silent",
         "Exchanges whose deadline passed without an answer of a device.",
         "whole",
-        record="noted",
         later=True,
         column=FigureColumn("silent", 13),
         writer="devices/silent",
@@ -234,11 +222,6 @@ def figures_of_rounds() -> tuple[RoundFigure, ...]:
         if each.by_round
     )
     return (*ROUND_FIGURES, *sums)
-
-
-def of_record(kind: Literal["noted", "total"]) -> tuple[str, ...]:
-    """The names of the figures that the record notes per round, or keeps as differences of totals."""
-    return tuple(figure.name for figure in ROUND_FIGURES if figure.record == kind)
 
 
 def csv_columns(*, older: bool = False) -> tuple[str, ...]:

@@ -12,14 +12,18 @@ from contextlib import suppress
 from functools import cache
 from typing import Any
 
-from coordinator.record import remarks
-from coordinator.record.figures import FIELDS
-from coordinator.record.metrics import CURVES
-from coordinator.record.result import VERDICTS, DeviceResult, Result, RoundResult
+import numpy as np
+
+from coordinator.record.round_result import CURVES, RoundResult
+from coordinator.results.figures.device_figures import FIELDS, by_round
+from coordinator.results.figures.insight import Insight
+from coordinator.results.figures.result import VERDICTS, DeviceResult, Result, unmeasured
 from coordinator.rounds import RoundPhase
 from coordinator.serving.devices import admission
 from coordinator.serving.server import Server
 from edge_sdk.methods.base import Method
+from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.knowledge import ByClass
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.protocol.transforms import encodings_in_use
 
@@ -28,10 +32,12 @@ PACKAGES = ("edge-sdk", "numpy", "msgpack", "paho-mqtt", "torch", "onnxruntime",
 
 def round_results(server: Server) -> tuple[RoundResult, ...]:
     """The completed rounds, with the accuracies that devices reported for each."""
-    record = server.record
+    record, summed = server.record, by_round()
     return tuple(
         dataclasses.replace(
-            entry, **{name: getattr(record, name).get(entry.round, {}) for name in (*CURVES, "instruments")}
+            entry,
+            sums={name: entry.sums[name] for name in summed if entry.sums.get(name)},
+            **{name: getattr(record, name).get(entry.round, {}) for name in (*CURVES, "instruments")},
         )
         for entry in record.rounds
     )
@@ -98,7 +104,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         stopped=record.stopped,
         privacy=server.method.promise(server.hellos.values()),
     )
-    return dataclasses.replace(found, warnings=(*found.warnings, *remarks.unmeasured(found)))
+    return dataclasses.replace(found, warnings=(*found.warnings, *unmeasured(found)))
 
 
 def means(metrics: Mapping[str, Mapping[str, float]], devices: Collection[str]) -> dict[str, float]:
@@ -125,3 +131,16 @@ def versions() -> Mapping[str, str]:
         with suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
     return found
+
+
+def final_prototypes(server: Server) -> Insight:
+    """An Insight with the rows of the first role that has any: prototypes, mean features or rows of last layers."""
+    # of the last round: some methods send no rows in the closing exchange
+    at = ExchangeId(max(0, server.spec.rounds - 1), 0)
+    common = server.method.shown(server.method_state, at)
+    for role in sorted(common):
+        payload = common[role]
+        if isinstance(payload, ByClass):
+            rows = payload.vectors.astype(np.float32)
+            return Insight(prototype_classes=payload.classes.astype(np.int64), prototypes=rows)
+    return Insight()

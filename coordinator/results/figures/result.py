@@ -6,10 +6,11 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
-from coordinator.record.insight import Insight
-from coordinator.record.metrics import PREFIXES, Point, global_model, over_devices
+from coordinator.record.round_result import Missed, RoundResult
+from coordinator.results.figures.insight import Insight
+from coordinator.results.figures.metrics import Point, global_model, over_devices
 from edge_sdk.methods.requests import MeasuredModel
 
 VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
@@ -21,26 +22,17 @@ METERED = {"flops": "flops", "s": "busy_s", "j": "energy_j"}
 DeviceResult."""
 JOINING = ("accuracy", "local_accuracy", "validation_accuracy")
 """The measures by which a device's model is compared with the one that it joined with, the first that it has."""
+MOST_NAMED = 10
+"""Maximum number of devices that a remark names one by one."""
 WORST_SHARE = 0.1
 """The share of devices whose mean accuracy is reported as `worst`."""
-
-
-class Missed(NamedTuple):
-    """An exchange that closed without a device that was invited to it, or that would have been."""
-
-    round: int
-    """From 1, like `exchange`."""
-    exchange: int
-    device: str
-    reason: str
-    """Why, in the words of a report."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
     """One device at the end of a run.  Accuracies are fractions in [0, 1]; None: not measured.
 
-    coordinator/record/figures.py, and docs/reference/figures.md, say what each field is.
+    device_figures.py beside this file, and docs/reference/figures.md, say what each field is.
     """
 
     id: str
@@ -84,7 +76,7 @@ class DeviceResult:
     declined: Mapping[str, int] = field(default_factory=dict)
     silent: int = 0
     sums: Mapping[str, float] = field(default_factory=dict)
-    """What the record summed of further figures (coordinator/record/figures.py), by name, where it is not 0."""
+    """Further figures that the record summed, by name, where they are not 0."""
 
     @property
     def since_joining(self) -> tuple[float, float] | None:
@@ -112,60 +104,6 @@ class DeviceResult:
     def classes(self) -> tuple[int, ...]:
         """The classes that it holds samples of."""
         return tuple(index for index, count in enumerate(self.class_counts) if count)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RoundResult:
-    """One completed round.  Seconds, bytes and work are those of this round alone.
-
-    coordinator/record/round_figures.py, and docs/reference/figures.md, say what each field is.
-    """
-
-    round: int
-    """The number of the round, 1 for the first; rounds are completed in this order."""
-    accuracy: Mapping[str, float] = field(default_factory=dict)
-    """Accuracies of personal models by device id; only devices that were evaluated after this round."""
-    local_accuracy: Mapping[str, float] = field(default_factory=dict)
-    """Accuracies on each device's own task: its own test part, or the test samples of the classes that it holds."""
-    pm_v: Mapping[str, float] = field(default_factory=dict)
-    """FedNH's PM(V) by device id, for devices whose owners disclose their classes."""
-    pm_l: Mapping[str, float] = field(default_factory=dict)
-    """FedNH's PM(L), for the same devices."""
-    global_accuracy: Mapping[str, float] = field(default_factory=dict)
-    """Accuracies of the global model by device id, where the method has one."""
-    global_local_accuracy: Mapping[str, float] = field(default_factory=dict)
-    """The same on each device's own task."""
-    active_accuracy: Mapping[str, float] = field(default_factory=dict)
-    """Accuracies of the mean over the round's devices, where the global model is the mean over all cached ones."""
-    active_local_accuracy: Mapping[str, float] = field(default_factory=dict)
-    """The same on each device's own task."""
-    instruments: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """What the method did: name -> device id, or "" for the coordinator -> value."""
-    contributors: int = 0
-    wall_s: float = 0.0
-    virtual_s: float = 0.0
-    bytes_up: int = 0
-    bytes_down: int = 0
-    scalars_up: int = 0
-    scalars_down: int = 0
-    exchanges: int = 0
-    device_flops: int = 0
-    """FLOPs, total over all devices, evaluations included; 0 if they are not metered, as over a broker."""
-    device_s: float = 0.0
-    """Seconds of computing, total over all devices; 0 if they are not metered."""
-    device_j: float = 0.0
-    """Joules, total over all devices, in a simulation with waiting and communication; 0 if they are not metered."""
-    waited_for: str = ""
-    waited_s: float = 0.0
-    declined: Mapping[str, int] = field(default_factory=dict)
-    silent: int = 0
-    sums: Mapping[str, float] = field(default_factory=dict)
-    """Sums over the devices of further figures (`Figure.by_round`), by name, where they are not 0."""
-
-    def of(self, model: MeasuredModel, name: str = "accuracy") -> Mapping[str, float]:
-        """Return accuracies of a model by device id; name: one without the model's prefix."""
-        found: Mapping[str, float] = getattr(self, PREFIXES[model] + name)
-        return found
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -318,3 +256,28 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         "std": statistics.pstdev(values),
         "worst": statistics.fmean(lowest),
     }
+
+
+def unmeasured(result: Result) -> tuple[str, ...]:
+    """A remark on devices that a mean accuracy leaves out, and one on those that it takes from an earlier round.
+
+    A run's accuracy is the mean over each device's newest evaluation.  Empty if all devices were measured
+    after the same round, or none was measured.
+    """
+    expected = [device for device in result.devices if device.learns]
+    never = [device.id for device in expected if device.accuracy is None]
+    if len(never) == len(expected):
+        return ()
+    found = {entry.round: result.learned(entry.accuracy) for entry in result.history}
+    last = max((number for number, measured in found.items() if measured), default=0)
+    early = [d.id for d in expected if d.accuracy is not None and last and d.id not in found[last]]
+    cases = (
+        (never, "never told an accuracy and count in no mean"),
+        (early, f"were not measured after round {last} and count with an earlier accuracy"),
+    )
+    return tuple(f"{len(who)} of {len(expected)} devices {what}: {_named(who)}" for who, what in cases if who)
+
+
+def _named(devices: Sequence[str]) -> str:
+    more = len(devices) - MOST_NAMED
+    return ", ".join(devices[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
