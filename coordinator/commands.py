@@ -193,26 +193,26 @@ REPORT = Subcommand(
     help="tables, plots and one HTML file of finished or running runs, and of comparisons",
     example="edge-sdk report runs/demo",
     arguments=_report_arguments,
-    function="coordinator.document.command:command",
+    function="coordinator.results.document.command:command",
 )
 PLOT = Subcommand(
     name="plot",
     help="draw the pictures of a run or a comparison for a paper: PDF and SVG, as wide as a column or a page",
     example="edge-sdk plot runs/cmp --width column --only accuracy_by_round,accuracy_by_bytes",
     arguments=_plot_arguments,
-    function="coordinator.report.plot_command:command",
+    function="coordinator.results.plots.plot_command:command",
 )
 TABLE = Subcommand(
     name="table",
     help="write the table of a comparison with chosen columns and budgets: text, LaTeX, Markdown or CSV",
     example="edge-sdk table runs/cmp --columns mean,amp,bytes_up --at 5MB,100J --format latex",
     arguments=_table_arguments,
-    function="coordinator.report.table_command:command",
+    function="coordinator.results.comparison.table_command:command",
 )
 PAGE = Subcommand(
     name="page",
     help="show a finished run in a browser, or follow a running one",
     example="edge-sdk page runs/demo",
     arguments=_page_arguments,
-    function="coordinator.page.command:command",
+    function="coordinator.results.page.command:command",
 )

@@ -28,31 +28,31 @@ from coordinator.config import (
 from coordinator.lab.broker_settings import one_connection_each
 from coordinator.lab.owner import serve_federation
 from coordinator.ledger import CONTENTS, Ledger, bound_spec
-from coordinator.page.feed import Feed
-from coordinator.page.live import PageObserver
-from coordinator.page.serving import page_feed
-from coordinator.page.values import finished_state
 from coordinator.record.observer import ObserverGroup, RunObserver
-from coordinator.record.result import Result
-from coordinator.report.finished_run import holds_finished_run, tell_finished
-from coordinator.report.log import EventLog
-from coordinator.report.plots import draw_run
-from coordinator.report.progress_file import LEDGER, About, ProgressFile, is_running, read_running
-from coordinator.report.progress_file import NAME as PROGRESS
-from coordinator.report.run_files import write_run
-from coordinator.report.run_table import run_table
-from coordinator.report.summary import summary
-from coordinator.report.tables import show_table
-from coordinator.serving import final_prototypes, other_coordinator, restart
+from coordinator.results.figures.outcome import device_result, final_prototypes, run_result
+from coordinator.results.figures.result import Result
+from coordinator.results.page.feed import Feed
+from coordinator.results.page.live import PageObserver
+from coordinator.results.page.serving import page_feed
+from coordinator.results.page.values import finished_state
+from coordinator.results.plots.plots import draw_run
+from coordinator.results.report.finished_run import holds_finished_run, tell_finished
+from coordinator.results.report.log import EventLog
+from coordinator.results.report.progress_file import LEDGER, About, ProgressFile, is_running, read_running
+from coordinator.results.report.progress_file import NAME as PROGRESS
+from coordinator.results.report.run_files import write_run
+from coordinator.results.report.run_table import run_table
+from coordinator.results.report.summary import summary
+from coordinator.results.report.tables import show_table
+from coordinator.results.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
+from coordinator.serving import other_coordinator, restart
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from coordinator.serving.intake.signatures import LabSecurity
-from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
 from coordinator.trace.log import NAME as TRACE
 from coordinator.trace.log import trace_writer
-from coordinator.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
 from edge_sdk import toml
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
@@ -208,7 +208,7 @@ def _result(server: Server, broker: str, used: Mapping[str, float]) -> Result:
     """The result of a finished run.  used: its times in seconds."""
     devices = tuple(device_result(server, name) for name in sorted(server.hellos))
     result = run_result(server, devices, broker, used)
-    return dataclasses.replace(result, insight=final_prototypes.final_prototypes(server))
+    return dataclasses.replace(result, insight=final_prototypes(server))
 
 
 def _draw(result: Result, folder: Path, progress: RunObserver) -> None:

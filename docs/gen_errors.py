@@ -16,8 +16,8 @@ sys.path.append(str(Path(__file__).parent))
 
 from source_texts import ROOT, calls, modules, template, texts_of  # beside this script
 
-from coordinator.report.method_catalogue import describe_methods
 from edge_sdk import errors
+from edge_sim.projects.method_catalogue import describe_methods
 
 PAGE = ROOT / "docs" / "reference" / "errors.md"
 WARNING = re.compile(r"W(\d+): ")

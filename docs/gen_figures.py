@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from coordinator.record import figures
-from coordinator.record.figures import Figure
-from coordinator.record.round_figures import RoundFigure, figures_of_rounds
+from coordinator.results.figures import device_figures as figures
+from coordinator.results.figures.device_figures import Figure
+from coordinator.results.figures.round_figures import RoundFigure, figures_of_rounds
 
 PAGE = Path(__file__).parent / "reference" / "figures.md"
 HEAD = """\
 # Figures of devices and rounds
 
 What `per_device` in `summary.json` and the columns of `devices.csv` and `rounds.csv` mean, and the headings under which
-tables show them. `docs/gen_figures.py` writes this page from `coordinator/record/figures.py` and `round_figures.py`
-beside it, from which the files, tables and writers are made, too: a new figure is declared there, and nowhere else.
+tables show them. `docs/gen_figures.py` writes this page from the declarations in `coordinator/results/figures/`. Files,
+tables and writers are made from them, too: a new figure is declared there, and nowhere else.
 [Reports](reports.md) has the figures of a whole run.
 
 ## Of a device

@@ -12,7 +12,7 @@ import numpy as np
 
 from coordinator.ledger import Ledger
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import Result
+from coordinator.results.figures.result import Result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server

@@ -3,7 +3,8 @@
 import math
 import random
 
-from coordinator.record.result import DeviceResult, Result, RoundResult
+from coordinator.record.round_result import RoundResult
+from coordinator.results.figures.result import DeviceResult, Result
 
 BOARDS = ("rpi4", "rpi-zero-2w", "jetson-orin-nano", "x86")
 MODELS = (("cnn-16-32", "torch"), ("mlp-64", "numpy"), ("frozen-mobilenet", "onnx"), ("resnet-tiny", "torch"))

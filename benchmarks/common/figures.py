@@ -11,7 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from coordinator.serving.outcome import versions
+from coordinator.results.figures.outcome import versions
 
 ROOT = Path(__file__).parents[2]
 RESULTS = ROOT / "docs" / "results"

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import edge_sim
-from coordinator.record.result import Result
-from coordinator.report.summary import summary
-from coordinator.serving.outcome import versions
+from coordinator.results.figures.outcome import versions
+from coordinator.results.figures.result import Result
+from coordinator.results.report.summary import summary
 from edge_sim.config import settings
 
 Figures = dict[str, float]

@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.page.feed import Feed
-from coordinator.page.live import PageObserver
-from coordinator.page.serving import served
 from coordinator.record.observer import ObserverGroup, RunObserver, RunView
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
-from coordinator.report.progress_file import About
+from coordinator.results.page.feed import Feed
+from coordinator.results.page.live import PageObserver
+from coordinator.results.page.serving import served
+from coordinator.results.report.progress_file import About
 from edge_sim import run
 
 TABLES: dict[str, Any] = {

@@ -21,8 +21,8 @@ import numpy as np
 
 import edge_sim
 from coordinator.config import load_toml
-from coordinator.report.summary import summary
-from coordinator.serving.outcome import versions
+from coordinator.results.figures.outcome import versions
+from coordinator.results.report.summary import summary
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.knowledge import PublicLogits

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.common.points import Figures, Point, markdown, mean_and_deviation, over_seeds, software, written
-from coordinator.record.result import Result
+from coordinator.results.figures.result import Result
 
 PAGE = Path(__file__).parents[2] / "docs" / "results" / "fednh-scale.md"
 SEEDS = (0, 1)

@@ -17,8 +17,8 @@ from typing import Any
 
 import edge_sim
 from coordinator.config import load_toml
-from coordinator.report.summary import summary
-from coordinator.serving.outcome import versions
+from coordinator.results.figures.outcome import versions
+from coordinator.results.report.summary import summary
 from edge_sim.config.settings import parse
 
 ROOT = Path(__file__).parents[2]

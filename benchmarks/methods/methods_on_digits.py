@@ -16,9 +16,9 @@ from typing import Any
 
 from benchmarks.methods.method_lines import PAGE
 from coordinator.config import to_toml
-from coordinator.record.result import Result
 from coordinator.record.units import human_bytes
-from coordinator.report.run_files import read_run, write_run
+from coordinator.results.figures.result import Result
+from coordinator.results.report.run_files import read_run, write_run
 from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sdk.protocol.knowledge import ClassRows, Slot, Weights
 from edge_sim.config import settings

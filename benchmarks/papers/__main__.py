@@ -20,7 +20,7 @@ from benchmarks.papers import beforehand, cells, figures
 from benchmarks.papers.kinds import SEEDS, Table
 from benchmarks.papers.page import HOUR_S, page
 from benchmarks.papers.tables import TABLES
-from coordinator.report import text_files
+from coordinator.results.report import text_files
 from edge_sdk.cli import OneLineParser
 from edge_sdk.errors import EdgeError, StoreError
 

@@ -18,12 +18,12 @@ import edge_sim
 from benchmarks.papers import csv_lines, vibration
 from benchmarks.papers.kinds import FIRST_SEED, SEEDS, Line, Setting, Table
 from coordinator.config import load_toml, to_toml
-from coordinator.record.metrics import TARGETS
-from coordinator.record.result import Result
-from coordinator.report import text_files
-from coordinator.report.compare import FIGURES, Trial
-from coordinator.report.run_files import read_run, write_run
-from coordinator.serving.outcome import versions
+from coordinator.results.comparison.compare import FIGURES, Trial
+from coordinator.results.figures.metrics import TARGETS
+from coordinator.results.figures.outcome import versions
+from coordinator.results.figures.result import Result
+from coordinator.results.report import text_files
+from coordinator.results.report.run_files import read_run, write_run
 from edge_sdk.errors import RunFailed, StoreError
 from edge_sim.config import settings
 from edge_sim.config.settings import Config

@@ -18,12 +18,12 @@ from pathlib import Path
 
 import numpy as np
 
-from coordinator.report.compare import Comparison
-from coordinator.report.compare_files import write_comparison
-from coordinator.report.compare_table import compare_table
-from coordinator.report.plots import draw_comparison
-from coordinator.report.progress import Progress
-from coordinator.report.tables import show_table
+from coordinator.results.comparison.compare import Comparison
+from coordinator.results.comparison.compare_files import write_comparison
+from coordinator.results.comparison.compare_table import compare_table
+from coordinator.results.plots.plots import draw_comparison
+from coordinator.results.report.progress import Progress
+from coordinator.results.report.tables import show_table
 from edge_sdk.errors import EdgeError
 from edge_sim.config import settings
 from edge_sim.config.settings import Config

@@ -13,10 +13,18 @@ from pathlib import Path
 
 from benchmarks.papers import cells
 from benchmarks.papers.kinds import FIRST_SEED, Table
-from coordinator.record.result import Result
-from coordinator.report import curve_plots, device_plots, insight_plots, plots, text_files
-from coordinator.report.compare import Comparison, MethodRuns, Trial
-from coordinator.report.drawing import WIDTH_IN, accuracy_axis, height_for_names, line_styles, picture, write_points
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
+from coordinator.results.figures.result import Result
+from coordinator.results.plots import curve_plots, device_plots, insight_plots, plots
+from coordinator.results.plots.drawing import (
+    WIDTH_IN,
+    accuracy_axis,
+    height_for_names,
+    line_styles,
+    picture,
+    write_points,
+)
+from coordinator.results.report import text_files
 from edge_sdk.errors import StoreError
 
 FOLDER = "figures"

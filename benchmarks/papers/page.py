@@ -26,8 +26,8 @@ from benchmarks.papers.signs import (
     why_missed,
 )
 from coordinator.config import load_toml
-from coordinator.record.metrics import TARGETS
 from coordinator.record.units import human_bytes, human_flops
+from coordinator.results.figures.metrics import TARGETS
 from edge_sim.studies.planned_runs import with_setting
 
 HOUR_S = 3600

@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "simulation"))
 from task import tables  # of benchmarks/simulation: its nets are those of side.py
 
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
-from coordinator.report.summary import summary
+from coordinator.results.report.summary import summary
 from edge_sim.runs.runner import run
 
 

@@ -26,8 +26,8 @@ from benchmarks.common.figures import ROOT, Page, Table, quantiles
 from benchmarks.reliability import killing
 from coordinator.config import load_toml
 from coordinator.ledger import Ledger
-from coordinator.record.result import Result
-from coordinator.report.summary import summary, without_times
+from coordinator.results.figures.result import Result
+from coordinator.results.report.summary import summary, without_times
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.frames import storage
 from edge_sdk.transport.memory.hub import Faults

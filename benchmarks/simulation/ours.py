@@ -15,7 +15,7 @@ STARTED_S = time.time()
 from task import children_s, now_s, tables, tell  # the clock above sees the imports
 
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from edge_sim.runs.runner import run
 

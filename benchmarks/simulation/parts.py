@@ -20,7 +20,7 @@ from types import FrameType
 from task import tables
 
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from edge_sim.runs.runner import run
 

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
-    from coordinator.record.result import RoundResult
+    from coordinator.record.round_result import RoundResult
 
 COORDINATOR = ""
 """The source of an instrument that the coordinator measured; others are device ids."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Protocol, TypeAlias
 
 from coordinator.record.open_exchange import OpenExchange
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import DeviceEntry

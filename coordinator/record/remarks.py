@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from coordinator.record import instruments
-from coordinator.record.result import Result
 from coordinator.record.units import human_bytes, printable
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.methods.contract.base import Method
@@ -16,8 +15,6 @@ from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
 
 LEAST_PARTICIPATION = 0.3
 """W3 is given below this share of a round's devices."""
-MOST_NAMED = 10
-"""The most devices that a remark names one by one."""
 
 
 def labels_told(method: Method[Any]) -> str | None:
@@ -326,28 +323,3 @@ def _by_fault(kinds: Mapping[str, int]) -> str:
         f"{count} message{'s' * (count != 1)} {FRAME_FAULTS.get(kind, 'counted as')} ({kind})"
         for kind, count in kinds.items()
     )
-
-
-def unmeasured(result: Result) -> tuple[str, ...]:
-    """A remark on devices that a mean accuracy leaves out, and one on those that it takes from an earlier round.
-
-    A run's accuracy is the mean over each device's newest evaluation.  Empty if all devices were measured
-    after the same round, or none was measured.
-    """
-    expected = [device for device in result.devices if device.learns]
-    never = [device.id for device in expected if device.accuracy is None]
-    if len(never) == len(expected):
-        return ()
-    found = {entry.round: result.learned(entry.accuracy) for entry in result.history}
-    last = max((number for number, measured in found.items() if measured), default=0)
-    early = [d.id for d in expected if d.accuracy is not None and last and d.id not in found[last]]
-    cases = (
-        (never, "never told an accuracy and count in no mean"),
-        (early, f"were not measured after round {last} and count with an earlier accuracy"),
-    )
-    return tuple(f"{len(who)} of {len(expected)} devices {what}: {_named(who)}" for who, what in cases if who)
-
-
-def _named(devices: Sequence[str]) -> str:
-    more = len(devices) - MOST_NAMED
-    return ", ".join(devices[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -11,11 +11,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from coordinator.record.figures import by_round, summed
 from coordinator.record.instruments import ByName
-from coordinator.record.metrics import CURVES, PREFIXES
-from coordinator.record.result import Missed, RoundResult
-from coordinator.record.round_figures import of_record
+from coordinator.record.round_result import CURVES, PREFIXES, Missed, RoundResult
 from coordinator.record.waiting import Waiting
 from edge_sdk.errors import REFUSAL_WORDS
 from edge_sdk.methods.contract.requests import MeasuredModel
@@ -60,6 +57,21 @@ def _scalars(payload: Payload) -> int:
 def _model(name: str) -> MeasuredModel:
     """Return the model that the name of a figure is about."""
     return next((model for model, prefix in PREFIXES.items() if prefix and name.startswith(prefix)), "personal")
+
+
+TOTALS = (
+    "wall_s",
+    "bytes_up",
+    "bytes_down",
+    "scalars_up",
+    "scalars_down",
+    "device_flops",
+    "device_s",
+    "device_j",
+)
+"""The fields of a RoundResult that count since the run began: a round has the difference of two totals."""
+NOTED = ("contributors", "exchanges", "waited_s", "waited_for", "declined", "silent")
+"""The fields of a RoundResult that are counted in each round by itself."""
 
 
 class FleetWork(NamedTuple):
@@ -107,8 +119,10 @@ class RunRecord:
     refused_by_devices: dict[str, Counter[str]] = field(default_factory=dict)
     """Frames that devices refused, as their uploads tell: device -> word -> count."""
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
-    sums: dict[str, Counter[str]] = field(default_factory=lambda: {name: Counter() for name in summed()})
-    """What is added up by device of each summed figure (coordinator/record/figures.py): name -> device -> amount."""
+    sums: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
+    """What `add` has added up: name of a figure -> device -> amount."""
+    round_sums: Counter[str] = field(default_factory=Counter)
+    """What `add` has added up over all devices since the last round closed, by name.  Not saved."""
     why_withheld: dict[str, str] = field(default_factory=dict)
     """The newest reason of each device."""
     refused_uploads: dict[str, tuple[ExchangeId, str]] = field(default_factory=dict)
@@ -186,8 +200,7 @@ class RunRecord:
     """The sums over all completed rounds, by the name of a figure."""
 
     def __post_init__(self) -> None:
-        self._closed = {name: sum(getattr(entry, name) for entry in self.rounds) for name in of_record("total")}
-        self._closed |= {name: sum(entry.sums.get(name, 0) for entry in self.rounds) for name in by_round()}
+        self._closed = {name: sum(getattr(entry, name) for entry in self.rounds) for name in TOTALS}
 
     def measured(
         self, device: str, rounds: int, metrics: Mapping[str, float], model: MeasuredModel = "personal"
@@ -258,8 +271,9 @@ class RunRecord:
             self.refused_devices[device] = note
 
     def add(self, name: str, device: str, amount: float) -> None:
-        """Add to a summed figure of a device."""
+        """Add to a figure of a device; coordinator/results/figures/device_figures.py declares its name."""
         self.sums[name][device] += amount  # type: ignore[assignment]  # a Counter of seconds or joules, too
+        self.round_sums[name] += amount  # type: ignore[assignment]
 
     def displaced(self, device: str) -> None:
         """Forget a device that was on probation, and gave up its place."""
@@ -389,14 +403,14 @@ class RunRecord:
             waited_s=waited_s,
             declined=dict(self.round_declined),
             silent=self.round_silent,
-            **{name: now[name] - then[name] for name in of_record("total")},
-            sums={name: grown for name in by_round() if (grown := now[name] - then[name])},
+            **{name: now[name] - then[name] for name in TOTALS},
+            sums=dict(self.round_sums),
         )
         self._closed = now
         self.rounds.append(result)
         self.unsaved.add(result.round)
         self.holders, self.sharers = Counter(), 0
-        self.round_declined, self.round_silent = Counter(), 0
+        self.round_declined, self.round_silent, self.round_sums = Counter(), 0, Counter()
         return result
 
     def _totals(self, now_s: float, work: FleetWork) -> dict[str, Any]:
@@ -410,7 +424,6 @@ class RunRecord:
             "device_flops": work.flops,
             "device_s": work.busy_s + math.fsum(self.sums["busy_s"].values()),
             "device_j": work.used_j + math.fsum(self.sums["energy_j"].values()),
-            **{name: self.sums[name].total() for name in by_round()},
         }
 
     def unclosed(self) -> dict[str, Any]:
@@ -476,7 +489,7 @@ class RunRecord:
         found: dict[str, Any] = {name: noted for name, noted in by_round.items() if noted}
         if 1 <= number <= len(self.rounds):
             result = self.rounds[number - 1]
-            found["result"] = {name: getattr(result, name) for name in (*of_record("noted"), *of_record("total"))}
+            found["result"] = {name: getattr(result, name) for name in (*NOTED, *TOTALS)}
             found["result"] |= {"sums": dict(result.sums)} if result.sums else {}
         return found
 
@@ -497,7 +510,7 @@ class RunRecord:
         return cls(
             **by_round,
             rounds=[RoundResult(round=number, **result) for number, result in results.items()],
-            sums={name: Counter(plain.get(name, {})) for name in summed()},  # older records lack some
+            sums=defaultdict(Counter, {name: Counter(found) for name, found in plain.items() if name not in _FIELDS}),
             **{name: restore(plain[name]) for name, restore in _RESTORED.items()},
             **{name: restore(plain[name]) for name, restore in _RESTORED_LATER.items() if name in plain},
             unsaved=set(older),
@@ -550,6 +563,10 @@ _RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
     "stopped": str,
 }
 """Those that older records may lack."""
+
+
+_FIELDS = frozenset((*_RESTORED, *_RESTORED_LATER, *CURVES, "instruments", "rounds"))
+"""The keys of a saved record that are no sums."""
 
 
 def _older_history(plain: Mapping[str, Any]) -> dict[int, dict[str, Any]]:

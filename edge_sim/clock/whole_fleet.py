@@ -12,8 +12,8 @@ import hashlib
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from coordinator.record.metrics import PREFIXES
 from coordinator.record.observer import RunObserver
+from coordinator.record.round_result import PREFIXES
 from coordinator.serving.devices import admission
 from coordinator.serving.server import Server
 from edge_sdk.agent import Agent

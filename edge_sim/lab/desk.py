@@ -17,8 +17,8 @@ from types import TracebackType
 
 from coordinator.ledger import Ledger
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import ON_BOARDS, Result
-from coordinator.serving import final_prototypes
+from coordinator.results.figures.outcome import final_prototypes
+from coordinator.results.figures.result import ON_BOARDS, Result
 from coordinator.serving.equipment import ready_method
 from coordinator.serving.server import Server
 from edge_sdk.errors import RunFailed, TransportError, UsageError
@@ -202,7 +202,7 @@ class LabDesk:
             dataclasses.replace(device, joules_source=record.joules_source.get(device.id, ""))
             for device in found.devices
         )
-        return dataclasses.replace(found, devices=devices, insight=final_prototypes.final_prototypes(server))
+        return dataclasses.replace(found, devices=devices, insight=final_prototypes(server))
 
     # -- frames -------------------------------------------------------------------------------------------------------
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 
 

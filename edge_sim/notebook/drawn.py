@@ -6,8 +6,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from coordinator.report.drawing import Drawings, draw_pictures
-from coordinator.report.look import FORMATS, SCREEN, WIDTHS_IN, Look
+from coordinator.results.plots.drawing import Drawings, draw_pictures
+from coordinator.results.plots.look import FORMATS, SCREEN, WIDTHS_IN, Look
 from edge_sdk.errors import UsageError
 
 

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias, cast
 
 from coordinator.config import load_toml, to_toml
 from coordinator.record.observer import ObserverGroup, RunObserver
-from coordinator.report.run_files import write_run
+from coordinator.results.report.run_files import write_run
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.private import make_private_folder
 from edge_sdk.errors import UsageError

@@ -8,18 +8,18 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coordinator.record.result import Result
 from coordinator.record.units import percent
-from coordinator.report.budgets import budget_table, read_budget
-from coordinator.report.compare import Comparison
-from coordinator.report.compare_files import comparison_summary, method_rows, run_rows
-from coordinator.report.compare_table import compare_table
-from coordinator.report.paper_table import USUAL, paper_table
-from coordinator.report.plots import comparison_drawings, run_drawings
-from coordinator.report.run_files import run_tables
-from coordinator.report.run_table import run_table
-from coordinator.report.summary import summary
-from coordinator.report.tables import Table, latex_text, plain_text
+from coordinator.results.comparison.budgets import budget_table, read_budget
+from coordinator.results.comparison.compare import Comparison
+from coordinator.results.comparison.compare_files import comparison_summary, method_rows, run_rows
+from coordinator.results.comparison.compare_table import compare_table
+from coordinator.results.comparison.paper_table import USUAL, paper_table
+from coordinator.results.figures.result import Result
+from coordinator.results.plots.plots import comparison_drawings, run_drawings
+from coordinator.results.report.run_files import run_tables
+from coordinator.results.report.run_table import run_table
+from coordinator.results.report.summary import summary
+from coordinator.results.report.tables import Table, latex_text, plain_text
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.models.base import Model
 from edge_sim.notebook.drawn import Plots

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coordinator.report import method_catalogue
-from coordinator.report.method_catalogue import catalogue_text, describe_methods
-from coordinator.report.tables import Column, Table, show_table
+from coordinator.results.report.tables import Column, Table, show_table
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.methods.contract.registry import load_method, method_fault, method_names, needed_parameters
 from edge_sdk.terminal import folded, indented, room_of
+from edge_sim.projects import method_catalogue
+from edge_sim.projects.method_catalogue import catalogue_text, describe_methods
 
 BEGIN_WITH: tuple[tuple[str, str], ...] = (
     ("any models, black boxes too; samples without labels that all may hold", "fedmd"),

@@ -10,22 +10,22 @@ import time
 from pathlib import Path
 
 from coordinator.config import chosen_method, to_toml
-from coordinator.page.feed import Feed
-from coordinator.page.live import PageObserver
-from coordinator.page.serving import page_feed
-from coordinator.page.values import finished_state
 from coordinator.record.observer import ObserverGroup, RunObserver
-from coordinator.record.result import Result
 from coordinator.record.units import human_seconds
-from coordinator.report.finished_run import tell_finished
-from coordinator.report.log import EventLog
-from coordinator.report.plots import draw_run
-from coordinator.report.progress_file import About, ProgressFile
-from coordinator.report.run_files import write_run
-from coordinator.report.run_table import run_table
-from coordinator.report.summary import summary
-from coordinator.report.tables import show_table
-from coordinator.writers.opening import RunWriters, run_writers, writer_options
+from coordinator.results.figures.result import Result
+from coordinator.results.page.feed import Feed
+from coordinator.results.page.live import PageObserver
+from coordinator.results.page.serving import page_feed
+from coordinator.results.page.values import finished_state
+from coordinator.results.plots.plots import draw_run
+from coordinator.results.report.finished_run import tell_finished
+from coordinator.results.report.log import EventLog
+from coordinator.results.report.progress_file import About, ProgressFile
+from coordinator.results.report.run_files import write_run
+from coordinator.results.report.run_table import run_table
+from coordinator.results.report.summary import summary
+from coordinator.results.report.tables import show_table
+from coordinator.results.writers.opening import RunWriters, run_writers, writer_options
 from edge_sdk import toml
 from edge_sdk.errors import MissingExtra
 from edge_sim.config import settings

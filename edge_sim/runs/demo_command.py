@@ -9,10 +9,10 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from coordinator.record.result import DeviceResult, Result
 from coordinator.record.units import human_bytes, human_seconds, percent
-from coordinator.report.summary import summary
-from coordinator.report.tables import Column, Table, plain_text
+from coordinator.results.figures.result import DeviceResult, Result
+from coordinator.results.report.summary import summary
+from coordinator.results.report.tables import Column, Table, plain_text
 from edge_sim.config import settings
 from edge_sim.models.families import FAMILIES
 from edge_sim.runs.runner import run

@@ -9,8 +9,8 @@ from typing import TypeAlias
 
 import numpy as np
 
-from coordinator.record.insight import Insight, principal_components
-from coordinator.serving import final_prototypes
+from coordinator.results.figures.insight import Insight, principal_components
+from coordinator.results.figures.outcome import final_prototypes
 from coordinator.serving.server import Server
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.models.base import Model
@@ -37,7 +37,7 @@ def model_insight(server: Server, models: Iterable[Trained], dataset: Dataset) -
     If no device received rows by class but all end with one model, its last layer gives the prototypes.
     models: of all devices, in the order of their numbers; only as many as needed are consumed.
     """
-    found = final_prototypes.final_prototypes(server)
+    found = final_prototypes(server)
     learning = list(islice((each for each in models if each[1].spec.terms), MOST_PREDICTING))
     predictions, silent = _predictions(learning, dataset)
     found = replace(found, predictions=predictions)

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Literal, TypeAlias
 
 from coordinator.config import to_toml
-from coordinator.report import text_files
-from coordinator.report.compare_files import COMPARISON, SWEEP
-from coordinator.report.finished_run import holds_finished_run
+from coordinator.results.comparison.compare_files import COMPARISON, SWEEP
+from coordinator.results.report import text_files
+from coordinator.results.report.finished_run import holds_finished_run
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.durable import as_store_error, file_lock
 from edge_sdk.errors import InUse, UsageError

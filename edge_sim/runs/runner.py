@@ -13,12 +13,12 @@ from typing import Any, TypeAlias
 
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
-from coordinator.record.insight import Insight
 from coordinator.record.observer import RunEnded, RunObserver
-from coordinator.record.result import Result
-from coordinator.report.finished_run import holds_finished_run
-from coordinator.report.run_files import read_run, write_run
-from coordinator.serving import final_prototypes
+from coordinator.results.figures.insight import Insight
+from coordinator.results.figures.outcome import final_prototypes
+from coordinator.results.figures.result import Result
+from coordinator.results.report.finished_run import holds_finished_run
+from coordinator.results.report.run_files import read_run, write_run
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter, trace_writer
@@ -187,7 +187,7 @@ def _run_in(
             server, label = over_broker(
                 parsed, fleet, broker, folder, observer(""), resume=resume, quarantine=quarantine, trace=kept
             )
-            virtual_s, spent, seen = 0.0, {}, final_prototypes.final_prototypes(server)
+            virtual_s, spent, seen = 0.0, {}, final_prototypes(server)
             resumed, untraced = NOTHING, NONE
     took = {"wall_s": time.monotonic() - begun_s, "virtual_s": virtual_s, "start_s": start_s}
     found = simulation_result(

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from coordinator.record.result import DeviceResult, Result, RoundResult
-from coordinator.serving.outcome import device_result, run_result
+from coordinator.record.round_result import RoundResult
+from coordinator.results.figures.outcome import device_result, run_result
+from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.serving.server import Server
 from edge_sim.config.settings import CPU
 from edge_sim.data.datasets import Dataset

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from coordinator.config import read_values
-from coordinator.report.compare import ALONE
+from coordinator.results.comparison.compare import ALONE
 from edge_sdk.errors import UsageError
 from edge_sim.config.settings import Config
 from edge_sim.studies.planned_runs import Setting, check_once

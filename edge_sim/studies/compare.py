@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from coordinator.report.compare import Comparison, MethodRuns, Trial
-from coordinator.report.compare_files import write_comparison
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
+from coordinator.results.comparison.compare_files import write_comparison
 from edge_sim.config.settings import Config
 from edge_sim.runs.run_folder import check_kind
 from edge_sim.runs.runner import ObserverFor

@@ -11,13 +11,13 @@ from pathlib import Path
 
 from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import Result
-from coordinator.report.compare import Comparison
-from coordinator.report.compare_files import comparison_summary
-from coordinator.report.compare_table import compare_table
-from coordinator.report.plots import draw_comparison
-from coordinator.report.run_files import write_run
-from coordinator.report.tables import show_table
+from coordinator.results.comparison.compare import Comparison
+from coordinator.results.comparison.compare_files import comparison_summary
+from coordinator.results.comparison.compare_table import compare_table
+from coordinator.results.figures.result import Result
+from coordinator.results.plots.plots import draw_comparison
+from coordinator.results.report.run_files import write_run
+from coordinator.results.report.tables import show_table
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.transport.memory.hub import Faults

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coordinator.record.units import printable
-from coordinator.report.compare import MethodRuns, Spread, setting_text, spread_of
-from coordinator.report.drawing import (
+from coordinator.results.comparison.compare import MethodRuns, Spread, setting_text, spread_of
+from coordinator.results.plots.drawing import (
     DOT,
     INK,
     SOFT,

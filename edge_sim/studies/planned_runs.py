@@ -15,9 +15,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from coordinator.record.result import Result
-from coordinator.report.compare import ACCURACIES, ALONE, Trial
-from coordinator.report.run_files import read_run
+from coordinator.results.comparison.compare import ACCURACIES, ALONE, Trial
+from coordinator.results.figures.result import Result
+from coordinator.results.report.run_files import read_run
 from edge_sdk.errors import MissingExtra, UsageError, meant
 from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sim.config import settings

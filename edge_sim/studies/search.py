@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from coordinator.record.observer import ObserverGroup, RunEnded, RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
-from coordinator.report.text_files import csv_text, replace_file
+from coordinator.results.report.text_files import csv_text, replace_file
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import MissingExtra
 from edge_sim.config.settings import Config

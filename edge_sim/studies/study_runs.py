@@ -22,11 +22,12 @@ from typing import Any, TypeAlias
 
 from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import Result, RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_seconds
-from coordinator.report.progress import Progress
-from coordinator.report.run_files import write_run
+from coordinator.results.figures.result import Result
+from coordinator.results.report.progress import Progress
+from coordinator.results.report.run_files import write_run
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import Fleet, build_fleet, rebuilt

@@ -13,11 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from coordinator.config import chosen_method
-from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, setting_text, spread_of
-from coordinator.report.compare_files import RUN_COLUMNS, comparison_summary, plain_spreads, run_figures, write_files
-from coordinator.report.paper_table import paper_table
-from coordinator.report.tables import latex_text
-from coordinator.report.text_files import csv_text
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Spread, Trial, setting_text, spread_of
+from coordinator.results.comparison.compare_files import (
+    RUN_COLUMNS,
+    comparison_summary,
+    plain_spreads,
+    run_figures,
+    write_files,
+)
+from coordinator.results.comparison.paper_table import paper_table
+from coordinator.results.report.tables import latex_text
+from coordinator.results.report.text_files import csv_text
 from edge_sdk.errors import UsageError
 from edge_sim.config.settings import Config
 from edge_sim.runs.run_folder import check_kind

@@ -8,7 +8,7 @@ import json
 import sys
 from pathlib import Path
 
-from coordinator.report.plots import draw_comparison
+from coordinator.results.plots.plots import draw_comparison
 from edge_sdk.terminal import room_of
 from edge_sim.config import settings
 from edge_sim.studies.axes import check_overrides, read_axes

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from coordinator.record.units import percent, printable
-from coordinator.report.compare import setting_text
-from coordinator.report.compare_table import compare_table
-from coordinator.report.tables import plain_text
+from coordinator.results.comparison.compare import setting_text
+from coordinator.results.comparison.compare_table import compare_table
+from coordinator.results.report.tables import plain_text
 from edge_sdk.terminal import indented
 from edge_sim.studies.sweep import Candidate, Condition, Sweep
 

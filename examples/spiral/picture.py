@@ -11,7 +11,7 @@ import numpy as np
 from matplotlib.colors import ListedColormap
 from matplotlib.patches import Circle
 
-from coordinator.report.drawing import DOT, INK, SOFT, picture
+from coordinator.results.plots.drawing import DOT, INK, SOFT, picture
 from edge_sdk import TorchModel
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")

@@ -13,8 +13,8 @@ import pytest
 from federated_apps import CLASSES, agent_of, federation
 
 import edge_sdk
+from coordinator.results.figures.outcome import device_result, run_result
 from coordinator.rounds import RoundPhase
-from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
 from edge_sdk.errors import UsageError
 from edge_sdk.policy.sensors import FakeSensors

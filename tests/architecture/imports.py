@@ -29,15 +29,8 @@ COORDINATOR_MAY = (
 """The role-neutral parts of edge_sdk."""
 COMMANDS = "coordinator/commands.py"
 """Registers sub-commands, and for that may know the type that edge_sdk.cli collects."""
-SHOWN_BY = (
-    COMMANDS,
-    "coordinator/deploy.py",
-    "coordinator/report/",
-    "coordinator/page/",
-    "coordinator/document/",
-    "coordinator/writers/",
-)
-"""The only places in the coordinator that may import coordinator.report: what it records does not know who shows it."""
+SHOWN_BY = (COMMANDS, "coordinator/deploy.py", "coordinator/results/")
+"""The only places in the coordinator that may import coordinator.results: the core does not know who shows what it counts."""
 ONLY_IN = {
     "torch": ("torch_",),
     "torchvision": ("torch_",),
@@ -112,8 +105,8 @@ def _objection(path: str, found: Import) -> str:
         return f"the device side must not know {found.name}"
     if package == "coordinator" and top == "edge_sim":
         return f"the coordinator must not know {found.name}"
-    if package == "coordinator" and (top, *rest[:1]) == ("coordinator", "report") and not path.startswith(SHOWN_BY):
-        return "only commands and deploy show reports: coordinator.report is not for others"
+    if package == "coordinator" and (top, *rest[:1]) == ("coordinator", "results") and not path.startswith(SHOWN_BY):
+        return "only commands and deploy show results: coordinator.results is not for others"
     allowed = (*COORDINATOR_MAY, "__version__", *(("cli",) if path == COMMANDS else ()))
     if package == "coordinator" and top == "edge_sdk" and rest and rest[0] not in allowed:
         return f"the coordinator may import edge_sdk.{{{','.join(COORDINATOR_MAY)}}}, not {found.name}"

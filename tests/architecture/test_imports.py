@@ -31,12 +31,12 @@ def test_every_file_keeps_the_rule():
         ("coordinator/serving/server.py", "from edge_sdk.cli import Subcommand", "not edge_sdk.cli"),
         (
             "coordinator/serving/server.py",
-            "from coordinator.report.summary import summary",
+            "from coordinator.results.report.summary import summary",
             "only commands and deploy show",
         ),
         (
-            "coordinator/serving/outcome.py",
-            "def f():\n    from coordinator import report",
+            "coordinator/serving/restart.py",
+            "def f():\n    from coordinator import results",
             "only commands and deploy show",
         ),
         ("edge_sdk/methods/fedavg.py", "from edge_sdk.agent import Agent", "methods may import"),
@@ -58,7 +58,11 @@ def test_every_file_keeps_the_rule():
         ),
         ("edge_sim/mqtt.py", "import paho.mqtt.client", "paho belongs in edge_sdk/transport/mqtt/transport.py"),
         ("edge_sim/data.py", "from sklearn.datasets import load_digits", "sklearn is optional"),
-        ("coordinator/report/plots.py", "try:\n    import matplotlib\nexcept ImportError:\n    pass", "matplotlib is"),
+        (
+            "coordinator/results/plots/plots.py",
+            "try:\n    import matplotlib\nexcept ImportError:\n    pass",
+            "matplotlib is",
+        ),
         ("coordinator/a.py", "if x:\n    import rich\nelse:\n    pass", "rich is optional"),
         ("firmware_profiles/__init__.py", "import json", "data only"),
     ],
@@ -84,14 +88,14 @@ def test_a_planted_violation_is_found(path, source, expected):
             "from edge_sdk.methods.contract.base import Method\nfrom edge_sdk.reductions import Bag",
         ),
         ("edge_sim/data.py", "def digits():\n    from sklearn.datasets import load_digits"),
-        ("coordinator/report/plots.py", "if TYPE_CHECKING:\n    from matplotlib.axes import Axes"),
+        ("coordinator/results/plots/plots.py", "if TYPE_CHECKING:\n    from matplotlib.axes import Axes"),
         ("coordinator/serving/server.py", "from edge_sdk import __version__\nfrom edge_sdk.protocol import messages"),
         ("coordinator/broker_amqtt.py", "import amqtt"),
         (
             "coordinator/commands.py",
-            "from edge_sdk.cli import Subcommand\nfrom coordinator.report.plots import draw_run",
+            "from edge_sdk.cli import Subcommand\nfrom coordinator.results.plots.plots import draw_run",
         ),
-        ("coordinator/report/plots.py", "from coordinator.report.drawing import picture"),
+        ("coordinator/results/plots/plots.py", "from coordinator.results.plots.drawing import picture"),
     ],
 )
 def test_what_is_allowed_is_not_objected_to(path, source):

@@ -10,8 +10,6 @@ MOST_FILES = 16
 CATALOGUES = {
     "edge_sdk": "the modules that users import by name, and the command line",
     "edge_sdk/methods": "one file a paper: readers look for the paper's name",
-    "coordinator/report": "becomes rooms of its own with the room of results",
-    "coordinator/serving": "one file to fold, with the room of results",
 }
 """Folders that list things of one kind, which may hold more, and why."""
 

@@ -85,10 +85,10 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *("edge_sdk.loading", "coordinator.rounds", "coordinator.record", "coordinator.ledger"),
     },
     "coordinator.trace": {*NEUTRAL, *DEVICE, "coordinator.rounds", "coordinator.ledger", "coordinator.serving"},
-    "coordinator.report": {*NEUTRAL, "coordinator.record"},
-    "coordinator.document": {*NEUTRAL, "coordinator.record", "coordinator.report"},
-    "coordinator.writers": {*NEUTRAL, "coordinator.address", "coordinator.record", "coordinator.report"},
-    "coordinator.page": {*NEUTRAL, "coordinator.address", "coordinator.record", "coordinator.report"},
+    "coordinator.results": {
+        *NEUTRAL,
+        *("coordinator.address", "coordinator.record", "coordinator.rounds", "coordinator.serving"),
+    },
     "edge_sim.models": CLIENT,
     "edge_sim.config": {*CLIENT, "coordinator.config", "edge_sim.byzantine", "edge_sim.models"},
     "edge_sim.data": {*CLIENT, "edge_sim.config", "edge_sim.models"},
@@ -103,27 +103,25 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *SERVER,
         *SIMULATION,
         *(
-            "coordinator.report",
-            "coordinator.page",
-            "coordinator.writers",
+            "coordinator.results",
             "edge_sim.clock",
             "edge_sim.shards",
             "edge_sim.over_broker",
         ),
     },
-    "edge_sim.projects": {*CLIENT, *SERVER, *SIMULATION, "coordinator.report", "edge_sdk.tools"},
-    "edge_sim.lab": {*CLIENT, *SERVER, *SIMULATION, "edge_sim.runs"},
+    "edge_sim.projects": {*CLIENT, *SERVER, *SIMULATION, "coordinator.results", "edge_sdk.tools"},
+    "edge_sim.lab": {*CLIENT, *SERVER, *SIMULATION, "coordinator.results", "edge_sim.runs"},
     "edge_sim.notebook": {
         *CLIENT,
         *SERVER,
         *SIMULATION,
-        *("coordinator.report", "edge_sim.clock", "edge_sim.runs", "edge_sim.studies"),
+        *("coordinator.results", "edge_sim.clock", "edge_sim.runs", "edge_sim.studies"),
     },
     "edge_sim.studies": {
         *CLIENT,
         *SERVER,
         *SIMULATION,
-        *("coordinator.report", "edge_sim.runs", "edge_sim.lab", "edge_sim.commands"),
+        *("coordinator.results", "edge_sim.runs", "edge_sim.lab", "edge_sim.commands"),
     },
 }
 PACKAGES = ("edge_sdk", "coordinator", "edge_sim")
@@ -204,7 +202,7 @@ TESTED_IN = {"at_rest": "durable", "broker": "transport", "trace": "replay"}
 @pytest.mark.parametrize("room", list(rooms()))
 def test_the_tests_of_a_room_stand_in_a_folder_with_its_name(room: str) -> None:
     name = room.split(".")[1]
-    assert list((ROOT / "tests" / TESTED_IN.get(name, name)).glob("test_*.py"))
+    assert list((ROOT / "tests" / TESTED_IN.get(name, name)).rglob("test_*.py"))
 
 
 def test_every_room_says_what_it_is_and_is_packed() -> None:

@@ -24,7 +24,7 @@ PARTS = (
 )
 RINGS = (
     *("coordinator.lab", "coordinator.broker", "edge_sim.lab", "edge_sdk.identity"),
-    *("coordinator.report", "coordinator.document", "coordinator.writers", "coordinator.page"),
+    "coordinator.results",
     *("coordinator.trace", "edge_sim.replay", "edge_sdk.tools", "edge_sim.projects", "edge_sim.notebook"),
     *("edge_sim.studies", "edge_sim.shards", "edge_sim.over_broker"),
 )
@@ -70,7 +70,7 @@ def test_the_page_names_every_ring_and_each_is_there() -> None:
     "planted",
     [
         "from coordinator.trace.log import TraceWriter",
-        "from coordinator import report",
+        "from coordinator import results",
         "def f():\n    import edge_sdk.identity.sealing",
         "if TYPE_CHECKING:\n    from edge_sim.studies import tune",
     ],

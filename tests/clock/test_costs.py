@@ -9,9 +9,9 @@ from typing import Any
 import fleets
 import pytest
 
-from coordinator.record.result import Result
-from coordinator.report.run_files import read_run, write_run
-from coordinator.report.summary import summary
+from coordinator.results.figures.result import Result
+from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.report.summary import summary
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.runs.runner import run
 

@@ -9,7 +9,7 @@ from typing import Any
 import fleets
 import pytest
 
-from coordinator.report.summary import summary, without_times
+from coordinator.results.report.summary import summary, without_times
 from edge_sdk.errors import UsageError
 from edge_sim.config import settings
 

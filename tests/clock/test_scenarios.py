@@ -12,8 +12,8 @@ import pytest
 
 from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import Result
-from coordinator.report.summary import summary
+from coordinator.results.figures.result import Result
+from coordinator.results.report.summary import summary
 from edge_sdk import cli
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sim.config import settings

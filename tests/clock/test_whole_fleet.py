@@ -6,7 +6,7 @@ from pathlib import Path
 import fleets as tiny
 import pytest
 
-from coordinator.report.summary import summary
+from coordinator.results.report.summary import summary
 from edge_sim import run
 from edge_sim.clock.whole_fleet import WholeFleet
 from edge_sim.config import settings

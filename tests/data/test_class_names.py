@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import edge_sim
-from coordinator.report.run_files import read_run
-from coordinator.report.run_table import run_table
+from coordinator.results.report.run_files import read_run
+from coordinator.results.report.run_table import run_table
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.samples.readers import samples_from_folder, samples_from_npz

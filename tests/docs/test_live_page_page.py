@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from coordinator.page.guard import LEAST_TOKEN, TOKEN_VARIABLE
-from coordinator.page.serving import PAGE_PORT
+from coordinator.results.page.guard import LEAST_TOKEN, TOKEN_VARIABLE
+from coordinator.results.page.serving import PAGE_PORT
 from edge_sdk import cli
 
 PAGE = (Path(__file__).parents[2] / "docs" / "how-to" / "live-page.md").read_text(encoding="utf-8")

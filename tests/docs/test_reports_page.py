@@ -9,13 +9,13 @@ from pathlib import Path
 import fleets
 import pytest
 
-from coordinator.record.metrics import TARGETS
-from coordinator.record.round_figures import OWN_TASK_COLUMNS
-from coordinator.report import plots
-from coordinator.report.compare import Comparison, MethodRuns, Trial
-from coordinator.report.compare_files import write_comparison
-from coordinator.report.run_files import ACCURACY_COLUMNS, write_run
-from coordinator.report.summary import summary
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
+from coordinator.results.comparison.compare_files import write_comparison
+from coordinator.results.figures.metrics import TARGETS
+from coordinator.results.figures.round_figures import OWN_TASK_COLUMNS
+from coordinator.results.plots import plots
+from coordinator.results.report.run_files import ACCURACY_COLUMNS, write_run
+from coordinator.results.report.summary import summary
 from edge_sim.clock import resumption
 from edge_sim.config import settings
 from edge_sim.runs import run_folder

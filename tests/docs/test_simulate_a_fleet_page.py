@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.report.summary import summary, without_times
+from coordinator.results.report.summary import summary, without_times
 from edge_sdk import cli
 from edge_sim.config import settings
 from edge_sim.runs.runner import run

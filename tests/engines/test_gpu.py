@@ -9,7 +9,7 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator.report.summary import summary
+from coordinator.results.report.summary import summary
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.requests import ClassMeans

@@ -10,8 +10,8 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator.report import run_files
-from coordinator.report.summary import summary
+from coordinator.results.report import run_files
+from coordinator.results.report.summary import summary
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.models.base import FitReport
 from edge_sdk.protocol import topics

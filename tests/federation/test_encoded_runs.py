@@ -11,8 +11,8 @@ import fleets
 import numpy as np
 import pytest
 
-from coordinator.report.run_table import run_table
-from coordinator.report.summary import summary
+from coordinator.results.report.run_table import run_table
+from coordinator.results.report.summary import summary
 from edge_sdk.methods.fedmd import FedMD
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.protocol import topics

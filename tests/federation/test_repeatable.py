@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from seeds import SEEDS, seeded
 
-from coordinator.report.summary import summary, without_times
+from coordinator.results.report.summary import summary, without_times
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.runs.runner import run
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from coordinator.record import run_record
-from coordinator.report.summary import summary
+from coordinator.results.report.summary import summary
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec, schema
 from edge_sdk.protocol.frames.codec import HEADER_BYTES

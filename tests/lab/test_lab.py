@@ -20,10 +20,10 @@ import pytest
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
-from coordinator.report.compare import Comparison, MethodRuns, Trial
-from coordinator.report.compare_table import compare_table
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
+from coordinator.results.comparison.compare_table import compare_table
 from edge_sdk.cli import main
 from edge_sdk.errors import RunFailed, TransportError, UsageError
 from edge_sim.config import settings

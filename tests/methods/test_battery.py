@@ -22,7 +22,6 @@ from hypothesis import strategies as st
 from laws import EQUIPMENT, check_merge_laws, spec_of, uploads
 from properties import examples
 
-from coordinator.report import method_catalogue
 from coordinator.serving.equipment import ready_method
 from edge_sdk.device.training.meter import Meter
 from edge_sdk.errors import EmptyRound, UsageError
@@ -35,6 +34,7 @@ from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, FederationSpec, Hello, Message, Receipt, Upload, Welcome
 from edge_sim.config import settings
+from edge_sim.projects import method_catalogue
 
 SMALL = {
     "steps": 2,

@@ -13,8 +13,8 @@ from method_specs import spec_of
 import edge_sim
 from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
-from coordinator.report.run_table import run_table
-from coordinator.report.summary import summary
+from coordinator.results.report.run_table import run_table
+from coordinator.results.report.summary import summary
 from coordinator.serving.devices import admission
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.fedproto import FedProto

@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from method_specs import FakeDevice, first_step, job, spec_of
 
-from coordinator.record.metrics import averaged_performance, worst_performance
+from coordinator.results.figures.metrics import averaged_performance, worst_performance
 from coordinator.serving.devices import admission
 from edge_sdk.methods.contract.base import Registered
 from edge_sdk.methods.contract.registry import method_of

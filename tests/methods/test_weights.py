@@ -19,7 +19,7 @@ from method_specs import spec_of
 
 import edge_sim
 from coordinator.record import remarks
-from coordinator.report.summary import summary
+from coordinator.results.report.summary import summary
 from coordinator.serving.devices import admission
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.methods.contract.registry import method_of

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import edge_sim
-from coordinator.report.run_files import read_run
+from coordinator.results.report.run_files import read_run
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sim.studies.axes import axes_of, given_methods, given_seeds

@@ -20,7 +20,7 @@ from interrupting import CTRL_C
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import to_toml
 from coordinator.record.observer import RunObserver
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sim.clock.clock import VirtualClock

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from laws import spec_of
 
-from coordinator.report.summary import summary
+from coordinator.results.report.summary import summary
 from coordinator.serving.intake.upload_screen import outliers
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.training.budget import BudgetLedger

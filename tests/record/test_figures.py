@@ -4,23 +4,24 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import runpy
 from pathlib import Path
 
 import pytest
 import synthetic
 
-from coordinator.document.values import run_section
-from coordinator.record import figures
-from coordinator.record.figures import Figure, FigureColumn
-from coordinator.record.metrics import CURVES
-from coordinator.record.result import DeviceResult, RoundResult
-from coordinator.record.round_figures import ROUND_FIGURES, counters
+from coordinator.record.round_result import CURVES, RoundResult
 from coordinator.record.run_record import RunRecord
-from coordinator.report.run_files import read_run, write_run
-from coordinator.report.run_table import run_table
-from coordinator.report.tables import plain_text
-from coordinator.writers.figures import round_figures
+from coordinator.results.document.values import run_section
+from coordinator.results.figures import device_figures as figures
+from coordinator.results.figures.device_figures import Figure, FigureColumn
+from coordinator.results.figures.result import DeviceResult
+from coordinator.results.figures.round_figures import ROUND_FIGURES, counters
+from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.report.run_table import run_table
+from coordinator.results.report.tables import plain_text
+from coordinator.results.writers.figures import round_figures
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPINS = Figure(
@@ -31,7 +32,6 @@ SPINS = Figure(
     unit="turns",
     summed=True,
     by_round=True,
-    live=True,
     sparse=True,
     column=FigureColumn("fan", say="{:.0f} turns".format),
 )
@@ -91,3 +91,11 @@ def test_a_summed_figure_of_a_restart_starts_where_it_was() -> None:
     record.diverged("b", "the loss was nan")
     assert record.sums["withheld"] == {"a": 3, "b": 1}
     assert not record.sums["silent"]
+
+
+def test_what_the_coordinator_adds_up_is_declared() -> None:
+    """The record takes any name: one that nobody declares would be counted and never shown."""
+    sources = [path.read_text(encoding="utf-8") for path in (DOCS.parent / "coordinator").rglob("*.py")]
+    added = {name for source in sources for name in re.findall(r"(?:record|self)\.add\(\"(\w+)\"", source)}
+    assert "not_served" in added
+    assert added <= set(figures.summed())

@@ -13,12 +13,13 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.record import metrics
-from coordinator.record.metrics import Point
-from coordinator.record.result import DeviceResult, Result, RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import FleetWork, RunRecord
-from coordinator.report.run_files import read_run, write_run
-from coordinator.report.summary import summary
+from coordinator.results.figures import metrics
+from coordinator.results.figures.metrics import Point
+from coordinator.results.figures.result import DeviceResult, Result
+from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.report.summary import summary
 from edge_sdk.device.training.evaluation import personalised_accuracies, weighted_accuracy
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sim.config import settings

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from coordinator.record.result import DeviceResult, Result
 from coordinator.record.run_record import RunRecord
-from coordinator.report import curve_plots
-from coordinator.report.compare import Comparison, MethodRuns, Trial
-from coordinator.report.run_files import read_run, write_run
-from coordinator.report.run_table import run_table
-from coordinator.report.summary import summary
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Trial
+from coordinator.results.figures.result import DeviceResult, Result
+from coordinator.results.plots import curve_plots
+from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.report.run_table import run_table
+from coordinator.results.report.summary import summary
 from edge_sdk.methods.contract.registry import load_method
 from edge_sim.config import settings
 from edge_sim.runs.runner import run

@@ -12,9 +12,9 @@ import pytest
 from laws import spec_of
 
 from coordinator.record.instruments import COORDINATOR
-from coordinator.record.result import Result
-from coordinator.report import plots
-from coordinator.report.run_files import read_run, write_run
+from coordinator.results.figures.result import Result
+from coordinator.results.plots import plots
+from coordinator.results.report.run_files import read_run, write_run
 from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.methods.fednh import prototype_instruments
 from edge_sdk.methods.fedssa import Params, header_instruments

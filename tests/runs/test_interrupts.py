@@ -10,7 +10,7 @@ import fleets
 import pytest
 from interrupting import stop_after
 
-from coordinator.record.result import Result
+from coordinator.results.figures.result import Result
 from edge_sdk.errors import StoreError, UsageError
 from edge_sim.clock import checkpoint, device_group
 from edge_sim.runs.runner import run

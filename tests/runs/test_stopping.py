@@ -10,9 +10,9 @@ import pytest
 from interrupting import stop_after
 
 from coordinator import rounds
-from coordinator.record.result import Result
-from coordinator.report.run_files import read_run, write_run
-from coordinator.report.summary import summary, without_times
+from coordinator.results.figures.result import Result
+from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.report.summary import summary, without_times
 from coordinator.rounds import RoundPolicy
 from edge_sdk.cli import main
 from edge_sdk.protocol.exchange_id import ExchangeId

@@ -15,10 +15,10 @@ from sklearn.datasets import load_digits
 
 import edge_sdk
 from coordinator.ledger import Ledger
-from coordinator.report.run_table import run_table
-from coordinator.report.summary import summary
+from coordinator.results.figures.outcome import device_result, run_result
+from coordinator.results.report.run_table import run_table
+from coordinator.results.report.summary import summary
 from coordinator.rounds import RoundPhase, RoundPolicy
-from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.training.app_model import ModelOrigin

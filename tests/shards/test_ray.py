@@ -23,9 +23,9 @@ from laws import EQUIPMENT, spec_of, uploads
 
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
-from coordinator.record.result import RoundResult
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
-from coordinator.report.summary import summary, without_times
+from coordinator.results.report.summary import summary, without_times
 from coordinator.serving.equipment import ready_method
 from coordinator.serving.server import RunObserver
 from edge_sdk import cli

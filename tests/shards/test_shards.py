@@ -21,7 +21,7 @@ from notes import Notes
 from sharded import ShardedRun
 
 from coordinator.record.observer import RunObserver
-from coordinator.report.summary import summary, without_times
+from coordinator.results.report.summary import summary, without_times
 from coordinator.trace.log import Trace, TraceWriter
 from edge_sdk.errors import EdgeError, RunFailed, UsageError
 from edge_sdk.methods.contract.registry import method_names

@@ -5,9 +5,9 @@ from pathlib import Path
 import fleets as tiny
 import pytest
 
-from coordinator.report.run_files import read_run, write_run
-from coordinator.report.run_table import run_table
-from coordinator.report.summary import summary
+from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.report.run_table import run_table
+from coordinator.results.report.summary import summary
 from edge_sdk.errors import UsageError
 from edge_sim import run
 from edge_sim.config import settings

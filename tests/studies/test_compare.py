@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 from coordinator.config import to_toml
-from coordinator.report.compare_table import compare_table
-from coordinator.report.tables import plain_text
+from coordinator.results.comparison.compare_table import compare_table
+from coordinator.results.report.tables import plain_text
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim.config import settings

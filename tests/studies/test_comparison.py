@@ -14,15 +14,22 @@ import synthetic
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coordinator.record.insight import Insight
-from coordinator.record.result import DeviceResult, RoundResult
-from coordinator.report import curve_plots, drawing, plots
-from coordinator.report.compare import Comparison, MethodRuns, Spread, Trial, spread_of
-from coordinator.report.compare_files import METHOD_COLUMNS, RUN_COLUMNS, comparison_summary, method_rows, run_rows
-from coordinator.report.compare_table import compare_table
-from coordinator.report.paper_table import escaped, paper_table
-from coordinator.report.table_command import markdown_text
-from coordinator.report.tables import latex_text, plain_text
+from coordinator.record.round_result import RoundResult
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Spread, Trial, spread_of
+from coordinator.results.comparison.compare_files import (
+    METHOD_COLUMNS,
+    RUN_COLUMNS,
+    comparison_summary,
+    method_rows,
+    run_rows,
+)
+from coordinator.results.comparison.compare_table import compare_table
+from coordinator.results.comparison.paper_table import escaped, paper_table
+from coordinator.results.comparison.table_command import markdown_text
+from coordinator.results.figures.insight import Insight
+from coordinator.results.figures.result import DeviceResult
+from coordinator.results.plots import curve_plots, drawing, plots
+from coordinator.results.report.tables import latex_text, plain_text
 
 BASE = synthetic.result(count=2)
 T1 = 12.7062047

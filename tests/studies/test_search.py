@@ -13,7 +13,7 @@ from interrupting import stop_after
 
 import edge_sim
 from coordinator.config import to_toml
-from coordinator.report.run_files import read_run
+from coordinator.results.report.run_files import read_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim.config import settings

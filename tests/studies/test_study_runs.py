@@ -18,8 +18,8 @@ import pytest
 from interrupting import CTRL_C, stop_after
 
 from coordinator.config import to_toml
-from coordinator.report.run_files import read_run
-from coordinator.report.summary import summary, without_times
+from coordinator.results.report.run_files import read_run
+from coordinator.results.report.summary import summary, without_times
 from edge_sdk.errors import UsageError
 from edge_sim.clock import checkpoint
 from edge_sim.config import settings

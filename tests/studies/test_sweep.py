@@ -12,8 +12,8 @@ import pytest
 import synthetic
 
 from coordinator.config import to_toml
-from coordinator.report.compare import MethodRuns, Trial
-from coordinator.report.run_files import read_run
+from coordinator.results.comparison.compare import MethodRuns, Trial
+from coordinator.results.report.run_files import read_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim.config import settings

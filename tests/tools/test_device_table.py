@@ -19,3 +19,10 @@ def test_a_figure_has_a_column_where_some_device_has_it() -> None:
     assert second[at:].split()[0] == "-"
     assert second.endswith("temperature 84 C above 80 C")
     assert "3 s ago" in first
+
+
+def test_a_figure_that_this_machine_has_never_heard_of_has_a_column_under_its_own_name() -> None:
+    entries = [DeviceEntry(device="cam-1", state="training", figures={"fan_turns": 7.0, "busy_s": 12.0})]
+    head, first = device_table(entries, now_s=0.0).splitlines()
+    assert first[head.index("fan turns") :].split()[0] == "7"
+    assert "busy" not in head  # the live page shows it

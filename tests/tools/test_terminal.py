@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from coordinator.report.tables import Column, Table, plain_text
+from coordinator.results.report.tables import Column, Table, plain_text
 from edge_sdk.cli import main
 from edge_sdk.terminal import columns, indented, room_of
 

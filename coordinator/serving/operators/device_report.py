@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from coordinator.record.figures import live
 from coordinator.record.open_exchange import OpenExchange
 from coordinator.rounds import RoundPhase, RoundState
 from coordinator.serving.run_context import RunContext
@@ -125,7 +124,7 @@ class DeviceReport:
         found = {
             "accuracy": record.last_accuracy(device),
             "temperature_c": record.temperature_c.get(device),
-            **{name: float(record.sums[name][device]) or None for name in live()},
+            **{name: float(found[device]) or None for name, found in record.sums.items()},
         }
         return {name: value for name, value in found.items() if value is not None}
 

@@ -147,18 +147,21 @@ _DAY_S = 20 * 3600.0
 FIGURES: Mapping[str, tuple[str, Callable[[float], str]]] = {
     "accuracy": ("accuracy", "{:.1%}".format),
     "temperature_c": ("temp", "{:.0f} \N{DEGREE SIGN}C".format),
-    "not_served": ("not served", "{:.0f}".format),
 }
-"""The figures with a column, which is omitted if no device has a value: heading, and how to write a value."""
+"""The first figures with a column, which is omitted if no device has a value: heading, and how to write a value."""
+NO_COLUMN = frozenset({"busy_s", "energy_j"})
+"""Figures that the live page shows; all others, which the coordinator counts, have a column under their own name."""
 
 
 def device_table(entries: Sequence[DeviceEntry], now_s: float, room: int | None = None) -> str:
     """Return the devices as text; now_s: seconds since 1970; room: the width in characters, or None for any."""
-    figures = [name for name in FIGURES if any(name in entry.figures for entry in entries)]
-    head = ("device", "state", "here since", "last heard", "round", *(FIGURES[name][0] for name in figures))
+    told = {name for entry in entries for name in entry.figures} - NO_COLUMN
+    figures = [*(name for name in FIGURES if name in told), *sorted(told - FIGURES.keys())]
+    say = {name: FIGURES.get(name, (name.replace("_", " "), "{:g}".format)) for name in figures}
+    head = ("device", "state", "here since", "last heard", "round", *(heading for heading, _ in say.values()))
     rows = [(*head, "board", "model", "edge-sdk", "why")]
     for entry in entries:
-        shown = [FIGURES[name][1](entry.figures[name]) if name in entry.figures else UNKNOWN for name in figures]
+        shown = [say[name][1](entry.figures[name]) if name in entry.figures else UNKNOWN for name in figures]
         rows.append(
             (
                 entry.device,

@@ -1,0 +1,90 @@
+"""A completed round, and who missed its exchanges, as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from edge_sdk.methods.contract.requests import MeasuredModel
+
+PREFIXES: Mapping[MeasuredModel, str] = {"personal": "", "global": "global_", "active": "active_"}
+"""What stands before the names of a model's figures."""
+CURVES = (
+    "accuracy",
+    "local_accuracy",
+    "pm_v",
+    "pm_l",
+    "global_accuracy",
+    "global_local_accuracy",
+    "active_accuracy",
+    "active_local_accuracy",
+)
+"""Accuracies kept for every device and round: of its personal model, of the global model, and of the mean over the
+round's devices where the global model is a mean over all cached ones.  On the shared test, on the device's own task;
+`pm_v` and `pm_l` are FedNH's (edge_sdk.device.training.evaluation.personalised_accuracies)."""
+
+
+class Missed(NamedTuple):
+    """An exchange that closed without a device that was invited to it, or that would have been."""
+
+    round: int
+    """From 1, like `exchange`."""
+    exchange: int
+    device: str
+    reason: str
+    """Why, in the words of a report."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoundResult:
+    """One completed round.  Seconds, bytes and work are those of this round alone.
+
+    coordinator/results/figures/round_figures.py, and docs/reference/figures.md, say what each field is.
+    """
+
+    round: int
+    """The number of the round, 1 for the first; rounds are completed in this order."""
+    accuracy: Mapping[str, float] = field(default_factory=dict)
+    """Accuracies of personal models by device id; only devices that were evaluated after this round."""
+    local_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """Accuracies on each device's own task: its own test part, or the test samples of the classes that it holds."""
+    pm_v: Mapping[str, float] = field(default_factory=dict)
+    """FedNH's PM(V) by device id, for devices whose owners disclose their classes."""
+    pm_l: Mapping[str, float] = field(default_factory=dict)
+    """FedNH's PM(L), for the same devices."""
+    global_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """Accuracies of the global model by device id, where the method has one."""
+    global_local_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """The same on each device's own task."""
+    active_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """Accuracies of the mean over the round's devices, where the global model is the mean over all cached ones."""
+    active_local_accuracy: Mapping[str, float] = field(default_factory=dict)
+    """The same on each device's own task."""
+    instruments: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
+    """What the method did: name -> device id, or "" for the coordinator -> value."""
+    contributors: int = 0
+    wall_s: float = 0.0
+    virtual_s: float = 0.0
+    bytes_up: int = 0
+    bytes_down: int = 0
+    scalars_up: int = 0
+    scalars_down: int = 0
+    exchanges: int = 0
+    device_flops: int = 0
+    """FLOPs, total over all devices, evaluations included; 0 if they are not metered, as over a broker."""
+    device_s: float = 0.0
+    """Seconds of computing, total over all devices; 0 if they are not metered."""
+    device_j: float = 0.0
+    """Joules, total over all devices, in a simulation with waiting and communication; 0 if they are not metered."""
+    waited_for: str = ""
+    waited_s: float = 0.0
+    declined: Mapping[str, int] = field(default_factory=dict)
+    silent: int = 0
+    sums: Mapping[str, float] = field(default_factory=dict)
+    """Sums over the devices of further figures (`Figure.by_round`), by name, where they are not 0."""
+
+    def of(self, model: MeasuredModel, name: str = "accuracy") -> Mapping[str, float]:
+        """Return accuracies of a model by device id; name: one without the model's prefix."""
+        found: Mapping[str, float] = getattr(self, PREFIXES[model] + name)
+        return found

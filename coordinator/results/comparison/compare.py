@@ -1,0 +1,255 @@
+"""A comparison: several methods on the same federations.  Means and deviations over seeds, and paired differences."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from coordinator.results.figures.result import Result
+from coordinator.results.report.summary import summary
+from edge_sdk.methods.contract.requests import MeasuredModel
+
+ALONE = "alone"
+"""The name of the line in which devices train on their own data and exchange nothing."""
+
+ACCURACIES: Mapping[str, tuple[str, str]] = {
+    "mean": ("accuracy", "mean"),
+    "worst": ("accuracy", "worst"),
+    "amp": ("own_task", "amp"),
+    "fm": ("own_task", "fm"),
+    "wlp": ("own_task", "wlp"),
+    "local_accuracy": ("metrics", "local_accuracy_mean"),
+    "pm_v": ("metrics", "pm_v_mean"),
+    "pm_l": ("metrics", "pm_l_mean"),
+    "validation_accuracy": ("metrics", "validation_accuracy_mean"),
+    "gm": ("accuracy", "gm"),
+    **{
+        f"{model}_{key}": (f"{model}_model.{part}", key)
+        for model in ("global", "active")
+        for part, keys in (("accuracy", ("mean", "worst")), ("own_task", ("amp", "fm", "wlp")))
+        for key in keys
+    },
+    "global_local_accuracy": ("metrics", "global_local_accuracy_mean"),
+    "global_validation_accuracy": ("metrics", "global_validation_accuracy_mean"),
+}
+"""The accuracies that runs are compared by: name -> part and key of the run's summary.  Those of shared models are `gm`
+and the ones with a prefix, all others are of personal models."""
+CONFIDENCE = 0.95
+_HALVINGS = 80
+"""Number of halvings of an angle below pi/2, enough for all digits of a float."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """The run of one method under one seed."""
+
+    seed: int
+    result: Result
+    folder: str = ""
+    """Its run directory, relative to the comparison's."""
+    model: MeasuredModel = "personal"
+    """The model whose curves are wanted."""
+
+    @cached_property
+    def whole(self) -> Mapping[str, Any]:
+        """The run's summary."""
+        return summary(self.result)
+
+    def accuracy(self, figure: str) -> float | None:
+        """Return one of ACCURACIES; None where it is unknown, as for a run that ended early."""
+        part, key = ACCURACIES[figure]
+        found: Any = self.whole
+        for name in (*part.split("."), key):
+            found = found.get(name, {})
+        return found if isinstance(found, float) and self.result.completed else None
+
+    def curve(self) -> dict[int, list[float]]:
+        """Round -> accuracies of the model on the learning devices, for rounds that measured any."""
+        rounds = {entry.round: [*self.result.learned(entry.of(self.model)).values()] for entry in self.result.history}
+        return {number: values for number, values in rounds.items() if values}
+
+    @property
+    def learners(self) -> int:
+        """The number of devices that could be measured."""
+        return len(self.result.learners)
+
+
+@dataclass(frozen=True)
+class MethodRuns:
+    """The runs of one method under all seeds."""
+
+    method: str
+    trials: tuple[Trial, ...]
+    """The runs in the order of the seeds."""
+
+    def accuracy(self, figure: str) -> Spread | None:
+        """Return the spread of one of ACCURACIES over the seeds."""
+        return self.over_seeds(lambda trial: trial.accuracy(figure))
+
+    def to_target(self, target: str, figure: str) -> Spread | None:
+        """Return a field of metrics.Point at the time a target was reached; None unless every seed reached it."""
+        reached = [trial.whole["to_target"].get(target, {}).get(figure) for trial in self.trials]
+        return None if None in reached else spread_of(reached)
+
+    def of(self, model: MeasuredModel, name: str) -> MethodRuns:
+        """Return the same runs under another name, for the curves of a model."""
+        return MethodRuns(name, tuple(replace(trial, model=model) for trial in self.trials))
+
+    @property
+    def models(self) -> frozenset[MeasuredModel]:
+        """The models that were measured."""
+        return frozenset(model for trial in self.trials for model in trial.result.models)
+
+    def over_seeds(self, figure: Callable[[Trial], float | None]) -> Spread | None:
+        """The mean and deviation of a figure over the seeds that have it."""
+        return spread_of(figure(trial) for trial in self.trials)
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """A mean over seeds, and the sample standard deviation where there is more than one."""
+
+    mean: float
+    sd: float | None
+    count: int
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """The 95 % confidence interval of the mean, by Student's t; None for a single value.
+
+        It holds for seeds drawn independently whose values are about normal.
+        """
+        if self.sd is None:
+            return None
+        half = t_quantile(CONFIDENCE, self.count - 1) * self.sd / math.sqrt(self.count)
+        return self.mean - half, self.mean + half
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The lines of a comparison: first the devices alone, then the methods in the order asked for."""
+
+    lines: tuple[MethodRuns, ...]
+    baseline: str
+    """The method that the others are compared with: the first one asked for."""
+    metric: str = "mean"
+    """The one of ACCURACIES that tables show first."""
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds, which are the same for every line."""
+        return tuple(trial.seed for trial in self.lines[0].trials)
+
+    @property
+    def example(self) -> Result:
+        """One of the runs, from which to read what all have in common."""
+        return self.lines[-1].trials[0].result
+
+    @property
+    def completed(self) -> bool:
+        """Whether every run came to its end."""
+        return all(trial.result.completed for line in self.lines for trial in line.trials)
+
+    @property
+    def metered(self) -> frozenset[str]:
+        """The quantities that were metered in any run: see Result.metered."""
+        return frozenset().union(*(trial.result.metered for line in self.lines for trial in line.trials))
+
+    @property
+    def on_boards(self) -> bool:
+        """Whether any of the runs was on the boards of a lab."""
+        return any(trial.result.on_boards for line in self.lines for trial in line.trials)
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """The methods without the devices alone, or these where there is nothing else."""
+        names = tuple(line.method for line in self.lines)
+        return tuple(name for name in names if name != ALONE) or names
+
+    def of_shared_models(self) -> Comparison | None:
+        """Return a comparison of the models that devices share; None where no method has one.
+
+        Every method keeps its place, so that its line has the same style; lines of active means follow.
+        """
+        if not any("global" in line.models for line in self.lines):
+            return None
+        means = [line.of("active", f"{line.method}, ACA") for line in self.lines if "active" in line.models]
+        return replace(self, lines=(*(line.of("global", line.method) for line in self.lines), *means))
+
+    @property
+    def shown_models(self) -> frozenset[MeasuredModel]:
+        """The models whose curves the lines are."""
+        return frozenset(trial.model for line in self.lines for trial in line.trials)
+
+    @property
+    def one_run(self) -> bool:
+        """Whether all lines are of a single run, or of its devices alone."""
+        return len(self.seeds) == 1 and len({trial.result.method for line in self.lines for trial in line.trials}) == 1
+
+    def difference(self, line: MethodRuns, figure: str) -> Spread | None:
+        """Return the line's figure minus the baseline's, paired by seed: both had the same data and private steps."""
+        base = next(other for other in self.lines if other.method == self.baseline)
+        pairs = (
+            (mine.accuracy(figure), theirs.accuracy(figure))
+            for mine, theirs in zip(line.trials, base.trials, strict=True)
+        )
+        return spread_of(mine - theirs for mine, theirs in pairs if mine is not None and theirs is not None)
+
+
+def setting_text(setting: Mapping[str, Any]) -> str:
+    """Return a setting as text: `partition.alpha = 0.1, train.local_steps = 4`; empty for the file's own."""
+    return ", ".join(f"{key} = {value}" for key, value in setting.items())
+
+
+def spread_of(values: Iterable[float | None]) -> Spread | None:
+    """Mean and sample standard deviation of the values that are known; None without any."""
+    known = [value for value in values if value is not None]
+    if not known:
+        return None
+    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
+
+
+FIGURES: Mapping[str, Callable[[Trial], float | None]] = {
+    "up_per_device_round": lambda trial: trial.whole["bytes"].get("up_per_device_round"),
+    "down_per_device_round": lambda trial: trial.whole["bytes"].get("down_per_device_round"),
+    "wall_s": lambda trial: trial.whole["time"].get("wall_s"),
+    "virtual_s": lambda trial: trial.whole["time"].get("virtual_s"),
+    "bytes_up": lambda trial: trial.whole["bytes"]["up_total"],
+    "bytes_down": lambda trial: trial.whole["bytes"]["down_total"],
+    "device_s": lambda trial: trial.whole["work"].get("device_s_total"),
+    "device_j": lambda trial: trial.whole["work"].get("device_j_total"),
+    "scalars_up": lambda trial: trial.whole["scalars"]["up_total"],
+    "scalars_down": lambda trial: trial.whole["scalars"]["down_total"],
+    "device_flops_per_round": lambda trial: trial.whole["work"].get("device_flops_per_round"),
+    "steps_per_device": lambda trial: trial.whole["work"].get("device_steps_mean"),
+    "device_s_per_round": lambda trial: trial.whole["work"].get("device_s_per_round"),
+}
+"""What a method costs: name -> how to read it from a run."""
+
+
+def t_quantile(confidence: float, freedom: int) -> float:
+    """The t with P(|T| < t) = confidence, for Student's t: 12.706 for 0.95 and one degree of freedom.
+
+    Computed here because a base install has no scipy.
+    """
+    low, high = 0.0, math.pi / 2
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if _t_within(middle, freedom) < confidence else (low, middle)
+    return math.sqrt(freedom) * math.tan(low)
+
+
+def _t_within(angle: float, freedom: int) -> float:
+    """Return P(|T| < sqrt(freedom) tan(angle)) of Student's t (Abramowitz and Stegun 26.7.3 and 26.7.4)."""
+    cosine, sine = math.cos(angle), math.sin(angle)
+    odd = freedom % 2
+    term = cosine if odd else 1.0
+    total = term if freedom > 1 else 0.0
+    for k in range(2 + odd, freedom, 2):
+        term *= cosine * cosine * (k - 1) / k
+        total += term
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total

@@ -1,0 +1,211 @@
+"""The table of a comparison for a paper: chosen columns, methods as their papers name them, the best values in bold."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from coordinator.record.units import human_bytes, human_flops, human_joules, human_seconds, printable
+from coordinator.results.comparison.budgets import Budget, at_budget, budget_model, read_budget
+from coordinator.results.comparison.compare import ACCURACIES, FIGURES, Comparison, MethodRuns, Spread
+from coordinator.results.comparison.compare_table import run_notes
+from coordinator.results.comparison.paper_names import paper_name
+from coordinator.results.report.tables import UNKNOWN, Column, Table
+from edge_sdk.errors import UsageError
+
+USUAL = ("mean", "difference", "amp", "fm", "wlp", "up_per_device_round", "down_per_device_round")
+"""The columns of table.tex."""
+SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+}
+"""Characters that LaTeX reads as commands, and how they are written."""
+HEADINGS: Mapping[str, str] = {
+    "mean": "Accuracy",
+    "worst": "Worst 10 %",
+    "amp": "AMP",
+    "fm": "FM x 1000",
+    "wlp": "WLP",
+    "pm_v": "PM(V)",
+    "pm_l": "PM(L)",
+    "gm": "GM",
+    "local_accuracy": "Local",
+    "validation_accuracy": "Validation",
+    "global_mean": "Global",
+    "difference": "Difference",
+    "up_per_device_round": "Up",
+    "down_per_device_round": "Down",
+    "bytes_up": "Bytes up",
+    "bytes_down": "Bytes down",
+    "wall_s": "Time here",
+    "virtual_s": "Time",
+    "device_j": "Energy",
+    "device_flops_per_round": "FLOP / round",
+}
+"""Headings of columns that are not their own names."""
+_SAY: Mapping[str, Callable[[float], str]] = {
+    "s": human_seconds,
+    "j": human_joules,
+    "flops": human_flops,
+}
+
+
+@dataclass(frozen=True)
+class PaperCell:
+    """A value of a table for a paper, in units of its column."""
+
+    spread: Spread | None
+    scale: float = 1.0
+    signed: bool = False
+    say: Callable[[float], str] | None = None
+    """How a cost is written; None: as a number with two digits and its deviation."""
+
+
+@dataclass(frozen=True)
+class PaperColumn:
+    """A column of a table for a paper."""
+
+    heading: str
+    cell: Callable[[MethodRuns], PaperCell]
+    better: int = 0
+    """1: the highest value is the best one, -1: the lowest; 0: none is marked."""
+    name: str = ""
+    """The accuracy that it shows, or empty for others."""
+
+
+def paper_table(
+    comparison: Comparison, columns: Sequence[str] = USUAL, *, latex: bool, caption: str = "", marked: bool = True
+) -> Table:
+    """The table for a paper.  columns: names of ACCURACIES and FIGURES, NAME_difference, difference, or budgets (5MB).
+
+    latex: whether cells, headings and caption are LaTeX.  marked: whether the best value of a column is.
+    Raises UsageError for a name that is none.
+    """
+    found = [_column(comparison, name.strip()) for name in columns]
+    cells = [[column.cell(line) for column in found] for line in comparison.lines]
+    best = [_best(comparison, column, [row[place] for row in cells]) for place, column in enumerate(found)]
+    write = _latex if latex else _plain
+    quoted = escaped if latex else printable
+    seeds = len(comparison.seeds)
+    differences = any(cell.signed and cell.spread is not None for row in cells for cell in row)
+    deviations = any(_parts(cell)[1] for row in cells for cell in row)
+    intervals = any(_parts(cell)[2] for row in cells for cell in row)
+    said = caption or f"{comparison.example.federation}, {seeds} seed{'' if seeds == 1 else 's'}"
+    base = paper_name(comparison.baseline)
+    notes = ["mean and standard deviation over seeds"] if deviations else ["mean over seeds"] * (seeds > 1)
+    notes += [f"differences to {base}{' with 95 % intervals' if intervals else ''}"] * differences
+    if marked and any(best) and latex:
+        notes.append("bold: the best, and what its seeds do not tell from it" if seeds > 1 else "bold: the best of one")
+    note = f" ({', '.join(notes)})" if notes else ""
+    return Table(
+        columns=(Column("Method"), *(Column(quoted(column.heading), right=True) for column in found)),
+        rows=tuple(
+            (
+                quoted(paper_name(line.method)),
+                *(write(cell, bold=marked and number in best[place]) for place, cell in enumerate(row)),
+            )
+            for number, (line, row) in enumerate(zip(comparison.lines, cells, strict=True))
+        ),
+        caption=quoted(f"{said}{note}."),
+        notes=tuple(map(quoted, run_notes(comparison, paper_name))),
+    )
+
+
+def escaped(text: str) -> str:
+    """Escape the text for LaTeX."""
+    return "".join(SPECIAL.get(character, character) for character in printable(text))
+
+
+def _column(comparison: Comparison, name: str) -> PaperColumn:
+    """The column of this name.  Raises UsageError."""
+    if name in ACCURACIES:
+        fairness = name.endswith("fm")
+        scale = 1000.0 if fairness else 100.0
+        heading = HEADINGS.get(name, _words(name))
+        return PaperColumn(heading, lambda line: PaperCell(line.accuracy(name), scale), -1 if fairness else 1, name)
+    figure = "mean" if name == "difference" else name.removesuffix("_difference")
+    if name.endswith("difference") and figure in ACCURACIES:
+        heading = HEADINGS.get(name, f"{HEADINGS.get(figure, _words(figure))}, difference")
+        return PaperColumn(heading, lambda line: _difference(comparison, line, figure))
+    if name in FIGURES:
+        in_bytes = name.startswith("bytes") or name.endswith("device_round")
+        say = human_bytes if in_bytes else _SAY.get(name.removesuffix("_per_round").split("_")[-1], "{:.0f}".format)
+        return PaperColumn(
+            HEADINGS.get(name, _words(name)), lambda line: PaperCell(line.over_seeds(FIGURES[name]), say=say)
+        )
+    if name[:1].isdigit():
+        return _budget_column(comparison, read_budget(name))
+    known = ", ".join(("difference", *ACCURACIES, *FIGURES))
+    raise UsageError(f"--columns {name}: no such column; there are {known}, NAME_difference, and budgets such as 5MB")
+
+
+def _budget_column(comparison: Comparison, budget: Budget) -> PaperColumn:
+    model = budget_model(comparison)
+    return PaperColumn(f"at {budget.text}", lambda line: PaperCell(at_budget(line, budget, model), 100.0), 1)
+
+
+def _difference(comparison: Comparison, line: MethodRuns, figure: str) -> PaperCell:
+    other = line.method != comparison.baseline
+    return PaperCell(comparison.difference(line, figure) if other else None, 100.0, signed=True)
+
+
+def _words(name: str) -> str:
+    return name.replace("_", " ").capitalize()
+
+
+def _best(comparison: Comparison, column: PaperColumn, cells: Sequence[PaperCell]) -> set[int]:
+    """The rows with the best value of a column, as it is written, and those that the seeds do not tell from it.
+
+    Those are the methods whose difference to the best, paired by seed, has a 95 % interval with 0 in it.  None where
+    there is nothing to compare, or where nothing is told apart.
+    """
+    shown = {row: round(cell.scale * cell.spread.mean, 2) for row, cell in enumerate(cells) if cell.spread is not None}
+    if not column.better or len(shown) < 2:
+        return set()
+    top = max(column.better * value for value in shown.values())
+    found = {row for row, value in shown.items() if column.better * value == top}
+    if column.name:
+        first = comparison.lines[min(found)].method
+        to_best = dataclasses.replace(comparison, baseline=first)
+        for row in shown.keys() - found:
+            spread = to_best.difference(comparison.lines[row], column.name)
+            if spread is not None and spread.interval is not None and spread.interval[0] <= 0 <= spread.interval[1]:
+                found.add(row)
+    return found if len(found) < len(shown) else set()
+
+
+def _parts(cell: PaperCell) -> tuple[str, str, tuple[str, str] | None]:
+    """The mean of a cell, its deviation where it has one, and the ends of its interval where it is a difference."""
+    spread = cell.spread
+    if spread is None:
+        return "", "", None
+    sign = "+" if cell.signed else ""
+    mean = cell.say(spread.mean) if cell.say else f"{cell.scale * spread.mean:{sign}.2f}"
+    if cell.say or spread.sd is None or spread.interval is None:
+        return mean, "", None
+    if not cell.signed:
+        return mean, f"{cell.scale * spread.sd:.2f}", None
+    low, high = (f"{cell.scale * end:+.2f}" for end in spread.interval)
+    return mean, "", (low, high)
+
+
+def _plain(cell: PaperCell, *, bold: bool) -> str:
+    mean, deviation, interval = _parts(cell)
+    if not mean:
+        return UNKNOWN
+    text = f"{mean} \N{PLUS-MINUS SIGN} {deviation}" if deviation else mean
+    text += f" [{interval[0]}, {interval[1]}]" if interval else ""
+    return f"**{text}**" if bold else text
+
+
+def _latex(cell: PaperCell, *, bold: bool) -> str:
+    mean, deviation, interval = _parts(cell)
+    if not mean:
+        return "--"
+    if cell.say:
+        return escaped(mean)
+    text = rf"{mean} \pm {deviation}" if deviation else mean
+    text = rf"$\mathbf{{{text}}}$" if bold else f"${text}$"
+    return text + (f" $[{interval[0]}, {interval[1]}]$" if interval else "")

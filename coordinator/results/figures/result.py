@@ -1,0 +1,283 @@
+"""The result of a run as plain values: the run, its devices and its rounds."""
+
+from __future__ import annotations
+
+import statistics
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from coordinator.record.round_result import Missed, RoundResult
+from coordinator.results.figures.insight import Insight
+from coordinator.results.figures.metrics import Point, global_model, over_devices
+from edge_sdk.methods.contract.requests import MeasuredModel
+
+VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
+"""The verdicts on uploads."""
+ON_BOARDS = "boards"
+"""The first word of `Result.transport` of a run on the boards of a lab."""
+METERED = {"flops": "flops", "s": "busy_s", "j": "energy_j"}
+"""Metered quantities: the key names a total over all devices, as in `device_flops`; the value is the field of a
+DeviceResult."""
+JOINING = ("accuracy", "local_accuracy", "validation_accuracy")
+"""The measures by which a device's model is compared with the one that it joined with, the first that it has."""
+MOST_NAMED = 10
+"""Maximum number of devices that a remark names one by one."""
+WORST_SHARE = 0.1
+"""The share of devices whose mean accuracy is reported as `worst`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceResult:
+    """One device at the end of a run.  Accuracies are fractions in [0, 1]; None: not measured.
+
+    device_figures.py beside this file, and docs/reference/figures.md, say what each field is.
+    """
+
+    id: str
+    number: int
+    board: str = ""
+    link: str = ""
+    model: str = ""
+    runtime: str = ""
+    note: str = ""
+    learns: bool = True
+    """False for a device that can only teach; no mean includes it."""
+    joined: bool = True
+    """False for a device of a simulation that never joined or was refused; whether it learns is then unknown."""
+    samples: int = 0
+    test_samples: int = 0
+    """Samples of its own test part; 0: it has none, or did not tell."""
+    class_counts: tuple[int, ...] = ()
+    """Samples per class; empty if the owner withholds them."""
+    accuracy: float | None = None
+    standalone_accuracy: float | None = None
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    """All other values of its newest evaluations, by name; those of the global model begin with `global_`."""
+    bytes_up: int = 0
+    bytes_down: int = 0
+    rounds_done: int = 0
+    waited_s: float = 0.0
+    """Seconds for which exchanges stayed open because of this device (coordinator/record/waiting.py)."""
+    busy_s: float = 0.0
+    """Seconds of computing: in a simulation by its board, over a broker as it measured them; 0: nobody metered."""
+    energy_j: float = 0.0
+    """Joules that it drew: in a simulation from the start to the end of the run by its board's profile, over a broker
+    while it trained, as it reported them; 0 if it is not metered."""
+    joules_source: str = ""
+    """Where the joules are from: `measured`, or its board's `profile`; empty if there are none."""
+    flops: int = 0
+    """Floating-point operations, evaluations included; 0 if it is not metered."""
+    steps: int = 0
+    standalone_steps: int = 0
+    joining: Mapping[str, float] = field(default_factory=dict)
+    """The figures of its own model before its first round, by the names of `metrics` and `accuracy`; empty: unknown."""
+    declined: Mapping[str, int] = field(default_factory=dict)
+    silent: int = 0
+    sums: Mapping[str, float] = field(default_factory=dict)
+    """Further figures that the record summed, by name, where they are not 0."""
+
+    @property
+    def since_joining(self) -> tuple[float, float] | None:
+        """Accuracies of its own model before its first round and now, on the same samples; None: not both are known.
+
+        They are those of `test` where the device has one, else of its own test part, else of its validation part.
+        """
+        for name, after in self._measured_now:
+            before = self.joining.get(name)
+            if before is not None:
+                return before, after
+        return None
+
+    @property
+    def accuracy_now(self) -> float | None:
+        """Accuracy of its own model now, on the first of the same parts that it has; None: not measured."""
+        return next((after for _, after in self._measured_now), None)
+
+    @property
+    def _measured_now(self) -> list[tuple[str, float]]:
+        now = {**self.metrics, "accuracy": self.accuracy}
+        return [(name, after) for name in JOINING if (after := now.get(name)) is not None]
+
+    @property
+    def classes(self) -> tuple[int, ...]:
+        """The classes that it holds samples of."""
+        return tuple(index for index, count in enumerate(self.class_counts) if count)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Result:
+    """A whole run, finished or not."""
+
+    federation: str
+    method: str
+    seed: int
+    rounds: int
+    """The number of rounds that were configured."""
+    completed: bool
+    rounds_done: int
+    devices: tuple[DeviceResult, ...]
+    history: tuple[RoundResult, ...] = ()
+    standalone_history: tuple[RoundResult, ...] = ()
+    updates: Mapping[str, int] = field(default_factory=dict)
+    """Uploads by verdict: accepted, duplicate, stale, refused, withheld."""
+    refused_frames: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Frames that broke the protocol: sender -> kind -> count."""
+    refused_by_devices: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    """Frames that devices refused, as they tell: device -> kind -> count."""
+    refused_devices: tuple[Mapping[str, str], ...] = ()
+    """Devices that were refused; each entry has the keys device, reason, message, remedy."""
+    warnings: tuple[str, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    scalars: Mapping[str, int] = field(default_factory=dict)
+    """Numbers of knowledge that travelled in the whole run, `up` and `down`."""
+    time: Mapping[str, float] = field(default_factory=dict)
+    """Times in seconds by name: wall_s, virtual_s, start_s (since 1970)."""
+    memory: Mapping[str, float] = field(default_factory=dict)
+    """The key peak_mib is the largest resident memory of a simulation in MiB, worker processes included."""
+    resumed: Mapping[str, float] = field(default_factory=dict)
+    """What it cost a simulation to go on after interrupts: times, bytes_up, bytes_down, virtual_s, joules.  Nothing
+    else here includes it.  Empty: there was no interrupt."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """The name and sha256 of the data set, and how its samples are normalised and augmented, if they are."""
+    encoding: Mapping[str, str] = field(default_factory=dict)
+    """The encoding of each payload kind that the method sends: tag -> encoding."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    transport: str = "memory"
+    one_model: bool = False
+    """Whether the global model is the same on all devices.  A GM exists only then, and only if all values agree."""
+    models: tuple[MeasuredModel, ...] = ("personal",)
+    """The models that were measured."""
+    reason: str = ""
+    """Why the run ended early; empty if it did not."""
+    stopped: str = ""
+    """Why the run was complete before its last round: a budget is spent, or a target reached; empty: it was not."""
+    privacy: Mapping[str, Any] = field(default_factory=dict)
+    """What was promised about one training record, in methods that release sums with noise: mode, promise, and where it
+    holds for all devices epsilon, delta, unit and neighbours.  Empty: other methods promise nothing."""
+    missed: tuple[Missed, ...] = ()
+    """Who missed which exchange, in the order in which they closed; the first MAX_MISSED of them."""
+    card: Mapping[str, Any] = field(default_factory=dict)
+    """The data set's card: source, classes, shape and type of samples, how many there are, how they were divided.
+    Empty where devices brought their own data."""
+    class_names: tuple[str, ...] = ()
+    """The names of the classes in their order; empty: they have none."""
+    insight: Insight | None = field(default=None, compare=False)
+    """Arrays about the models at the end, for plots."""
+
+    def __repr__(self) -> str:
+        values = [device.accuracy for device in self.devices if device.learns and device.accuracy is not None]
+        accuracy = f", accuracy {100 * statistics.fmean(values):.1f} %" if values else ""
+        rounds = f"{self.rounds_done} of {self.rounds} rounds"
+        return f"<{self.method} on {self.federation}: {rounds}, {len(self.devices)} devices{accuracy}>"
+
+    @property
+    def learners(self) -> frozenset[str]:
+        """Ids of the devices that joined and learn: means are taken over these."""
+        return frozenset(device.id for device in self.devices if device.joined and device.learns)
+
+    @property
+    def on_boards(self) -> bool:
+        """Whether this was a run on the boards of a lab, which measured its seconds of training and its joules."""
+        return self.transport.startswith(ON_BOARDS)
+
+    @property
+    def metered(self) -> frozenset[str]:
+        """The keys of METERED with a known total; none over a broker, where devices are not metered."""
+        return frozenset(key for key, (total, _) in self.work().items() if total)
+
+    def work(self) -> dict[str, tuple[float, float]]:
+        """The total over all devices for each key of METERED: (over the run, in its rounds)."""
+        found = {}
+        for key, name in METERED.items():
+            in_rounds = sum(getattr(entry, f"device_{key}") for entry in self.history)
+            # older run directories have no FLOPs per device
+            found[key] = (sum(getattr(device, name) for device in self.devices) or in_rounds, in_rounds)
+        return found
+
+    def declined(self) -> dict[str, int]:
+        """The exchanges that devices declined, by the word of the reason, sorted by it."""
+        total: Counter[str] = Counter()
+        for device in self.devices:
+            total.update(device.declined)
+        return dict(sorted(total.items()))
+
+    def learned(self, accuracy: Mapping[str, float]) -> dict[str, float]:
+        """The entries of `accuracy` (by device id) whose devices learn."""
+        learners = self.learners
+        return {device: value for device, value in accuracy.items() if device in learners}
+
+    def own_task(self, accuracy: Mapping[str, float] | None = None) -> dict[str, float]:
+        """AMP, FM, WLP and quantiles over the learning devices; FM and WLP only if all of them were measured.
+
+        accuracy: by device id; default: the newest of each device's own model on its own task.
+        """
+        if accuracy is None:
+            name = "local_accuracy"
+            accuracy = {device.id: device.metrics[name] for device in self.devices if name in device.metrics}
+        weights = {device.id: device.test_samples or device.samples for device in self.devices}
+        found = self.learned(accuracy)
+        return over_devices(found, weights, every=len(found) == len(self.learners))
+
+    def gm_of(self, accuracy: Mapping[str, float]) -> float | None:
+        """FedNH's GM from accuracies by device id; None if the devices did not measure one model."""
+        return global_model(self.learned(accuracy)) if self.one_model else None
+
+    def points(self, model: MeasuredModel = "personal") -> list[Point]:
+        """One Point for each round with accuracies of a model: their mean, and what was spent by its end."""
+        found, spent_bytes, time_s, flops, device_s, device_j = [], 0, 0.0, 0, 0.0, 0.0
+        for entry in self.history:
+            spent_bytes += entry.bytes_up + entry.bytes_down
+            time_s += entry.virtual_s or entry.wall_s
+            flops += entry.device_flops
+            device_s += entry.device_s
+            device_j += entry.device_j
+            learned = self.learned(entry.of(model))
+            if learned:
+                mean = statistics.fmean(learned.values())
+                per_device = spent_bytes / max(1, len(self.devices))
+                found.append(Point(entry.round, mean, per_device, time_s, flops, device_s, device_j))
+        return found
+
+
+def spread(values: Sequence[float]) -> dict[str, float]:
+    """The mean, min, max, std (population) and worst of the values; empty without any.
+
+    `worst` is the mean of the lowest tenth, rounded down, but at least of one value.
+    """
+    if not values:
+        return {}
+    lowest = sorted(values)[: max(1, int(len(values) * WORST_SHARE))]
+    return {
+        "mean": statistics.fmean(values),
+        "min": min(values),
+        "max": max(values),
+        "std": statistics.pstdev(values),
+        "worst": statistics.fmean(lowest),
+    }
+
+
+def unmeasured(result: Result) -> tuple[str, ...]:
+    """A remark on devices that a mean accuracy leaves out, and one on those that it takes from an earlier round.
+
+    A run's accuracy is the mean over each device's newest evaluation.  Empty if all devices were measured
+    after the same round, or none was measured.
+    """
+    expected = [device for device in result.devices if device.learns]
+    never = [device.id for device in expected if device.accuracy is None]
+    if len(never) == len(expected):
+        return ()
+    found = {entry.round: result.learned(entry.accuracy) for entry in result.history}
+    last = max((number for number, measured in found.items() if measured), default=0)
+    early = [d.id for d in expected if d.accuracy is not None and last and d.id not in found[last]]
+    cases = (
+        (never, "never told an accuracy and count in no mean"),
+        (early, f"were not measured after round {last} and count with an earlier accuracy"),
+    )
+    return tuple(f"{len(who)} of {len(expected)} devices {what}: {_named(who)}" for who, what in cases if who)
+
+
+def _named(devices: Sequence[str]) -> str:
+    more = len(devices) - MOST_NAMED
+    return ", ".join(devices[:MOST_NAMED]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,346 @@
+"""What the page shows, as plain values for JSON; the same for a run that goes on and for one that is over.
+
+A state has `head` (the run in a few figures), `round` (the open exchange), `devices` (one list a device, in the order
+of PAGE_DEVICE_COLUMNS), `history` (one list a round, in the order of PAGE_ROUND_COLUMNS), `ledger` (totals, refusals,
+warnings) and `missed` (round, exchange, device, why).  An unknown figure is None.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeAlias
+
+from coordinator.record.round_result import CURVES, Missed, RoundResult
+from coordinator.record.run_record import KINDS
+from coordinator.results.figures.result import DeviceResult, Result, spread
+
+PlainRow: TypeAlias = "list[Any]"
+
+Measured: TypeAlias = "tuple[int, Mapping[str, float]]"
+"""A round, and the accuracy of each device's own model after it."""
+STATE_VERSION = 1
+MOST_CURVES = 60
+"""The most devices whose curves are drawn together."""
+PAGE_DEVICE_COLUMNS = (
+    "id",
+    "state",
+    "why",
+    "round",
+    "accuracy",
+    "global",
+    "temperature_c",
+    "heat",
+    "board",
+    "link",
+    "model",
+    "runtime",
+    "version",
+    "seen_s",
+    "bytes_up",
+    "bytes_down",
+    "busy_s",
+    "air_s",
+    "energy_j",
+    "waited_s",
+    "samples",
+    "class_counts",
+    "note",
+)
+"""`seen_s`: when its last frame came, on the clock of the head's `now_s`.  Of a simulated board, `heat`: the share
+of that at which it slows down, and `air_s`: seconds of sending and receiving."""
+PAGE_ROUND_COLUMNS = (
+    "round",
+    "mean",
+    "worst",
+    "best",
+    "global",
+    "alone",
+    "own_task",
+    "bytes_up",
+    "bytes_down",
+    "time_s",
+    "device_s",
+    "device_j",
+    "contributors",
+    "waited_for",
+    "waited_s",
+    "silent",
+    "declined",
+    "instruments",
+)
+"""Accuracies are shares; bytes, seconds and joules are those of this round alone."""
+MOST_MISSED = 50
+"""The most missed exchanges that the page lists."""
+PARTS = ("round", "ledger", "missed")
+"""What is sent as a whole where it has changed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PageState:
+    """One state of the page.  It is handed from thread to thread, and never changed."""
+
+    head: Mapping[str, Any]
+    round: Mapping[str, Any] = field(default_factory=dict)
+    devices: Mapping[str, PlainRow] = field(default_factory=dict)
+    """By id."""
+    history: tuple[PlainRow, ...] = ()
+    ledger: Mapping[str, Any] = field(default_factory=dict)
+    missed: tuple[Missed, ...] = ()
+    """Who missed which exchange, and why: the newest MOST_MISSED."""
+    measured: tuple[Measured, ...] = ()
+    """By round the accuracy of each device's own model: sent only to those who ask for curves."""
+
+    def curves(self, wanted: Sequence[str] = ()) -> dict[str, Any]:
+        """Return curves of accuracy against rounds: of these devices, or of the first MOST_CURVES; unknown is None."""
+        every = sorted({device for _, found in self.measured for device in found})
+        names = [device for device in wanted if device in set(every)] if wanted else every[:MOST_CURVES]
+        return {
+            "rounds": [number for number, _ in self.measured],
+            "devices": {name: [found.get(name) for _, found in self.measured] for name in names},
+            "of": len(every),
+        }
+
+    def plain(self) -> dict[str, Any]:
+        """Return everything, for a browser that knows nothing yet."""
+        return {
+            "version": STATE_VERSION,
+            "device_columns": PAGE_DEVICE_COLUMNS,
+            "round_columns": PAGE_ROUND_COLUMNS,
+            "head": self.head,
+            "round": self.round,
+            "devices": [*self.devices.values()],
+            "history": self.history,
+            "ledger": self.ledger,
+            "missed": self.missed,
+        }
+
+    def since(self, old: PageState) -> dict[str, Any]:
+        """Return what a browser that shows `old` lacks; `history` has rows by their place."""
+        lines = enumerate(self.history)
+        known = len(old.history)
+        return {
+            "head": self.head,
+            **{name: getattr(self, name) for name in PARTS if getattr(self, name) != getattr(old, name)},
+            "devices": [row for name, row in self.devices.items() if old.devices.get(name) != row],
+            "gone": [name for name in old.devices if name not in self.devices],
+            "history": {place: row for place, row in lines if place >= known or old.history[place] is not row},
+        }
+
+
+def device_row(**values: Any) -> PlainRow:
+    """Return a row of `devices`; what is not given is None."""
+    return [values.get(name) for name in PAGE_DEVICE_COLUMNS]
+
+
+def round_row(
+    entry: RoundResult, *, alone: Mapping[str, float] | None = None, learners: Collection[str] | None = None
+) -> PlainRow:
+    """Return a row of `history`.
+
+    alone: accuracies of the devices alone, by id.  learners: the devices of which means are taken; None: all.
+    """
+
+    def of(found: Mapping[str, float]) -> list[float]:
+        return [value for device, value in found.items() if learners is None or device in learners]
+
+    personal = spread(of(entry.accuracy))
+    values = {
+        "round": entry.round,
+        "mean": personal.get("mean"),
+        "worst": personal.get("min"),
+        "best": personal.get("max"),
+        "global": _mean(of(entry.global_accuracy)),
+        "alone": _mean(of(alone or {})),
+        "own_task": _mean(of(entry.local_accuracy)),
+        "bytes_up": entry.bytes_up,
+        "bytes_down": entry.bytes_down,
+        "time_s": entry.virtual_s or entry.wall_s,
+        "device_s": entry.device_s or None,
+        "device_j": entry.device_j or None,
+        "contributors": entry.contributors,
+        "waited_for": entry.waited_for,
+        "waited_s": entry.waited_s,
+        "silent": entry.silent,
+        "declined": dict(entry.declined),
+        "instruments": {name: _mean(values.values()) for name, values in entry.instruments.items()},
+    }
+    return [values[name] for name in PAGE_ROUND_COLUMNS]
+
+
+def ledger_values(
+    *,
+    bytes_up: int,
+    bytes_down: int,
+    updates: Mapping[str, int],
+    refused_frames: Mapping[str, Mapping[str, int]],
+    refused_devices: Iterable[Mapping[str, str]],
+    warnings: Iterable[str] = (),
+    kind_bytes: Mapping[tuple[str, str], int] | None = None,
+) -> dict[str, Any]:
+    """Return the `ledger` of a state; kind_bytes: by way and kind, where they are known."""
+    kinds = kind_bytes or {}
+    return {
+        "bytes_up": bytes_up,
+        "bytes_down": bytes_down,
+        "updates": dict(updates),
+        "refused_frames": [
+            [sender, reason, count]
+            for sender, kinds in sorted(refused_frames.items())
+            for reason, count in sorted(kinds.items())
+        ],
+        "refused_devices": [dict(each) for each in refused_devices],
+        "warnings": [*warnings],
+        "kinds": [[kind, *(kinds.get((way, kind), 0) for way in ("up", "down"))] for kind in KINDS] if kinds else [],
+    }
+
+
+def finished_state(result: Result, where: str) -> PageState:
+    """Return the state of a run that is over; where: its folder."""
+    alone = {entry.round: entry.accuracy for entry in result.standalone_history}
+    learners = result.learners
+    accuracy = spread([d.accuracy for d in result.devices if d.id in learners and d.accuracy is not None])
+    up, down = (sum(getattr(device, name) for device in result.devices) for name in ("bytes_up", "bytes_down"))
+    done = "finished" if result.completed else "failed"
+    text = f"{result.method}: {done} after round {result.rounds_done} of {result.rounds}"
+    head: dict[str, Any] = {
+        "state": done,
+        "text": f"{text}: {result.reason}" if result.reason else text,
+        "federation": result.federation,
+        "method": result.method,
+        "seed": result.seed,
+        "part": "",
+        "where": where,
+        "clock": "none",
+        "now_s": 0.0,
+        "round": result.rounds_done,
+        "rounds": result.rounds,
+        "here": sum(device.joined for device in result.devices),
+        "expected": len(result.devices),
+        "accuracy": accuracy.get("mean"),
+        "accuracy_round": result.rounds_done,
+        "bytes_up": up,
+        "bytes_down": down,
+    }
+    if result.class_names:
+        head["class_names"] = [*result.class_names]
+    if result.insight is not None and result.insight.predictions is not None:
+        head["class_right"] = result.insight.predictions.diagonal().tolist()
+    refused = {each["device"]: each for each in result.refused_devices}
+    return PageState(
+        head=head,
+        devices={device.id: _finished_device(device, refused) for device in result.devices},
+        history=tuple(round_row(entry, alone=alone.get(entry.round), learners=learners) for entry in result.history),
+        ledger=ledger_values(
+            bytes_up=up,
+            bytes_down=down,
+            updates=result.updates,
+            refused_frames=result.refused_frames,
+            refused_devices=result.refused_devices,
+            warnings=result.warnings,
+        ),
+        missed=result.missed[-MOST_MISSED:],
+        measured=tuple((entry.round, entry.accuracy) for entry in result.history if entry.accuracy),
+    )
+
+
+def _finished_device(device: DeviceResult, refused: Mapping[str, Mapping[str, str]]) -> PlainRow:
+    note = refused.get(device.id)
+    state = "refused" if note else ("done" if device.joined else "never joined")
+    why = f"{note['message']}; {note['remedy']}" if note else ""
+    return device_row(
+        **{name: getattr(device, name) for name in ("id", "accuracy", "board", "link", "model", "runtime", "note")},
+        **{name: getattr(device, name) for name in ("bytes_up", "bytes_down", "samples")},
+        **{name: getattr(device, name) or None for name in ("busy_s", "energy_j", "waited_s")},
+        **{"state": state, "why": why, "round": device.rounds_done, "global": device.metrics.get("global_accuracy")},
+        class_counts=[*device.class_counts] or None,
+    )
+
+
+def progress_state(found: Mapping[str, Any], where: str) -> PageState:
+    """Return the state of a run that another process carries out, from its progress.json."""
+    accuracy = found.get("accuracy", {})
+    text = f"{found['method']}, round {found['round']} of {found['rounds']}, as its progress.json tells"
+    head = {
+        **{name: found[name] for name in ("federation", "method", "seed", "round", "rounds", "expected")},
+        "state": "followed",
+        "text": text,
+        "part": found.get("part", ""),
+        "where": where,
+        "clock": "none",
+        "now_s": 0.0,
+        "here": found["devices"],
+        "accuracy": accuracy.get("mean"),
+        "accuracy_round": accuracy.get("round"),
+        "bytes_up": found["bytes"]["up_total"],
+        "bytes_down": found["bytes"]["down_total"],
+    }
+    devices = {
+        each["id"]: device_row(
+            **{name: each[name] for name in ("id", "bytes_up", "bytes_down")},
+            state="joined",
+            accuracy=each.get("accuracy"),
+            round=each["rounds_done"],
+        )
+        for each in found["per_device"]
+    }
+    ledger = ledger_values(
+        bytes_up=found["bytes"]["up_total"],
+        bytes_down=found["bytes"]["down_total"],
+        updates=found["updates"],
+        refused_frames=found.get("refused_frames", {}),
+        refused_devices=found["refused_devices"],
+    )
+    return PageState(head=head, devices=devices, ledger=ledger)
+
+
+SETTLED = 64
+"""Rounds after which no device measures a round any more."""
+
+
+class HistoryRows:
+    """The rows of `history` of a run that goes on.
+
+    One of the last SETTLED rows is made again where something was measured since; those before stay as they are.
+    """
+
+    def __init__(self) -> None:
+        self._made: list[tuple[tuple[int, ...], PlainRow]] = []
+
+    def rows(
+        self, rounds: list[RoundResult], curves: Callable[[str], Mapping[int, Mapping[str, Any]]]
+    ) -> tuple[PlainRow, ...]:
+        """Return one row a round; curves: returns by round what was measured, by the name of a curve."""
+        if len(rounds) < len(self._made):
+            self._made = []
+        found: dict[str, Mapping[int, Any]] = {name: curves(name) for name in (*CURVES, "instruments")}
+        begin = max(0, len(self._made) - SETTLED)
+        for place, entry in enumerate(rounds[begin:], begin):
+            measured: dict[str, Any] = {name: by_round.get(entry.round, {}) for name, by_round in found.items()}
+            size = tuple(len(each) for each in measured.values())
+            if place < len(self._made) and self._made[place][0] == size:
+                continue
+            row = round_row(replace(entry, **measured))
+            self._made[place : place + 1] = [(size, row)]
+        return tuple(row for _, row in self._made)
+
+
+class MeasuredRounds:
+    """The accuracies of all devices by round, copied as they come: other threads read them."""
+
+    def __init__(self) -> None:
+        self._copied: dict[int, Mapping[str, float]] = {}
+
+    def rounds(self, found: Mapping[int, Mapping[str, float]]) -> tuple[Measured, ...]:
+        """Return a copy of what was found; a round's is made again only where devices were measured since."""
+        self._copied = {
+            number: self._copied[number] if len(self._copied.get(number, ())) == len(values) else dict(values)
+            for number, values in sorted(found.items())
+        }
+        return tuple(self._copied.items())
+
+
+def _mean(values: Iterable[float]) -> float | None:
+    found = [*values]
+    return statistics.fmean(found) if found else None

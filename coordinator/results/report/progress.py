@@ -1,0 +1,97 @@
+"""The progress of a run in the terminal: one live line there, and a plain line now and then in a log."""
+
+from __future__ import annotations
+
+import re
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from coordinator.record.observer import RunObserver
+from coordinator.record.round_result import RoundResult
+from coordinator.record.run_record import RunRecord
+from coordinator.record.units import human_bytes, human_seconds
+
+PLAIN_LINES = 10
+"""About the number of progress lines in a log, and of lines on devices that joined; of a small fleet each is named."""
+_NAMED = 20
+"""The most devices of a small fleet."""
+_SILENT_S = 60.0
+"""A log gets a line at least this often, if a round was done."""
+
+
+class Progress(RunObserver):
+    """An observer that writes lines for people.  `brief`: in a log, only the last line of a run that goes well.
+
+    left: returns the time left in words, where it is that of more than this run.
+    """
+
+    def __init__(
+        self,
+        label: str,
+        stream: TextIO | None = None,
+        *,
+        brief: bool = False,
+        left: Callable[[], str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._label, self._stream, self._brief, self._clock = label, stream or sys.stderr, brief, clock
+        self._left = left
+        self._live = self._stream.isatty()
+        self._begun_s = self._told_s = clock()
+        self._resumed_at: int | None = None
+
+    def joined(self, device: str, count: int, expected: int) -> None:
+        """Say who joined, or in a log of a large fleet now and then."""
+        few = expected <= _NAMED or not count % (expected // PLAIN_LINES) or count == expected
+        if self._live or (few and not self._brief):
+            self._line(f"{device} joined ({count} of {expected})", passing=True)
+        if count == expected:
+            self._begun_s = self._clock()
+
+    def turned_away(self, device: str, message: str) -> None:
+        """Say who was refused, and why."""
+        names_it = re.search(
+            rf"(?<![\w-]){re.escape(device)}(?![\w-])", message
+        )  # `device-1` is no part of `device-10`
+        self._line(f"refused {message}" if names_it else f"refused {device}: {message}")
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """Say how far the run is, its accuracy and its bytes, and the time left."""
+        last = result.round == of
+        if self._resumed_at is None:
+            self._resumed_at = result.round - 1
+        due = result.round % max(1, of // PLAIN_LINES) == 0 or self._clock() - self._told_s >= _SILENT_S
+        if not (self._live or last or (due and not self._brief)):
+            return
+        elapsed_s = self._clock() - self._begun_s
+        left_s = elapsed_s / (result.round - self._resumed_at) * (of - result.round)
+        after, found = record.newest_accuracies()
+        accuracy = f", accuracy {statistics.fmean(found.values()):.1%} after round {after}" if found else ""
+        sent = human_bytes(record.bytes_up.total() + record.bytes_down.total())
+        words = self._left() if self._left else "" if last else f"about {human_seconds(left_s)} left"
+        rest = f", {words}" if words else ""
+        self._line(
+            f"{self._bar(result.round / of)} round {result.round}/{of}{accuracy}, {sent} exchanged{rest}",
+            passing=not last,
+        )
+
+    def noted(self, message: str) -> None:
+        """Write the line."""
+        self._line(message)
+
+    def _bar(self, done: float) -> str:
+        width = 20
+        full = round(done * width)
+        return "━" * full + "╌" * (width - full) if self._live else f"{done:4.0%}"
+
+    def _line(self, text: str, *, passing: bool = False) -> None:
+        """Write a line; on a terminal the next one overwrites it where it only passes by."""
+        if self._live:
+            self._stream.write("\r\x1b[2K" + f"{self._label}: {text}" + ("" if passing else "\n"))
+        else:
+            self._stream.write(f"{self._label}: {text}\n")
+        self._stream.flush()
+        self._told_s = self._clock()

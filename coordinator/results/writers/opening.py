@@ -1,0 +1,134 @@
+"""Opens the writers that the options of a command ask for, and closes them when the run ends."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+from coordinator.record.observer import RunObserver
+from coordinator.record.round_result import RoundResult
+from coordinator.record.run_record import RunRecord
+from coordinator.results.report.progress import Progress
+from coordinator.results.writers.figures import FigureWriter, WriterObserver, round_figures
+from coordinator.results.writers.metrics import PrometheusWriter, metrics_address
+from coordinator.results.writers.tools import MlflowWriter, TensorBoardWriter, WandbWriter
+from edge_sdk.errors import UsageError
+
+TOOLS = ("tensorboard", "wandb", "mlflow")
+
+
+@dataclass(frozen=True, slots=True)
+class WriterOptions:
+    """What a user wants beside the run's own files."""
+
+    tools: tuple[str, ...] = ()
+    metrics: str | None = None
+    """HOST:PORT for Prometheus."""
+    json_lines: bool = False
+
+
+NO_WRITERS = WriterOptions()
+
+
+def writer_options(args: argparse.Namespace) -> WriterOptions:
+    """Read the options.  Raises UsageError."""
+    for name in args.log:
+        if name not in TOOLS:
+            raise UsageError(f"--log {name}: expected some of {', '.join(TOOLS)}")
+    if args.metrics is not None:
+        metrics_address(args.metrics)
+    return WriterOptions(tuple(dict.fromkeys(args.log)), args.metrics, args.log_format == "json")
+
+
+class RunWriters:
+    """The writers of a run, and the observers that feed them."""
+
+    def __init__(self, writers: list[FigureWriter], options: WriterOptions, federation: str) -> None:
+        self._writers, self._options, self._federation = writers, options, federation
+
+    def lines(self, part: str, stream: TextIO | None = None) -> RunObserver:
+        """The observer that writes lines: for people, or as JSON."""
+        if self._options.json_lines:
+            return JsonLines(self._federation, part, stream or sys.stderr)
+        return Progress(f"{self._federation} {part}".strip(), stream)
+
+    def observers(self, part: str, lines: RunObserver) -> list[RunObserver]:
+        """The observers of a part of a run; lines: is told of a writer that fails."""
+        return [WriterObserver(self._writers, part, lines.noted)] if self._writers else []
+
+
+@contextmanager
+def run_writers(
+    options: WriterOptions, folder: Path, *, federation: str, method: str, seed: int, tables: Mapping[str, Any]
+) -> Iterator[RunWriters]:
+    """Open all writers, and close them in the end.  Raises MissingExtra and UsageError."""
+    writers: list[FigureWriter] = []
+    name = f"{method}-seed-{seed}"
+    try:
+        if options.metrics is not None:
+            address = metrics_address(options.metrics)
+            metrics = PrometheusWriter(address, {"federation": federation, "method": method})
+            writers.append(metrics)
+            sys.stderr.write(f"metrics: http://{address.shown_host}:{metrics.port}/metrics\n")
+        for tool in options.tools:
+            if tool == "tensorboard":
+                writers.append(TensorBoardWriter(folder / "tensorboard"))
+            elif tool == "wandb":
+                writers.append(WandbWriter(federation, name, folder / "wandb", flat(tables)))
+            else:
+                writers.append(MlflowWriter(federation, name, folder / "mlruns", flat(tables)))
+        yield RunWriters(writers, options, federation)
+    finally:
+        for writer in writers:
+            with suppress(Exception):  # the run is over, and its own files are written
+                writer.close()
+
+
+def flat(tables: Mapping[str, Any], before: str = "") -> dict[str, Any]:
+    """Settings by their keys: {"train.batch_size": 32}."""
+    found: dict[str, Any] = {}
+    for key, value in tables.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{before}{key}.")
+        else:
+            found[before + key] = value
+    return found
+
+
+# -- The progress of a run as JSON lines on a stream, for systems that collect logs -----------------------------------
+
+
+class JsonLines(RunObserver):
+    """Writes one object a line: time_s, level, event, federation, part, and what the event tells."""
+
+    def __init__(self, federation: str, part: str, stream: TextIO, clock: Callable[[], float] = time.time) -> None:
+        self._about = {"federation": federation, "part": part}
+        self._stream, self._clock = stream, clock
+
+    def joined(self, device: str, count: int, expected: int) -> None:
+        """Write `joined`."""
+        self._write("info", "joined", device=device, count=count, expected=expected)
+
+    def turned_away(self, device: str, message: str) -> None:
+        """Write `turned-away`."""
+        self._write("warning", "turned-away", device=device, message=message)
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """Write `round`."""
+        self._write("info", "round", round=result.round, of=of, **round_figures(result, record))
+
+    def noted(self, message: str) -> None:
+        """Write `note`."""
+        self._write("warning", "note", message=message)
+
+    def _write(self, level: str, event: str, **fields: Any) -> None:
+        line = {"time_s": round(self._clock(), 3), "level": level, "event": event, **self._about, **fields}
+        self._stream.write(json.dumps(line) + "\n")
+        self._stream.flush()

@@ -1,0 +1,32 @@
+"""log.jsonl."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from coordinator.record.run_record import RunRecord
+from coordinator.results.report.log import EventLog
+
+
+def test_every_event_is_a_line_of_json(tmp_path: Path) -> None:
+    record = RunRecord()
+    record.measured("a", 1, {"accuracy": 0.5})
+    log = EventLog(tmp_path / "run" / "log.jsonl")
+    log.joined("a", 1, 2)
+    log.turned_away("b", "has\nanother line")
+    log.round_done(record.round_done(contributors=1, exchanges=1, now_s=1.0), 3, record)
+    log.noted("broker: gone")
+    lines = [json.loads(line) for line in (tmp_path / "run" / "log.jsonl").read_text().splitlines()]
+    assert [line["event"] for line in lines] == ["joined", "turned-away", "round", "note"]
+    assert lines[2]["accuracy"] == {"a": 0.5}
+
+
+def test_a_line_that_the_disk_will_not_have_ends_no_run(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "run" / "log.jsonl")
+    (tmp_path / "run" / "log.jsonl").mkdir()
+    log.noted("the disk is full")
+    (tmp_path / "run" / "log.jsonl").rmdir()
+    log.noted("there is room")
+    lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
+    assert [json.loads(line)["message"] for line in lines] == ["there is room"]
