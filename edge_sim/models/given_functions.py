@@ -24,7 +24,7 @@ _GIVEN: dict[str, Callable[..., Any]] = {}
 """The functions of this process, by HOME:FUNCTION_DIGEST."""
 
 
-def named_functions(functions: Sequence[Callable[..., Any]]) -> list[str]:
+def names_of_functions(functions: Sequence[Callable[..., Any]]) -> list[str]:
     """Return HOME:FUNCTION_DIGEST of functions that make models; different functions have different names.
 
     A name holds a digest of what the function does, so that a folder with runs of another function is noticed.

@@ -21,7 +21,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, given_array
 from edge_sdk.samples.readers import samples_from_torch
 from edge_sim.data.sources.npz import NAMES, NEEDED, USERS, of_arrays
-from edge_sim.models.given_functions import named_functions
+from edge_sim.models.given_functions import names_of_functions
 
 GivenModels: TypeAlias = "Callable[..., Any] | Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]"
 """One function for all devices, several that take turns, or functions by the name that [[fleet]] rows give."""
@@ -42,7 +42,7 @@ def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
     devices = int(tables.get("federation", {}).get("devices", 0))
     rows: list[dict[str, Any]] = [dict(row) for row in tables.get("fleet", [])]
     if isinstance(models, Mapping):
-        names = dict(zip(models, named_functions(functions_of(models)), strict=True))
+        names = dict(zip(models, names_of_functions(functions_of(models)), strict=True))
         unknown = [name for name in names if all(row.get("model") != name for row in rows)]
         if unknown:
             raise UsageError(f"models: no [[fleet]] row has model = {unknown[0]!r}")
@@ -53,7 +53,7 @@ def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
     several = functions_of(models)
     if not several:
         raise UsageError("models: expected one function at least")
-    named = named_functions(several)
+    named = names_of_functions(several)
     if len(named) == 1:
         return {**tables, "fleet": [{**row, "model": named[0]} for row in rows or [{"count": devices}]]}
     if rows:

@@ -13,7 +13,7 @@ import pytest
 import edge_sim
 from edge_sdk.errors import UsageError
 from edge_sim.models import given_functions
-from edge_sim.models.given_functions import named_functions, receive_functions, sent_functions
+from edge_sim.models.given_functions import names_of_functions, receive_functions, sent_functions
 
 X = np.random.default_rng(0).normal(size=(60, 4, 4)).astype(np.float32)
 DATA = (X[:48], np.arange(48) % 3, X[48:], np.arange(12) % 3)
@@ -76,7 +76,7 @@ def test_a_function_of_main_is_one_line(tmp_path):
 
 
 def test_a_function_whose_globals_were_changed_is_refused_in_the_other_process(monkeypatch):
-    (name,) = named_functions([given_nets.net])
+    (name,) = names_of_functions([given_nets.net])
     sent = sent_functions([name, "mlp"])
     assert [*sent] == [name]
     monkeypatch.setattr(given_functions, "_GIVEN", {})  # as in another process
@@ -88,7 +88,7 @@ def test_a_function_whose_globals_were_changed_is_refused_in_the_other_process(m
 
 
 def test_a_module_that_the_other_process_lacks_is_named(monkeypatch):
-    (name,) = named_functions([given_nets.wide])
+    (name,) = names_of_functions([given_nets.wide])
     sent = sent_functions([name])
     monkeypatch.setattr(given_functions, "_GIVEN", {})
     monkeypatch.setitem(sys.modules, "given_nets", None)
