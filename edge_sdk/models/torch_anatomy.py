@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -170,30 +170,6 @@ def _run_zero(
         found = logits, tap(zero)[1] if tap else None, cost
     _check_unwritten(zero, name)
     return found
-
-
-@torch.inference_mode()
-def looks_up(net: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether an nn.Embedding takes the values of samples (c, h, w) as they are: they are ids, as of tokens.
-
-    A sample of zeros and one of ones are run: a table of positions is given the same numbers for both.
-    """
-    tables = [layer for layer in net.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
-    found = set(range(len(tables)))
-    for value in (0, 1) if tables else ():
-        seen: set[int] = set()
-
-        def look(at: int, args: tuple[Any, ...], value: int = value, seen: set[int] = seen) -> None:
-            if args and isinstance(args[0], Tensor) and args[0].numel() and bool((args[0] == value).all()):
-                seen.add(at)
-
-        with ExitStack() as hooks:
-            for at, table in enumerate(tables):
-                hooks.enter_context(table.register_forward_pre_hook(lambda _layer, args, at=at: look(at, args)))
-            with suppress(RuntimeError, ValueError, TypeError, IndexError):  # a table of one row, or no .long()
-                net(torch.full((1, *shape), float(value), device=next(net.parameters()).device))
-        found &= seen
-    return bool(found)
 
 
 @contextmanager

@@ -43,7 +43,6 @@ from edge_sdk.models.torch_anatomy import (
     Tap,
     decayed_parameters,
     draws_random_numbers,
-    looks_up,
     survey,
     try_sample,
 )
@@ -51,6 +50,7 @@ from edge_sdk.models.torch_arrays import Views, array_of, lie_in, norm_of, share
 from edge_sdk.models.torch_cosine import TorchCosineHead, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_export import net_bytes
 from edge_sdk.models.torch_forms import Forms, Host, Loss
+from edge_sdk.models.torch_ids import takes_ids
 from edge_sdk.models.torch_intake import Outputs, let_give_logits, make_lazy_layers, probe, trains_on_one, unwrapped
 from edge_sdk.models.torch_seed import seeded
 from edge_sdk.models.torch_served import CHUNK, ServedNet, infer, infer_all
@@ -449,8 +449,8 @@ class TorchModel:
 
     def _check_ids(self, shape: tuple[int, ...]) -> None:
         """Raise ModelError where samples (c, h, w) are ids, and preprocess makes fractions of them."""
-        if not self.spec.preprocess.keeps_whole_numbers and looks_up(self._net, shape):
-            check_whole_inputs(self.spec.name, "its Embedding", self.spec.preprocess)
+        if not self.spec.preprocess.keeps_whole_numbers and (why := takes_ids(self._net, shape)):
+            check_whole_inputs(self.spec.name, why, self.spec.preprocess)
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
         """Apply a function in inference mode; the result shares no memory with x or the net."""
