@@ -10,6 +10,7 @@ from edge_sdk.data import Raw
 from edge_sdk.errors import UsageError
 from edge_sim.config.settings import Normalise
 
+_IDS = '; ids of tokens, for a net with an Embedding, are right as they are: keep normalise = "none"'
 _PART = 4096
 """Samples that are summed at a time."""
 FAR = 2.0
@@ -70,9 +71,11 @@ def far_from_unit_scale(raw: Raw, scale: float) -> str:
     if not far:
         return ""
     mean, std = far[0]
+    ids = bool((raw >= 0).all() and (raw == np.rint(raw)).all()) and scale == 1
     return (
         f"data.normalise: a channel has mean {mean:.3g} and standard deviation {std:.3g}, far from 0 and 1, and many "
         'models learn slowly from such; normalise = "fit" brings them there'
+        f"{_IDS if ids else ''}"
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from edge_sim.config import run_keys
 from edge_sim.config.settings import AUTO, CPU, Config, RunTable, read_run_table
 from edge_sim.engines.base import Engine, ExactEngine
 from edge_sim.fleet.fleet import Device, Fleet
+from edge_sim.models.given_functions import known_elsewhere
 
 WORTH_S = 10.0
 """Processes take seconds to start, so less computing than this is not worth them."""
@@ -87,9 +87,7 @@ def _filled(run: RunTable, processes: int, stacked: list[str]) -> dict[str, Any]
 
 def _processes_can(config: Config, fleet: Fleet) -> bool:
     """Whether other processes can have these devices: not on a GPU, nor with functions outside a module's file."""
-    modules = [sys.modules.get(name.partition(":")[0]) for name in fleet.brought]
-    of_files = all(module is None or module.__spec__ is not None for module in modules)
-    return of_files and config.run.device == CPU and os.name == "posix"
+    return all(map(known_elsewhere, fleet.brought)) and config.run.device == CPU and os.name == "posix"
 
 
 def _with(config: Config, choice: Mapping[str, Any]) -> Config:

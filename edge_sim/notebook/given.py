@@ -8,26 +8,21 @@ torch data sets; tensors, lists, and frames of pandas are as good as arrays.
 from __future__ import annotations
 
 import io
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.places import make_folder
-from edge_sdk.data import Preprocess, Samples
+from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, given_array
 from edge_sdk.samples.readers import samples_from_torch
 from edge_sim.data.sources.npz import NAMES, NEEDED, USERS, of_arrays
-from edge_sim.models.model_types import HeadKind, InputShape
-from edge_sim.notebook.function_digest import function_digest
+from edge_sim.models.given_functions import names_of_functions
 
-HOME = "edge_sim_given_models"
-"""The module under whose name functions stand that no file has."""
 GivenModels: TypeAlias = "Callable[..., Any] | Sequence[Callable[..., Any]] | Mapping[str, Callable[..., Any]]"
 """One function for all devices, several that take turns, or functions by the name that [[fleet]] rows give."""
 LABELS = ("y_train", "y_test")
@@ -35,12 +30,19 @@ GivenData: TypeAlias = "Mapping[str, Any] | Sequence[Any]"
 _EXPECTED = f"{', '.join(NEEDED)}, or a training and a test data set"
 
 
+def functions_of(models: GivenModels) -> list[Callable[..., Any]]:
+    """Return the functions that were given."""
+    if isinstance(models, Mapping):
+        return list(models.values())
+    return list(models) if isinstance(models, Sequence) else [models]
+
+
 def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
     """Return the tables with these models in the fleet.  Raises UsageError where they do not fit."""
     devices = int(tables.get("federation", {}).get("devices", 0))
     rows: list[dict[str, Any]] = [dict(row) for row in tables.get("fleet", [])]
     if isinstance(models, Mapping):
-        names = dict(zip(models, _names(list(models.values())), strict=True))
+        names = dict(zip(models, names_of_functions(functions_of(models)), strict=True))
         unknown = [name for name in names if all(row.get("model") != name for row in rows)]
         if unknown:
             raise UsageError(f"models: no [[fleet]] row has model = {unknown[0]!r}")
@@ -48,10 +50,10 @@ def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
             **tables,
             "fleet": [{**row, "model": names.get(row.get("model", ""), row.get("model"))} for row in rows],
         }
-    several = list(models) if isinstance(models, Sequence) else [models]
+    several = functions_of(models)
     if not several:
         raise UsageError("models: expected one function at least")
-    named = _names(several)
+    named = names_of_functions(several)
     if len(named) == 1:
         return {**tables, "fleet": [{**row, "model": named[0]} for row in rows or [{"count": devices}]]}
     if rows:
@@ -61,40 +63,6 @@ def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
         **tables,
         "fleet": [{"count": count, "model": name} for count, name in zip(counts, named, strict=True) if count],
     }
-
-
-def _names(functions: Sequence[Callable[..., Any]]) -> list[str]:
-    """MODULE:FACTORY of functions that make models, in a module of our own; different functions have different names.
-
-    A name holds a digest of what the function does, so that a folder with runs of another function is noticed.
-    """
-    owners: dict[str, Callable[..., Any]] = {}
-    for make in functions:
-        if not callable(make):
-            raise UsageError(f"models: expected functions (classes, input_shape, seed), found {type(make).__name__}")
-        named = f"{getattr(make, '__name__', 'model').strip('<>')}_{function_digest(make)}"
-        candidates = (named, *(f"{named}_{i}" for i in range(2, len(functions) + 2)))
-        owners[next(name for name in candidates if owners.get(name, make) is make)] = make
-    names = {id(make): name for name, make in owners.items()}
-    for name, make in owners.items():
-        _give(name, make)
-    return [f"{HOME}:{names[id(make)]}" for make in functions]
-
-
-def _give(name: str, make: Callable[..., Any]) -> None:
-    """Let a name in our module stand for a function."""
-
-    def factory(  # noqa: PLR0917  # build_model passes them by name
-        classes: int,
-        input_shape: InputShape,
-        seed: int,
-        preprocess: Preprocess,  # noqa: ARG001  # to be given the shape that it makes
-        head: HeadKind,  # noqa: ARG001  # for the function makes what it makes
-        device: str,  # noqa: ARG001  # likewise
-    ) -> Any:
-        return make(classes, input_shape, seed)
-
-    setattr(sys.modules.setdefault(HOME, ModuleType(HOME)), name, factory)
 
 
 def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> PictureLayout | None:

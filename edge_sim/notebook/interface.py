@@ -20,8 +20,9 @@ from edge_sdk.models.base import Model
 from edge_sim.config import settings as config_settings
 from edge_sim.config.settings import AUTO, Config
 from edge_sim.data.datasets import public_taken
+from edge_sim.models.given_functions import check_sendable
 from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
-from edge_sim.notebook.given import GivenData, GivenModels, with_models, write_data
+from edge_sim.notebook.given import GivenData, GivenModels, functions_of, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
 from edge_sim.runs.runner import ObserverFor, VirtualRun, check_taken_part, run
 from edge_sim.studies.axes import axes_of, given_methods, given_seeds
@@ -166,8 +167,9 @@ def _ready(
     if data is not None:
         tables["data"] = {**tables.get("data", {}), "source": "npz", "path": DATA}
     parsed = config_settings.parse(tables, file)
-    if models is not None and not parsed.run.one_process and parsed.run.processes != AUTO:
-        raise UsageError(f"run.processes = {parsed.run.processes}: functions are known in this process alone")
+    in_doubt = parsed.run.processes == AUTO and parsed.run.cluster is None  # stays in one process where it must
+    if models is not None and not parsed.run.one_process and not in_doubt:
+        check_sendable(functions_of(models))
     with tempfile.TemporaryDirectory() as temporary:
         default = Path("runs") / f"{parsed.federation.name}{study}" if study else Path(temporary)
         folder = default if out is None else Path(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -28,6 +29,8 @@ class ShardSetup:
     """How it computes; `memory_bytes` is this shard's part."""
     modules: tuple[str, ...]
     """The module search path of the simulation: a script's folder may contain factories of models."""
+    functions: Mapping[str, bytes]
+    """The functions that were given for models, as `sent_functions` makes them."""
 
     @property
     def named(self) -> str:

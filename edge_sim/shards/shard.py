@@ -20,6 +20,7 @@ from edge_sim.engines.base import Engine
 from edge_sim.engines.choice import open_engine
 from edge_sim.engines.untraced import Untraced
 from edge_sim.fleet.hardware import DeviceCost
+from edge_sim.models.given_functions import receive_functions
 from edge_sim.shards.device_world import Agenda, DeviceWorld
 from edge_sim.shards.messages import EVERYBODY, Sent, ShardProgress, ShardSetup
 
@@ -29,6 +30,7 @@ class Shard:
 
     def __init__(self, setup: ShardSetup) -> None:
         """Build the devices.  Raises UsageError for a family or factory that does not exist here."""
+        receive_functions(setup.functions)
         self._queue = ComputationQueue(_engine(setup))
         limit_threads(1)  # of numpy's library and torch, like a run in one process
         common, splicers = CommonKnowledge(), defaultdict[str, Splicer](Splicer)

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config.settings import RunTable
 from edge_sim.fleet.fleet import Device, Fleet
+from edge_sim.models.given_functions import sent_functions
 from edge_sim.shards.messages import EVERYBODY, Sent, ShardLost, ShardProgress, ShardSetup
 from edge_sim.shards.shard import Shard
 from edge_sim.shards.shard_rules import both_ways_s
@@ -112,6 +113,7 @@ class Shards:
             faults_seed=faults_seed,
             run=replace(run, memory_bytes=share_bytes),
             modules=tuple(sys.path),
+            functions=sent_functions({name for device in fleet.devices for name in device.kit.brought}),
         )
         owners = divided(_costs(fleet), count)
         self._handles: list[_Handle] = []

@@ -76,7 +76,41 @@ PROBABILITIES = {
     "a function, squeezed": lambda: Then(lambda out: torch.softmax(out[:, None], dim=2).squeeze(1)),
     "by their sums": lambda: Then(lambda out: out.log_softmax(dim=1).exp()),
     "in a dict": lambda: Then(lambda out: {"logits": out.softmax(dim=1)}),
+    "sigmoid, then a factor": lambda: Then(lambda out: out.sigmoid() * 1.0),
+    "Hardsigmoid": lambda: nn.Sequential(*plain(), nn.Hardsigmoid()),
+    "softmax, then a factor": lambda: Then(lambda out: out.softmax(dim=1) * 0.999),
+    "an entry of a dict, by its range": lambda: Then(lambda out: {"logits": out.sigmoid() * 1.0}),
 }
+
+LOGITS = {
+    "zeros": lambda: Then(lambda out: out * 0),
+    "constants": lambda: Then(lambda out: out * 0 + torch.linspace(0, 1, CLASSES)),
+    "near 0": lambda: Then(lambda out: out * 1e-2 + 0.5),
+    "ReLU": lambda: nn.Sequential(*plain(), nn.ReLU()),
+    "tanh": lambda: nn.Sequential(*plain(), nn.Tanh()),
+    "LayerNorm": lambda: nn.Sequential(nn.Flatten(), nn.LayerNorm(36), nn.Linear(36, CLASSES)),
+}
+
+
+@pytest.mark.parametrize("make", LOGITS.values(), ids=LOGITS)
+def test_logits_are_not_taken_for_probabilities(make: Callable[[], nn.Module]) -> None:
+    assert wrap(make()).spec.note == ""
+    assert wrap(make(), shaped=False).logits(samples()[0]).shape == (len(samples()[0]), CLASSES)
+
+
+TYPES = {
+    r"it gives torch.float64, expected torch.float32: let forward\(\) end with \.float\(\)": lambda out: out.double(),
+    r"it gives torch.bfloat16, expected .* end with \.float\(\)": lambda out: out.bfloat16(),
+    r"it gives torch.int64, expected torch.float32: .* return the logits": lambda out: out.long(),
+}
+
+
+@pytest.mark.parametrize(("message", "last"), TYPES.items())
+def test_outputs_of_another_type_are_refused(message: str, last: Callable[[Tensor], Tensor]) -> None:
+    with pytest.raises(ModelError, match=f"^model 'mine': {message}"):
+        wrap(Then(last))
+    with pytest.raises(ModelError, match=f"^model 'mine': {message}"):
+        wrap(Then(last), shaped=False).logits(samples()[0])
 
 
 @pytest.mark.parametrize("make", PROBABILITIES.values(), ids=PROBABILITIES)

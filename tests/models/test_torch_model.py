@@ -377,6 +377,53 @@ class TestFeatureLayer:
         assert model.features(samples()[0]).shape == (40, 5)
 
 
+class Ordered(nn.Module):
+    """A net whose layers are registered in another order than they run."""
+
+    def __init__(self, body: int, *extra: nn.Module, first: bool = False) -> None:
+        super().__init__()
+        layers = {"body": nn.Linear(36, body), "last": nn.Linear(body, CLASSES)}
+        for name in reversed(layers) if first else layers:
+            self.add_module(name, layers[name])
+        self.extra = nn.ModuleList(extra)
+
+    def forward(self, x: Tensor) -> Tensor:
+        f = torch.relu(self.body(x.flatten(1)))
+        out: Tensor = self.last(f)
+        return out + 0 * sum(layer(f) for layer in self.extra) if self.training else out
+
+
+ORDERS: dict[str, Callable[[], nn.Module]] = {
+    "the last is unused": lambda: Ordered(8, nn.Linear(8, CLASSES)),
+    "the last is unused and of another width": lambda: Ordered(8, nn.Linear(8, 1)),
+    "the last is registered first": lambda: Ordered(CLASSES, first=True),
+}
+
+
+@pytest.mark.parametrize("make", ORDERS.values(), ids=ORDERS)
+class TestLayersOutOfOrder:
+    def test_the_layer_that_makes_the_logits_is_the_head(self, make: Callable[[], nn.Module]) -> None:
+        net = make()
+        model, x = wrap(net), samples()[0]
+        assert "head-rows" in model.spec.capabilities
+        assert model.head_rows()[:, :-1].tolist() == net.last.weight.tolist()
+        np.testing.assert_allclose(model.head(model.features(x)), model.logits(x), atol=1e-6)
+
+    def test_a_cosine_head_takes_its_place(self, make: Callable[[], nn.Module]) -> None:
+        net = make()
+        model = wrap(net, head="cosine")
+        assert isinstance(net.last, nn.Sequential)
+        assert {"head-rows", "cosine-head"} <= model.spec.capabilities
+
+    def test_without_an_input_shape_the_first_samples_show_another(self, make: Callable[[], nn.Module]) -> None:
+        model = TorchModel(make(), CLASSES)
+        if "head-rows" in model.spec.capabilities:
+            with pytest.raises(ModelError, match=r"does not make its logits: pass input_shape"):
+                model.logits(samples()[0])
+            with pytest.raises(ModelError, match=r"does not make its logits: pass input_shape"):
+                model.fit(batches(1), (CrossEntropy(),), ADAM)
+
+
 class TestWrongNets:
     def test_logits_of_another_width_show_at_once(self) -> None:
         net = nn.Sequential(nn.Flatten(), nn.Linear(36, 7))

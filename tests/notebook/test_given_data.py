@@ -151,6 +151,45 @@ def test_ids_in_bytes_are_never_scaled():
         run(IDS.astype(np.float32), net=lambda classes, *_: Tokens(classes), normalise="fit")
 
 
+class Bare(nn.Module):
+    """Takes ids without an Embedding."""
+
+    def __init__(self, classes, of):
+        super().__init__()
+        self.table, self.last, self.of = nn.Parameter(torch.ones(50, 8)), nn.Linear(8, classes), of
+
+    def forward(self, x):
+        return self.last(self.of(x.flatten(1), self.table).mean(1))
+
+
+WITHOUT_EMBEDDING = {
+    "embedding": lambda x, table: nn.functional.embedding(x.long(), table),
+    "index": lambda x, table: table[x.to(torch.int32)],
+    "one_hot": lambda x, table: nn.functional.one_hot(x.type(torch.int64), 50).float() @ table,
+    "a part": lambda x, table: table[x[:, :2].long()] + x[:, 2:, None].mean(1, keepdim=True),
+}
+
+
+@pytest.mark.parametrize("of", WITHOUT_EMBEDDING.values(), ids=WITHOUT_EMBEDDING)
+def test_ids_of_a_net_without_an_embedding_are_never_scaled(of):
+    with pytest.raises(UsageError, match=r"its forward\(\), which makes whole numbers .* write data\.scale = 1"):
+        run(IDS.astype(np.uint8), net=lambda classes, *_: Bare(classes, of))
+    assert run(IDS.astype(np.uint8), net=lambda classes, *_: Bare(classes, of), scale=1.0)[0].completed
+
+
+def test_whole_numbers_that_a_net_makes_of_fractions_are_no_ids():
+    def of(x, table):
+        return table[(x * 49).long()] + table[(x > 2).long()]
+
+    assert run(IDS.astype(np.uint8), net=lambda classes, *_: Bare(classes, of))[0].completed
+
+
+def test_ids_that_are_floats_are_not_said_to_need_normalising():
+    result, _ = run(IDS.astype(np.float32), net=lambda classes, *_: Tokens(classes))
+    (line,) = [line for line in result.warnings if "far from 0 and 1" in line]
+    assert 'ids of tokens, for a net with an Embedding, are right as they are: keep normalise = "none"' in line
+
+
 def test_ids_that_are_not_scaled_reach_the_embedding_as_they_are():
     seen = []
 

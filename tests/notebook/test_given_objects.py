@@ -11,7 +11,7 @@ from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sim.engines import choice
 from edge_sim.fleet import feasible
-from edge_sim.notebook.function_digest import function_digest
+from edge_sim.models.function_digest import function_digest
 
 RNG = np.random.default_rng(0)
 MEANS = RNG.normal(size=(3, 4, 4))

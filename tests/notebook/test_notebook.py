@@ -177,7 +177,6 @@ def test_a_sweep_and_what_was_chosen(tmp_path):
         ({"data": ([1, 2], [3, 4])}, "found"),
         ({"broker": "embedded"}, "embedded"),
         ({"keep_models": True}, "out"),
-        ({"settings": {"run.processes": 2}}, "run.processes = 2"),
         ({"settings": {"train.nope": 1}}, "nope"),
     ],
 )

@@ -18,9 +18,12 @@ from types import ModuleType
 from typing import Any
 
 import fleets
+import given_nets
+import numpy as np
 import pytest
 from laws import EQUIPMENT, spec_of, uploads
 
+import edge_sim
 from coordinator.config import to_toml
 from coordinator.ledger import Ledger
 from coordinator.record.round_result import RoundResult
@@ -81,7 +84,13 @@ def tables(pictures: Path, method: str, models: str, **run: Any) -> dict[str, An
     return found
 
 
-ON_RAY = {"cluster": "local", "processes": 2}
+GIVEN = {
+    "federation": {"name": "given", "method": "local", "rounds": 2, "devices": 4},
+    "data": {"public": 0},
+    "partition": {"kind": "iid"},
+    "run": {"standalone": False},
+}
+ON_RAY: dict[str, Any] = {"cluster": "local", "processes": 2}
 
 
 @pytest.mark.torch
@@ -95,6 +104,20 @@ def test_actors_compute_the_same_bits(pictures: Path) -> None:
     assert without_times(summary(divided)) == without_times(summary(alone))
     assert divided.history == alone.history
     assert divided.memory["peak_mib"] > alone.memory["peak_mib"]
+
+
+@pytest.mark.torch
+@pytest.mark.costly
+@pytest.mark.processes
+@pytest.mark.usefixtures("ray")
+def test_functions_of_a_module_are_called_by_actors() -> None:
+    x = np.random.default_rng(0).normal(size=(48, 4, 4)).astype(np.float32)
+    given: dict[str, Any] = {"models": given_nets.wide, "data": (x, np.arange(48) % 3, x, np.arange(48) % 3)}
+    found = [
+        edge_sim.run(GIVEN, settings={f"run.{key}": each for key, each in run.items()}, **given) for run in ({}, ON_RAY)
+    ]
+    alone, divided = ([each.trained[name].weights().tobytes() for name in sorted(each.trained)] for each in found)
+    assert divided == alone
 
 
 class Killer(RunObserver):

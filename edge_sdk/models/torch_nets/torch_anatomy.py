@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -68,17 +68,23 @@ def survey(
     Raises ModelError for an unknown layer, a sample that does not run or is written into, or a number of logits other
     than classes.
     """
-    last = _last_linear(net, classes)
-    if features is not None:
-        tap: Tap | None = _output_tap(net, _named_layer(net, features))
-    else:
-        tap = _input_tap(net, last) if last else None
     if input_shape is None:
         if features is not None:
             raise ModelError(f"features={features!r}: pass input_shape=(c, h, w), so that their width can be measured")
-        head = last if last and _has_rows(last) else None
+        last = _last_linear(net, classes)
+        head, tap = last if last and _has_rows(last) else None, _input_tap(net, last) if last else None
         return Anatomy(tap=tap, head=head, feature_dim=last.in_features if last else 0)
-    logits, f, cost = _run_zero(net, tap, input_shape, name)
+    named = None if features is None else _output_tap(net, _named_layer(net, features))
+    like = next(net.parameters(), torch.zeros(()))
+    with torch.inference_mode(mode=False):  # whose tensors count what is written into them
+        zero = torch.zeros((1, *input_shape), device=like.device)
+    with passing(name, input_shape):
+        with _noting_linears(net) as run:
+            logits, cost = count_cost(net, zero)
+        last = _last_linear(net, classes, run)
+        tap = named or (_input_tap(net, last) if last else None)
+        f = tap(zero)[1] if tap else None
+    _check_unwritten(zero, name)
     check_width(name, tuple(logits.shape), 1, classes)
     head = last if last and f is not None and _has_rows(last) and _leads_to(logits, last, f) else None
     return Anatomy(tap=tap, head=head, feature_dim=0 if f is None else f.shape[1], cost=cost)
@@ -106,10 +112,51 @@ def decayed_parameters(net: nn.Module) -> list[bool]:
     return [p.dim() > 1 and id(p) not in of_norms for p in net.parameters() if p.requires_grad]
 
 
-def _last_linear(net: nn.Module, classes: int) -> nn.Linear | None:
-    """Return the last nn.Linear in order of registration, if it gives one number per class."""
-    found = [module for module in net.modules() if isinstance(module, nn.Linear)]
-    return found[-1] if found and found[-1].out_features == classes else None
+def _last_linear(net: nn.Module, classes: int, run: Sequence[nn.Linear] | None = None) -> nn.Linear | None:
+    """Return the nn.Linear that makes the logits, as far as widths tell.
+
+    run: those that a pass called, in order; the last of them, else the last in order of registration, which without a
+    pass may be one that no pass calls.
+    """
+    listed = [module for module in net.modules() if isinstance(module, nn.Linear)]
+    found = listed[-1:] if run is None else [*run[-1:], *(layer for layer in listed[-1:] if layer in run)]
+    return next((layer for layer in found if layer.out_features == classes), None)
+
+
+@torch.inference_mode()
+def logits_layer(net: nn.Module, classes: int, input_shape: tuple[int, int, int] | None) -> nn.Linear | None:
+    """Return the nn.Linear that makes the logits, with `input_shape` (c, h, w) as one zero sample shows it."""
+    if input_shape is None:
+        return _last_linear(net, classes)
+    like = next(net.parameters(), torch.zeros(()))
+    with _noting_linears(net) as run, suppress(Exception):  # the survey tells what does not run
+        net(torch.zeros((1, *input_shape), device=like.device))
+    return _last_linear(net, classes, run or None)
+
+
+def check_last_is_run(net: nn.Module, last: nn.Linear | None, x: Tensor, name: str) -> None:
+    """Raise ModelError where samples (n, c, h, w) show that another nn.Linear comes last than the order of layers said.
+
+    That order is all there is without the shape of samples.
+    """
+    with torch.no_grad(), _noting_linears(net) as run:
+        net(x)
+    if last is not None and (last not in run or (run[-1] is not last and run[-1].out_features == last.out_features)):
+        raise ModelError(
+            f"model {name!r}: the last nn.Linear that is registered, {last}, does not make its logits: pass "
+            "input_shape=(c, h, w), which finds the one that does"
+        )
+
+
+@contextmanager
+def _noting_linears(net: nn.Module) -> Iterator[list[nn.Linear]]:
+    """Collect the linear layers that passes call, in order."""
+    run: list[nn.Linear] = []
+    with ExitStack() as hooks:
+        for layer in net.modules():
+            if isinstance(layer, nn.Linear):
+                hooks.enter_context(layer.register_forward_hook(lambda layer, _args, _out: run.append(layer)))
+        yield run
 
 
 def _has_rows(layer: nn.Linear) -> bool:
@@ -153,47 +200,6 @@ def _flat(seen: list[Tensor], layer: nn.Module) -> Tensor:
     if not seen or not isinstance(seen[-1], Tensor):
         raise ModelError(f"features: {layer} gives no tensor in a forward pass; name another layer")
     return seen[-1].flatten(1)
-
-
-def _run_zero(
-    net: nn.Module, tap: Tap | None, input_shape: tuple[int, int, int], name: str
-) -> tuple[Tensor, Tensor | None, Cost]:
-    """Return (logits (1, k), features (1, d) if any, cost) of one zero sample.
-
-    Raises ModelError where it does not run, or is written into.
-    """
-    like = next(net.parameters(), torch.zeros(()))
-    with torch.inference_mode(mode=False):  # whose tensors count what is written into them
-        zero = torch.zeros((1, *input_shape), device=like.device)
-    with passing(name, input_shape):
-        logits, cost = count_cost(net, zero)
-        found = logits, tap(zero)[1] if tap else None, cost
-    _check_unwritten(zero, name)
-    return found
-
-
-@torch.inference_mode()
-def looks_up(net: nn.Module, shape: tuple[int, ...]) -> bool:
-    """Whether an nn.Embedding takes the values of samples (c, h, w) as they are: they are ids, as of tokens.
-
-    A sample of zeros and one of ones are run: a table of positions is given the same numbers for both.
-    """
-    tables = [layer for layer in net.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
-    found = set(range(len(tables)))
-    for value in (0, 1) if tables else ():
-        seen: set[int] = set()
-
-        def look(at: int, args: tuple[Any, ...], value: int = value, seen: set[int] = seen) -> None:
-            if args and isinstance(args[0], Tensor) and args[0].numel() and bool((args[0] == value).all()):
-                seen.add(at)
-
-        with ExitStack() as hooks:
-            for at, table in enumerate(tables):
-                hooks.enter_context(table.register_forward_pre_hook(lambda _layer, args, at=at: look(at, args)))
-            with suppress(RuntimeError, ValueError, TypeError, IndexError):  # a table of one row, or no .long()
-                net(torch.full((1, *shape), float(value), device=next(net.parameters()).device))
-        found &= seen
-    return bool(found)
 
 
 @contextmanager

@@ -67,18 +67,17 @@ def held(head: nn.Linear | None) -> set[int]:
     return {id(head.scale)} if isinstance(head, TorchCosineHead) and not head.scale_trains else set()
 
 
-def with_cosine_head(net: nn.Module, classes: int, name: str) -> nn.Module:
-    """Replace the last nn.Linear; everything in front of it stays, a ReLU too, as in the nets of FedNH's paper.
+def with_cosine_head(net: nn.Module, last: nn.Linear | None, classes: int, name: str) -> nn.Module:
+    """Replace the nn.Linear that makes the logits; all in front of it stays, a ReLU too, as in FedNH's paper.
 
-    Raises ModelError if the last nn.Linear does not give one number per class.
+    Raises ModelError where there is none that gives one number per class.
     """
-    found = [(path, layer) for path, layer in net.named_modules() if isinstance(layer, nn.Linear)]
-    path, last = found[-1] if found else ("", None)
-    if last is None or last.out_features != classes:
+    if last is None:
         raise ModelError(f"model {name!r}: no last nn.Linear with {classes} outputs that a cosine head could replace")
     if isinstance(last, TorchCosineHead):
         return net
     head = nn.Sequential(Unit(), TorchCosineHead(last.in_features, classes).to(last.weight.device))
+    path = next(path for path, layer in net.named_modules() if layer is last)
     if not path:
         return head
     parent, _, own = path.rpartition(".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from typing import Any, Literal, TypeAlias
 
@@ -36,10 +37,13 @@ _VIEWS = (
 """Operators at the end of a net that leave its numbers as they are, or nearly so, as autograd names them."""
 _LAST = {"Softmax": "probabilities", "Sigmoid": "probabilities", "LogSoftmax": "log-probabilities"}
 """What the last operator of a net gives, as autograd names it; any other gives logits."""
-_SUM = 1e-4
-"""How far the sum of a row of probabilities may be from 1."""
+_SUM, _LOG_SUM = 1e-2, 1e-4
+"""How far the sum of a row of probabilities, or its logarithm, may be from 1, or 0."""
 _PROBE = 4
 """Samples of a probe; not one, for which a row may sum to 1 by chance."""
+_SPREADS = (1.0, 30.0, 1000.0)
+"""Standard deviations of samples for which logits leave the range of probabilities."""
+_SPREAD_ROWS = 16
 
 
 def unwrapped(net: object, name: str | None) -> nn.Module:
@@ -117,7 +121,10 @@ def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, n
         except (Exception, SystemExit):  # noqa: BLE001  # a net of the user's; the survey runs it, too
             return ""
     where, out = _found(given, len(x), classes, name)
+    _check_type(out, name)
     kind = _kind(out) if out.shape == (len(x), classes) and classes > 1 else "logits"
+    if kind == "logits" and _within_1(out) and classes > 1 and _stays_within_1(net, x, where):
+        kind = "probabilities"
     if kind != outputs and (kind == "probabilities" or outputs == "probabilities"):
         raise ModelError(f"model {name!r}: {_REMEDIES[kind].format(classes)}")
     said = "" if where is None else f"logits: output {where!r} of a {type(given).__name__}"
@@ -169,19 +176,52 @@ def _at(given: Any, where: Any) -> Any:
     return given[where] if isinstance(given, (Mapping, tuple, list)) else getattr(given, str(where), None)
 
 
+def _check_type(out: Tensor, name: str) -> None:
+    """Raise ModelError for outputs that are not float32, as all numbers of models are."""
+    if out.dtype == torch.float32:
+        return
+    remedy = "let forward() end with .float()"
+    if not out.dtype.is_floating_point:
+        remedy = "let forward() return the logits, one for each class, without argmax, round or long"
+    raise ModelError(f"model {name!r}: it gives {out.dtype}, expected torch.float32: {remedy}")
+
+
 def _kind(out: Tensor) -> str:
-    """Tell logits, probabilities and log-probabilities (n, k) apart: by the last operator, or by their sums."""
+    """Tell logits, probabilities and log-probabilities (n, k) apart: by the last operator, or log-sums."""
     node = out.grad_fn
     while node is not None and node.name().partition("Backward")[0] in _VIEWS:
         node = node.next_functions[0][0]
     if node is not None and (last := _LAST.get(node.name().partition("Backward")[0])):
         return last
     rows = out.detach().double()
-    if bool((rows >= 0).all()) and bool(((rows.sum(dim=1) - 1).abs() <= _SUM).all()):
-        return "probabilities"
-    if bool((rows <= 0).all()) and bool((rows.logsumexp(dim=1).abs() <= _SUM).all()):
+    if bool((rows <= 0).all()) and bool((rows.logsumexp(dim=1).abs() <= _LOG_SUM).all()):
         return "log-probabilities"
     return "logits"
+
+
+def _within_1(out: Tensor) -> bool:
+    return bool(((out >= 0) & (out <= 1 + _SUM)).all())
+
+
+@torch.no_grad()
+def _stays_within_1(net: nn.Module, x: Tensor, where: str | int | None) -> bool:
+    """Whether a net gives probabilities: numbers from 0 to 1 that vary, also for samples for which logits do not.
+
+    Samples are those of a probe (n, c, h, w), some of 0 and 1, which are ids, too, and random ones; those that the net
+    does not take are left out.
+    """
+    rng = torch.Generator().manual_seed(0)
+    shape = (_SPREAD_ROWS, *x.shape[1:])
+    random = [spread * torch.randn(shape, generator=rng) for spread in _SPREADS]
+    found: list[Tensor] = []
+    with torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
+        for samples in (x, torch.randint(2, shape, generator=rng).float(), *random):
+            with suppress(Exception):  # ids beyond the end of a table
+                given = net(samples.to(next((p.device for p in net.parameters()), x.device)).clone())
+                found.append(given if where is None else _at(given, where))
+    rows = torch.cat(found)
+    sums = bool(((rows.sum(dim=1) - 1).abs() <= _SUM).all())
+    return all(map(_within_1, found)) and (sums or bool((rows != rows[0]).any()))
 
 
 @cache

@@ -38,12 +38,14 @@ except ImportError as error:
 from torch import Tensor, nn
 
 from edge_sdk.models.cosine_head import check_head
+from edge_sdk.models.torch_ids import takes_ids
 from edge_sdk.models.torch_nets.torch_anatomy import (
     Anatomy,
     Tap,
+    check_last_is_run,
     decayed_parameters,
     draws_random_numbers,
-    looks_up,
+    logits_layer,
     survey,
     try_sample,
 )
@@ -87,8 +89,8 @@ _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 class TorchModel:
     """Any net in torch; what it can do follows from what it is made of.
 
-    Features are the output of the layer named `features`, or the input of the last nn.Linear; a net without either has
-    none to give.  Head rows are those of the last nn.Linear, if it turns the features into the logits.
+    Features are the output of the layer named `features`, or the input of the last nn.Linear that runs; a net without
+    either has none to give.  Head rows are those of the last nn.Linear, if it turns the features into the logits.
     A net without trainable parameters only predicts.
     """
 
@@ -131,7 +133,7 @@ class TorchModel:
             said = let_give_logits(net, probe(input_shape), classes, outputs, name)
             note = "; ".join(filter(None, (note, said)))
         if head == "cosine":
-            net = with_cosine_head(net, classes, name)
+            net = with_cosine_head(net, logits_layer(net, classes, input_shape), classes, name)
         _check_types(net, name)
         self._device = torch.device(device)
         self._net = net.to(self._device).eval()
@@ -452,12 +454,13 @@ class TorchModel:
             first = torch.from_numpy(np.array(x[:2], np.float32))
             let_give_logits(self._net, first, self.spec.classes, self._outputs, self.spec.name)
             try_sample(self._net, x[:1], self._device, self.spec.name)
+            check_last_is_run(self._net, self._anatomy.head, first[:1].to(self._device), self.spec.name)
             self._tried = True
 
     def _check_ids(self, shape: tuple[int, ...]) -> None:
         """Raise ModelError where samples (c, h, w) are ids, and preprocess makes fractions of them."""
-        if not self.spec.preprocess.keeps_whole_numbers and looks_up(self._net, shape):
-            check_whole_inputs(self.spec.name, "its Embedding", self.spec.preprocess)
+        if not self.spec.preprocess.keeps_whole_numbers and (why := takes_ids(self._net, shape)):
+            check_whole_inputs(self.spec.name, why, self.spec.preprocess)
 
     def _infer(self, function: Callable[[Tensor], Tensor], x: Floats) -> Floats:
         """Apply a function in inference mode; the result shares no memory with x or the net."""
