@@ -373,14 +373,15 @@ class Exam:
     own, all = 50, 100
     """The device's own held-out samples, and those of all classes."""
 
-    def __init__(self, *, with_test: bool) -> None:
+    def __init__(self, *, with_test: bool = False, with_labels: bool = False) -> None:
         count, self.news = self.own + self.all, list[str]()
         x = np.eye(count, dtype=np.float32).reshape(count, 10, 15)  # a feature of its own for each sample
         self.y = np.concatenate([np.arange(self.own) % 2, np.arange(self.all) % 10])
         own, whole = (edge_sdk.Samples(x[part], self.y[part]) for part in (slice(self.own), slice(self.own, None)))
         self.test, self.model = whole, edge_sdk.NumpyModel(10, (1, 10, 15), seed=0)
         data = edge_sdk.LocalData(train=own, validation=own, test=whole if with_test else None)
-        self.deployment = Deployment(Workbench(self.model, data), None, 0.02, self.news.append)
+        public = edge_sdk.PublicSet(whole.x, labels=whole.y) if with_labels else None
+        self.deployment = Deployment(Workbench(self.model, data, public), None, 0.02, self.news.append)
 
     def answer(self, own: float, whole: float) -> None:
         """Give the right answer for these shares of the samples."""
@@ -406,6 +407,15 @@ def test_a_model_that_forgets_classes_that_the_device_lacks_is_not_served_where_
     (line,) = exam.news
     assert line.endswith(
         "from round 2 is worse: accuracy 68.0% on 100 held-out samples of all classes (test), that of the served model is 92.0%"
+    )
+
+
+def test_a_model_that_forgets_classes_is_not_served_where_public_samples_have_labels() -> None:
+    exam = Exam(with_labels=True)
+    assert exam.rounds((0.80, 0.80), (0.90, 0.92), (0.96, 0.68)) == 0.92
+    (line,) = exam.news
+    assert line.endswith(
+        "from round 2 is worse: accuracy 68.0% on 100 public samples with labels, that of the served model is 92.0%"
     )
 
 
