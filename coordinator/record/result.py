@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from coordinator.record.insight import Insight
-from coordinator.record.metrics import PREFIXES, Point, global_model, over_devices
+from coordinator.record.metrics import PREFIXES, Point, deviation, global_model, over_devices
 from edge_sdk.methods.requests import MeasuredModel
 
 VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
@@ -315,6 +315,6 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         "mean": statistics.fmean(values),
         "min": min(values),
         "max": max(values),
-        "std": statistics.pstdev(values),
+        "std": deviation(values),
         "worst": statistics.fmean(lowest),
     }
