@@ -158,13 +158,13 @@ def _copied(connection: sqlite3.Connection, path: Path, how: str) -> tuple[int, 
     return found
 
 
-def bound_log(connection: sqlite3.Connection, page_bytes: int, most_bytes: int) -> None:
-    """Let the log grow to twice the file's content, from 1 MiB to `most_bytes`; call it at the end of a transaction.
+def bound_log(connection: sqlite3.Connection, page_bytes: int, most_bytes: int, times: int = 2) -> None:
+    """Let the log grow to `times` the file's content, from 1 MiB to `most_bytes`; call it at the end of a transaction.
 
-    Disk use then follows the content, at the cost of at most half as many writes again.
+    Disk use then follows the content.  Copying the log adds at most 1 / `times` of the writes.
     """
     ((pages,), (free,)) = (connection.execute(f"PRAGMA {what}").fetchone() for what in ("page_count", "freelist_count"))
-    log_bytes = min(max(2 * (pages - free) * page_bytes, LEAST_LOG_BYTES), most_bytes)
+    log_bytes = min(max(times * (pages - free) * page_bytes, LEAST_LOG_BYTES), most_bytes)
     connection.execute(f"PRAGMA wal_autocheckpoint={log_bytes // page_bytes}")
 
 

@@ -79,7 +79,7 @@ def tables(case: Case, attack: str, devices: int, malicious: int, seed: int) -> 
         "partition": {"kind": "dirichlet", "alpha": 1.0, "min_samples": 4},
         "fleet": rows,
         "run": {"standalone": False},
-        "robust": {"hold_out_rounds": 5, **case.robust},  # as in a deployment
+        "robust": {"count_factor": 7.0, "hold_out_rounds": 5, **case.robust},  # as in a deployment
     }
     if case.robust.get("logits") == "root-gate":
         found["robust"]["labels"] = public_labels(found)

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.arrays import Ints
 from edge_sdk.data import Raw
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array
@@ -30,11 +31,14 @@ class PublicSet:
     """Raw samples (n, ...), u1 or f4, channels last, and the hash of their dtype, shape and bytes.
 
     layout: "NCHW" or "NHWC", the order of the axes of the given samples, by default inferred from their sizes, and
-    logged unless it is NHWC.  Raises UsageError for samples of another type or shape.
+    logged unless it is NHWC.  labels: the class of each sample (n,), -1 where it is not known; they serve only the
+    guard of what predict() uses, are not part of the hash, and are not sent.  Raises UsageError for samples of another
+    type or shape, and for other labels.
     """
 
     samples: Raw
     layout: InitVar[PictureLayout | None] = None
+    labels: Ints | None = None
     spec: PublicSetSpec = field(init=False)
     """The hash and the number of samples."""
 
@@ -48,6 +52,8 @@ class PublicSet:
                 "expected uint8 or float32 public samples, (n, h, w), (n, h, w, c) or (n, d), "
                 f"found {self.samples.dtype} {self.samples.shape}"
             )
+        if self.labels is not None:
+            object.__setattr__(self, "labels", _checked_labels(self.labels, len(self.samples)))
         digest = hashlib.sha256(self._head)
         digest.update(np.ascontiguousarray(self.samples).data)
         object.__setattr__(self, "spec", PublicSetSpec(sha256=digest.digest(), count=len(self.samples)))
@@ -61,14 +67,14 @@ class PublicSet:
 
     @classmethod
     def load(cls, path: str | Path, layout: PictureLayout | None = None) -> PublicSet:
-        """Load a set from an npz file: its only array, or the one called `public`.
+        """Load a set from an npz file: its only array, or the one called `public`; with its `labels`, if it has them.
 
         layout: as of PublicSet; it must be the same on all devices and the coordinator.  Raises UsageError for a file
         that cannot be read, and for samples that are not legal or not finite.
         """
-        name, samples = _array(path)
+        name, samples, labels = _arrays(path)
         try:
-            public = cls(samples, layout)
+            public = cls(samples, layout, labels)
         except UsageError as error:
             raise UsageError(f"{path}: {name}: {error}") from None
         finite = [samples.dtype.kind != "f" or bool(np.isfinite(sample).all()) for sample in samples]
@@ -122,23 +128,34 @@ def why_unreadable(error: Exception) -> str:
     return one_line(text)
 
 
-def _array(path: str | Path) -> tuple[str, NDArray[Any]]:
-    """Return the name and the array of the public set in an npz file.  Raises UsageError."""
+def _checked_labels(labels: Any, count: int) -> Ints:
+    """Return the labels (n,) as i8.  Raises UsageError unless there is a whole number from -1 on for each sample."""
+    found = np.asarray(labels)
+    if found.shape != (count,) or found.dtype.kind not in "iu" or int(found.min()) < -1:
+        raise UsageError(
+            f"labels: expected whole numbers from -1 on (-1: not known), ({count},), found {found.dtype} {found.shape}"
+        )
+    return found.astype(np.int64)
+
+
+def _arrays(path: str | Path) -> tuple[str, NDArray[Any], NDArray[Any] | None]:
+    """Return name and array of the public set in an npz file, and its labels or None.  Raises UsageError."""
     try:
         with Path(path).open("rb") as file:  # opened here, so that it is closed if numpy raises
             arrays = np.load(file, allow_pickle=False)
             if isinstance(arrays, np.ndarray):
                 raise UsageError(f"{path}: not a readable npz file: it is one bare array; use numpy.savez")
             names = tuple(arrays)
-            if "public" not in names and len(names) != 1:
+            others = [name for name in names if name != "labels"]
+            if "public" not in names and len(others) != 1:
                 found = ", ".join(names) or "none"
                 raise UsageError(f"{path}: expected one array or one called public, found {found}")
-            name = "public" if "public" in names else names[0]
-            array = arrays[name]
+            name = "public" if "public" in names else others[0]
+            array, labels = arrays[name], arrays["labels"] if "labels" in names else None
     except FileNotFoundError:
         raise UsageError(f"{path}: no such file; the public set is the same file on every device") from None
     except UNREADABLE as error:
         raise UsageError(f"{path}: not a readable npz file: {why_unreadable(error)}") from None
     if not isinstance(array, np.ndarray):  # numpy returns members that it cannot read as bytes
         raise UsageError(f"{path}: not a readable npz file: {name} is not an array")
-    return name, array
+    return name, array, labels

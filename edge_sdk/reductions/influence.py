@@ -32,7 +32,7 @@ class RobustTable:
     count_factor: Annotated[float, Real(0.0, 1e9)] = 7.0
     """The maximum credible number of a device's samples, as a multiple of the median over the devices that have joined
     (of an even number, the lower one in the middle).  A device that claims more weighs as the median; 0 disables this
-    bound."""
+    bound.  Default: 7 in a deployment, 0 in a simulation, where a method shall be what its paper says."""
     most_samples: Count = 0
     """The same as a number, if you know the capacity of your devices: a device that claims more weighs as this many; 0
     disables this bound."""

@@ -151,7 +151,7 @@ class Deployment:
             self._notify_classes(
                 f"the guard compares models on held-out samples of {classes - missing} of the {classes} classes: on "
                 "the others predict() may become worse unnoticed; give LocalData or SampleStore a test part of all "
-                "classes"
+                "classes, or the public set its labels"
             )
 
     def _start_over(self) -> None:
@@ -186,8 +186,9 @@ class Deployment:
             return
         found = {}
         for part in self._held_out:
-            right = yield from right_on(logits, part)
-            found[part.metric] = float(right.mean())
+            if part.metric:
+                right = yield from right_on(logits, part)
+                found[part.metric] = float(right.mean())
         self._versions.joined_with(found)
         self._joining_of = self._data
 

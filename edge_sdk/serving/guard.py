@@ -27,35 +27,39 @@ Right = NDArray[np.bool_]
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """A part of the device's data that is not trained on."""
+    """Samples with labels that the device does not train on."""
 
     name: str
-    """The part of LocalData: validation, local_test or test."""
+    """The part of LocalData: validation, local_test or test; or public."""
     metric: str
-    """The name of the accuracy on it."""
+    """The name of the accuracy on it; empty: it is not measured before joining."""
     x: Floats  # (n, c, h, w), preprocessed
     y: Ints  # (n,)
 
     @property
     def words(self) -> str:
         """Describes the samples in lines for the owner."""
+        if self.name == "public":
+            return f"{len(self.y)} public samples with labels"
         return f"{len(self.y)} held-out samples" + (" of all classes (test)" if self.name == "test" else " of its own")
 
 
 def held_out_of(bench: Workbench) -> tuple[HeldOut, ...]:
-    """Return the parts with at least LEAST_SAMPLES: the device's own, and last `test`, as the owner gave it."""
+    """Return the parts with at least LEAST_SAMPLES: the device's own, `test`, and the public samples with labels."""
     names = {"validation_accuracy": "validation", "local_accuracy": "local_test"}
     parts = [
         HeldOut(name, metric, *bench.held_out[metric]) for metric, name in names.items() if metric in bench.held_out
     ]
     if bench.test is not None and bench.data.test is not None:
         parts.append(HeldOut("test", "accuracy", bench.test, bench.data.test.y))
+    if (labelled := bench.labelled_public()) is not None:
+        parts.append(HeldOut("public", "", *labelled))
     return tuple(part for part in parts if len(part.y) >= LEAST_SAMPLES)
 
 
 def compared_on(parts: Sequence[HeldOut]) -> tuple[HeldOut, ...]:
-    """Return the parts that models are compared on: the first of the device's own, and `test`."""
-    own = [part for part in parts if part.name != "test"]
+    """Return the parts that models are compared on: the first of the device's own, `test` and the public samples."""
+    own = [part for part in parts if part.name not in ("test", "public")]
     return (*own[:1], *parts[len(own) :])
 
 

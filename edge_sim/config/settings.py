@@ -29,6 +29,8 @@ CPU = "cpu"
 """The default torch device."""
 AUTO = "auto"
 Auto = Annotated[str, Text(4, AUTO)]
+IN_STUDIES: Mapping[str, Any] = {"count_factor": 0.0, "hold_out_rounds": 0}
+"""Keys of [robust] in a simulation by default, where a method shall be what its paper says."""
 MOST_PROCESSES = 256
 
 
@@ -247,7 +249,7 @@ class Config(Settings):
             "faults": to_table(FaultsTable(**asdict(self.faults), seed=self.faults_seed)),
             "scenario": to_table(self.scenario),
             "run": to_table(self.run),
-            "robust": {**to_table(self.robust), "hold_out_rounds": self.robust.hold_out_rounds},
+            "robust": {**to_table(self.robust), **{key: getattr(self.robust, key) for key in IN_STUDIES}},
         }
         fleet = [{"count": row.count, "board": row.board, "model": row.model, **to_table(row)} for row in self.fleet]
         return {**super().tables, **{name: table for name, table in own.items() if table}, "fleet": fleet}
@@ -302,7 +304,7 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         method=shared.method,
         train=shared.train,
         encoding=shared.encoding,
-        robust=shared.robust if "hold_out_rounds" in robust else replace(shared.robust, hold_out_rounds=0),
+        robust=replace(shared.robust, **{key: value for key, value in IN_STUDIES.items() if key not in robust}),
         public=shared.public and replace(shared.public, path=_absolute(shared.public.path, file)),
         data=_data(tables.get("data", {}), file),
         partition=_partition(tables.get("partition", {}), file),
@@ -433,7 +435,7 @@ def alone(config: Config, *, every_round: bool = False) -> Config:
         config,
         federation=federation,
         method={},
-        robust=replace(PAPER, hold_out_rounds=0),
+        robust=replace(PAPER, **IN_STUDIES),
         fleet=tuple(replace(row, **asdict(IDEAL_CONDITIONS)) for row in config.fleet),
         faults=Faults(),
         faults_seed=0,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from coordinator.ledger import Ledger, Row
@@ -17,6 +18,7 @@ from edge_sdk.device.store import FinishedExchange, RoundStart, SqliteStore
 from edge_sdk.durable import LEAST_LOG_BYTES
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.samples.rows import RowFile
+from edge_sdk.samples.store import SampleStore
 
 UPLOADS, UPLOAD_BYTES, STATE_BYTES = 10, 4_000, 20_000
 KEPT_BYTES = UPLOADS * UPLOAD_BYTES + STATE_BYTES
@@ -95,6 +97,28 @@ def test_the_log_of_a_ledger_follows_what_it_holds_while_devices_enrol(tmp_path:
     taken = take_bytes(tmp_path)
     ledger.close()
     assert taken <= LEAST_LOG_BYTES + 3 * KEPT_BYTES
+
+
+def test_the_log_of_a_device_follows_what_it_holds(tmp_path: Path) -> None:
+    model_bytes = 690_000
+    store = SqliteStore(tmp_path / "app.db")
+    most = 0
+    for round_ in range(12):
+        start = RoundStart(round_, os.urandom(model_bytes), b"")
+        store.save(FinishedExchange(round_, 0, b"assign", b"upload"), start)
+        most = max(most, take_bytes(tmp_path))
+    store.close()
+    assert most <= 5.5 * model_bytes
+
+
+def test_the_log_of_a_sample_store_follows_what_it_holds(tmp_path: Path) -> None:
+    samples = SampleStore(tmp_path / "samples.db", classes=2, max_samples=100, max_bytes=64 * MIB)
+    most = 0
+    for number in range(2_000):
+        samples.observe(np.full(500, number, np.float32), number % 2)
+        most = max(most, take_bytes(tmp_path))
+    samples.close()
+    assert most <= 2 * LEAST_LOG_BYTES
 
 
 def test_a_log_is_short_again_after_a_large_commit(tmp_path: Path) -> None:

@@ -29,7 +29,7 @@ def attacked(
     tables = fleets.tables(pictures, method, rounds=rounds)
     tables["fleet"] = [{"count": 5, "model": "softmax"}, {"model": "softmax", "byzantine": attack}]
     tables["train"] |= {"optimiser": "sgd", "learning_rate": 0.1, "local_steps": 10}
-    tables["robust"] = {"hold_out_rounds": 5, **(robust or {})}
+    tables["robust"] = {"count_factor": 7.0, "hold_out_rounds": 5, **(robust or {})}
     return fleets.Run(settings.parse(tables, Path("test.toml")))
 
 
@@ -40,6 +40,14 @@ def test_a_device_that_claims_all_samples_does_not_decide_the_mean(pictures: Pat
     assert LIAR in warned
     believed = attacked(pictures, "fedavg", robust={"count_factor": 0}).finished()
     assert mean_of_the_honest(believed) < 0.2
+
+
+def test_a_simulation_cuts_no_count_unless_it_is_asked_to(pictures: Path) -> None:
+    """A study of a fleet with honest differences measures the method of the paper."""
+    tables = fleets.tables(pictures, "fedavg", rounds=1)
+    tables["fleet"] = [{"count": 5, "model": "softmax"}, {"model": "softmax", "byzantine": ATTACK}]
+    run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
+    assert not [line for line in run.result.warnings if line.startswith("W26")]
 
 
 def mean_of_the_honest(run: fleets.Run) -> float:

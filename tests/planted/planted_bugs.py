@@ -217,7 +217,7 @@ BUGS = (
     PlantedBug(
         "the ledger's log grows with the rounds",
         "edge_sdk/durable.py",
-        "    log_bytes = min(max(2 * (pages - free) * page_bytes, LEAST_LOG_BYTES), most_bytes)\n",
+        "    log_bytes = min(max(times * (pages - free) * page_bytes, LEAST_LOG_BYTES), most_bytes)\n",
         "    log_bytes = most_bytes\n",
         "tests/durable/test_growth.py::test_the_log_of_a_ledger_follows_what_it_holds",
         "R16",

@@ -20,6 +20,7 @@ from coordinator.results.report.run_table import run_table
 from coordinator.results.report.summary import summary
 from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.server import Server
+from edge_sdk.arrays import Floats
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.training.app_model import ModelOrigin
 from edge_sdk.device.training.workbench import Workbench
@@ -28,7 +29,7 @@ from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
-from edge_sdk.serving.deployment import Deployment
+from edge_sdk.serving.deployment import WORSE, Deployment
 from edge_sdk.transport.memory.hub import Hub
 
 DIGITS = load_digits()
@@ -146,6 +147,39 @@ def run_rounds(hub: Hub, state: Path, rounds: int) -> tuple[edge_sdk.Agent, list
     agent.run()
     server.join(20)
     return agent, said
+
+
+def test_a_restart_ends_a_pause_so_that_the_bits_after_one_are_not_promised() -> None:
+    """docs/promises.md: R1, R3, R5 and R7 hold without a pause; with one, a restart decides in which rounds it learns."""
+    exam = Exam(with_test=True)
+    exam.rounds((0.80, 0.80), (0.90, 0.92), *[(0.96, 0.68)] * 3)
+    assert exam.deployment.objection is WORSE
+    restarted = Deployment(exam.bench, None, 0.02, exam.news.append)
+    restarted.begin(fresh=False)
+    assert restarted.objection is None
+
+
+def test_without_the_guard_a_restart_changes_no_bit_of_a_run_with_bad_aggregates(tmp_path: Path) -> None:
+    assert np.array_equal(*(predictions_after_restarts(tmp_path / name, name == "cut") for name in ("clean", "cut")))
+
+
+def predictions_after_restarts(state: Path, cut: bool) -> Floats:
+    """The device's predictions after a run with bad aggregates, in which it starts again after round 2 where `cut`."""
+    hub = Hub()
+    server = federation(hub, "fedavg", rounds=5)
+    Poison(server.method, first=2)
+    coordinator = threading.Thread(target=server.run, daemon=True)
+    coordinator.start()
+    agent, reports = device(hub, state, max_drop=None), list[RoundReport]()
+    if cut:
+        agent.on_update(reports.append)
+        agent.start()
+        wait(lambda: len(reports) >= 2)
+        agent.stop()
+        agent = device(hub, state, max_drop=None)
+    agent.run()
+    coordinator.join(20)
+    return agent.predict(FRESH)
 
 
 def test_rollback_returns_to_either_of_the_last_two_and_survives_a_restart(tmp_path: Path) -> None:
@@ -373,14 +407,16 @@ class Exam:
     own, all = 50, 100
     """The device's own held-out samples, and those of all classes."""
 
-    def __init__(self, *, with_test: bool) -> None:
+    def __init__(self, *, with_test: bool = False, with_labels: bool = False) -> None:
         count, self.news = self.own + self.all, list[str]()
         x = np.eye(count, dtype=np.float32).reshape(count, 10, 15)  # a feature of its own for each sample
         self.y = np.concatenate([np.arange(self.own) % 2, np.arange(self.all) % 10])
         own, whole = (edge_sdk.Samples(x[part], self.y[part]) for part in (slice(self.own), slice(self.own, None)))
         self.test, self.model = whole, edge_sdk.NumpyModel(10, (1, 10, 15), seed=0)
         data = edge_sdk.LocalData(train=own, validation=own, test=whole if with_test else None)
-        self.deployment = Deployment(Workbench(self.model, data), None, 0.02, self.news.append)
+        public = edge_sdk.PublicSet(whole.x, labels=whole.y) if with_labels else None
+        self.bench = Workbench(self.model, data, public)
+        self.deployment = Deployment(self.bench, None, 0.02, self.news.append)
 
     def answer(self, own: float, whole: float) -> None:
         """Give the right answer for these shares of the samples."""
@@ -406,6 +442,15 @@ def test_a_model_that_forgets_classes_that_the_device_lacks_is_not_served_where_
     (line,) = exam.news
     assert line.endswith(
         "from round 2 is worse: accuracy 68.0% on 100 held-out samples of all classes (test), that of the served model is 92.0%"
+    )
+
+
+def test_a_model_that_forgets_classes_is_not_served_where_public_samples_have_labels() -> None:
+    exam = Exam(with_labels=True)
+    assert exam.rounds((0.80, 0.80), (0.90, 0.92), (0.96, 0.68)) == 0.92
+    (line,) = exam.news
+    assert line.endswith(
+        "from round 2 is worse: accuracy 68.0% on 100 public samples with labels, that of the served model is 92.0%"
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from coordinator.results.figures.metrics import deviation
 from coordinator.results.figures.result import Result
 from coordinator.results.report.summary import summary
 from edge_sdk.methods.contract.requests import MeasuredModel
@@ -210,7 +211,7 @@ def spread_of(values: Iterable[float | None]) -> Spread | None:
     known = [value for value in values if value is not None]
     if not known:
         return None
-    return Spread(statistics.fmean(known), statistics.stdev(known) if len(known) > 1 else None, len(known))
+    return Spread(statistics.fmean(known), deviation(known, of_sample=True) if len(known) > 1 else None, len(known))
 
 
 FIGURES: Mapping[str, Callable[[Trial], float | None]] = {

@@ -33,6 +33,16 @@ class Point(NamedTuple):
     device_j: float = 0.0
 
 
+def deviation(values: Sequence[float], *, of_sample: bool = False) -> float:
+    """Return the standard deviation of the population, or of a sample; NaN where a value is not finite.
+
+    The module statistics raises AttributeError there.
+    """
+    if not all(map(math.isfinite, values)):
+        return math.nan
+    return statistics.stdev(values) if of_sample else statistics.pstdev(values)
+
+
 def averaged_performance(accuracy: Mapping[str, float], samples: Mapping[str, int]) -> float:
     """AMP, FedKF Definition 1: sum_k p_k a_k with p_k = |D'_k| / sum_j |D'_j|.
 
@@ -91,7 +101,7 @@ def over_devices(accuracy: Mapping[str, float], samples: Mapping[str, int], *, e
     return {
         "amp": averaged_performance(accuracy, samples),
         **whole,
-        "sd": statistics.pstdev(values),
+        "sd": deviation(values),
         **{f"q{round(100 * share)}": quantile(values, share) for share in SHARES},
     }
 

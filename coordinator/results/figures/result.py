@@ -10,7 +10,7 @@ from typing import Any
 
 from coordinator.record.round_result import Missed, RoundResult
 from coordinator.results.figures.insight import Insight
-from coordinator.results.figures.metrics import Point, global_model, over_devices
+from coordinator.results.figures.metrics import Point, deviation, global_model, over_devices
 from edge_sdk.methods.contract.requests import MeasuredModel
 
 VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
@@ -253,7 +253,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
         "mean": statistics.fmean(values),
         "min": min(values),
         "max": max(values),
-        "std": statistics.pstdev(values),
+        "std": deviation(values),
         "worst": statistics.fmean(lowest),
     }
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from coordinator.record.units import human_bytes, human_flops, human_joules, percent, printable
 from coordinator.results.comparison.compare import ALONE, Comparison, MethodRuns
 from coordinator.results.comparison.paper_names import paper_name
+from coordinator.results.figures.metrics import deviation
 from coordinator.results.plots.drawing import (
     DOT,
     FAINT,
@@ -299,8 +300,8 @@ def round_points(line: MethodRuns) -> list[RoundPoint]:
         values = [statistics.fmean(curve[number]) for curve in curves]
         mean = statistics.fmean(values)
         if len(values) > 1:
-            deviation = statistics.stdev(values)
-            low, high = mean - deviation, mean + deviation
+            band = deviation(values, of_sample=True)
+            low, high = mean - band, mean + band
         else:
             low, high = min(curves[0][number]), max(curves[0][number])
         found.append(RoundPoint(line.method, number, mean, low, high, min(len(curve[number]) for curve in curves)))

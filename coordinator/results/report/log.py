@@ -1,4 +1,7 @@
-"""log.jsonl: the events of a run, one JSON object a line, for scripts and for reading later."""
+"""log.jsonl: the events of a run, one JSON object a line, for scripts and for reading later.
+
+A file that has MOST_BYTES is renamed to log.1.jsonl, in place of the one before, so that a run of years fills no disk.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,9 @@ from typing import Any
 from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
+
+MOST_BYTES = 16 * 1024 * 1024
+"""The size at which a file is full: 80,000 rounds of three devices that measure in each tenth."""
 
 
 class EventLog(RunObserver):
@@ -45,5 +51,9 @@ class EventLog(RunObserver):
         self._write("note", message=message)
 
     def _write(self, event: str, **fields: Any) -> None:
-        with suppress(OSError), self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"time_s": round(time.time(), 3), "event": event, **fields}) + "\n")
+        with suppress(OSError):
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"time_s": round(time.time(), 3), "event": event, **fields}) + "\n")
+                full = file.tell() >= MOST_BYTES
+            if full:
+                self._path.replace(self._path.with_suffix(".1.jsonl"))

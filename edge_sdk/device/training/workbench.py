@@ -194,8 +194,18 @@ class Workbench:
         if self.proxy is not None:
             self.proxy.give(public)
 
+    def labelled_public(self) -> tuple[Floats, Ints] | None:
+        """Return the public samples with a label (m, c, h, w) and their labels (m,), or None if there are none."""
+        if self.public is None or self._public is None or self.public.labels is None:
+            return None
+        known = self.public.labels >= 0
+        if known.all():  # without a copy
+            return self._public, self.public.labels
+        return (self._public[known], self.public.labels[known]) if known.any() else None
+
     def _check(self) -> None:
         """Raise UsageError or ModelError for data that would otherwise fail in the middle of a round."""
+        self._check_public_labels()
         if not len(self.samples) and self.capacity:
             return
         if not len(self.samples):
@@ -206,6 +216,13 @@ class Workbench:
             if samples is not None:
                 self._check_part(name, samples)
         check_logits(self.model.spec, self._one_answer(), 1)
+
+    def _check_public_labels(self) -> None:
+        labels, classes = None if self.public is None else self.public.labels, self.model.spec.classes
+        if labels is not None and labels.max() >= classes:
+            raise UsageError(
+                f"public: labels up to {labels.max()}: the model and the federation have classes 0..{classes - 1}"
+            )
 
     def _check_part(self, name: str, samples: Floats) -> None:
         """Raise UsageError unless a part of the data, after preprocessing, is finite and like the training samples."""

@@ -65,6 +65,14 @@ def test_a_figure_that_is_not_finite_is_unknown():
     assert json.loads(feed.newer_than(None).text)["head"]["accuracy"] is None
 
 
+def test_a_finished_run_with_an_accuracy_that_is_no_number_is_shown():
+    result = synthetic.result()
+    devices = (replace(result.devices[0], accuracy=float("nan")), *result.devices[1:])
+    rounds = (replace(result.history[0], accuracy={result.devices[0].id: float("nan"), result.devices[1].id: 0.5}),)
+    state = finished_state(replace(result, devices=devices, history=rounds), "runs/demo")
+    assert json.loads(Feed(state).newer_than(None).text)["head"]["accuracy"] is None
+
+
 def test_a_feed_is_watched_while_browsers_look():
     now = [100.0]
     feed = Feed(a_state(), clock=lambda: now[0])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from coordinator.record.run_record import RunRecord
 from coordinator.results.report.log import EventLog
 
@@ -30,3 +32,16 @@ def test_a_line_that_the_disk_will_not_have_ends_no_run(tmp_path: Path) -> None:
     log.noted("there is room")
     lines = (tmp_path / "run" / "log.jsonl").read_text().splitlines()
     assert [json.loads(line)["message"] for line in lines] == ["there is room"]
+
+
+def test_a_full_file_takes_the_place_of_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("coordinator.results.report.log.MOST_BYTES", 1000)
+    log = EventLog(tmp_path / "log.jsonl")
+    for number in range(100):
+        log.noted(f"line {number:02}")
+    texts = [path.read_text() for path in (tmp_path / "log.1.jsonl", tmp_path / "log.jsonl")]
+    assert all(len(text) < 1100 for text in texts)
+    lines = [json.loads(line)["message"] for text in texts for line in text.splitlines()]
+    assert lines == [f"line {number:02}" for number in range(100 - len(lines), 100)]
+    assert 12 < len(lines) < 40
+    assert {path.name for path in tmp_path.iterdir()} == {"log.1.jsonl", "log.jsonl"}

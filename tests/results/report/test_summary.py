@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 
 import pytest
 import synthetic
@@ -9,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coordinator.record.round_result import RoundResult
+from coordinator.results.comparison.compare import spread_of
+from coordinator.results.figures.metrics import over_devices
 from coordinator.results.figures.result import DeviceResult, Result, spread
 from coordinator.results.report.summary import summary, without_times
 
@@ -146,6 +149,16 @@ def test_the_baseline_is_taken_over_the_devices_that_were_evaluated():
 @pytest.mark.parametrize(("count", "worst"), [(1, 1.0), (9, 1.0), (19, 1.0), (20, 1.5), (30, 2.0)])
 def test_worst_is_the_lowest_tenth_but_one_at_least(count, worst):
     assert spread([float(value) for value in range(count, 0, -1)])["worst"] == worst
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_without_a_finite_value_there_is_no_deviation(odd):
+    """Python's statistics raise AttributeError there."""
+    assert math.isnan(spread([0.5, odd])["std"])
+    assert math.isnan(over_devices({"a": 0.5, "b": odd}, {"a": 1, "b": 1}, every=True)["sd"])
+    found = spread_of([0.5, odd])
+    assert found is not None
+    assert math.isnan(found.sd)
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.randoms())
