@@ -18,6 +18,7 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.last_layer import every_class
 from edge_sdk.methods.params import Weighting
 from edge_sdk.methods.requests import ReadHead, WriteHead
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -78,8 +79,7 @@ class LastLayer(Method[P]):
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Send all rows; the coordinator knows the device's number of samples."""
         rows: Floats = yield ReadHead()  # (k, d + 1)
-        classes = np.arange(len(rows), dtype=np.int32)
-        return {"header": ClassRows(classes=classes, rows=rows, counts=np.ones_like(classes))}
+        return {"header": every_class(rows)}
 
     def begin(self, spec: FederationSpec) -> State:
         """Start without a mean."""

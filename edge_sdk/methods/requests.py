@@ -298,6 +298,8 @@ class Evaluate(Request):
     of_own_classes: bool = True
     """Whether figures may depend on the classes that this device holds, and on its held-out data; if not, only
     `accuracy` is measured."""
+    recorded: bool = True
+    """Whether the figures go into the upload; if not, they are the answer alone, for an instrument, and not metered."""
 
 
 def handler_of(kind: type[Request]) -> Handler:

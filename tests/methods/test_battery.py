@@ -353,6 +353,7 @@ BYTES: dict[str, tuple[int, int]] = {
     "fml": (S.r * S.p, S.r * S.p),
     "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
     "dp_prototypes": (S.r * S.k * (S.d + 1 + ROW), S.r * S.k * (S.d + ROW)),
+    "fedgh": (S.r * S.k * (S.d + ROW), (S.r + 1) * S.k * (S.d + 1 + ROW)),  # a head from the first round to the end
 }
 
 

@@ -33,6 +33,7 @@ COORDINATOR = {
     "fedssa": ("header", "rounds", "slots", "seen"),
     "lg_fedavg": ("header", "rounds"),
     "fedclassavg": ("header", "rounds"),
+    "fedgh": ("header",),
 }
 """All others: AVERAGED."""
 DEVICE = {
