@@ -100,7 +100,7 @@ class FedGH(Method[Params]):
         """Train the last layer on the mean features of the round."""
         x, y = last_layer.items_of(list(uploads.payloads(ClassRows, "means").values()))
         header = state.header or first_header(spec, x.shape[1])
-        rows = last_layer.trained(
+        rows = last_layer.trained_layer(
             header.rows,
             x,
             y,

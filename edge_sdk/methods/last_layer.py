@@ -15,10 +15,10 @@ def random_rows(classes: int, width: int, rng: np.random.Generator) -> Floats:
     return rng.uniform(-bound, bound, (classes, width + 1)).astype(np.float32)
 
 
-def every_class(rows: Floats) -> ClassRows:
-    """Return the rows of a whole last layer (k, d + 1) as they travel."""
+def every_class(rows: Floats | Doubles) -> ClassRows:
+    """Return a row for each class (k, d + 1) as it travels, each of weight 1."""
     classes = np.arange(len(rows), dtype=np.int32)
-    return ClassRows(classes=classes, rows=rows, counts=np.ones_like(classes))
+    return ClassRows(classes=classes, rows=rows.astype(np.float32), counts=np.ones_like(classes))
 
 
 def items_of(uploads: list[ClassRows]) -> tuple[Floats, Ints]:
@@ -27,7 +27,7 @@ def items_of(uploads: list[ClassRows]) -> tuple[Floats, Ints]:
     return rows, np.concatenate([up.classes for up in uploads]).astype(np.int64)
 
 
-def trained(
+def trained_layer(
     layer: Floats, x: Floats, y: Ints, *, epochs: int, rate: float, batch: int, rng: np.random.Generator
 ) -> Floats:
     """Return the layer (k, d + 1) after SGD on CE(y, W x + b), in f8: x (n, d), y (n,).

@@ -48,7 +48,7 @@ def step(loss: Any, parameters: Any, rate: float) -> None:
     slopes = torch.autograd.grad(loss, parameters)
     with torch.no_grad():
         for each, slope in zip(parameters, slopes, strict=True):
-            each -= rate * slope
+            each.sub_(slope, alpha=rate)
 
 
 def linear(rows: np.ndarray) -> Any:

@@ -35,7 +35,9 @@ def reduced(spec: Any, *ups: ClassRows, state: Any = None) -> Any:
 def test_the_worked_number() -> None:
     """docs/reference/methods/fedgh.md: one step of both items together."""
     layer, x = np.array([[1, 0, 0], [0, 1, 0]], np.float32), np.array([[1, 0], [0, 2]], np.float32)
-    found = last_layer.trained(layer, x, np.array([0, 1]), epochs=1, rate=1.0, batch=8, rng=np.random.default_rng(0))
+    found = last_layer.trained_layer(
+        layer, x, np.array([0, 1]), epochs=1, rate=1.0, batch=8, rng=np.random.default_rng(0)
+    )
     np.testing.assert_allclose(found, [[1.134471, -0.119203, 0.074869], [-0.134471, 1.119203, -0.074869]], atol=1e-6)
 
 
