@@ -48,12 +48,12 @@ class Params:
 @wire("fedgh-coordinator-state")
 @dataclass(frozen=True, slots=True)
 class State:
-    """The last layer, or None before the first round of a federation whose feature width is unknown."""
+    """The last layer of the next round."""
 
-    header: ClassRows | None = None  # (k, d + 1)
+    header: ClassRows  # (k, d + 1)
 
 
-DOWN = {"header": Slot(ClassRows, optional=True, extra_columns=1)}
+DOWN = {"header": Slot(ClassRows, extra_columns=1)}
 
 
 class FedGH(Method[Params]):
@@ -89,8 +89,9 @@ class FedGH(Method[Params]):
     # -- on the coordinator -----------------------------------------------------------------------------------------
 
     def begin(self, spec: FederationSpec) -> State:
-        """Start with a seeded last layer."""
-        return State(first_header(spec, spec.feature_dim) if spec.feature_dim else None)
+        """Start with a last layer drawn from the federation's seed: the authors' code takes that of device 0."""
+        rng = np.random.default_rng([spec.seed, _STREAM])
+        return State(last_layer.every_class(last_layer.random_rows(spec.classes, spec.feature_dim, rng)))
 
     def down(self, state: State, at: ExchangeId) -> Down:
         """Send the last layer, the same to all devices."""
@@ -99,9 +100,8 @@ class FedGH(Method[Params]):
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Train the last layer on the mean features of the round."""
         x, y = last_layer.items_of(list(uploads.payloads(ClassRows, "means").values()))
-        header = state.header or first_header(spec, x.shape[1])
         rows = last_layer.trained_layer(
-            header.rows,
+            state.header.rows,
             x,
             y,
             epochs=self.params.server_epochs,
@@ -118,14 +118,6 @@ class FedGH(Method[Params]):
         x, y = last_layer.items_of(list(uploads.payloads(ClassRows, "means").values()))
         found: dict[str, float] = {}
         for when, state in (("before", before), ("after", after)):
-            if state.header is not None:
-                loss, right = last_layer.figures(state.header.rows, x, y)
-                found |= {f"head_loss_{when}": loss, f"head_accuracy_{when}": right}
+            loss, right = last_layer.figures(state.header.rows, x, y)
+            found |= {f"head_loss_{when}": loss, f"head_accuracy_{when}": right}
         return found
-
-
-def first_header(spec: FederationSpec, width: int) -> ClassRows:
-    """Draw the last layer of round 0 from the federation's seed: the authors' code takes that of device 0."""
-    return last_layer.every_class(
-        last_layer.random_rows(spec.classes, width, np.random.default_rng([spec.seed, _STREAM]))
-    )

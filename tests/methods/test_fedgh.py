@@ -12,7 +12,7 @@ import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
 from edge_sdk.methods import last_layer
-from edge_sdk.methods.fedgh import _STREAM, FedGH, first_header
+from edge_sdk.methods.fedgh import _STREAM, FedGH
 from edge_sdk.methods.registry import method_of
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows
@@ -43,7 +43,7 @@ def test_the_worked_number() -> None:
 
 def test_a_round_on_a_device() -> None:
     device = FakeDevice(means=MEANS)
-    header = first_header(SPEC, 2)
+    header = method_of(SPEC).begin(SPEC).header
     _, up = device.run(first_step({"header": header}, job(SPEC, 2)))
     assert device.kinds == ["write head [0, 1, 2]", "evaluate 2", "fit private: cross-entropy", "class means"]
     np.testing.assert_array_equal(device.requests[0].rows, header.rows)
@@ -53,7 +53,7 @@ def test_a_round_on_a_device() -> None:
 def test_round_0_begins_with_one_drawn_layer_and_the_closing_exchange_brings_the_last() -> None:
     method = method_of(SPEC)
     state = method.begin(SPEC)
-    assert method.common(state, ExchangeId(0, 0)) == {"header": first_header(SPEC, 2)}
+    assert method.common(state, ExchangeId(0, 0)) == {"header": method.begin(SPEC).header}
     after = reduced(SPEC, MEANS)
     assert method.common(after, ExchangeId(SPEC.rounds, 0)) == {"header": after.header}
     device = FakeDevice(means=MEANS)
@@ -65,7 +65,7 @@ def test_means_are_items_and_are_not_averaged() -> None:
     """Two devices with opposite means of a class: an average of 0 would move the bias alone."""
     opposite = reduced(SPEC, rows_of([0], [[5, 5]]), rows_of([0], [[-5, -5]]))
     average = reduced(SPEC, rows_of([0], [[0, 0]]))
-    begun = first_header(SPEC, 2).rows
+    begun = method_of(SPEC).begin(SPEC).header.rows
     assert np.abs(opposite.header.rows - begun)[:, :-1].max() > 1e-4
     np.testing.assert_array_equal((average.header.rows - begun)[:, :-1], 0)
 
@@ -93,7 +93,7 @@ def test_a_run_is_its_naive_twin(pictures: Path, params: dict[str, Any]) -> None
     run = fleets.Run(settings.parse(tables, Path("test.toml")))
     spec = run.fleet.federation.spec
     twins = [naive.Naive(run, device) for device in run.fleet.devices]
-    begun = first_header(spec, spec.feature_dim).rows
+    begun = method_of(spec).begin(spec).header.rows
     head, ce = naive.linear(begun), torch.nn.functional.cross_entropy
     for round_ in range(3):
         items: list[tuple[Any, int]] = []
