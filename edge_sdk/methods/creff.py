@@ -24,6 +24,7 @@ from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging, 
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, told, torch_part
 from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import HeadGradients, ReadHead, WriteHead
+from edge_sdk.methods.last_layer import every_class, random_rows
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, Matrix, wire
 from edge_sdk.protocol.knowledge import ClassRows, Weights
@@ -119,15 +120,13 @@ class CReFF(Averaging[Params]):
         rng = np.random.default_rng([spec.seed, _STREAM])
         count = spec.classes * self.params.features_per_class
         features = rng.normal(size=(count, spec.feature_dim)).astype(np.float32)
-        return State(features=features, classifier=random_layer(spec, rng), rounds=spec.rounds)
+        return State(features=features, classifier=random_rows(spec.classes, spec.feature_dim, rng), rounds=spec.rounds)
 
     def down(self, state: State, at: ExchangeId) -> Down:
         """Send the weights and the last layer, from the second round on."""
         if state.weights is None:
             return {}
-        classes = np.arange(len(state.classifier), dtype=np.int32)
-        rows = ClassRows(classes=classes, rows=state.classifier, counts=np.ones(len(classes), np.int32))
-        return {"weights": state.weights, "classifier": rows}
+        return {"weights": state.weights, "classifier": every_class(state.classifier)}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
         """Average the weights; match the features to the mean gradients, and train the last layer on them."""
@@ -147,7 +146,7 @@ class CReFF(Averaging[Params]):
         )  # (k, M, d)
         rng = np.random.default_rng([spec.seed, _STREAM, at.round])
         classifier = module.retrained(
-            random_layer(spec, rng),
+            random_rows(spec.classes, spec.feature_dim, rng),
             features,
             epochs=params.retrain_epochs,
             rate=params.retrain_rate,
@@ -160,9 +159,3 @@ class CReFF(Averaging[Params]):
             classifier=classifier,
             rounds=state.rounds,
         )
-
-
-def random_layer(spec: FederationSpec, rng: np.random.Generator) -> Floats:
-    """Draw weights and bias from U(-1/sqrt d, 1/sqrt d): (k, d + 1)."""
-    bound = spec.feature_dim**-0.5
-    return rng.uniform(-bound, bound, (spec.classes, spec.feature_dim + 1)).astype(np.float32)

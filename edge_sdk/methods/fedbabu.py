@@ -22,6 +22,7 @@ from edge_sdk.methods.contract.averaging import BODY_DOWN, BODY_UP, DISCLOSES_BO
 from edge_sdk.methods.contract.base import Exchange, OnDevice, Stage
 from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import Evaluate, Fit, ReadHead, WriteHead
+from edge_sdk.methods.last_layer import random_rows
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.messages import FederationSpec
 
@@ -87,6 +88,4 @@ class FedBABU(Averaging[Params]):
 
 def common_head(spec: FederationSpec, width: int) -> Floats:
     """Return the common last layer, (k, d + 1), drawn from U(-1/sqrt d, 1/sqrt d) like torch's layers."""
-    bound = width**-0.5
-    rows = np.random.default_rng([spec.seed, _STREAM]).uniform(-bound, bound, (spec.classes, width + 1))
-    return rows.astype(np.float32)
+    return random_rows(spec.classes, width, np.random.default_rng([spec.seed, _STREAM]))

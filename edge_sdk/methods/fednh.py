@@ -29,6 +29,7 @@ from edge_sdk.methods.contract.averaging import BODY_DOWN, BODY_UP, Averaging
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, told
 from edge_sdk.methods.contract.params import Range, Start
 from edge_sdk.methods.contract.requests import ClassMeans, SetScale, WriteHead
+from edge_sdk.methods.last_layer import every_class
 from edge_sdk.methods.parts.fednh_prototypes import first_prototypes
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -264,9 +265,3 @@ def directions(rows: Doubles) -> Doubles:
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     unit: Doubles = np.divide(rows, lengths, out=np.zeros_like(rows), where=lengths > LEAST)
     return unit
-
-
-def every_class(rows: Doubles) -> ClassRows:
-    """Return rows (k, d) of all classes as a payload."""
-    classes = np.arange(len(rows), dtype=np.int32)
-    return ClassRows(classes=classes, rows=rows.astype(np.float32), counts=np.ones(len(rows), np.int32))

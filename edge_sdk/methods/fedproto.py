@@ -108,7 +108,7 @@ class FedProto(Method[Params]):
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Train towards the prototypes of all devices."""
-        yield from device.fit(loss(device.received(ClassRows, "prototypes"), self.params))
+        yield from device.fit(pulled(device.received(ClassRows, "prototypes"), self.params.mse_weight))
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Send the device's own prototypes, or its features of this round's public samples."""
@@ -137,9 +137,9 @@ class FedProto(Method[Params]):
         return state if now is None else State(carried_over(state.prototypes, now))
 
 
-def loss(prototypes: ClassRows | None, params: Params) -> Objective:
+def pulled(prototypes: ClassRows | None, weight: float) -> Objective:
     """Return equations 7 and 8; plain cross-entropy before there are prototypes."""
-    if prototypes is None or params.mse_weight == 0:
+    if prototypes is None or weight == 0:
         return (CrossEntropy(),)
     classes, rows = prototypes.classes.astype(np.int64), np.asarray(prototypes.rows, np.float32)
-    return (CrossEntropy(), PrototypePull(classes=classes, rows=rows, weight=params.mse_weight))
+    return (CrossEntropy(), PrototypePull(classes=classes, rows=rows, weight=weight))

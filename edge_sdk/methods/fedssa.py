@@ -29,6 +29,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.base import Caching, Down, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.contract.params import Range, SlotAge
 from edge_sdk.methods.contract.requests import ReadHead, Report, WriteHead
+from edge_sdk.methods.last_layer import every_class, random_rows
 from edge_sdk.objectives import NORM_FLOOR
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, Items, Packed, wire
@@ -257,11 +258,8 @@ def random_header(spec: FederationSpec, *, bias: bool = True) -> ClassRows:
 
     A device draws the same header as the coordinator, so that it need not be sent.
     """
-    rng = np.random.default_rng([spec.seed, _HEADER_STREAM])
-    bound = spec.feature_dim**-0.5
-    rows = rng.uniform(-bound, bound, (spec.classes, spec.feature_dim + 1)).astype(np.float32)
-    classes = np.arange(spec.classes, dtype=np.int32)
-    return ClassRows(classes=classes, rows=rows if bias else rows[:, :-1].copy(), counts=np.ones_like(classes))
+    rows = random_rows(spec.classes, spec.feature_dim, np.random.default_rng([spec.seed, _HEADER_STREAM]))
+    return every_class(rows if bias else rows[:, :-1].copy())
 
 
 def slots_after(slots: SlotSum | None, uploads: Bag, classes: int) -> SlotSum:

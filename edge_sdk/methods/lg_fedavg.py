@@ -20,6 +20,7 @@ from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.contract.params import Weighting
 from edge_sdk.methods.contract.requests import ReadHead, WriteHead
+from edge_sdk.methods.last_layer import every_class
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, wire
 from edge_sdk.protocol.knowledge import ClassRows
@@ -78,8 +79,7 @@ class LastLayer(Method[P]):
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Send all rows; the coordinator knows the device's number of samples."""
         rows: Floats = yield ReadHead()  # (k, d + 1)
-        classes = np.arange(len(rows), dtype=np.int32)
-        return {"header": ClassRows(classes=classes, rows=rows, counts=np.ones_like(classes))}
+        return {"header": every_class(rows)}
 
     def begin(self, spec: FederationSpec) -> State:
         """Start without a mean."""

@@ -50,10 +50,11 @@ SMALL = {
     "match_steps": 2,
     "retrain_epochs": 2,
     "min_samples": 5,
+    "server_epochs": 2,
 }
 """Parameters that keep every registered method quick here."""
 NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh", "fedkf")
-NEEDS_TORCH = ("fedal", "feddf_al", "fedgen", "creff", "fedalign", *NEEDS_BODY)
+NEEDS_TORCH = ("fedal", "feddf_al", "fedgen", "creff", "fedtgp", "fedalign", *NEEDS_BODY)
 BATCH = 8
 MODEL = {**dict.fromkeys(NEEDS_BODY, "mlp"), "fedalign": "resnet"}
 """The models of methods that a softmax model, which is all head and differentiates nothing with respect to its inputs, cannot."""
@@ -353,6 +354,8 @@ BYTES: dict[str, tuple[int, int]] = {
     "fml": (S.r * S.p, S.r * S.p),
     "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
     "dp_prototypes": (S.r * S.k * (S.d + 1 + ROW), S.r * S.k * (S.d + ROW)),
+    "fedtgp": (S.r * S.k * (S.d + ROW), S.r * S.k * (S.d + ROW)),
+    "fedgh": (S.r * S.k * (S.d + ROW), (S.r + 1) * S.k * (S.d + 1 + ROW)),  # a head from the first round to the end
 }
 
 

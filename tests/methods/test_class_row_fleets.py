@@ -169,7 +169,8 @@ def test_local_accuracy_reaches_the_summary_beside_its_standalone_line(pictures:
     metrics = summary(result)["metrics"]
     names = ("local_accuracy", "pm_v", "pm_l")
     expected = {f"{run}{name}_mean" for run in ("", "standalone_") for name in names}
-    assert set(metrics) == expected | ({"prototype_accuracy_mean"} if method == "fedproto" else set())
+    by_prototype = {"prototype_accuracy_mean", "prototype_accuracy_all_mean"}
+    assert set(metrics) == expected | (by_prototype if method == "fedproto" else set())
     assert all(0 < value <= 1 for value in metrics.values())
     assert metrics["local_accuracy_mean"] > result.devices[0].accuracy  # two of four classes
     line = f"on the classes that each device holds: {100 * metrics['standalone_local_accuracy_mean']:.1f} % alone -> "

@@ -15,7 +15,8 @@ torch = pytest.importorskip("torch")
 from edge_sdk.data import LocalData, Samples  # noqa: E402
 from edge_sdk.device.training.workbench import Workbench  # noqa: E402
 from edge_sdk.methods.contract.requests import HeadGradients  # noqa: E402
-from edge_sdk.methods.creff import _STREAM, random_layer  # noqa: E402
+from edge_sdk.methods.creff import _STREAM  # noqa: E402
+from edge_sdk.methods.last_layer import random_rows  # noqa: E402
 from edge_sdk.methods.parts import torch_creff  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
 from edge_sdk.protocol.messages import Upload  # noqa: E402  # what follows needs torch
@@ -90,7 +91,7 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
     devices, spec = run.fleet.devices, run.fleet.federation.spec
     rng = np.random.default_rng([spec.seed, _STREAM])
     features = torch.tensor(rng.normal(size=(12, spec.feature_dim)).astype(np.float32)).double().reshape(4, 3, -1)
-    layer = torch.tensor(random_layer(spec, rng)).double()
+    layer = torch.tensor(random_rows(spec.classes, spec.feature_dim, rng)).double()
     shared = torch.tensor(devices[0].kit.model(None).head_rows()).double()
     ce = torch.nn.functional.cross_entropy
     for round_ in range(3):
@@ -112,7 +113,7 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
         if brought:
             features = matched(features, layer, {k: torch.stack(v).mean(dim=0) for k, v in brought.items()})
             rng = np.random.default_rng([spec.seed, _STREAM, round_])
-            layer = retrained(torch.tensor(random_layer(spec, rng)).double(), features, rng)
+            layer = retrained(torch.tensor(random_rows(spec.classes, spec.feature_dim, rng)).double(), features, rng)
     run.finished()
     state = run.server.method_state
     np.testing.assert_allclose(state.weights.values, shared.flatten(), atol=1e-5)

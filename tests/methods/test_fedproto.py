@@ -114,6 +114,20 @@ def test_impossible_parameters_are_refused(table: dict[str, object]) -> None:
         FedProto.read(table)
 
 
+def test_inference_by_prototypes_is_measured_among_own_classes_and_among_all(pictures: Path) -> None:
+    """The paper's is among the device's own classes; what others compare with is among all."""
+    run = fleets.Run(fleets.config(pictures, "fedproto", devices=4, rounds=2)).finished()
+    prototypes = run.server.method_state.prototypes
+    for virtual, found in zip(run.devices, run.result.devices, strict=True):
+        bench = virtual.agent.bench
+        gaps = ((bench.features(bench.test)[:, None] - prototypes.rows[None]) ** 2).sum(-1)  # (t, k)
+        truth, held = bench.data.test.y, np.array(bench.class_counts) > 0
+        assert found.metrics["prototype_accuracy_all"] == pytest.approx((gaps.argmin(1) == truth).mean())
+        among_own = np.where(held, gaps, np.inf).argmin(1)
+        own = (among_own == truth)[held[truth]].mean()
+        assert found.metrics["prototype_accuracy"] == pytest.approx(own)
+
+
 # -- on public samples ----------------------------------------------------------------------------------------------
 
 

@@ -33,6 +33,8 @@ COORDINATOR = {
     "fedssa": ("header", "rounds", "slots", "seen"),
     "lg_fedavg": ("header", "rounds"),
     "fedclassavg": ("header", "rounds"),
+    "fedgh": ("header",),
+    "fedtgp": ("embedding", "first", "second", "prototypes"),
 }
 """All others: AVERAGED."""
 DEVICE = {
@@ -47,7 +49,7 @@ DEVICE = {
     "fedssa": ("classes",),
 }
 """All others: nothing."""
-TORCH = ("fedal", "feddf_al", "fedgen", "creff")
+TORCH = ("fedal", "feddf_al", "fedgen", "creff", "fedtgp")
 EVERY = pytest.mark.parametrize(
     "name", [pytest.param(name, marks=[pytest.mark.torch] * (name in TORCH)) for name in method_names()]
 )

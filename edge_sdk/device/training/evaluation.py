@@ -1,14 +1,88 @@
-"""The measures of an evaluation: the nearest prototype, and accuracies that weigh the classes differently."""
+"""The handler of evaluations, the nearest prototype, and accuracies that weigh the classes differently."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import copy
+from collections.abc import Generator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
+from edge_sdk.device.training.meter import Meter
+from edge_sdk.device.training.workbench import Workbench, slices
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.requests import Evaluate, serves
 from edge_sdk.protocol.knowledge import ClassRows
+
+
+@serves(Evaluate)
+def serve_evaluate(bench: Workbench, request: Evaluate, _job: Job) -> Generator[None, None, Mapping[str, float]]:
+    """Return the metrics by name."""
+    if not request.recorded:  # an instrument, which the method itself does not need
+        bench = copy.copy(bench)
+        bench.meter = Meter()
+    measured = yield from _on_test_set(bench, request)
+    if not request.of_own_classes:
+        return {name: value for name, value in measured.items() if name == "accuracy"}
+    return {**measured, **(yield from _on_held_out(bench, request))}
+
+
+def _on_test_set(bench: Workbench, request: Evaluate) -> Generator[None, None, Mapping[str, float]]:
+    if bench.test is None or bench.data.test is None or not len(bench.data.test):
+        return {}
+    truth = bench.data.test.y
+    counts = np.array(bench.class_counts)  # (k,)
+    held = counts[truth] > 0  # (t,)
+    by_head, of_own, of_all = yield from _predicted(bench, request.prototypes, bench.test, counts)
+    by_prototype = request.predicts_by == "prototype"
+    predicted = of_all if by_prototype else by_head
+    right = predicted == truth  # (t,)
+    metrics = {"accuracy": share(right)}
+    if len(bench.by_class[0]) > 1 and (predicted == predicted[0]).all() and (truth != truth[0]).any():
+        metrics["constant_prediction"] = 1.0
+    if held.any():
+        metrics["local_accuracy"] = share(right[held])
+    if by_prototype:
+        metrics["head_accuracy"] = share(by_head == truth)
+    elif request.prototypes is not None:
+        metrics["prototype_accuracy_all"] = share(of_all == truth)
+        if held.any():
+            metrics["prototype_accuracy"] = share((of_own == truth)[held])
+    if bench.discloses_classes:
+        metrics |= personalised_accuracies(right, truth, counts)
+    return metrics
+
+
+def _on_held_out(bench: Workbench, request: Evaluate) -> Generator[None, None, Mapping[str, float]]:
+    """Return the accuracy on each held-out part of the device's own data."""
+    metrics = {}
+    by_prototype = request.predicts_by == "prototype"
+    for name, (inputs, labels) in bench.held_out.items():
+        prototypes = request.prototypes if by_prototype else None
+        by_head, _, of_all = yield from _predicted(bench, prototypes, inputs, np.array(bench.class_counts))
+        metrics[name] = share((of_all if by_prototype else by_head) == labels)
+    return metrics
+
+
+def _predicted(
+    bench: Workbench, prototypes: ClassRows | None, x: Floats, counts: Ints
+) -> Generator[None, None, tuple[Ints, Ints, Ints]]:
+    """Return the classes of samples (n, c, h, w) by the head, by the nearest prototype of own classes, and of all.
+
+    Each is (n,); without prototypes the last two are -1.
+    """
+    nearest = [NearestPrototype(prototypes, each) for each in (counts, np.ones_like(counts))] if prototypes else []
+    found = np.full((3, len(x)), -1)
+    for part in slices(len(x)):
+        if nearest:
+            logits, features = bench.outputs(x[part])
+            found[1:, part] = [each(features) for each in nearest]
+        else:
+            logits = bench.logits(x[part])
+        found[0, part] = logits.argmax(axis=1)
+        yield
+    return found[0], found[1], found[2]
 
 
 class NearestPrototype:

@@ -11,7 +11,6 @@ import numpy as np
 
 from edge_sdk.arrays import Doubles, Floats
 from edge_sdk.device.training import divergence
-from edge_sdk.device.training.evaluation import NearestPrototype, personalised_accuracies, share
 from edge_sdk.device.training.meter import Meter
 from edge_sdk.device.training.private_release import check_finite, keyed_noise, released_once, version_of
 from edge_sdk.device.training.term_shares import term_shares
@@ -337,53 +336,3 @@ def serve_write_head(bench: Workbench, request: requests.WriteHead, _job: Job) -
 def serve_set_scale(bench: Workbench, request: requests.SetScale, _job: Job) -> None:
     """Set the scale.  Raises Unsupported for a model without a cosine head."""
     scaled(bench.model).set_scale(request.value, trains=request.trains)
-
-
-@serves(requests.Evaluate)
-def serve_evaluate(bench: Workbench, request: requests.Evaluate, _job: Job) -> Serving[Mapping[str, float]]:
-    """Return the metrics by name."""
-    measured = yield from _on_test_set(bench, request)
-    if not request.of_own_classes:
-        return {name: value for name, value in measured.items() if name == "accuracy"}
-    return {**measured, **(yield from _on_held_out(bench))}
-
-
-def _on_test_set(bench: Workbench, request: requests.Evaluate) -> Serving[Mapping[str, float]]:
-    if bench.test is None or bench.data.test is None or not len(bench.data.test):
-        return {}
-    truth = bench.data.test.y
-    counts = np.array(bench.class_counts)  # (k,)
-    held = counts[truth] > 0  # (t,)
-    nearest_of = NearestPrototype(request.prototypes, counts) if request.prototypes is not None else None
-    predicted, nearest = np.empty((2, len(truth)), np.int64)
-    for part in slices(len(truth)):
-        if nearest_of is None:
-            logits = bench.logits(bench.test[part])
-        else:
-            logits, features = bench.outputs(bench.test[part])
-            nearest[part] = nearest_of(features)
-        predicted[part] = logits.argmax(axis=1)
-        yield
-    right = predicted == truth  # (t,)
-    metrics = {"accuracy": share(right)}
-    if len(bench.by_class[0]) > 1 and (predicted == predicted[0]).all() and (truth != truth[0]).any():
-        metrics["constant_prediction"] = 1.0
-    if held.any():
-        metrics["local_accuracy"] = share(right[held])
-        if nearest_of is not None:
-            metrics["prototype_accuracy"] = share((nearest == truth)[held])
-    if bench.discloses_classes:
-        metrics |= personalised_accuracies(right, truth, counts)
-    return metrics
-
-
-def _on_held_out(bench: Workbench) -> Serving[Mapping[str, float]]:
-    """Return the accuracy on each held-out part of the device's own data."""
-    metrics = {}
-    for name, (inputs, labels) in bench.held_out.items():
-        right = 0
-        for part in slices(len(labels)):
-            right += int((bench.logits(inputs[part]).argmax(axis=1) == labels[part]).sum())
-            yield
-        metrics[name] = right / len(labels)
-    return metrics

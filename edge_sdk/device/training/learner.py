@@ -155,6 +155,8 @@ class Learner:
             lent = lent or (isinstance(request, ReadWeights) and request.lent)
             result = yield from serve(request, job)
             if isinstance(request, Evaluate):
+                if not request.recorded:
+                    continue
                 measured.evaluations[request.model] = Evaluation(request.rounds_done, result)
             elif isinstance(request, Report):
                 measured.instruments.update(request.values)

@@ -2,7 +2,7 @@
 
 A request describes work (train on these samples with this objective; return logits), and its docstring describes the
 answer.  A handler serves it.  Handlers are registered in the entry-point group `edge_sdk.requests` under the name of
-the request's class; those of this module's requests are in edge_sdk/device/training/handlers.py.
+the request's class; those of this module's requests are in edge_sdk/device (handlers.py, evaluation.py).
 """
 
 from __future__ import annotations
@@ -287,7 +287,8 @@ class Evaluate(Request):
     """Measure the model as it is now; the figures go into this exchange's upload, for the given number of rounds.
 
     `accuracy`: on the whole test set.  `local_accuracy`: on its samples of classes that this device holds.
-    `prototype_accuracy`: on the latter samples, by the nearest given prototype of these classes instead of by the head.
+    With prototypes also `prototype_accuracy`: on the latter samples, by the nearest given prototype of these classes
+    instead of by the head; and `prototype_accuracy_all`: on the whole test set, by the nearest of all given prototypes.
     """
 
     computes: ClassVar[bool] = True
@@ -295,9 +296,14 @@ class Evaluate(Request):
     prototypes: ClassRows | None = None
     model: MeasuredModel = "personal"
     """The measured model."""
+    predicts_by: Literal["head", "prototype"] = "head"
+    """What the model predicts by: its head, or the nearest of all given prototypes; then `head_accuracy` is that of its
+    head on the whole test set, and all other figures are by prototypes."""
     of_own_classes: bool = True
     """Whether figures may depend on the classes that this device holds, and on its held-out data; if not, only
     `accuracy` is measured."""
+    recorded: bool = True
+    """Whether the figures go into the upload; if not, they are the answer alone, for an instrument, and not metered."""
 
 
 def handler_of(kind: type[Request]) -> Handler:
