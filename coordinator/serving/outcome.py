@@ -20,7 +20,7 @@ from coordinator.rounds import RoundPhase
 from coordinator.serving.devices import admission
 from coordinator.serving.server import Server
 from edge_sdk.methods.base import Method
-from edge_sdk.protocol.messages import Hello
+from edge_sdk.protocol.messages import FOREVER, Hello
 from edge_sdk.protocol.transforms import encodings_in_use
 
 PACKAGES = ("edge-sdk", "numpy", "msgpack", "paho-mqtt", "torch", "onnxruntime", "scikit-learn")
@@ -74,7 +74,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         federation=spec.federation,
         method=spec.method,
         seed=spec.seed,
-        rounds=spec.rounds,
+        rounds=len(record.rounds) if spec.rounds == FOREVER else spec.rounds,
         completed=server.rounds.phase is RoundPhase.DONE,
         rounds_done=len(record.rounds),
         devices=devices,
