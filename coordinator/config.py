@@ -8,7 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
+from coordinator.pace_settings import read_pace, rounds_of
+from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPolicy
+from coordinator.rounds.pace import NO_LIMIT, Pace
 from edge_sdk import toml
 from edge_sdk.at_rest.foreign import read_foreign
 from edge_sdk.class_names import checked_names
@@ -21,9 +24,11 @@ from edge_sdk.objectives import schedule_of
 from edge_sdk.protocol import registry, toml_table
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.frames.frozen_dict import FrozenDict
+from edge_sdk.protocol.frames.leaves import ABOVE_0
 from edge_sdk.protocol.frames.schema import Count, Id, Integer, Real, Text
 from edge_sdk.protocol.knowledge import PAYLOADS
 from edge_sdk.protocol.messages import (
+    FOREVER,
     MOST_NAMES_BYTES,
     ClassNames,
     EncodingSpec,
@@ -54,8 +59,20 @@ class FederationTable:
     """The name in topics and folders: small letters, digits and hyphens."""
     method: Word = "fedmd"
     """The method: one of those that `edge-sdk methods` lists, or your own."""
-    rounds: Annotated[int, Integer(1, 10**9)]
-    """The number of rounds; after them a closing exchange sends the result to all devices."""
+    rounds: Annotated[int, Integer(1, FOREVER)]
+    """The number of rounds, after which a closing exchange sends the result to all devices; or "forever": a service,
+    which skips a round that cannot be filled, and ends only when an operator stops it."""
+    every: Annotated[str, Text(20)] | None = None
+    """The least time between the openings of two rounds, such as "30min", "1h" or "1d"; default: none."""
+    window: Annotated[str, Text(11)] | None = None
+    """The hours of the day in which rounds open, such as "22:00-06:00"; default: all.  An open round may end later."""
+    time_zone: Annotated[str, Text(64)] | None = None
+    """The time zone of `window` and of the days of budgets, such as "Europe/Berlin"; default: UTC."""
+    bytes_per_day: Annotated[int, Integer(1, 2**60)] | None = None
+    """After the round in which the bytes that all devices sent and received on a day reach this, no round opens until
+    the next day; default: no limit."""
+    joules_per_day: Annotated[float, Real(ABOVE_0, 1e15)] | None = None
+    """The same for the joules that devices report; default: no limit."""
     devices: Annotated[int, Integer(1, 10**6)]
     """The number of devices that the run is planned for."""
     quorum: Annotated[int, Integer(1, 10**6)] | None = None
@@ -113,6 +130,7 @@ class FederationTable:
             raise UsageError(
                 f"{where}.participants: expected at most the {self.devices} devices, found {self.participants}"
             )
+        read_pace(self, where)
         checked_names(self.class_names, where=f"{where}.class_names")
         if self.class_names and self.classes not in (None, len(self.class_names)):
             raise UsageError(f"{where}.class_names: {len(self.class_names)} names for {self.classes} classes")
@@ -171,7 +189,7 @@ class Settings:
     def tables(self) -> TomlTable:
         """The TOML tables that read back as these settings; values at their defaults are left out."""
         found = {
-            "federation": to_table(self.federation, defaults=True),
+            "federation": _federation_table(self.federation),
             "method": self.method,
             "train": to_table(self.train, defaults=True),
             "public": to_table(self.public) if self.public is not None else {},
@@ -179,6 +197,12 @@ class Settings:
             "robust": to_table(self.robust),
         }
         return {name: dict(table) for name, table in found.items() if table}
+
+
+def _federation_table(table: FederationTable) -> dict[str, Any]:
+    """The table [federation] that reads back as this one."""
+    found = to_table(table, defaults=True)
+    return {**found, "rounds": "forever"} if table.rounds == FOREVER else found
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +213,7 @@ class Federation:
     policy: RoundPolicy
     roster: tuple[str, ...]
     robust: RobustTable = PAPER
+    pace: Pace = NO_LIMIT
 
 
 def load_toml(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
@@ -272,7 +297,9 @@ def read_settings(tables: Mapping[str, Any], file: Path) -> Settings:
 
 
 def _with_count(table: Any) -> Any:
-    """Return the table [federation] with a number of participants where it gives a share of the devices."""
+    """Return the table [federation] with numbers where it has a word for its rounds, or a share of the devices."""
+    if isinstance(table, dict) and "rounds" in table:
+        table = {**table, "rounds": rounds_of(table["rounds"])}
     share, devices = (
         (table.get(key) for key in ("participants", "devices")) if isinstance(table, dict) else (None, None)
     )
@@ -344,11 +371,12 @@ def federation(
     unfit = unfit_encoding(spec, method.every_exchange)
     if unfit:
         raise UsageError(f"{file}: {unfit}")
-    policy = _policy(table, exchanges=len(method.exchanges))
-    return Federation(spec, policy, tuple(sorted(table.roster)), settings.robust)
+    pace = read_pace(table, f"{file}: federation")
+    policy = _policy(table, pace, exchanges=len(method.exchanges))
+    return Federation(spec, policy, tuple(sorted(table.roster)), settings.robust, pace)
 
 
-def _policy(table: FederationTable, *, exchanges: int) -> RoundPolicy:
+def _policy(table: FederationTable, pace: Pace, *, exchanges: int) -> RoundPolicy:
     return RoundPolicy(
         expected=table.devices,
         most_devices=table.most_devices or 0,
@@ -364,6 +392,8 @@ def _policy(table: FederationTable, *, exchanges: int) -> RoundPolicy:
         stop_at_bytes=table.stop_at_bytes or 0,
         stop_at_accuracy=table.stop_at_accuracy or 0.0,
         seed=table.seed,
+        paced=table.rounds == FOREVER or not pace.unlimited,
+        forever=table.rounds == FOREVER,
     )
 
 
@@ -402,10 +432,12 @@ def _check_schedule(settings: Settings) -> None:
             f"{where}schedule_floor: expected at most the learning_rate, {train.learning_rate:.10g}, "
             f"found {train.schedule_floor:.10g}"
         )
+    if train.schedule == "cosine" and rounds == FOREVER and train.schedule_rounds is None:
+        raise UsageError(f"{where}schedule_rounds: missing; without an end of the rounds, cosine needs their number")
     zero = schedule_of(train, rounds).first_zero(rounds) if train.learning_rate else None
     if zero is not None:
         raise UsageError(
-            f"{where}schedule: {train.schedule!r} gives a learning rate of 0 from round {zero} of {rounds} on; "
+            f"{where}schedule: {train.schedule!r} gives a learning rate of 0 from round {of_rounds(zero, rounds)} on; "
             "raise schedule_floor, or let it fall more slowly"
         )
 

@@ -28,7 +28,9 @@ from coordinator.config import (
 from coordinator.lab.broker_settings import one_connection_each
 from coordinator.lab.owner import serve_federation
 from coordinator.ledger import CONTENTS, Ledger, bound_spec
+from coordinator.pace_settings import words_of
 from coordinator.record.observer import ObserverGroup, RunObserver
+from coordinator.record.units import of_rounds
 from coordinator.results.figures.outcome import device_result, final_prototypes, run_result
 from coordinator.results.figures.result import Result
 from coordinator.results.page.feed import Feed
@@ -49,6 +51,7 @@ from coordinator.serving import other_coordinator, restart
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
+from coordinator.serving.round_pacing import Timetable
 from coordinator.serving.server import Server
 from coordinator.trace import recording_server
 from coordinator.trace.log import NAME as TRACE
@@ -118,6 +121,8 @@ def run_coordinator(
     tables = load_toml(file, overrides)  # unfiltered: with the sections that only a simulation reads
     settings = read_settings(tables, file)
     ready = federation(settings)
+    if trace and ready.policy.paced:
+        raise UsageError("--trace: a run whose rounds wait for the time of day cannot be replayed; leave out --trace")
     folder = out or Path("runs") / ready.spec.federation
     spec = ready.spec
     if resume and nothing_left(folder, spec):
@@ -155,6 +160,7 @@ def run_coordinator(
                 ledger=ledger,
                 roster=ready.roster,
                 robust=ready.robust,
+                timetable=Timetable(pace=ready.pace),
                 public_server=public_set_server(ready, settings, folder),
                 security=reach.security,
                 observer=_observers(ready, folder, progress, feed, writers),
@@ -164,6 +170,8 @@ def run_coordinator(
                 progress.noted(warning)
             if resume:
                 _note_resumption(progress, folder, server.rounds.place.round, spec.rounds, quarantine=quarantine)
+            if words := words_of(ready.pace):
+                progress.noted(words)
             progress.noted(f"waiting for {ready.policy.quorum} of {ready.policy.expected} devices on {shown}")
             _serve(server, progress, again)
         if server.drained:
@@ -250,7 +258,7 @@ def _transport(reach: Reach, federation: str, folder: Path, *, cloud_safe: bool)
 
 def _note_resumption(progress: RunObserver, folder: Path, done: int, rounds: int, *, quarantine: bool) -> None:
     """Log where a resumed run continues, and which rounds are lost.  done: the rounds that the ledger knows."""
-    progress.noted(f"continuing at round {min(done + 1, rounds)} of {rounds}")
+    progress.noted(f"continuing at round {of_rounds(min(done + 1, rounds), rounds)}")
     lost = "" if quarantine else lost_rounds(folder, done)
     if lost:
         progress.noted(lost)

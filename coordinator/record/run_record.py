@@ -137,6 +137,13 @@ class RunRecord:
     """The temperature that each device reported last."""
     stopped: str = ""
     """Why the run ends before its last round, with the closing exchange; empty: it does not."""
+    pace: dict[str, Any] = field(default_factory=dict)
+    """When the last round opened (`opened_s`, since 1970), and what was spent when the `day` began: `bytes`, `joules`.
+    """
+    skips: int = 0
+    """Attempts at a round that were skipped, because it could not be filled."""
+    last_skip: dict[str, Any] = field(default_factory=dict)
+    """The last of them: the `round`, from 1, when (`at_s`, since 1970), and the `reason`; empty: there was none."""
     missed: list[Missed] = field(default_factory=list)
     """Who missed which exchange, the first MAX_MISSED."""
     round_declined: Counter[str] = field(default_factory=Counter)
@@ -423,7 +430,7 @@ class RunRecord:
             "scalars_down": self.scalars["down"],
             "device_flops": work.flops,
             "device_s": work.busy_s + math.fsum(self.sums["busy_s"].values()),
-            "device_j": work.used_j + math.fsum(self.sums["energy_j"].values()),
+            "device_j": device_joules(self, work),
         }
 
     def unclosed(self) -> dict[str, Any]:
@@ -517,6 +524,11 @@ class RunRecord:
         )
 
 
+def device_joules(record: RunRecord, work: FleetWork) -> float:
+    """The joules that all devices have spent since the run began, those that they reported included."""
+    return work.used_j + math.fsum(record.sums["energy_j"].values())
+
+
 def _pairs(plain: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     return {device: tuple(pair) for device, pair in plain.items()}
 
@@ -561,6 +573,9 @@ _RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
     "slot_caps": dict,
     "missed": lambda plain: [Missed(*each) for each in plain],
     "stopped": str,
+    "pace": dict,
+    "skips": int,
+    "last_skip": dict,
 }
 """Those that older records may lack."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from edge_sdk.protocol.messages import FOREVER
+
 _BYTE_STEP = 1000
 _PRECISE_BELOW = 99.95
 """Numbers below this have one decimal, others none; 99.95 is the first that would round to 100.0."""
@@ -39,6 +41,11 @@ def human_joules(count: float) -> str:
             return f"{value:.1f} {unit}" if value < _PRECISE_BELOW and unit != "J" else f"{value:.0f} {unit}"
         value /= _BYTE_STEP
     return f"{value:.1f} GJ"
+
+
+def of_rounds(round_: int, rounds: int) -> str:
+    """Which round it is, from 1: `3 of 20`, or `3` where rounds have no end."""
+    return str(round_) if rounds == FOREVER else f"{round_} of {rounds}"
 
 
 def human_seconds(seconds: float) -> str:

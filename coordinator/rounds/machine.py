@@ -35,6 +35,8 @@ from coordinator.rounds.state import (
     Persisted,
     Received,
     Reduce,
+    Rest,
+    Rested,
     RoundDone,
     RoundEvent,
     RoundPhase,
@@ -43,6 +45,7 @@ from coordinator.rounds.state import (
     RoundTick,
     RoundTransition,
     SendReceipt,
+    Skip,
     Willing,
     Withheld,
 )
@@ -166,7 +169,10 @@ def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
         times=state.times.without(event.device),
     )
     noted = SendReceipt(event.device, event.place, "withheld", event.reason)
-    state, commands = _close_if_complete(state) if state.yield_possible else _fail(state, _too_withheld(state, event))
+    if state.yield_possible:
+        state, commands = _close_if_complete(state)
+    else:
+        state, commands = _fail_or_skip(state, _too_withheld(state, event))
     return state, (noted, *commands)
 
 
@@ -230,8 +236,10 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
         asked = _asked(state, state.members - state.withheld - state.declined, len(state.invited))
         nobody_yet = policy.open and state.place == FIRST and not (state.folded or state.withheld)
         excused = consent or nobody_yet or bool(asked - state.invited - state.away)
+        if policy.forever and consent:
+            return _fail_or_skip(state, "")
         if state.misses >= policy.patience and not excused:
-            return _fail(state, _too_silent(state))
+            return _fail_or_skip(state, _too_silent(state))
         state = replace(
             state,
             invited=state.invited | asked,
@@ -261,13 +269,65 @@ def _invite_again(state: RoundState, now_s: float) -> RoundTransition:
 def _next(state: RoundState, event: Finished) -> RoundTransition:
     """Open the next exchange, the next round, or the closing exchange."""
     round_, exchange = state.place.round, state.place.exchange + 1
-    if exchange < state.policy.exchanges:
+    if exchange < state.policy.exchanges and not event.void:
         return _open(replace(state, place=ExchangeId(round_, exchange), folded=frozenset()), event.now_s)
     following = state.policy.rounds if event.enough else round_ + 1
     after = replace(state, place=ExchangeId(following, 0), folded=frozenset(), sitting_out=frozenset())
     after, dismissed = _dismiss(after)
     after, commands = _open_or_stop(after, event.now_s)
     return after, (RoundDone(round_), *dismissed, *commands)
+
+
+def _rested(state: RoundState, event: Rested) -> RoundTransition:
+    """Open the round, wait, or skip it because too few devices are here."""
+    if event.enough:
+        return _open(replace(state, place=ExchangeId(state.policy.rounds, 0), folded=frozenset()), event.now_s)
+    if event.until_s is not None:
+        return replace(state, rest_until_s=event.until_s, resting=event.why), ()
+    if state.policy.forever and not state.quorum_here:
+        here = f"{len(state.members)} of the {state.policy.quorum} devices needed are here"
+        return _skip(state, here, opened=False)
+    return _open(state, event.now_s)
+
+
+def _rest_tick(state: RoundState, event: RoundTick) -> RoundTransition:
+    return _rest(state) if event.now_s >= state.rest_until_s else (state, ())
+
+
+def _join_resting(state: RoundState, event: Joined) -> RoundTransition:
+    return _ask_soon(_joined(state, event), event.now_s, state.policy.join_grace_s), ()
+
+
+def _consent_resting(state: RoundState, event: Willing) -> RoundTransition:
+    state, _ = _consent(state, event)
+    return _ask_soon(state, event.now_s), ()
+
+
+def _ask_soon(state: RoundState, now_s: float, in_s: float = 0.0) -> RoundState:
+    """Ask the pace again: a device came, without which the round was skipped."""
+    return replace(state, rest_until_s=min(state.rest_until_s, now_s + in_s)) if state.quorum_here else state
+
+
+def _drain_resting(state: RoundState, event: Drain) -> RoundTransition:
+    """Drain at once, because no exchange is open."""
+    if not event.device:
+        return replace(state, stopping=True, phase=RoundPhase.DRAINED), ()
+    return _absent(state, event.device), (Dismiss((event.device,)),)
+
+
+def _receive_resting(state: RoundState, event: Received) -> RoundTransition:
+    """Take an upload for a skipped exchange, which is tried again; others come too late."""
+    if event.place == state.place and event.device in state.invited - state.folded:
+        return _seen(state, event.device), (Persist(event.device, event.place, event.upload),)
+    return _receive_closed(state, event)
+
+
+def _fold_resting(state: RoundState, event: Persisted) -> RoundTransition:
+    """Count an upload for a skipped exchange; it closes when it is tried again."""
+    if event.place != state.place or event.device in state.folded:
+        return state, (_answer(state, event),)
+    state = replace(state, folded=state.folded | {event.device}, invited=state.invited | {event.device})
+    return state, (Fold(event.device, event.place, event.upload),)
 
 
 def _break(state: RoundState, event: Broken) -> RoundTransition:
@@ -331,7 +391,8 @@ def _await_rest(state: RoundState, now_s: float) -> RoundState:
 def _begin(state: RoundState, now_s: float) -> RoundTransition:
     """Open the first exchange after gathering."""
     if state.unrecorded is None:
-        return _open(state, now_s)
+        new = not (state.place.exchange or state.folded)
+        return _open_or_stop(state, now_s) if new and state.policy.paced else _open(state, now_s)
     ended = RoundDone(state.unrecorded)
     state, commands = _open_or_stop(replace(state, unrecorded=None), now_s)
     return state, (ended, *commands)
@@ -341,6 +402,8 @@ def _open_or_stop(state: RoundState, now_s: float) -> RoundTransition:
     """Open the first exchange of a round, unless the run stops before it; the closing exchange still takes place."""
     if state.stopping and not state.closing:
         return replace(state, phase=RoundPhase.DRAINED), ()
+    if state.policy.paced and not state.closing:
+        return _rest(replace(state, invited=frozenset(), withheld=frozenset()))
     return _open(state, now_s)
 
 
@@ -492,10 +555,40 @@ def _fail(state: RoundState, reason: str) -> RoundTransition:
     return replace(state, phase=RoundPhase.FAILED, reason=reason), (EndRun(reason),)
 
 
-_G, _C, _F, _D, _X, _S = (
+def _fail_or_skip(state: RoundState, reason: str) -> RoundTransition:
+    """Fail, or if the rounds have no end, try the round again later; the closing exchange is not tried again."""
+    if not state.policy.forever:
+        return _fail(state, reason)
+    if state.closing:
+        return replace(state, phase=RoundPhase.DONE), (EndRun(""),)
+    return _skip(state, _unfilled(state))
+
+
+def _unfilled(state: RoundState) -> str:
+    who = {"silent": state.missing, "declined": state.declined & state.members, "withheld": state.withheld}
+    found = "".join(f"; {word}: {', '.join(sorted(devices))}" for word, devices in who.items() if devices)
+    return f"{_counted(len(state.folded), 'upload')} came of the {state.needed} needed{found}"
+
+
+def _skip(state: RoundState, reason: str, *, opened: bool = True) -> RoundTransition:
+    """Rest until the pace lets the same exchange be tried again; uploads that are durable stay, and late ones count."""
+    if state.stopping:
+        return replace(state, phase=RoundPhase.DRAINED), (Skip(state.place, reason, opened),)
+    state, dismissed = _dismiss(state)
+    state = replace(state, phase=RoundPhase.RESTING, rest_until_s=math.inf, sitting_out=frozenset(), resting=reason)
+    return state, (Skip(state.place, reason, opened), *dismissed, Rest(state.place, skipped=True))
+
+
+def _rest(state: RoundState) -> RoundTransition:
+    """Ask the pace; until it answers there is nothing to wait for."""
+    return replace(state, phase=RoundPhase.RESTING, rest_until_s=math.inf), (Rest(state.place),)
+
+
+_G, _C, _F, _R, _D, _X, _S = (
     RoundPhase.GATHERING,
     RoundPhase.COLLECTING,
     RoundPhase.FINISHING,
+    RoundPhase.RESTING,
     RoundPhase.DONE,
     RoundPhase.FAILED,
     RoundPhase.DRAINED,
@@ -504,12 +597,16 @@ _G, _C, _F, _D, _X, _S = (
 ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
     (
         Rule(
-            (_G,), Joined, (_G, _C, _F, _D, _S), _gather, "counted; the first exchange opens when all devices are here"
+            (_G,),
+            Joined,
+            (_G, _C, _F, _R, _D, _S),
+            _gather,
+            "counted; the first exchange opens when all devices are here",
         ),
         Rule(
             (_G,),
             RoundTick,
-            (_G, _C, _F, _D, _S),
+            (_G, _C, _F, _R, _D, _S),
             _gather_tick,
             "the first exchange opens with a quorum once the join grace is over",
         ),
@@ -522,7 +619,7 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             _drain_gathering,
             "of a device: it is notified, and not waited for; of the run: it stops, and a restart resumes it",
         ),
-        Rule((_G, _C, _F), CancelDrain, (SAME,), _cancel_drain, "no longer draining"),
+        Rule((_G, _C, _F, _R), CancelDrain, (SAME,), _cancel_drain, "no longer draining"),
         Rule(
             (_G,),
             Received,
@@ -552,11 +649,39 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             _drain,
             "of a device: notified at the end of the round, and not invited to the next; of the run: it stops there",
         ),
-        Rule((_C, _F), Lost, (SAME,), _lose, "not invited to the next exchange unless it sends something"),
+        Rule((_C, _F, _R), Lost, (SAME,), _lose, "not invited to the next exchange unless it sends something"),
         Rule((_C,), Left, (_C, _F, _D, _X), _leave, "no longer waited for"),
         Rule((_C,), DeviceRefused, (_C, _F, _D, _X), _leave, "no longer waited for"),
-        Rule((_F,), Left, (_F,), _leave_finishing, "not waited for in the next exchange"),
-        Rule((_F,), DeviceRefused, (_F,), _leave_finishing, "not waited for in the next exchange"),
+        Rule((_F, _R), Left, (SAME,), _leave_finishing, "not waited for in the next exchange"),
+        Rule((_F, _R), DeviceRefused, (SAME,), _leave_finishing, "not waited for in the next exchange"),
+        Rule((_R,), Joined, (_R,), _join_resting, "counted; once a quorum is here, the pace is asked again"),
+        Rule(
+            (_R,),
+            Drain,
+            (_R, _S),
+            _drain_resting,
+            "of a device: it is notified, and not waited for; of the run: it stops, and a restart resumes it",
+        ),
+        Rule((_R,), RoundTick, (_R,), _rest_tick, "the pace is asked again when its time has come"),
+        Rule(
+            (_R,),
+            Rested,
+            (_R, _C, _F, _D, _X, _S),
+            _rested,
+            "the round opens if the pace allows it and a quorum is here; if too few are here it is skipped, and tried "
+            "again later",
+        ),
+        Rule(
+            (_R,),
+            Received,
+            (_R,),
+            _receive_resting,
+            "persisted if a skipped exchange had invited the device; otherwise answered late or duplicate",
+        ),
+        Rule((_R,), Withheld, (_R,), _receive_closed, "answered late or duplicate"),
+        Rule((_R,), Persisted, (_R,), _fold_resting, "counted once; the exchange closes when it is tried again"),
+        Rule((_R,), Declined, (_R,), _note_decline, "not invited until it is Willing, or for this round"),
+        Rule((_R,), Willing, (_R,), _consent_resting, "invited again; once a quorum is here, the pace is asked again"),
         Rule(
             (_C,),
             Received,
@@ -568,7 +693,7 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
         Rule(
             (_C,),
             Withheld,
-            (_C, _F, _X),
+            (_C, _F, _R, _D, _X, _S),
             _withhold,
             "no longer waited for in this exchange; if the quorum is all devices, it becomes one smaller",
         ),
@@ -588,19 +713,20 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
         Rule(
             (_C,),
             RoundTick,
-            (_C, _F, _D, _X, _S),
+            (_C, _F, _R, _D, _X, _S),
             _tick,
             "silent devices are invited again; at the deadline the exchange closes if there is a quorum; a deadline "
-            "without one counts unless a device has come that was not asked yet",
+            "without one counts unless a device has come that was not asked yet; rounds without an end skip the "
+            "exchange where others fail",
         ),
         Rule(
             (_F,),
             Finished,
-            (_C, _X, _S),
+            (_C, _R, _X, _S),
             _next,
             "the next exchange, the next round or the closing exchange opens, or the run stops",
         ),
-        Rule((_G, _C, _F), Broken, (_X,), _break, "the method, the broker or the ledger has failed"),
+        Rule((_G, _C, _F, _R), Broken, (_X,), _break, "the method, the broker or the ledger has failed"),
     )
 )
 
@@ -645,6 +771,7 @@ def postponed(state: RoundState, by_s: float, not_before_s: float = 0.0) -> Roun
     return replace(
         state,
         due_s=due_s,
+        rest_until_s=max(state.rest_until_s, not_before_s),
         retry_at_s=state.retry_at_s + by_s,
         times=state.times.without_all(),
         opens_at_s=opens_at_s,
@@ -657,4 +784,6 @@ def rounds_due_s(state: RoundState) -> float | None:
         return min(state.due_s, state.retry_at_s) if state.waited_for else state.due_s
     if state.phase is RoundPhase.GATHERING and state.quorum_here:
         return state.opens_at_s if state.opens_at_s is not None and not state.all_here else 0.0
+    if state.phase is RoundPhase.RESTING and state.rest_until_s < math.inf:
+        return state.rest_until_s
     return None

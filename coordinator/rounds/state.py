@@ -22,6 +22,8 @@ class RoundPhase(str, Enum):
     GATHERING = "gathering"
     COLLECTING = "collecting"
     FINISHING = "finishing"
+    RESTING = "resting"
+    """Between two rounds, or two attempts at one, until the pace lets the next one open."""
     DONE = "done"
     FAILED = "failed"
     DRAINED = "drained"
@@ -63,6 +65,10 @@ class RoundPolicy:
     open: bool = False
     """Whether any device may join.  Then deadlines count towards `patience` only once an upload has come: otherwise a
     few strangers that only say Hello could end a run before the intended devices are there."""
+    paced: bool = False
+    """Whether the caller decides when a round opens (`Rest`)."""
+    forever: bool = False
+    """Whether the rounds have no end: a round that cannot be filled is skipped (`Skip`) where others would fail."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,6 +100,10 @@ class RoundState:
     opens_at_s: float | None = None
     """While gathering: when to open without the remaining devices (s), or None before the first quorum."""
     due_s: float = 0.0
+    rest_until_s: float = 0.0
+    """While resting: when to ask the pace again (s)."""
+    resting: str = ""
+    """While resting: why."""
     retry_at_s: float = 0.0
     retry_wait_s: float = 0.0
     times: AnswerTimes = field(default_factory=AnswerTimes)
@@ -119,7 +129,8 @@ class RoundState:
     @property
     def between_rounds(self) -> bool:
         """Whether the run can stop here without losing the uploads of an unfinished round."""
-        gathering = self.phase is RoundPhase.GATHERING and self.unrecorded is None
+        waiting = self.phase in (RoundPhase.GATHERING, RoundPhase.RESTING)
+        gathering = waiting and self.unrecorded is None
         return gathering and not self.place.exchange and not self.folded
 
     @property
@@ -178,8 +189,12 @@ class RoundState:
 
     @property
     def quorum_possible(self) -> bool:
-        """Whether enough devices are here, or may still join."""
-        return self.quorum_here or self.policy.expected - len(self.gone - self.counted) >= self.policy.quorum
+        """Whether enough devices are here, or may still join; to rounds without an end any number may."""
+        return (
+            self.quorum_here
+            or self.policy.forever
+            or self.policy.expected - len(self.gone - self.counted) >= self.policy.quorum
+        )
 
     @property
     def yield_possible(self) -> bool:
@@ -315,6 +330,21 @@ class Finished:
     now_s: float
     enough: bool = False
     """Whether the run ends with this round, because a budget is spent or a target is reached."""
+    void: bool = False
+    """Whether the round ends here without a result, because none of its uploads counts."""
+
+
+@record
+class Rested:
+    """The pace was asked whether a round may open."""
+
+    now_s: float
+    until_s: float | None
+    """When to ask again (s), or None if the round opens now."""
+    why: str = ""
+    """Why it does not."""
+    enough: bool = False
+    """Whether the run ends: the closing exchange opens in place of a round."""
 
 
 @record
@@ -338,6 +368,7 @@ RoundEvent: TypeAlias = (
     | Persisted
     | RoundTick
     | Finished
+    | Rested
     | Broken
 )
 
@@ -396,6 +427,25 @@ class Reduce:
 
 
 @record
+class Rest:
+    """Ask the pace whether the next round may open, then report Rested."""
+
+    place: ExchangeId
+    skipped: bool = False
+    """Whether it has just been skipped, so that the next attempt is some time away."""
+
+
+@record
+class Skip:
+    """Note that this exchange could not be filled: the same round is tried again later."""
+
+    place: ExchangeId
+    reason: str
+    opened: bool = True
+    """Whether devices were invited to it."""
+
+
+@record
 class RoundDone:
     """All exchanges of this round are finished."""
 
@@ -416,5 +466,5 @@ class EndRun:
     reason: str
 
 
-RoundCommand: TypeAlias = Invite | Persist | Fold | SendReceipt | Reduce | RoundDone | Dismiss | EndRun
+RoundCommand: TypeAlias = Invite | Persist | Fold | SendReceipt | Reduce | Rest | Skip | RoundDone | Dismiss | EndRun
 RoundTransition: TypeAlias = tuple[RoundState, tuple[RoundCommand, ...]]

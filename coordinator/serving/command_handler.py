@@ -19,10 +19,13 @@ from coordinator.rounds import (
     Invite,
     Persist,
     Reduce,
+    Rest,
+    Rested,
     RoundCommand,
     RoundDone,
     RoundEvent,
     SendReceipt,
+    Skip,
 )
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices import admission
@@ -30,7 +33,7 @@ from coordinator.serving.reduction import Reduction
 from coordinator.serving.run_context import RunContext
 from coordinator.serving.sender import Sender
 from coordinator.serving.stopping import why_stop
-from edge_sdk.errors import EdgeError, LocalProtocolError, RemoteProtocolError, RunFailed, StoreError
+from edge_sdk.errors import EdgeError, EmptyRound, LocalProtocolError, RemoteProtocolError, RunFailed, StoreError
 from edge_sdk.methods.contract.base import Method
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
@@ -80,6 +83,8 @@ class CommandHandler:
             Fold: self._fold,
             SendReceipt: self._receipt,
             Reduce: self._reduce,
+            Rest: self._rest,
+            Skip: self._skip,
             RoundDone: self._round_done,
             Dismiss: self._dismiss,
             EndRun: self._end_run,
@@ -172,6 +177,8 @@ class CommandHandler:
             noted = self._aggregation.close(reduce.place, reduce.contributors)
         except StoreError:
             raise
+        except EmptyRound as error:
+            return self._void(reduce.place, error, now_s) if state.policy.forever else Broken(str(error))
         except EdgeError as error:
             return Broken(str(error))
         self._record.closed_without(
@@ -190,6 +197,24 @@ class CommandHandler:
             if self._record.stopped:
                 self._context.note(f"stops after round {reduce.place.round + 1}: {self._record.stopped}")
         return Finished(now_s, enough=bool(self._record.stopped))
+
+    def _void(self, place: ExchangeId, why: EmptyRound, now_s: float) -> Finished:
+        """End a round none of whose uploads counts, with the state that the method had at its start."""
+        self._context.note(f"round {place.round + 1} has no result: {why}")
+        self._reduction.drop_all()
+        checkpoint = self._ledger.last_checkpoint() if place.exchange else None
+        if checkpoint is not None:
+            self._reduction.load(checkpoint.state)
+        self._aggregation.contributors = 0
+        return Finished(now_s, void=True)
+
+    def _rest(self, rest: Rest, now_s: float) -> Rested:
+        return self._context.pacing.asked(now_s, skipped=rest.skipped)
+
+    def _skip(self, skip: Skip, _now_s: float) -> None:
+        line = self._context.pacing.skip(skip)
+        if line is not None:
+            self._context.note(line)
 
     def _fix_cap(self, at: ExchangeId) -> None:
         """Fix the first round's cap on counts, durably; those of later rounds stand in their checkpoints."""
@@ -217,6 +242,7 @@ class CommandHandler:
         state_bytes = storage.serialise(self._reduction.state)
         self._ledger.checkpoint(done.round + 1, state_bytes, record.to_json(), slots, record.new_history())
         record.saved()
+        self._context.pacing.completed()
         self._orders.delete_forgotten(self._registry)
         self._context.observer.round_done(record.rounds[-1], self._spec.rounds, record)
 

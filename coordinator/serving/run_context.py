@@ -13,6 +13,7 @@ from coordinator.rounds.queue import RoundQueue
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.operators.orders import Orders
+from coordinator.serving.round_pacing import RoundPacing
 from coordinator.serving.run_warnings import RunWarnings
 from edge_sdk.protocol.messages import FederationSpec
 
@@ -33,6 +34,8 @@ class RunContext:
     """The keys of the lab, or None to leave frames unsigned."""
     run: bytes | None
     """The id that messages carry, if any."""
+    pacing: RoundPacing
+    """Decides when rounds open."""
     queue: RoundQueue = field(init=False)
     """Set once the handler of its commands exists, which needs this context."""
     unwritten: list[Persist] = field(default_factory=list)

@@ -20,7 +20,7 @@ from typing import Any, cast
 from coordinator.ledger import Ledger, Row
 from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
-from coordinator.record.run_record import NO_WORK, FleetWork
+from coordinator.record.run_record import NO_WORK, FleetWork, device_joules
 from coordinator.rounds import (
     Declined,
     Joined,
@@ -52,6 +52,7 @@ from coordinator.serving.operators.operator_desk import OperatorDesk
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
+from coordinator.serving.round_pacing import AT_ONCE, RoundPacing, Timetable
 from coordinator.serving.run_context import RunContext
 from coordinator.serving.run_view import ServerView
 from coordinator.serving.run_warnings import RunWarnings
@@ -112,10 +113,12 @@ class Server:
         clock: Callable[[], float] = time.monotonic,
         begun_s: float | None = None,
         robust: RobustTable = PAPER,
+        timetable: Timetable = AT_ONCE,
     ) -> None:
         """begun_s: when a resumed run opened its first exchange, in seconds of this clock, or None if unknown.
 
         security: the keys of the lab, or None to leave frames unsigned.  robust: limits on one device's influence.
+        timetable: when rounds open.
         """
         self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))
@@ -168,6 +171,7 @@ class Server:
             observer=observer or RunObserver(),
             security=security,
             run=ledger.run if security else ledger.unique_run,
+            pacing=RoundPacing(timetable, policy, self.record, lambda: device_joules(self.record, work())),
         )
         self._shares = DeviceShares(carried.frame_bytes, policy.expected)
         self._screen = FrameScreen(

@@ -25,9 +25,10 @@ RESEND_FIRST_S, RESEND_MOST_S = 4.0, 60.0
 AGAIN_S = 1.0
 """The minimum time between two answers to the coordinator's statuses, and between two resends of an upload.  Without
 it, forged statuses would cause a flood, and an Assign that crosses the upload a second copy."""
-IDLE_HELLO_S = 60.0
-"""A device that receives nothing for this long sends Hello again.  Its Assign may be lost, or the coordinator may have
-restarted unnoticed or counts the device as away."""
+IDLE_HELLO_S, IDLE_MOST_S = 60.0, 3600.0
+"""A device that receives no Assign for this long sends Hello again, and then after 120, 240 ... 3600 s.  Its Assign may
+be lost, or the coordinator may have restarted unnoticed or counts the device as away.  The waits grow, because rounds
+can be hours apart."""
 
 MISSED_THE_END = (
     "it finished without this device's closing exchange, so the model lacks what the last round brought; it keeps what "
@@ -271,7 +272,8 @@ def _welcome(state: SessionState, event: Welcomed) -> SessionTransition:
 def _welcome_again(state: SessionState, event: Welcomed) -> SessionTransition:
     state = replace(state, epoch=event.epoch, run=event.run, owes_hello_at_s=None)
     if state.phase in (SessionPhase.IDLE, SessionPhase.FETCHING):
-        state = _wait_for_assign(state, event.now_s)
+        wait_s = max(IDLE_HELLO_S, state.retry_wait_s)
+        state = replace(state, retry_at_s=event.now_s + wait_s, retry_wait_s=wait_s)
     return state, ()
 
 
@@ -410,8 +412,10 @@ def _answer_due_s(state: SessionState) -> float:
 
 def _retry_hello(state: SessionState, now_s: float) -> SessionState:
     wait_s = min(max(HELLO_FIRST_S, state.retry_wait_s * 2), HELLO_MOST_S)
-    if state.phase in (SessionPhase.IDLE, SessionPhase.FETCHING):
+    if state.phase is SessionPhase.FETCHING:
         wait_s = IDLE_HELLO_S
+    if state.phase is SessionPhase.IDLE:
+        wait_s = min(max(IDLE_HELLO_S, state.retry_wait_s * 2), IDLE_MOST_S)
     return replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
 
 

@@ -48,6 +48,9 @@ WireKnowledge = Annotated[Mapping[Word, Payload], Items()]
 MAX_CLASS_COUNTS = 32768
 """The maximum number of classes whose sample counts fit into a Hello; with more, devices omit the counts."""
 
+FOREVER = 10**9
+"""The number of rounds of a federation without an end: the most that the field holds, so that older devices take part.
+"""
 PUBLIC_BLOCK_BYTES = 60 * 1024
 """The frame of a block, with header and fields, is below 64 KiB, which every broker accepts as one message."""
 MAX_BLOCKS_ASKED = 16
@@ -155,7 +158,7 @@ class FederationSpec:
     contract: Digest
     """Digest of the method's exchanges and parameters, on which both sides must agree."""
     classes: Annotated[int, Integer(2, 65535)]
-    rounds: Annotated[int, Integer(1, 10**9)]
+    rounds: Annotated[int, Integer(1, FOREVER)]
     seed: Annotated[int, Integer(0, 2**32 - 1)] = 0
     train: TrainSpec = field(default_factory=TrainSpec)
     public: PublicSetSpec | None = None

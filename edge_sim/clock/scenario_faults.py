@@ -83,7 +83,8 @@ def schedule_faults(fleet: FaultyFleet, scenario: ScenarioTable, seed: int) -> N
     for at_s in scenario.coordinator_lost_at_s:
         if at_s >= clock.now_s:
             fleet.lose_coordinator(at_s, scenario.coordinator_lost_for_s)
-    clock.at(scenario.until_s, lambda: _give_up(fleet, scenario))
+    forever = fleet.server.rounds.policy.forever
+    clock.at(scenario.until_s + scenario.ending_s * forever, lambda: _give_up(fleet, scenario))
     for device in fleet.devices:
         device.faults = DeviceFaults(device, scenario, seed)
         device.faults.begin()

@@ -31,6 +31,7 @@ from edge_sdk.protocol.frames.records import replace
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
+from edge_sim.clock.calendar import timetable
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.clock import LocalClock, VirtualClock
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
@@ -343,6 +344,7 @@ class VirtualCoordinator:
             clock=lambda: self._clock.now_s,
             begun_s=begun_s,
             security=LabSecurity(self._lab) if self._lab else None,
+            timetable=timetable(self._fleet, lambda: self._clock.now_s),
         )
         self.server.record.why_silent = self._why_silent
         if unclosed is not None:

@@ -439,5 +439,5 @@ def alone(config: Config, *, every_round: bool = False) -> Config:
         fleet=tuple(replace(row, **asdict(IDEAL_CONDITIONS)) for row in config.fleet),
         faults=Faults(),
         faults_seed=0,
-        scenario=ScenarioTable(),
+        scenario=config.scenario.times,
     )

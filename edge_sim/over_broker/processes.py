@@ -26,6 +26,7 @@ from coordinator.trace.log import TraceWriter
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
+from edge_sim.clock.calendar import real_timetable
 from edge_sim.config.settings import Config
 from edge_sim.fleet.fleet import Fleet
 
@@ -70,6 +71,7 @@ def over_broker(
             ledger=ledger,
             roster=federation.roster,
             robust=federation.robust,
+            timetable=real_timetable(fleet),
             observer=observer,
         )
         shown = without_password(url)

@@ -28,6 +28,7 @@ from coordinator.results.report.tables import show_table
 from coordinator.results.writers.opening import RunWriters, run_writers, writer_options
 from edge_sdk import toml
 from edge_sdk.errors import MissingExtra
+from edge_sdk.protocol.messages import FOREVER
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.engines.choice import resolve_run
@@ -128,8 +129,9 @@ def _start(config: Config) -> str:
     """Describe the run that is about to start."""
     table = config.federation
     first = "first each device alone, for comparison; then " if config.run.standalone != "off" else ""
+    count = "rounds without an end" if table.rounds == FOREVER else f"{table.rounds} rounds"
     alone = "" if table.method == "local" else first
-    return f"{table.name}: {alone}{table.devices} devices under {table.method}, {table.rounds} rounds"
+    return f"{table.name}: {alone}{table.devices} devices under {table.method}, {count}"
 
 
 def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:

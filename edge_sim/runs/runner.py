@@ -146,6 +146,8 @@ def _run_in(
     trace: bool,
     finished: WhenFinished,
 ) -> Result:
+    if trace and fleet.federation.policy.paced:
+        raise UsageError("--trace: a run whose rounds wait for the time of day cannot be replayed; leave out --trace")
     if broker == "memory":
         feasible.check_feasible(fleet, parsed.run.stacked or ())
     if out is not None:

@@ -8,7 +8,8 @@ from coordinator import rounds
 from coordinator.rounds import RoundPhase, RoundPolicy, RoundState
 from edge_sdk.protocol.exchange_id import ExchangeId
 
-OPEN, OVER = (RoundPhase.GATHERING, RoundPhase.COLLECTING, RoundPhase.FINISHING), (RoundPhase.DONE, RoundPhase.FAILED)
+OPEN = (RoundPhase.GATHERING, RoundPhase.COLLECTING, RoundPhase.FINISHING, RoundPhase.RESTING)
+OVER = (RoundPhase.DONE, RoundPhase.FAILED)
 
 
 def names(count: int) -> tuple[str, ...]:
@@ -42,6 +43,10 @@ class Model:
     """Contributors of exchanges whose outcome somebody may have heard of."""
     assigned: dict[str, ExchangeId] = field(default_factory=dict)
     """The newest Assign on its way to each device."""
+    opens_at_s: float = 0.0
+    """When the pace lets rounds open."""
+    skips: list[str] = field(default_factory=list)
+    """Why attempts at a round were skipped."""
     arrows: set[tuple[RoundPhase, type, RoundPhase]] = field(default_factory=set)
     """Changes of phase, and what led to them."""
 
@@ -66,7 +71,14 @@ class Model:
         self.state = after
         for command in commands:
             self.carry_out(command)
-        return commands
+        asked = [command for command in commands if isinstance(command, rounds.Rest)]
+        return commands + (self.paced(skipped=asked[-1].skipped) if asked else ())
+
+    def paced(self, *, skipped: bool) -> tuple[rounds.RoundCommand, ...]:
+        """The answer of a pace that waits for `opens_at_s`, and a minute after an attempt was skipped."""
+        at_s = max(self.opens_at_s, self.now_s + 60 * skipped)
+        until_s = at_s if at_s > self.now_s else None
+        return self.feed(rounds.Rested(self.now_s, until_s, "a test" if until_s else ""))
 
     def join(self, device: str) -> tuple[rounds.RoundCommand, ...]:
         return self.feed(rounds.Joined(device, self.now_s))
@@ -144,6 +156,8 @@ class Model:
             self.riding = {}
             self.closed = {place: by for place, by in self.closed.items() if place.round >= self.round}
             self.rows = {place: by for place, by in self.rows.items() if place.round >= self.round}
+        elif isinstance(command, rounds.Skip):
+            self.skips.append(command.reason)
         elif isinstance(command, rounds.Invite):
             assert command.place.round == self.round, "invited before the round before it was on record"
             self.told |= {place: by for place, by in self.reduced.items() if place < command.place}
@@ -252,7 +266,7 @@ def _check_leaving(before: RoundState, event: rounds.Left | rounds.DeviceRefused
     if before.closing:
         members |= before.folded
     impossible = max(len(members), policy.expected - len(gone - members)) < policy.quorum
-    assert (after.phase is RoundPhase.FAILED) is impossible
+    assert (after.phase is RoundPhase.FAILED) is (impossible and not policy.forever)
     if impossible:
         for device in gone:
             assert device in after.reason

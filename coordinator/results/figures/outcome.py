@@ -24,7 +24,7 @@ from coordinator.serving.server import Server
 from edge_sdk.methods.contract.base import Method
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ByClass
-from edge_sdk.protocol.messages import Hello
+from edge_sdk.protocol.messages import FOREVER, Hello
 from edge_sdk.protocol.transforms import encodings_in_use
 
 PACKAGES = ("edge-sdk", "numpy", "msgpack", "paho-mqtt", "torch", "onnxruntime", "scikit-learn")
@@ -80,7 +80,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         federation=spec.federation,
         method=spec.method,
         seed=spec.seed,
-        rounds=spec.rounds,
+        rounds=len(record.rounds) if spec.rounds == FOREVER else spec.rounds,
         completed=server.rounds.phase is RoundPhase.DONE,
         rounds_done=len(record.rounds),
         devices=devices,

@@ -13,6 +13,7 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_bytes, human_seconds
+from edge_sdk.protocol.messages import FOREVER
 
 PLAIN_LINES = 10
 """About the number of progress lines in a log, and of lines on devices that joined; of a small fleet each is named."""
@@ -60,10 +61,11 @@ class Progress(RunObserver):
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
         """Say how far the run is, its accuracy and its bytes, and the time left."""
-        last = result.round == of
+        last, endless = result.round == of, of == FOREVER
         if self._resumed_at is None:
             self._resumed_at = result.round - 1
-        due = result.round % max(1, of // PLAIN_LINES) == 0 or self._clock() - self._told_s >= _SILENT_S
+        often = result.round <= PLAIN_LINES if endless else result.round % max(1, of // PLAIN_LINES) == 0
+        due = often or self._clock() - self._told_s >= _SILENT_S
         if not (self._live or last or (due and not self._brief)):
             return
         elapsed_s = self._clock() - self._begun_s
@@ -71,16 +73,19 @@ class Progress(RunObserver):
         after, found = record.newest_accuracies()
         accuracy = f", accuracy {statistics.fmean(found.values()):.1%} after round {after}" if found else ""
         sent = human_bytes(record.bytes_up.total() + record.bytes_down.total())
-        words = self._left() if self._left else "" if last else f"about {human_seconds(left_s)} left"
+        words = self._left() if self._left else "" if last or endless else f"about {human_seconds(left_s)} left"
         rest = f", {words}" if words else ""
         self._line(
-            f"{self._bar(result.round / of)} round {result.round}/{of}{accuracy}, {sent} exchanged{rest}",
+            f"{self._place(result.round, of)}{accuracy}, {sent} exchanged{rest}",
             passing=not last,
         )
 
     def noted(self, message: str) -> None:
         """Write the line."""
         self._line(message)
+
+    def _place(self, round_: int, of: int) -> str:
+        return f"round {round_}" if of == FOREVER else f"{self._bar(round_ / of)} round {round_}/{of}"
 
     def _bar(self, done: float) -> str:
         width = 20

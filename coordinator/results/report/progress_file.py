@@ -20,13 +20,13 @@ from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
-from coordinator.record.units import human_bytes, human_seconds, percent, printable
+from coordinator.record.units import human_bytes, human_seconds, of_rounds, percent, printable
 from coordinator.results.figures.result import spread
 from coordinator.results.report import text_files
 from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.protocol.frames import storage
-from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.messages import FOREVER, FederationSpec
 
 NAME = "progress.json"
 LEDGER = Path("checkpoint") / "ledger.db"
@@ -281,7 +281,7 @@ def _headline(folder: Path, found: Mapping[str, Any], now_s: float) -> str:
     what = f"{found['federation']}{part}, {found['method']}, seed {found['seed']}"
     age = f"{human_seconds(max(0.0, now_s - found['updated_s']))} ago"
     news = f"heard {age}" if found["source"] == "progress" else f"its checkpoint, of {age}"
-    return f"{folder}: {what}: round {found['round']} of {found['rounds']}; {news}"
+    return f"{folder}: {what}: round {of_rounds(found['round'], found['rounds'])}; {news}"
 
 
 def _figures(found: Mapping[str, Any]) -> str:
@@ -295,7 +295,7 @@ def _figures(found: Mapping[str, Any]) -> str:
     sent, received = (human_bytes(found["bytes"][way]) for way in ("up_total", "down_total"))
     words.append(f"{sent} sent, {received} received")
     now_done = found["round"] - found.get("resumed_at", 0)
-    if now_done and "elapsed_s" in found and found["round"] < found["rounds"]:
+    if now_done and "elapsed_s" in found and found["round"] < found["rounds"] < FOREVER:
         left_s = found["elapsed_s"] / now_done * (found["rounds"] - found["round"])
         words.append(f"about {human_seconds(left_s)} left")
     return "; ".join(words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coordinator.record.open_exchange import OpenExchange
+from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPhase, RoundState
 from coordinator.serving.run_context import RunContext
 from edge_sdk.protocol.frames.leaves import one_line
@@ -55,7 +56,8 @@ class DeviceReport:
         """Return the activity of the run in one line."""
         state, spec = self._context.rounds, self._spec
         here = len(state.members - state.away)
-        place = "closing exchange" if state.closing else f"round {state.place.round + 1} of {spec.rounds}"
+        number = of_rounds(state.place.round + 1, spec.rounds)
+        place = "closing exchange" if state.closing else f"round {number}"
         stops = "; stops at the end of this round" if state.stopping else ""
         return f"{spec.method}, {place}: {self.doing()}; {here} of {state.policy.expected} devices are here{stops}"
 
@@ -66,6 +68,7 @@ class DeviceReport:
             RoundPhase.GATHERING: "waiting for devices",
             RoundPhase.COLLECTING: f"{len(state.folded)} of {len(state.invited)} uploads received",
             RoundPhase.FINISHING: "computing",
+            RoundPhase.RESTING: f"resting: {state.resting}",
         }.get(state.phase, state.phase.value)
         if state.stalled:
             words += f", {state.needed} needed; waiting for devices that decline"
@@ -164,6 +167,8 @@ class DeviceReport:
             return "withheld", self._record.why_withheld.get(device, "")
         if state.phase is RoundPhase.GATHERING:
             return "waiting", "the run waits for more devices"
+        if state.phase is RoundPhase.RESTING and device not in state.folded:
+            return "waiting", f"no round is open: {state.resting}"
         if state.phase is RoundPhase.COLLECTING and device in state.invited and device not in state.folded:
             return "training", ""
         if device in state.folded:

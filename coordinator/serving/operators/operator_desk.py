@@ -13,6 +13,7 @@ from dataclasses import replace
 from typing import TypeAlias, TypeVar
 
 from coordinator import rounds
+from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPhase
 from coordinator.serving.operators.device_report import DeviceReport
 from coordinator.serving.run_context import RunContext
@@ -104,7 +105,7 @@ class OperatorDesk:
         text = f"{device} is not here; it is refused if it comes back"
         if device in state.members:
             text = f"{device} gets the order to stop"
-            if state.phase is not RoundPhase.GATHERING:
+            if state.phase not in (RoundPhase.GATHERING, RoundPhase.RESTING):
                 text = f"{device} finishes round {state.place.round + 1}, and then gets the order to stop"
         return True, text, rounds.Drain(now_s, device)
 
@@ -112,9 +113,9 @@ class OperatorDesk:
         state = self._context.rounds
         if state.closing:
             return True, "the last round is over: the run ends with its closing exchange", None
-        when = "now" if state.phase is RoundPhase.GATHERING or state.stalled else "at the end of"
+        when = "now" if state.phase in (RoundPhase.GATHERING, RoundPhase.RESTING) or state.stalled else "at the end of"
         if when != "now":
-            when += f" round {state.place.round + 1} of {state.policy.rounds}"
+            when += f" round {of_rounds(state.place.round + 1, state.policy.rounds)}"
         text = f"the coordinator stops {when}; --resume continues the run"
         if state.stopping:
             return True, text, None

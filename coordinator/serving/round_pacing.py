@@ -1,0 +1,95 @@
+"""When rounds open: applies the pace of a federation to what its record knows, and counts skipped attempts."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from coordinator.record.run_record import RunRecord
+from coordinator.rounds import Rested, RoundPolicy, Skip
+from coordinator.rounds.pace import NO_LIMIT, DaySpent, Opening, Pace, next_opening
+
+LONGEST_REST_S = 600.0
+"""Seconds after which the pace is asked again at the latest, because this machine's clock may be set meanwhile."""
+LONGEST_WAIT_S = 3600.0
+"""Longest pause in seconds between two attempts at a round, where the pace has none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timetable:
+    """The pace of a federation, and the clock that it follows."""
+
+    pace: Pace = NO_LIMIT
+    wall: Callable[[], float] = time.time
+    """Returns seconds since 1970."""
+    ends_s: float | None = None
+    """When a simulation ends a run without an end, on that clock."""
+
+
+AT_ONCE = Timetable()
+
+
+class RoundPacing:
+    """Answers whether a round may open now."""
+
+    def __init__(
+        self, timetable: Timetable, policy: RoundPolicy, record: RunRecord, joules: Callable[[], float]
+    ) -> None:
+        """joules: returns what all devices have spent so far."""
+        self._pace, self._wall, self._ends_s = timetable.pace, timetable.wall, timetable.ends_s
+        self._policy, self._record, self._joules = policy, record, joules
+        self._skipped = 0
+        """Attempts that were skipped since a round was last complete."""
+        self._opened_before_s: float | None = None
+        """When the round before the last one opened, in seconds since 1970."""
+
+    def asked(self, now_s: float, *, skipped: bool) -> Rested:
+        """Answer whether the round may open.  skipped: it has just been skipped, so the next attempt comes later."""
+        wall_s = self._wall()
+        if self._ends_s is not None and wall_s >= self._ends_s:
+            self._record.stopped = "the simulated time is over (scenario.until_days)"
+            return Rested(now_s, None, enough=True)
+        found = self._opening(wall_s, skipped=skipped)
+        if found.at_s <= wall_s:
+            self._opened_before_s = self._record.pace.get("opened_s")
+            self._record.pace["opened_s"] = wall_s
+            return Rested(now_s, None)
+        until_s = found.at_s if self._ends_s is None else min(found.at_s, self._ends_s)
+        longest_s = math.inf if self._ends_s is not None else LONGEST_REST_S  # a simulated clock is never set
+        return Rested(now_s, now_s + min(until_s - wall_s, longest_s), found.why)
+
+    def _opening(self, wall_s: float, *, skipped: bool) -> Opening:
+        record, day = self._record, self._pace.day(wall_s).isoformat()
+        count = record.bytes_up.total() + record.bytes_down.total()
+        joules = self._joules()
+        if record.pace.get("day") != day:
+            record.pace |= {"day": day, "bytes": count, "joules": joules}
+        spent = DaySpent(count - record.pace["bytes"], joules - record.pace["joules"])
+        found = next_opening(self._pace, wall_s, record.pace.get("opened_s"), spent)
+        if skipped:
+            again_s = wall_s + self._wait_s()
+            if again_s > found.at_s:  # the hours apply to the later time, too
+                found = next_opening(self._pace, again_s, None, DaySpent())
+                return found if found.why else Opening(found.at_s, "the last attempt was skipped")
+        return found
+
+    def _wait_s(self) -> float:
+        """Seconds until a skipped round is tried again: they double up to `every`, or an hour without it."""
+        most_s = self._pace.every_s or LONGEST_WAIT_S
+        return float(min(most_s, self._policy.deadline_s * 2.0 ** min(self._skipped - 1, 30)))
+
+    def skip(self, skip: Skip) -> str | None:
+        """Count a skipped attempt; returns a line to log, or None if the same was logged for this round."""
+        record, number = self._record, skip.place.round + 1
+        if not skip.opened:
+            record.pace["opened_s"] = self._opened_before_s
+        self._skipped += 1
+        record.skips += 1
+        record.last_skip = {"round": number, "at_s": self._wall(), "reason": skip.reason}
+        return f"round {number} is skipped for now: {skip.reason}" if self._skipped == 1 else None
+
+    def completed(self) -> None:
+        """Note that a round is complete."""
+        self._skipped = 0

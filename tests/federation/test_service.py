@@ -1,0 +1,159 @@
+"""A federation without an end in virtual time: it keeps its pace, skips what nobody can fill, and every device stays."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from coordinator.record.observer import RunObserver
+from coordinator.record.run_record import RunRecord
+from coordinator.results.figures.result import Result, RoundResult
+from edge_sdk.errors import UsageError
+from edge_sim.config.settings import parse
+from edge_sim.runs import runner
+
+DAY_S = 86_400.0
+
+
+class Watch(RunObserver):
+    """Notes when rounds were complete, in hours of virtual time, and what was said."""
+
+    def __init__(self) -> None:
+        self.hours: list[float] = []
+        self.notes: list[str] = []
+        self.record: RunRecord | None = None
+
+    def begun(self, view) -> None:
+        self._view = view
+        self.record = view.record
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002
+        self.hours.append(self._view.now_s() / 3600)
+
+    def noted(self, message: str) -> None:
+        self.notes.append(message)
+
+
+def tables(*, devices: int = 3, days: float = 2.0, fleet: list | None = None, **federation: object) -> dict:
+    return {
+        "federation": {
+            "name": "alive",
+            "method": "fedproto",
+            "rounds": "forever",
+            "devices": devices,
+            "quorum": 2,
+            "feature_dim": 128,
+            **federation,
+        },
+        "train": {"local_steps": 1, "evaluate_every": 1000, "instrument_every": 0},
+        "data": {"train_samples": 120, "test_samples": 60},
+        "partition": {"kind": "iid"},
+        "scenario": {"until_days": days},
+        "fleet": fleet or [{"count": devices, "model": "numpy-random"}],
+        "run": {"standalone": "off"},
+    }
+
+
+def served(plain: dict) -> tuple[Result, Watch]:
+    watch = Watch()
+    return runner.run(plain, observer=lambda _part: watch), watch
+
+
+def test_rounds_open_every_hour_of_the_night() -> None:
+    result, watch = served(tables(every="1h", window="22:00-06:00", time_zone="Europe/Berlin", days=2.0))
+    of_day = [int(hour) % 24 for hour in watch.hours]
+    assert of_day == [*range(6), *range(22, 24), *range(6), *range(22, 24)]
+    assert result.completed
+    assert (result.rounds, result.rounds_done) == (16, 16)
+    assert result.stopped == "the simulated time is over (scenario.until_days)"
+
+
+def test_an_hour_that_a_clock_change_leaves_out_opens_no_round() -> None:
+    """On 29 March 2026 clocks in Berlin jump from 02:00 to 03:00: from then on, an hour sooner."""
+    plain = tables(every="1h", window="02:00-02:30", time_zone="Europe/Berlin", days=6.0)
+    plain["scenario"]["starts_on"] = "2026-03-27"
+    _, watch = served(plain)
+    assert [int(hour) for hour in watch.hours] == [2, 24 + 2, 3 * 24 + 1, 4 * 24 + 1, 5 * 24 + 1]
+
+
+def test_nobody_there_skips_rounds_and_ends_nothing() -> None:
+    """Two of three devices are off for twelve hours of each day."""
+    fleet = [
+        {"count": 1, "model": "numpy-random"},
+        {"count": 2, "model": "numpy-random", "available": "12:00-24:00"},
+    ]
+    result, watch = served(tables(every="1h", fleet=fleet, days=3.0))
+    assert result.completed
+    assert not [hour for hour in watch.hours if 1 < hour % 24 < 12]
+    assert len([hour for hour in watch.hours if hour % 24 >= 12]) >= 33
+    assert watch.record is not None
+    assert watch.record.skips > 3
+    assert watch.record.last_skip["reason"].startswith("1 upload came of the 2 needed")
+    assert any("is skipped for now" in note for note in watch.notes)
+
+
+def test_a_budget_of_bytes_a_day_spaces_the_rounds() -> None:
+    free, _ = served(tables(every="1h", days=2.0))
+    each = free.history[-1].bytes_up + free.history[-1].bytes_down
+    result, watch = served(tables(every="1h", days=2.0, bytes_per_day=5 * each))
+    assert free.rounds_done == 48
+    assert 4 <= result.rounds_done <= 14
+    assert {int(hour // 24) for hour in watch.hours} == {0, 1}
+
+
+def test_a_coordinator_that_loses_power_keeps_the_pace() -> None:
+    plain = tables(every="1h", days=1.0)
+    plain["scenario"] |= {"coordinator_lost_at_s": [5000.0, 30_000.0], "coordinator_lost_for_s": 600.0}
+    result, watch = served(plain)
+    assert result.completed
+    assert 23 <= result.rounds_done <= 24
+    gaps = [later - earlier for earlier, later in zip(watch.hours, watch.hours[1:], strict=False)]
+    assert min(gaps) > 0.99
+
+
+def test_waiting_devices_say_little() -> None:
+    """A round a day: a device that waits sends a Hello now and then, not one a minute."""
+    result, _ = served(tables(every="1d", days=5.0))
+    sent = sum(device.bytes_up for device in result.devices) / len(result.devices) / 5
+    assert sent < 200_000
+
+
+@pytest.mark.parametrize(
+    ("federation", "message"),
+    [
+        ({"every": "1 hour"}, 'federation.every: expected a duration such as "30min", "1h" or "7d"'),
+        ({"every": "0s"}, 'federation.every: expected "1s" to "366d"'),
+        ({"window": "22:00-22:00"}, "federation.window: closes when it opens, '22:00-22:00', so no round would open"),
+        ({"window": "25:00-06:00"}, 'federation.window: expected two times of day such as "22:00-06:00"'),
+        ({"window": "22:00-06:00", "time_zone": "Mars/Olympus"}, "federation.time_zone: expected a name such as"),
+        ({"time_zone": "Europe/Berlin"}, "federation.time_zone: has no effect without"),
+        ({"bytes_per_day": 0}, "federation.bytes_per_day: expected"),
+        ({"rounds": "always"}, "federation.rounds: expected"),
+    ],
+)
+def test_a_pace_that_cannot_be_is_one_line(federation: dict, message: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        parse(tables(**federation), Path("f.toml"))
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_rate_that_falls_along_a_cosine_needs_its_rounds() -> None:
+    plain = tables()
+    plain["train"] |= {"schedule": "cosine"}
+    with pytest.raises(UsageError, match="schedule_rounds: missing"):
+        runner.run(plain)
+
+
+def test_the_resolved_file_says_forever(tmp_path: Path) -> None:
+    plain = tables(every="6h", days=1.0)
+    result = runner.run(plain, out=tmp_path / "run")
+    assert 'rounds = "forever"' in (tmp_path / "run" / "federation.toml").read_text(encoding="utf-8")
+    assert result.rounds_done == 4
+
+
+def test_a_federation_with_an_end_can_have_a_pace() -> None:
+    result, watch = served(tables(rounds=3, every="2h", days=2.0))
+    assert result.completed
+    assert [round(hour) for hour in watch.hours] == [0, 2, 4]
