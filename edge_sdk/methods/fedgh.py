@@ -19,7 +19,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from edge_sdk.methods import last_layer
+from edge_sdk.methods.contract import last_layer
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, told
 from edge_sdk.methods.contract.params import Range
 from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, Report, WriteHead

@@ -22,10 +22,10 @@ import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, told, torch_part
+from edge_sdk.methods.contract.last_layer import every_class, items_of, random_rows
 from edge_sdk.methods.contract.params import Range
 from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, WriteHead
 from edge_sdk.methods.fedproto import pulled
-from edge_sdk.methods.last_layer import every_class, items_of, random_rows
 from edge_sdk.privacy.release import head_of
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Matrix, wire

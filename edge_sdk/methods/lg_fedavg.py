@@ -18,9 +18,9 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.last_layer import every_class
 from edge_sdk.methods.contract.params import Weighting
 from edge_sdk.methods.contract.requests import ReadHead, WriteHead
-from edge_sdk.methods.last_layer import every_class
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, wire
 from edge_sdk.protocol.knowledge import ClassRows

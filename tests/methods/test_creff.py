@@ -14,9 +14,9 @@ torch = pytest.importorskip("torch")
 
 from edge_sdk.data import LocalData, Samples  # noqa: E402
 from edge_sdk.device.training.workbench import Workbench  # noqa: E402
+from edge_sdk.methods.contract.last_layer import random_rows  # noqa: E402
 from edge_sdk.methods.contract.requests import HeadGradients  # noqa: E402
 from edge_sdk.methods.creff import _STREAM  # noqa: E402
-from edge_sdk.methods.last_layer import random_rows  # noqa: E402
 from edge_sdk.methods.parts import torch_creff  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
 from edge_sdk.protocol.messages import Upload  # noqa: E402  # what follows needs torch

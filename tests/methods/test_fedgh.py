@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
-from edge_sdk.methods import last_layer
+from edge_sdk.methods.contract import last_layer
 from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fedgh import _STREAM, FedGH
 from edge_sdk.protocol.exchange_id import ExchangeId

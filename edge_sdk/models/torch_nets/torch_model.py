@@ -38,7 +38,6 @@ except ImportError as error:
 from torch import Tensor, nn
 
 from edge_sdk.models.cosine_head import check_head
-from edge_sdk.models.torch_ids import takes_ids
 from edge_sdk.models.torch_nets.torch_anatomy import (
     Anatomy,
     Tap,
@@ -53,6 +52,7 @@ from edge_sdk.models.torch_nets.torch_arrays import Views, array_of, lie_in, nor
 from edge_sdk.models.torch_nets.torch_cosine import TorchCosineHead, held, linear_rows, with_cosine_head, write_rows
 from edge_sdk.models.torch_nets.torch_export import net_bytes
 from edge_sdk.models.torch_nets.torch_forms import Forms, Host, Loss
+from edge_sdk.models.torch_nets.torch_ids import takes_ids
 from edge_sdk.models.torch_nets.torch_intake import (
     Outputs,
     let_give_logits,
