@@ -15,7 +15,6 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.result import RoundResult
 from coordinator.record.run_record import RunRecord
 
-
 MOST_BYTES = 16 * 1024 * 1024
 """The size at which a file is full: 80,000 rounds of three devices that measure in each tenth."""
 
