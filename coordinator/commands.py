@@ -10,6 +10,7 @@ from edge_sdk.cli import (
     Subcommand,
     add_cloud_safe_option,
     add_page_option,
+    add_plots_option,
     add_tls_options,
     add_writer_options,
     whole_number,
@@ -38,6 +39,7 @@ def _coordinator_arguments(parser: argparse.ArgumentParser) -> None:
         "--json", action="store_true", help="print the summary as JSON at the end, instead of the table"
     )
     add_page_option(parser)
+    add_plots_option(parser)
     add_writer_options(parser)
     add_cloud_safe_option(parser)
     add_tls_options(parser)
@@ -68,6 +70,7 @@ def _report_arguments(parser: argparse.ArgumentParser) -> None:
         help="where the HTML file goes (default: report.html in the folder, or in the one that all folders lie in)",
     )
     parser.add_argument("--json", action="store_true", help="print the summary as JSON, draw nothing")
+    add_plots_option(parser)
 
 
 def _plot_arguments(parser: argparse.ArgumentParser) -> None:

@@ -89,6 +89,7 @@ def command(args: argparse.Namespace) -> int:
             quarantine=args.quarantine,
             trace=args.trace,
             as_json=args.json,
+            draws=not args.no_plots,
             feed=feed,
             tools=options,
         )
@@ -107,13 +108,14 @@ def run_coordinator(
     quarantine: bool,
     trace: bool,
     as_json: bool = False,
+    draws: bool = True,
     feed: Feed | None = None,
     tools: WriterOptions = NO_WRITERS,
 ) -> int:
     """Serve a federation until it is over; returns the exit code.  as_json: print the summary instead of the table.
 
-    lab: the folder of a lab, with keys, certificates, and the broker's address unless `broker` is given.  feed: of the
-    live page, if there is one.  tools: outputs for other tools.
+    draws: draw pictures at the end.  lab: the folder of a lab, with keys, certificates, and the broker's address unless
+    `broker` is given.  feed: of the live page, if there is one.  tools: outputs for other tools.
     """
     reach = _reach(broker, tls, lab, trace=trace)  # first, to report mistakes before opening anything
     shown = without_password(reach.broker)
@@ -183,7 +185,8 @@ def run_coordinator(
         if feed is not None:
             feed.publish(finished_state(result, str(folder)))
         _show(result, folder, as_json=as_json)
-        _draw(result, folder, progress)
+        if draws:
+            _draw(result, folder, progress)
         return 0 if result.completed else 1
 
 

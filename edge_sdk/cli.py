@@ -60,6 +60,11 @@ def add_cloud_safe_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_plots_option(parser: argparse.ArgumentParser) -> None:
+    """Add the option of a command that draws pictures at its end."""
+    parser.add_argument("--no-plots", action="store_true", help="draw no pictures; edge-sdk plot draws them later")
+
+
 def add_page_option(parser: argparse.ArgumentParser) -> None:
     """Add the option of a command whose run can be seen in a browser."""
     parser.add_argument(

@@ -5,7 +5,14 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from edge_sdk.cli import Subcommand, add_page_option, add_tls_options, add_writer_options, whole_number
+from edge_sdk.cli import (
+    Subcommand,
+    add_page_option,
+    add_plots_option,
+    add_tls_options,
+    add_writer_options,
+    whole_number,
+)
 
 LAB, WAIT_S = "lab", 60.0
 """The name of a lab if none is given, and the longest wait in seconds for its boards."""
@@ -49,12 +56,8 @@ def _simulate_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--trace", action="store_true", help="keep the message log, for edge-sdk replay")
     add_page_option(parser)
     add_writer_options(parser)
-    _add_plots_option(parser)
+    add_plots_option(parser)
     parser.add_argument("--json", action="store_true", help="print the summary as JSON instead of the table")
-
-
-def _add_plots_option(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--no-plots", action="store_true", help="draw no pictures; edge-sdk plot draws them later")
 
 
 def _compare_arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +70,7 @@ def _compare_arguments(parser: argparse.ArgumentParser) -> None:
         help="the accuracy that tables show: mean (of the devices' own models), worst, amp, fm, wlp, local_accuracy, "
         "pm_v, pm_l, gm, global_amp and so on; see docs/reference/reports.md",
     )
-    _add_plots_option(parser)
+    add_plots_option(parser)
     parser.add_argument("--json", action="store_true", help="print compare.json instead of the table")
     lab = parser.add_argument_group("on the boards of a lab (docs/how-to/run-a-lab.md)")
     lab.add_argument("--on-devices", action="store_true", help="run on connected boards, not in a simulation")
@@ -166,7 +169,7 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
         help="end runs whose validation accuracy is below the median of earlier settings (Optuna)",
     )
     _add_grid_options(parser, needs_methods=False, name="sweep")
-    _add_plots_option(parser)
+    add_plots_option(parser)
     parser.add_argument("--json", action="store_true", help="print sweep.json instead of the tables")
 
 

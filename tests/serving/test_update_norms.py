@@ -100,10 +100,8 @@ def test_a_simulation_holds_nobody_out_unless_it_is_asked_to(pictures: Path) -> 
     tables = fleets.tables(pictures, "fedavg")
     parsed = settings.parse(tables, Path("test.toml"))
     assert parsed.robust.hold_out_rounds == parsed.robust.count_factor == 0
-    assert parsed.tables["robust"] == {
-        "count_factor": 0,
-        "hold_out_rounds": 0,
-    }  # a rerun of the resolved file does the same
+    # a rerun of the resolved file does the same
+    assert parsed.tables["robust"] == {"count_factor": 0, "hold_out_rounds": 0}
     asked = settings.parse({**tables, "robust": {"hold_out_rounds": 5}}, Path("test.toml"))
     assert settings.parse(asked.tables, Path("test.toml")).robust.hold_out_rounds == 5
     run = run_with_a_loud_device(pictures)

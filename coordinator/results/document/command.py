@@ -46,9 +46,9 @@ SETTINGS = "federation.toml"
 class Found:
     """What the folders of a command hold, read one after the other."""
 
-    def __init__(self, *, silent: bool) -> None:
-        """silent: nothing but the values is wanted."""
-        self._silent = silent
+    def __init__(self, *, silent: bool, draws: bool = True) -> None:
+        """silent: nothing but the values is wanted.  draws: whether pictures are wanted."""
+        self._silent, self._draws = silent, draws
         self.plain: list[dict[str, Any]] = []
         """The contents of the summaries."""
         self.sections: list[tuple[DocumentSection, Drawings]] = []
@@ -104,6 +104,8 @@ class Found:
             return
         show_table(table, sys.stdout)
         sys.stdout.write("\n")
+        if not self._draws:
+            return
         sys.stdout.flush()  # the pictures take a moment
         try:
             paths = draw_pictures(drawings, folder / "plots")
@@ -115,7 +117,7 @@ class Found:
 
 def command(args: argparse.Namespace) -> int:
     """Show every folder: it holds a comparison, a run in progress, or a finished run; then write the document."""
-    found = Found(silent=args.json)
+    found = Found(silent=args.json, draws=not args.no_plots)
     for folder in args.folders:
         found.add(folder)
     if args.json:
@@ -124,7 +126,7 @@ def command(args: argparse.Namespace) -> int:
             return 0
     if found.sections:
         path = args.html or place_for(args.folders)
-        _write(found, path, silent=args.json)
+        _write(found, path, silent=args.json, draws=not args.no_plots)
     return 0
 
 
@@ -135,14 +137,14 @@ def place_for(folders: Sequence[Path]) -> Path:
     return Path(os.path.commonpath([folder.resolve() for folder in folders])) / NAME
 
 
-def _write(found: Found, path: Path, *, silent: bool) -> None:
+def _write(found: Found, path: Path, *, silent: bool, draws: bool) -> None:
     try:
         from coordinator.results.document.jinja2_document import write_document  # jinja2 is optional
     except ImportError:
         missing = MissingExtra("jinja2", "coordinator", "writing the report as HTML")
         sys.stderr.write(f"no {path.name}: {missing}\n")
         return
-    write_document(found.sections, path, found.overview)
+    write_document(found.sections, path, found.overview, draws=draws)
     if not silent:
         sys.stdout.write(f"report: {path}\n")
 

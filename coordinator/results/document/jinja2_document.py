@@ -18,13 +18,18 @@ from edge_sdk.at_rest.places import unwritable
 from edge_sdk.errors import MissingExtra
 from edge_sdk.version import __version__
 
+NOT_DRAWN = "drawn without them (--no-plots)"
 STATIC = Path(__file__).parent / "static"
 
 
 def write_document(
-    sections: Sequence[tuple[DocumentSection, Drawings]], path: Path, overview: SortableTable | None = None
+    sections: Sequence[tuple[DocumentSection, Drawings]],
+    path: Path,
+    overview: SortableTable | None = None,
+    *,
+    draws: bool = True,
 ) -> None:
-    """Write all sections with their pictures as one file, which is replaced at once.
+    """Write all sections as one file, which is replaced at once, with their pictures if `draws`.
 
     Raises UsageError where it cannot be written, or StoreError if the disk fails.
     """
@@ -37,7 +42,7 @@ def write_document(
     )
     full = []
     for section, drawings in sections:
-        pictures, why = inline_pictures(drawings, section.anchor)
+        pictures, why = inline_pictures(drawings, section.anchor) if draws else ({}, NOT_DRAWN)
         full.append(replace(section, pictures=pictures, no_pictures=why))
     title = full[0].title if len(full) == 1 else f"{len(full)} runs"
     text = environment.get_template("report.html.j2").render(

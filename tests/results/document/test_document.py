@@ -127,6 +127,17 @@ def test_a_sweep_that_does_not_read_is_one_line(tmp_path, capsys, damage):
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
+def test_without_plots_nothing_is_drawn_and_the_document_says_so(tmp_path, capsys, monkeypatch):
+    for place in ("coordinator.results.document.command", "coordinator.results.document.jinja2_document"):
+        monkeypatch.setattr(f"{place}.draw_pictures", lambda *_args: pytest.fail("a picture is drawn"))
+    run_in(tmp_path / "run")
+    assert main(["report", str(tmp_path / "run"), "--no-plots"]) == 0
+    assert "drawn: " not in capsys.readouterr().out
+    text = (tmp_path / "run" / "report.html").read_text()
+    assert "<svg " not in text
+    assert "None: drawn without them (--no-plots)" in text
+
+
 def test_json_alone_writes_no_document(tmp_path, capsys):
     run_in(tmp_path / "run")
     assert main(["report", str(tmp_path / "run"), "--json"]) == 0

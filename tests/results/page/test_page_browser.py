@@ -199,3 +199,12 @@ def test_a_page_that_may_not_command_shows_no_buttons(opened):
     page.evaluate("location.hash = 'device/device-0'")
     sync_api.expect(page.locator("main h2")).to_have_text("device-0", timeout=WAIT_MS)
     assert page.get_by_role("button", name="Pause").count() == 0
+
+
+def test_names_of_classes_stand_on_the_left_and_as_they_are_written(opened):
+    names = ("two <b>three</b>", *(f"class {number}" for number in range(1, 10)))
+    page = opened(Feed(finished_state(replace(synthetic.result(), class_names=names), "runs/demo")))
+    page.evaluate("location.hash = '#learning'")
+    name = page.get_by_role("rowheader", name=names[0])
+    sync_api.expect(name).to_be_visible(timeout=WAIT_MS)
+    assert name.evaluate("each => getComputedStyle(each).textAlign") == "left"

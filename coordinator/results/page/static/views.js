@@ -203,7 +203,7 @@ class LearningView {
     this.curves = new Curves("Accuracy of each device's own model");
     this.figures = make("dl", { class: "figures" });
     this.classes = new LiveTable("Classes", [
-      { name: "Class", text: (row) => String((this.run.head.class_names || [])[row.name] || row.name), number: true },
+      { name: "Class", text: (row) => String((this.run.head.class_names || [])[row.name] || row.name) },
       { name: "Samples on all devices", text: (row) => String(row.samples), number: true },
       { name: "Devices that hold it", text: (row) => String(row.holders), number: true },
       { name: "Mean probability of the right class", text: (row) => format.percent(row.right), number: true },
@@ -337,7 +337,7 @@ class DeviceView {
     this.line = make("p", {}, this.state, " ", this.why);
     this.figures = make("dl", { class: "figures" });
     this.facts = make("dl", { class: "facts" });
-    this.classes = new LiveTable("Samples by class", [{ name: "Class", text: (row) => String((this.run.head.class_names || [])[row[0]] || row[0]), number: true }, { name: "Samples", text: (row) => String(row[1]), number: true }], (row) => row[0]);
+    this.classes = new LiveTable("Samples by class", [{ name: "Class", text: (row) => String((this.run.head.class_names || [])[row[0]] || row[0]) }, { name: "Samples", text: (row) => String(row[1]), number: true }], (row) => row[0]);
     this.curves = new Curves("Accuracy of its own model", id);
     this.orders = new Orders([["pause", "Pause: do not invite it, nor wait for it"], ["resume", "Resume: invite it again"], ["drain", "Drain: it finishes the round, then stops"]], id);
     this.element = make("div", {}, this.line, this.figures, this.orders.element, this.curves.element, make("h3", {}, "What it is"), this.facts, this.classes.element,
