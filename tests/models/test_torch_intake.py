@@ -151,6 +151,11 @@ def test_log_probabilities_are_logits() -> None:
         wrap(nn.Sequential(*plain(), nn.LogSoftmax(dim=1)), outputs="probabilities")
 
 
+def test_what_is_cut_off_at_a_bound_is_still_log_probabilities() -> None:
+    model = wrap(Then(lambda out: out.log_softmax(dim=1).clamp(min=-1.0)))
+    assert model.spec.note == "logits: log-probabilities"
+
+
 def test_logits_that_are_declared_to_be_probabilities_are_refused() -> None:
     with pytest.raises(ModelError, match="but its rows are below 0 or do not sum to 1"):
         wrap(plain(), outputs="probabilities")
