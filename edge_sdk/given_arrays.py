@@ -225,6 +225,8 @@ def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
         found = found.astype(np.int64)
     if found.ndim == 1 and found.size and found.dtype.kind == "f" and (found == np.rint(found)).all():
         raise UsageError(f"{refused}, one for each sample (n,): write {name}.astype(int)")
+    if found.ndim == 1 and found.dtype.kind == "f" and np.isnan(found).any():
+        raise UsageError(f"{where}: sample {int(np.isnan(found).argmax())} has no label; leave it out")
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise UsageError(f"{refused}, one for each sample (n,)")
     return found

@@ -89,6 +89,11 @@ def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> Pic
     if not isinstance(data, Mapping):
         if len(data) != len(NEEDED):
             raise UsageError(f"data: expected {_EXPECTED}")
+        if all(map(_is_array, data)) and np.ndim(data[1]) > 1 == np.ndim(data[2]):
+            raise UsageError(
+                "data: the second array has the form of samples and the third that of labels: write them in the order "
+                f"{', '.join(NEEDED)}"
+            )
         data = dict(zip(NEEDED, data, strict=True))
     if names:
         data = {**data, NAMES: names}

@@ -98,6 +98,12 @@ def test_logits_are_not_taken_for_probabilities(make: Callable[[], nn.Module]) -
     assert wrap(make(), shaped=False).logits(samples()[0]).shape == (len(samples()[0]), CLASSES)
 
 
+def test_one_probability_for_two_classes_is_told_as_a_shape() -> None:
+    one = Then(lambda out: out.sigmoid().mean(dim=1))
+    with pytest.raises(ModelError, match=r"answers 1 samples with shape \(1,\), expected \(1, 4\)"):
+        wrap(one)
+
+
 TYPES = {
     r"it gives torch.float64, expected torch.float32: let forward\(\) end with \.float\(\)": lambda out: out.double(),
     r"it gives torch.bfloat16, expected .* end with \.float\(\)": lambda out: out.bfloat16(),

@@ -172,6 +172,30 @@ def test_a_pair_of_arrays_is_told_the_four_that_are_expected():
             edge_sim.run(TABLES, models=net_of(8), data=given)
 
 
+def test_arrays_in_the_order_of_scikit_learn_are_told_the_order():
+    x_train, y_train, x_test, y_test = DATA
+    with pytest.raises(UsageError, match="in the order x_train, y_train, x_test, y_test"):
+        edge_sim.run(TABLES, models=net_of(8), data=(x_train, x_test, y_train, y_test))
+
+
+def test_samples_that_are_dicts_are_told_the_pairs_to_write():
+    dicts = [{"image": x, "label": y} for x, y in zip(*DATA[2:], strict=True)]
+    with pytest.raises(UsageError, match=r"sample 0 of the dataset: a dict with image, label, expected a pair"):
+        edge_sim.run(TABLES, models=net_of(8), data=(dicts, dicts))
+
+
+def test_a_label_that_is_missing_is_named():
+    y = DATA[1].astype(float)
+    y[5] = np.nan
+    with pytest.raises(UsageError, match="y_train: sample 5 has no label; leave it out"):
+        edge_sim.run(TABLES, models=net_of(8), data=(DATA[0], y, *DATA[2:]))
+
+
+def test_a_net_where_a_function_is_expected_is_told_so():
+    with pytest.raises(UsageError, match=r"found a net \(Sequential\), expected a function.*write models=lambda"):
+        edge_sim.run(TABLES, models=net(8, 3), data=DATA)
+
+
 def test_no_samples_are_taken_away_for_a_method_without_a_public_set():
     tables = {name: table for name, table in TABLES.items() if name != "data"}
     held = sum(device.samples for device in edge_sim.run(tables, models=net_of(8), data=DATA).devices)
