@@ -14,7 +14,7 @@ from typing import Any
 
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sim.models.function_digest import function_digest
 from edge_sim.models.model_types import HeadKind, InputShape
 
