@@ -178,8 +178,7 @@ def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
             "or ids of tokens (a net with an Embedding then begins with x = x.long()), "
             f"{name}.astype(np.uint8) for pictures of 0 to 255"
         )
-    if x.dtype.kind not in "bf":
-        raise UsageError(f"{where}: expected uint8 or finite floats, found {x.dtype}")
+    check_numbers(x, where)
     with np.errstate(over="ignore"):  # what is too large for f4 becomes Inf, and is refused below
         values = x.astype(np.float32, copy=False)
     wild = np.flatnonzero(~np.isfinite(values).reshape(len(values), -1).all(axis=1))  # sample numbers
@@ -189,6 +188,21 @@ def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
             f"the first of them {wild[0]}"
         )
     return values
+
+
+def check_numbers(x: NDArray[Any], where: str) -> None:
+    """Raise UsageError for samples that are no real numbers, with what to write."""
+    if x.dtype.kind in "biuf":
+        return
+    name = _name(where)
+    remedy = "make numbers of them first"
+    if x.dtype.kind in "OUST":
+        remedy = f"if they are numbers, write {name}.astype(np.float32)"
+        if x.dtype.kind == "O" and x.ndim == 1:
+            remedy = f"if each is an array of one shape, write np.stack(list({name})).astype(np.float32)"
+    elif x.dtype.kind == "c":
+        remedy = f"write np.abs({name}), or np.concatenate([{name}.real, {name}.imag], axis=1) for both parts"
+    raise UsageError(f"{where}: expected uint8 or finite floats, found {x.dtype}: {remedy}")
 
 
 def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
@@ -211,6 +225,8 @@ def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
         found = found.astype(np.int64)
     if found.ndim == 1 and found.size and found.dtype.kind == "f" and (found == np.rint(found)).all():
         raise UsageError(f"{refused}, one for each sample (n,): write {name}.astype(int)")
+    if found.ndim == 1 and found.dtype.kind == "f" and np.isnan(found).any():
+        raise UsageError(f"{where}: sample {int(np.isnan(found).argmax())} has no label; leave it out")
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise UsageError(f"{refused}, one for each sample (n,)")
     return found

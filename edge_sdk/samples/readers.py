@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from edge_sdk.class_names import class_ids
+from edge_sdk.class_names import class_ids, listed
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import (
@@ -110,9 +110,15 @@ def samples_from_torch(dataset: Any, *, layout: PictureLayout | None = None) -> 
     given, y = [], []
     for i in range(len(dataset)):
         try:
-            sample, label = dataset[i]
+            pair = dataset[i]
+            sample, label = ("", "") if isinstance(pair, Mapping) else pair
         except (TypeError, ValueError):
             raise UsageError(f"sample {i} of the dataset: expected a pair of sample and label") from None
+        if isinstance(pair, Mapping):
+            raise UsageError(
+                f"sample {i} of the dataset: a dict with {listed([*pair])}, expected a pair of sample and label: write "
+                'a list of pairs, such as [(each["image"], each["label"]) for each in dataset]'
+            )
         given.append(sample)
         y.append(given_array(label, f"the label of sample {i} of the dataset"))
     if not given:

@@ -33,6 +33,11 @@ def names_of_functions(functions: Sequence[Callable[..., Any]]) -> list[str]:
     for make in functions:
         if not callable(make):
             raise UsageError(f"models: expected functions (classes, input_shape, seed), found {type(make).__name__}")
+        if hasattr(make, "state_dict"):  # a net of torch can be called, too
+            raise UsageError(
+                f"models: found a net ({type(make).__name__}), expected a function that makes one for each device: "
+                "write models=lambda classes, input_shape, seed: copy.deepcopy(net)"
+            )
         named = f"{_plain_name(make)}_{function_digest(make)}"
         candidates = (named, *(f"{named}_{i}" for i in range(2, len(functions) + 2)))
         owners[next(name for name in candidates if owners.get(name, make) is make)] = make

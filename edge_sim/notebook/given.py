@@ -16,6 +16,7 @@ import numpy as np
 
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.places import make_folder
+from edge_sdk.class_names import listed
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, given_array
@@ -75,15 +76,24 @@ def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> Pic
         raise UsageError(f"data: expected {_EXPECTED}; found {type(data).__name__}")
     names: Any = ()
     if not isinstance(data, Mapping) and len(data) == 2:
+        if any(map(_is_array, data)):
+            raise UsageError(
+                f"data: found a pair of arrays, expected {_EXPECTED}: write "
+                "data=(x[:1000], y[:1000], x[1000:], y[1000:]) where the last ones are for testing"
+            )
         if not all(_is_pair(part) for part in data):
             parts = [_read(part, layout) for part in data]
-            if {*parts[1].class_names} <= {*parts[0].class_names} and parts[1].class_names:
-                names = parts[0].class_names
+            names = _names_of_both(*parts)
             data, layout = [(part.x, _words(part)) for part in parts], CHANNELS_LAST
         data = [values for part in data for values in part]
     if not isinstance(data, Mapping):
         if len(data) != len(NEEDED):
             raise UsageError(f"data: expected {_EXPECTED}")
+        if all(map(_is_array, data)) and np.ndim(data[1]) > 1 == np.ndim(data[2]):
+            raise UsageError(
+                "data: the second array has the form of samples and the third that of labels: write them in the order "
+                f"{', '.join(NEEDED)}"
+            )
         data = dict(zip(NEEDED, data, strict=True))
     if names:
         data = {**data, NAMES: names}
@@ -107,6 +117,23 @@ def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> Pic
     elif path.read_bytes() != file.getvalue():
         raise UsageError(f"data: {path} holds other data, of earlier runs; give out another folder")
     return layout
+
+
+def _names_of_both(train: Samples, test: Samples) -> tuple[str, ...]:
+    """Return the class names of the part that has all of them, which numbers in the other part stand for, too."""
+    known = train.class_names or test.class_names
+    numbered = [part for part in (train, test) if not part.class_names]
+    if known and numbered and int(numbered[0].y.max()) >= len(known):
+        raise UsageError(
+            f"data: one part has the classes {listed(known)}, the other has no names and labels up to "
+            f"{numbered[0].y.max()}: give both the same labels"
+        )
+    return known if numbered or {*test.class_names} <= {*known} else ()
+
+
+def _is_array(part: Any) -> bool:
+    """Whether this is samples or labels alone: an array, a tensor, or a frame of pandas."""
+    return isinstance(part, np.ndarray) or hasattr(part, "detach") or hasattr(part, "to_numpy")
 
 
 def _is_pair(part: Any) -> bool:

@@ -85,6 +85,7 @@ def run_federation(
         if parsed.data.public is None and "public" in samples:
             taken = public_taken(samples["public"], samples["private"])
             result = replace(result, warnings=(*result.warnings, taken))
+        result = replace(result, warnings=(*result.warnings, *_taken_outputs(trained)))
         if out is not None:
             write_run(result, to_toml(parsed.tables), folder)
             if keep_models:
@@ -187,6 +188,17 @@ def _tables(config: ConfigSource) -> tuple[dict[str, Any], Path]:
     if isinstance(config, Mapping):
         return {**config}, Path("config")
     return load_toml(Path(config)), Path(config)
+
+
+def _taken_outputs(trained: Mapping[str, Model]) -> list[str]:
+    """Return, for each kind of model, what was taken for its logits; nothing where these are its only output."""
+    found = {
+        f"model {model.spec.name!r}: {part}"
+        for model in trained.values()
+        for part in model.spec.note.split("; ")
+        if part.startswith("logits: ")
+    }
+    return sorted(found)
 
 
 def _write_models(trained: Mapping[str, Model], folder: Path) -> None:

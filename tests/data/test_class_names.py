@@ -165,6 +165,24 @@ def test_a_torch_data_set_and_its_subset_have_their_names():
     assert (mixed.class_names, mixed.accuracy) == (found.class_names, found.accuracy)
 
 
+class Numbered(Pairs):
+    """Such a set without names."""
+
+    classes = ()
+
+
+def test_names_of_one_torch_data_set_stand_for_numbers_in_the_other():
+    pytest.importorskip("torch")
+    found = edge_sim.run(TABLES, data=(Pairs(), Pairs()))
+    for data in ((Pairs(), Numbered()), (Numbered(), Pairs()), (Pairs(), (X, Y))):
+        one = edge_sim.run(TABLES, data=data)
+        assert (one.class_names, one.accuracy) == (found.class_names, found.accuracy)
+    with pytest.raises(
+        UsageError, match="one part has the classes pig, cat, cow, the other has no names and labels up"
+    ):
+        edge_sim.run(TABLES, data=(Pairs(), (X, Y + 1)))
+
+
 def test_parts_that_order_their_classes_otherwise_have_the_order_of_the_training_part():
     pandas = pytest.importorskip("pandas")
     y = pandas.Categorical(NAMES[Y], categories=[*NAMES])

@@ -16,12 +16,12 @@ from edge_sim.fleet.fleet import build_fleet
 USERS = {"f01": 6, "f02": 9, "f10": 7}
 
 
-def write(folder: Path, x=lambda user, row: [len(user) + row / 10, 0.0, 0.5, 1.0]) -> Path:
+def write(folder: Path, x=lambda user, row: [len(user) + row / 10, 0.0, 0.5, 1.0], y=lambda row: row % 2) -> Path:
     for part, share in (("train", 1), ("test", 3)):
         (folder / part).mkdir(parents=True)
         for place, (user, count) in enumerate(USERS.items()):
             rows = range(count // share)
-            held = {"x": [x(user, row) for row in rows], "y": [row % 2 for row in rows]}
+            held = {"x": [x(user, row) for row in rows], "y": [y(row) for row in rows]}
             text = json.dumps({"users": [user], "num_samples": [len(rows)], "user_data": {user: held}})
             (folder / part / f"{place}.json").write_text(text)
     return folder
@@ -32,6 +32,20 @@ def test_samples_are_those_of_their_users(tmp_path: Path) -> None:
     assert found.train.x.shape == (22, 2, 2)
     assert found.test.y.shape == (7,)
     assert dict(zip(*np.unique(found.users, return_counts=True), strict=True)) == USERS
+
+
+def test_labels_may_be_names_of_classes(tmp_path: Path) -> None:
+    found = read_leaf(write(tmp_path / "names", y=lambda row: ["dog", "cat", "eel"][row % 3]), None)
+    assert found.class_names == ("cat", "dog", "eel")
+    numbers = read_leaf(write(tmp_path / "numbers", y=lambda row: [1, 0, 2][row % 3]), None)
+    assert found.train.y.tolist() == numbers.train.y.tolist()
+    assert found.test.y.tolist() == numbers.test.y.tolist()
+    with pytest.raises(UsageError, match="no numbers"):
+        read_leaf(write(tmp_path / "mixed", y=lambda row: ["dog", 1][row % 2]), None)
+    mixed = write(tmp_path / "parts", y=lambda row: ["dog", "cat"][row % 2])
+    (mixed / "test" / "0.json").write_text((tmp_path / "numbers" / "test" / "0.json").read_text())
+    with pytest.raises(UsageError, match="some labels are names of classes, others numbers"):
+        read_leaf(mixed, None)
 
 
 def test_each_device_holds_one_user(tmp_path: Path) -> None:

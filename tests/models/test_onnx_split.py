@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -155,8 +156,17 @@ def test_a_named_tensor() -> None:
 def test_a_classifier_of_other_classes_gives_its_features() -> None:
     soft = OnnxModel(classifier(endings=["Softmax"]), 9)
     assert (soft.spec.feature_dim, soft.spec.classes) == (WIDTH, 9)
-    bare = OnnxModel(classifier(), 9)
-    assert (bare.spec.feature_dim, bare.spec.classes) == (CLASSES, 9)
+    wide = OnnxModel(classifier(), 3)
+    assert (wide.spec.feature_dim, wide.spec.classes) == (CLASSES, 3)
+
+
+def test_fewer_numbers_than_classes_are_refused_with_the_tensors_to_name() -> None:
+    message = rf"it gives {CLASSES} numbers, and classes is 9: pass classes={CLASSES} .* or features='(\w+)' or features='(\w+)'"
+    with pytest.raises(ModelError, match=message) as raised:
+        OnnxModel(classifier(), 9)
+    found = re.search(message, str(raised.value))
+    assert found is not None
+    assert [OnnxModel(classifier(), 9, features=name).spec.feature_dim for name in found.groups()] == [WIDTH, CLASSES]
 
 
 def test_without_a_last_linear_layer_the_head_starts_as_identity() -> None:
@@ -312,7 +322,7 @@ EXPORTED = {
     "half": {"file": classifier(form="half")},
     "old": {"file": classifier(listed=True)},
     "batch of one": {"file": classifier((1, 1, 6, 6))},
-    "extractor": {"file": classifier(), "classes": 9},
+    "extractor": {"file": classifier(), "classes": 3},
     "named": {"file": classifier(endings=["Softmax"]), "classes": 3, "features": "hidden"},
     "cosine": {"file": classifier(endings=["LogSoftmax"]), "head": "cosine"},
 }

@@ -98,6 +98,12 @@ def test_logits_are_not_taken_for_probabilities(make: Callable[[], nn.Module]) -
     assert wrap(make(), shaped=False).logits(samples()[0]).shape == (len(samples()[0]), CLASSES)
 
 
+def test_one_probability_for_two_classes_is_told_as_a_shape() -> None:
+    one = Then(lambda out: out.sigmoid().mean(dim=1))
+    with pytest.raises(ModelError, match=r"answers 1 samples with shape \(1,\), expected \(1, 4\)"):
+        wrap(one)
+
+
 TYPES = {
     r"it gives torch.float64, expected torch.float32: let forward\(\) end with \.float\(\)": lambda out: out.double(),
     r"it gives torch.bfloat16, expected .* end with \.float\(\)": lambda out: out.bfloat16(),
@@ -149,6 +155,11 @@ def test_log_probabilities_are_logits() -> None:
     assert model.spec.note == "logits: log-probabilities"
     with pytest.raises(ModelError, match="log-probabilities, which are logits: leave outputs"):
         wrap(nn.Sequential(*plain(), nn.LogSoftmax(dim=1)), outputs="probabilities")
+
+
+def test_what_is_cut_off_at_a_bound_is_still_log_probabilities() -> None:
+    model = wrap(Then(lambda out: out.log_softmax(dim=1).clamp(min=-1.0)))
+    assert model.spec.note == "logits: log-probabilities"
 
 
 def test_logits_that_are_declared_to_be_probabilities_are_refused() -> None:

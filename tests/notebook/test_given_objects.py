@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 from torch import nn
 
 import edge_sim
@@ -12,6 +15,7 @@ from edge_sdk.models.predict_only import PredictOnly
 from edge_sim.engines import choice
 from edge_sim.fleet import feasible
 from edge_sim.models.function_digest import function_digest
+from edge_sim.runs.runner import check_taken_part
 
 RNG = np.random.default_rng(0)
 MEANS = RNG.normal(size=(3, 4, 4))
@@ -131,6 +135,65 @@ def test_a_run_in_which_nobody_could_take_part_raises_with_the_refusals(monkeypa
     tables = {**TABLES, "federation": {**TABLES["federation"], "method": "fedavg"}}
     with pytest.raises(RunFailed, match=r"no device of 2 could take part: 2 were refused: .*weights.*; "):
         edge_sim.run(tables, models=lambda classes, *_: PredictOnly(lambda x: x[:, 0, 0, :3], classes), data=DATA)
+
+
+def test_devices_that_joined_and_gave_nothing_took_no_part():
+    result = edge_sim.run(TABLES, models=net_of(8), data=DATA)
+    check_taken_part(result)
+    idle = tuple(replace(device, rounds_done=0) for device in result.devices)
+    for without in (idle, tuple(replace(device, joined=False) for device in result.devices)):
+        with pytest.raises(RunFailed, match=r"^no device of 2 could take part: the rounds are over$"):
+            check_taken_part(replace(result, completed=False, reason="the rounds are over", devices=without))
+    some = replace(result, completed=False, devices=(idle[0], result.devices[1]))
+    check_taken_part(some)
+
+
+class Several(nn.Module):
+    """A net that gives a dict."""
+
+    def __init__(self, classes):
+        super().__init__()
+        self.last = nn.Linear(16, classes)
+
+    def forward(self, x):
+        return {"features": x.flatten(1), "logits": self.last(x.flatten(1))}
+
+
+def test_what_was_taken_of_several_outputs_is_said_in_the_warnings():
+    result = edge_sim.run(TABLES, models=lambda classes, *_: Several(classes), data=DATA)
+    (line,) = [line for line in result.warnings if "logits" in line]
+    assert line.endswith(": logits: output 'logits' of a dict")
+    assert not [line for line in edge_sim.run(TABLES, models=net_of(8), data=DATA).warnings if "logits" in line]
+
+
+def test_a_pair_of_arrays_is_told_the_four_that_are_expected():
+    for given in ((DATA[0], DATA[1]), [torch.tensor(DATA[0]), torch.tensor(DATA[1])]):
+        with pytest.raises(UsageError, match=r"pair of arrays, expected x_train, y_train, x_test, y_test, or .*x\[:"):
+            edge_sim.run(TABLES, models=net_of(8), data=given)
+
+
+def test_arrays_in_the_order_of_scikit_learn_are_told_the_order():
+    x_train, y_train, x_test, y_test = DATA
+    with pytest.raises(UsageError, match="in the order x_train, y_train, x_test, y_test"):
+        edge_sim.run(TABLES, models=net_of(8), data=(x_train, x_test, y_train, y_test))
+
+
+def test_samples_that_are_dicts_are_told_the_pairs_to_write():
+    dicts = [{"image": x, "label": y} for x, y in zip(*DATA[2:], strict=True)]
+    with pytest.raises(UsageError, match=r"sample 0 of the dataset: a dict with image, label, expected a pair"):
+        edge_sim.run(TABLES, models=net_of(8), data=(dicts, dicts))
+
+
+def test_a_label_that_is_missing_is_named():
+    y = DATA[1].astype(float)
+    y[5] = np.nan
+    with pytest.raises(UsageError, match="y_train: sample 5 has no label; leave it out"):
+        edge_sim.run(TABLES, models=net_of(8), data=(DATA[0], y, *DATA[2:]))
+
+
+def test_a_net_where_a_function_is_expected_is_told_so():
+    with pytest.raises(UsageError, match=r"found a net \(Sequential\), expected a function.*write models=lambda"):
+        edge_sim.run(TABLES, models=net(8, 3), data=DATA)
 
 
 def test_no_samples_are_taken_away_for_a_method_without_a_public_set():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import edge_sdk
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import layout_told
 from edge_sim.data.sources.leaf import read_leaf
-from edge_sim.data.sources.npz import read_npz
+from edge_sim.data.sources.npz import of_arrays, read_npz
 
 LABELS = np.array([0, 1, 2, 0, 1, 2])
 
@@ -202,6 +203,31 @@ def test_floats_and_truths_become_f4_unscaled(entry, dtype, tmp_path) -> None:
 def test_whole_numbers_are_refused_with_what_to_write(entry, dtype, tmp_path) -> None:
     with pytest.raises(UsageError, match=rf"found {np.dtype(dtype)}: write .*astype\(np\.float32\) .*ids of tokens"):
         entry(pictures(5, dtype=dtype), tmp_path, None)
+
+
+NO_NUMBERS = {
+    "objects": (lambda x: x.astype(object), r"astype\(np\.float32\)"),
+    "texts": (lambda x: x.astype(str), r"astype\(np\.float32\)"),
+    "complex": (lambda x: x.astype(complex), r"np\.abs\("),
+    "dates": (lambda x: x.astype("M8[s]"), "make numbers of them first"),
+}
+
+
+@every_reader
+@pytest.mark.parametrize(("of", "remedy"), NO_NUMBERS.values(), ids=NO_NUMBERS)
+def test_what_are_no_numbers_is_refused_with_what_to_write(entry, of, remedy, tmp_path) -> None:
+    x = of(pictures(5, dtype=np.float64))
+    found = re.escape(f"found {x.dtype}: ")
+    with pytest.raises(UsageError, match=rf"{found}.*{remedy}|holds Python objects; expected an array of numbers"):
+        entry(x, tmp_path, None)
+
+
+def test_an_array_of_arrays_is_told_how_to_stack_them() -> None:
+    rows = np.empty(3, object)
+    rows[:] = [np.zeros(4)] * 3
+    arrays = {"x_train": rows, "y_train": np.arange(3), "x_test": rows, "y_test": np.arange(3)}
+    with pytest.raises(UsageError, match=r"x_train: .* write np\.stack\(list\(x_train\)\)\.astype\(np\.float32\)"):
+        of_arrays(arrays, "data", "data", None)
 
 
 @every_reader

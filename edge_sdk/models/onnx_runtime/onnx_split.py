@@ -303,6 +303,13 @@ def _outputs_as_features(
             f"{name}: it ends in {ending.cut or gives} over {width} numbers, the federation has {classes} classes: "
             "name a tensor to take as features with features="
         )
+    if width < classes and not ending.bounded:
+        before = [] if ending.layer is None else [ending.layer.features]
+        tensors = " or ".join(f"features={tensor!r}" for tensor in (*before, ending.scores))
+        raise ModelError(
+            f"{name}: it gives {width} numbers, and classes is {classes}: pass classes={width} if they are its logits, "
+            f"or {tensors}, the tensor behind which a new head comes"
+        )
     return HeadPlace(ending.scores, ending.scores), None, False
 
 

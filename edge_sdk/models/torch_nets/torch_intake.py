@@ -122,8 +122,9 @@ def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, n
             return ""
     where, out = _found(given, len(x), classes, name)
     _check_type(out, name)
-    kind = _kind(out) if out.shape == (len(x), classes) and classes > 1 else "logits"
-    if kind == "logits" and _within_1(out) and classes > 1 and _stays_within_1(net, x, where):
+    of_classes = out.shape == (len(x), classes) and classes > 1
+    kind = _kind(out) if of_classes else "logits"
+    if of_classes and kind == "logits" and _within_1(out) and _stays_within_1(net, x, out, where):
         kind = "probabilities"
     if kind != outputs and (kind == "probabilities" or outputs == "probabilities"):
         raise ModelError(f"model {name!r}: {_REMEDIES[kind].format(classes)}")
@@ -204,18 +205,18 @@ def _within_1(out: Tensor) -> bool:
 
 
 @torch.no_grad()
-def _stays_within_1(net: nn.Module, x: Tensor, where: str | int | None) -> bool:
+def _stays_within_1(net: nn.Module, x: Tensor, out: Tensor, where: str | int | None) -> bool:
     """Whether a net gives probabilities: numbers from 0 to 1 that vary, also for samples for which logits do not.
 
-    Samples are those of a probe (n, c, h, w), some of 0 and 1, which are ids, too, and random ones; those that the net
-    does not take are left out.
+    Samples are those of a probe (n, c, h, w), for which it gave `out` (n, k), some of 0 and 1, which are ids, too, and
+    random ones; those that the net does not take are left out.
     """
     rng = torch.Generator().manual_seed(0)
     shape = (_SPREAD_ROWS, *x.shape[1:])
     random = [spread * torch.randn(shape, generator=rng) for spread in _SPREADS]
-    found: list[Tensor] = []
+    found: list[Tensor] = [out.detach()]
     with torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
-        for samples in (x, torch.randint(2, shape, generator=rng).float(), *random):
+        for samples in (torch.randint(2, shape, generator=rng).float(), *random):
             with suppress(Exception):  # ids beyond the end of a table
                 given = net(samples.to(next((p.device for p in net.parameters()), x.device)).clone())
                 found.append(given if where is None else _at(given, where))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
+from edge_sdk.class_names import class_ids
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last
@@ -32,28 +33,43 @@ def read_leaf(folder: Path, size: tuple[int, int] | None, layout: PictureLayout 
         raise UsageError(f"{folder}: samples of {x.shape[1:]} in train, of {test_x.shape[1:]} in test")
     x, remark = channels_last(x, layout, f"{folder.name}: x")
     test_x, _ = channels_last(test_x, layout, f"{folder.name}: x")
+    y, test_y, names = _numbered(y, test_y, folder)
     train = Samples(_shaped(x, size, folder), y, layout=CHANNELS_LAST)
     test = Samples(_shaped(test_x, size, folder), test_y, layout=CHANNELS_LAST)
-    return SourceData(name=folder.name, train=train, test=test, scale=1.0, users=users, remark=remark)
+    return SourceData(
+        name=folder.name, train=train, test=test, scale=1.0, class_names=names, users=users, remark=remark
+    )
 
 
-def _part(folder: Path, part: str) -> tuple[Floats, Ints, NDArray[Any]]:
+def _numbered(y: NDArray[Any], test_y: NDArray[Any], folder: Path) -> tuple[Ints, Ints, tuple[str, ...]]:
+    """Return labels (n,) of both parts as class ids, and the names of the classes where they are texts."""
+    if "U" not in (y.dtype.kind, test_y.dtype.kind):
+        return y, test_y, ()
+    if y.dtype.kind != test_y.dtype.kind:
+        raise UsageError(f"{folder}: some labels are names of classes, others numbers; give all alike")
+    ids, names = class_ids(np.concatenate([y, test_y]), where=f"{folder}: y")
+    return ids[: len(y)], ids[len(y) :], names
+
+
+def _part(folder: Path, part: str) -> tuple[Floats, NDArray[Any], NDArray[Any]]:
     """The samples (n, d), labels (n,) and users (n,) of all files of a part, users in the order of their names."""
     files = sorted((folder / part).glob("*.json"))
     if not files:
         raise UsageError(f"data.path: {folder / part}: no .json files there, as LEAF lays them out")
-    found: dict[str, tuple[Floats, Ints]] = {}
+    found: dict[str, tuple[Floats, NDArray[Any]]] = {}
     for path in files:
         found |= _file(path)
     users = np.concatenate([np.full(len(found[name][1]), name) for name in sorted(found)])
     shapes = {found[name][0].shape[1:] for name in found}
     if len(shapes) > 1:
         raise UsageError(f"{folder / part}: samples of different shapes: {', '.join(map(str, sorted(shapes)))}")
+    if len({found[name][1].dtype.kind for name in found}) > 1:
+        raise UsageError(f"{folder / part}: some labels are names of classes, others numbers; give all alike")
     x = np.concatenate([found[name][0] for name in sorted(found)])
     return x, np.concatenate([found[name][1] for name in sorted(found)]), users
 
 
-def _file(path: Path) -> dict[str, tuple[Floats, Ints]]:
+def _file(path: Path) -> dict[str, tuple[Floats, NDArray[Any]]]:
     """The samples and labels of each user in a file."""
     try:
         whole = json.loads(path.read_text(encoding="utf-8"))
@@ -63,10 +79,16 @@ def _file(path: Path) -> dict[str, tuple[Floats, Ints]]:
     found = {}
     for user, (x, y) in pairs.items():
         try:
-            samples, labels = np.array(x, np.float32), np.array(y, np.int64)
+            named = all(isinstance(each, str) for each in y)
+            samples, labels = np.array(x, np.float32), np.array(y, np.str_ if named else np.int64)
         except (ValueError, TypeError):
             raise UsageError(f"{path}: user {user}: samples and labels that are no numbers, as of a text") from None
-        if samples.ndim < 2 or labels.shape != samples.shape[:1] or not np.isfinite(samples).all() or labels.min() < 0:
+        if (
+            samples.ndim < 2
+            or labels.shape != samples.shape[:1]
+            or not np.isfinite(samples).all()
+            or not (named or labels.min() >= 0)
+        ):
             raise UsageError(
                 f"{path}: user {user}: expected numbers x (n, d) and classes y (n,), found {samples.shape} and "
                 f"{labels.shape}"

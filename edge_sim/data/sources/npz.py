@@ -13,7 +13,7 @@ from edge_sdk.arrays import Ints
 from edge_sdk.class_names import checked_names, class_ids
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
-from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, raw_values
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_numbers, raw_values
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
 from edge_sim.data.sources.base import SourceData
 
@@ -123,6 +123,7 @@ def _unreadable(path: Path, why: str) -> UsageError:
 
 def _samples(where: str, x: NDArray[Any], like: NDArray[Any]) -> Raw:
     """Return samples as u1 or f4, the only types that a device accepts."""
+    check_numbers(x, where)
     if x.ndim not in (2, 3, 4) or not x.size:
         raise UsageError(f"{where}: expected (n, h, w), (n, h, w, c) or (n, d), none of them 0, found {x.shape}")
     if x.shape[1:] != like.shape[1:]:
