@@ -1,83 +1,66 @@
-"""The Agent, which takes part in a federation for an app: a participant with a real clock and a thread."""
+"""The Agent, which takes part in a federation for an app: it holds a participant, and runs its loop in a thread."""
 
 from __future__ import annotations
 
 import atexit
 import logging
 import os
-import random
-import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.agent_arguments import check_kinds, check_names, check_options, check_places, check_sensors
+from edge_sdk.agent_arguments import (
+    check_kinds,
+    check_names,
+    check_options,
+    check_places,
+    check_sensors,
+    enrolled,
+    lone_parts,
+    reached_by,
+    transport_to,
+)
+from edge_sdk.agent_loop import AgentLoop
 from edge_sdk.arrays import Floats
-from edge_sdk.callbacks import Callbacks
-from edge_sdk.data import LocalData, Raw
-from edge_sdk.device.exchange import OngoingExchange, RoundReport
+from edge_sdk.callbacks import AppOwner
+from edge_sdk.data import Raw
+from edge_sdk.device.context import DeviceContext, PublicFolder
+from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.held_alone import hold_alone, let_go
-from edge_sdk.device.link.link_notices import LinkNotices
-from edge_sdk.device.link.recent_lines import RecentLines, round_lines
 from edge_sdk.device.link.security import DeviceSecurity
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.store import Store
 from edge_sdk.device.training.app_model import ModelOrigin, OnNewModel, check_on_new_model
 from edge_sdk.device.training.data_supply import DataSupply, OwnData
-from edge_sdk.device.training.learner import WorkSlices
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.given_arrays import PictureLayout, channels_last, given_array
-from edge_sdk.identity.folder import ABOUT, Identity, open_identity
-from edge_sdk.identity.signatures import Role
 from edge_sdk.models.base import Model, serving_copy
 from edge_sdk.models.checks import check_logits
 from edge_sdk.models.exporting import export
 from edge_sdk.objectives import softmax
-from edge_sdk.policy.conditions import Objection
-from edge_sdk.policy.energy import PowerMeter, TrainingCost
-from edge_sdk.policy.gate import PAUSED, PauseReport, TrainingGate, training_gate
+from edge_sdk.policy.energy import PowerMeter
+from edge_sdk.policy.gate import TrainingGate, training_gate
 from edge_sdk.policy.policy import Policy
-from edge_sdk.policy.priority import limit_threads, lower_priority
 from edge_sdk.policy.sensors import Sensors
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.frames.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.serving.deployment import MAX_DROP, Deployment, check_max_drop
-from edge_sdk.state_folder import StatePlaces, lasting
-from edge_sdk.transport.base import Disconnected, Transport, TransportEvent
-from edge_sdk.transport.mqtt import pace as pacing
-from edge_sdk.transport.mqtt.tls import NO_FILES, OF_DEVICE, TlsFiles
+from edge_sdk.state_folder import StatePlaces
+from edge_sdk.transport.base import Transport
+from edge_sdk.transport.mqtt.tls import TlsFiles
 
 log = logging.getLogger(__name__)
 
-POLL_S = 0.1
-"""Poll interval in seconds; `stop` takes effect within it or after the current batch."""
-
-INSTANCE_BYTES = 8
 AT_EXIT_S = 2.0
 """Seconds that the program's exit waits for a running agent."""
 
 
-API = (
-    *("predict", "export", "rollback", "on_round", "on_update", "on_link", "on_refusal", "on_error", "callback_errors"),
-    *("start", "stop", "leave", "pause", "resume", "run", "running", "over", "missed_the_end"),
-)
-"""The names that an app uses; the other public ones are for the framework, which also drives simulated devices."""
-
-
-class _ListsApi(type):
-    """Lets help() and dir() list the API of a class."""
-
-    def __dir__(cls) -> list[str]:
-        return ["__init__", *API]
-
-
-class Agent(Participant, metaclass=_ListsApi):
+class Agent:
     """Takes part in one federation for an app: trains the app's model on its data, and exchanges knowledge.
 
     federation: its name.  broker: an mqtt:// or mqtts:// address, or any Transport; by default the identity's broker.
@@ -154,7 +137,7 @@ class Agent(Participant, metaclass=_ListsApi):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_places(federation, identity, broker, state, public_cache)
-        own = _enrolled(identity)
+        own = enrolled(identity)
         device = own.name if own else Path(identity).name
         check_names(identity, device, federation)
         check_kinds(model, data, proxy)
@@ -174,80 +157,71 @@ class Agent(Participant, metaclass=_ListsApi):
         places = StatePlaces(state, federation, device)
         ledger = places.ledger(privacy)
         supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy, budget=ledger)
-        self._clock = clock
-        self._recent, self._sends_logs = RecentLines(), sends_logs and privacy is None
-        self._callbacks, self._link_notices = Callbacks(device), LinkNotices(device)
-        self._stopping, self._awake = threading.Event(), threading.Event()
-        self._awake.set()
-        self._leaving: str | None = None
-        self._policy = policy or Policy()
-        self._gate: TrainingGate | None = None
+        discloses = supply.bench.discloses_classes
+        self._owner = owner = AppOwner(device, discloses_classes=discloses, sends_logs=sends_logs and privacy is None)
+        self._callbacks = owner.callbacks
+        gate: TrainingGate | None = None
         if policy is not None or meter is not None:
-            self._gate = training_gate(self._policy, sensors, meter, board, self._warn)
-        self._pauses = PauseReport()
-        self._objection: Objection | None = None
-        """Why training is paused now, or None."""
-        self._trained = 0
-        """The exchange of the last computed batch, numbered like `begun`."""
+            gate = training_gate(policy or Policy(), sensors, meter, board, owner.warn)
         self._thread: threading.Thread | None = None
         self._life, self._active, self._ended = threading.Lock(), False, False
         self._process = os.getpid()
         self.error: Exception | None = None
         """The error that ended the background thread, if any."""
-        transport = _transport(
-            *_reached_by(own, broker, tls), f"{federation}-{device}", cloud_safe=cloud_safe, chunk_file=places.chunks
+        transport = transport_to(
+            *reached_by(own, broker, tls), f"{federation}-{device}", cloud_safe=cloud_safe, chunk_file=places.chunks
         )
-        early = list[str]()
+        fetches: PublicFolder | None = None
+        if public_cache is not None or places.keeps_public:
+            fetches = PublicFolder(places.public(public_cache), max_public_bytes)
+        early = list[str]()  # the opener appends to this list at later starts, too
         self._open_store = places.opener(quarantine=quarantine, tell=early.append)
         self._closes_store = places.folder is not None
-        self._alone, self._name = _held_alone(model, proxy, data), f"the agent of {device} in {federation}"
+        self._alone, self._name = lone_parts(model, proxy, data), f"the agent of {device} in {federation}"
         store = self._opened_alone()  # after all checks; later failures close it
         try:
-            super().__init__(
+            context = DeviceContext(
                 federation=federation,
                 device=device,
-                data=supply,
+                board=board,
                 transport=transport,
                 store=store,
-                board=board,
-                fetches_public=public_cache is not None or places.keeps_public,
-                public_cache=places.public(public_cache),
-                max_public_bytes=max_public_bytes,
-                share_weights=share_weights,
-                secret=secret,
-                on_new_model=on_new_model if self._closes_store else None,
+                data=supply,
+                owner=owner,
                 security=DeviceSecurity(own, federation) if own else None,
+                allows_weights=share_weights,
+                secret=secret,
+                fetches=fetches,
+                gate=gate,
+                early_news=early,
             )
-            early += self._early_news
-            self._early_news = early  # the opener appends to this list at later starts, too
-            self._deployment = self._deployed(places.served, max_drop)
+            self.participant = Participant(context, on_new_model if self._closes_store else None)
+            """The device's part in the federation, which a simulator drives in place of `run`."""
+            self._deployment = context.examiner = self._deployed(places.served, max_drop, clock)
         except BaseException:
             let_go(self)
             if self._closes_store:
                 store.close()
             raise
-        self._retry_spread = random.Random(f"{federation}{device}{self.store.boot_epoch}")  # noqa: S311  # spreads retries
+        self._context = context
+        self._loop = AgentLoop(self.participant, self._deployment, policy or Policy(), clock)
 
-    def _deployed(self, folder: Path | None, max_drop: float | None) -> Deployment:
+    def _deployed(self, folder: Path | None, max_drop: float | None, clock: Callable[[], float]) -> Deployment:
         """Return the copy of the model that `predict` uses."""
-        origin, alone = ModelOrigin.from_bytes(self.model_origin), self.store.saved_round() is None
+        context = self.participant.context
         found = Deployment(
-            self.bench,
+            context.bench,
             folder,
             max_drop,
-            self._warn,
-            notify_classes=self._warn_of_classes,
-            origin=origin,
-            alone=alone,
-            clock=self._clock,
+            self._owner.warn,
+            notify_classes=self._owner.warn_of_classes,
+            origin=ModelOrigin.from_bytes(self.participant.joining.origin),
+            alone=context.store.saved_round() is None,
+            clock=clock,
         )
-        if found.fault:  # queued: the app registers its callbacks after this
-            log.warning("%s: %s", self.device, found.fault)
-            self._early_news.append(found.fault)
+        if found.fault:
+            context.warn_early(found.fault)
         return found
-
-    def __dir__(self) -> list[str]:
-        return [*API, "error"]
 
     # -- for the app ------------------------------------------------------------------------------------------------
 
@@ -260,10 +234,10 @@ class Agent(Participant, metaclass=_ListsApi):
         after each round.  Raises UsageError for samples that the model cannot take, or with NaN or Inf, and ModelError
         for a model that does not give a number for each of its classes.
         """
-        known = self.bench.data.train.x
+        known = self._context.bench.data.train.x
         samples = _numbers(raw, layout, known.shape[1:] if len(known) else None)
         try:
-            spec = self.bench.model.spec
+            spec = self._context.bench.model.spec
             logits = self._deployment.served().logits(spec.preprocess(samples))
             check_logits(spec, logits, len(samples))
             return softmax(logits)
@@ -279,8 +253,8 @@ class Agent(Participant, metaclass=_ListsApi):
     @property
     def class_names(self) -> tuple[str, ...]:
         """The names of the columns of `predict`: the federation's, once it is joined, or those of the device's data."""
-        federation = self._learner.membership.spec.class_names if self._learner is not None else ()
-        return federation or self.bench.data.train.class_names
+        joined = self._context.membership
+        return (joined.spec.class_names if joined is not None else ()) or self._context.bench.data.train.class_names
 
     def export(self, path: str | Path) -> Path:
         """Write the model that predict() uses as an .onnx file, and return its path.
@@ -288,7 +262,7 @@ class Agent(Participant, metaclass=_ListsApi):
         Its input is raw samples after `model.spec.preprocess`.  Raises Unsupported for a model without an ONNX form,
         MissingExtra if a package for the export is not installed, StoreError if the disk fails.
         """
-        x = self.bench.model.spec.preprocess(self.bench.data.train.x[:1])
+        x = self._context.bench.model.spec.preprocess(self._context.bench.data.train.x[:1])
         return export(serving_copy(self._deployment.served()), path, x)
 
     def rollback(self, steps: int = 1) -> int:
@@ -299,6 +273,16 @@ class Agent(Participant, metaclass=_ListsApi):
         cannot be read.
         """
         return self._deployment.rollback(steps)
+
+    @property
+    def over(self) -> bool:
+        """Whether its part in the run has ended, with success or without."""
+        return self.participant.over
+
+    @property
+    def missed_the_end(self) -> bool:
+        """Whether the run succeeded without this device's closing exchange."""
+        return self.participant.missed_the_end
 
     @property
     def running(self) -> bool:
@@ -342,7 +326,7 @@ class Agent(Participant, metaclass=_ListsApi):
         state cannot be opened again.
         """
         self._begin()
-        self._thread = threading.Thread(target=self._run_in_thread, name=f"agent-{self.device}", daemon=True)
+        self._thread = threading.Thread(target=self._run_in_thread, name=f"agent-{self._context.device}", daemon=True)
         try:
             self._thread.start()
         except BaseException:
@@ -356,7 +340,7 @@ class Agent(Participant, metaclass=_ListsApi):
         The state is kept; a later start continues from it.  If the agent does not run, its state is closed.
         """
         self._check_process()
-        self._stopping.set()
+        self._loop.stopping.set()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(timeout_s)
         with self._life:
@@ -365,17 +349,17 @@ class Agent(Participant, metaclass=_ListsApi):
 
     def leave(self, reason: str = "") -> None:
         """Stop, and announce to the coordinator that this device will not come back."""
-        self._leaving = reason
+        self._loop.leaving = reason
         self.stop()
 
     def pause(self) -> None:
         """Stop training until `resume` is called; the connection stays up, and rounds may pass without this device."""
-        self._awake.clear()
+        self._loop.awake.clear()
 
     def resume(self) -> None:
         """Continue training, and serve new models again after a rollback."""
         self._deployment.resume()
-        self._awake.set()
+        self._loop.awake.set()
 
     def run(self) -> None:
         """Take part in this thread, until the federation is over or `stop` is called.
@@ -390,15 +374,17 @@ class Agent(Participant, metaclass=_ListsApi):
         self._check_process()
         with self._life:
             if self._active:
-                ending = "is still finishing its last batch" if self._stopping.is_set() else "is running"
-                raise UsageError(f"the agent of {self.device} {ending}; it can be started again when it has ended")
+                ending = "is still finishing its last batch" if self._loop.stopping.is_set() else "is running"
+                raise UsageError(
+                    f"the agent of {self._context.device} {ending}; it can be started again when it has ended"
+                )
             if self._ended:
-                self.store = self._opened_alone()
+                self._context.store = self._opened_alone()
                 if not self._closes_store:
-                    self.store.boot_epoch += 1
+                    self._context.store.boot_epoch += 1
             self._active = True
-        self._stopping.clear()
-        self._leaving, self.error = None, None
+        self._loop.stopping.clear()
+        self._loop.leaving, self.error = None, None
 
     def _opened_alone(self) -> Store:
         """Reserve model and data for this agent, and open the store.  Raises UsageError if another agent has them."""
@@ -410,79 +396,11 @@ class Agent(Participant, metaclass=_ListsApi):
             raise
 
     def _drive(self) -> None:
-        with ExitStack() as at_end:  # runs all of these in reverse order, even if one raises
-            at_end.callback(self._end)
-            at_end.callback(self.transport.close)
-            at_end.callback(lambda: self.sign_off(self._leaving))
-            if self._ended:
-                self.reopen(self.store)
-                self._ended = False
-            self.instance = secrets.token_bytes(INSTANCE_BYTES)
-            self._deployment.begin(fresh=self.store.saved_round() is None)
-            self.connect()
-            lower_priority(self._policy.nice)  # after connect(), so that the socket's thread keeps its priority
-            limit_threads(self._policy.threads)
-            while not self.over and not self._stopping.is_set():
-                busy = self._may_compute()
-                event = self.transport.poll(0.0 if busy else self._poll_timeout_s())
-                if event is not None:
-                    self.handle(event, self._clock())
-                self.tick(self._clock())
-                self.check_store(self._clock())
-                if busy:
-                    self._compute()
-        self.raise_if_failed()
-
-    def _may_compute(self) -> bool:
-        """Whether a batch may be computed now; if not for a while, the reason is announced to the coordinator."""
-        if not self.computing and self.declined is None:
-            return False
-        now_s, round_ = self._clock(), max(0, self.session.exchange_id.round)
-        found = PAUSED if not self._awake.is_set() else self._deployment.objection
-        if found is None and self._gate is not None:
-            found = self._gate.objection(now_s, round_)
-        if found is not None and self._gate is not None:
-            self._gate.rest(now_s)
-        if found is not None and self._objection is None:
-            self.on_news(f"training pauses: {found.text}")
-        elif found is None and self._objection is not None:
-            self.on_news("training resumes")
-        self._objection = found
-        self.decline(self._pauses.to_tell(found, now_s, fresh=self.begun != self._trained))
-        return self.computing and found is None
-
-    def _compute(self) -> None:
+        again, self._ended = self._ended, False
         try:
-            if not self._compute_batch():
-                return
-        except Exception as error:  # noqa: BLE001  # the app's model and samples may raise anything; it is logged
-            self.fail_work(error, self._clock())
-        self.finish_work(self._clock())
-
-    def _compute_batch(self) -> bool:
-        """Compute a batch; returns whether the exchange is computed."""
-        self._trained = self.begun
-        if self._gate is None:
-            return self.work_slice()
-        self._gate.begin(self._clock())
-        try:
-            return self.work_slice()
+            self._loop.run(again=again)
         finally:
-            self._gate.end(self._clock())
-            if not self.computing:
-                self._gate.rest(self._clock())
-
-    def cost(self) -> TrainingCost:
-        """Return the cost of training since the last call."""
-        return TrainingCost() if self._gate is None else self._gate.take_cost()
-
-    def _warn(self, line: str) -> None:
-        log.warning("%s: %s", self.device, line)
-        self.on_news(line)
-
-    def _warn_of_classes(self, line: str) -> None:
-        log.warning("%s: %s", self.device, line)
-        self.on_class_news(line)
+            self._end()
 
     def _end(self) -> None:
         with self._life:
@@ -493,9 +411,9 @@ class Agent(Participant, metaclass=_ListsApi):
     def _close_store(self) -> None:
         self._ended = True
         let_go(self)
-        self.data.save()
+        self._context.data.save()
         if self._closes_store:
-            self.store.close()
+            self._context.store.close()
 
     def _stop_at_exit(self) -> None:
         if os.getpid() == self._process:
@@ -505,111 +423,25 @@ class Agent(Participant, metaclass=_ListsApi):
         """Raise UsageError in a forked child, because the parent still uses this connection and this state."""
         if os.getpid() != self._process:
             raise UsageError(
-                f"the agent of {self.device} belongs to process {self._process}, which forked this one: make the Agent "
-                "after the fork, with an identity and a state folder of its own"
+                f"{self._name} belongs to process {self._process}, which forked this one: make the Agent after the "
+                "fork, with an identity and a state folder of its own"
             )
-
-    def on_exchange(self, report: RoundReport) -> None:
-        """Serve the new model, and call the app's callbacks for exchanges and rounds."""
-        if report.withheld:
-            self._deployment.drop()
-        self._deployment.settle()
-        for line in round_lines(report):
-            self._recent.add(line)
-        self._callbacks.call("on_update", report)
-        if report.closing or self.is_last(report.exchange):
-            self._callbacks.call("on_round", report)
-
-    def handle(self, event: TransportEvent, now_s: float) -> None:
-        """Process an event of the transport; without callbacks for news, a link that is down is logged."""
-        if isinstance(event, Disconnected):
-            known = event.final or event.taken_over  # the base class logs these two
-            if not known and not self._callbacks.has("on_link"):
-                self._link_notices.lost(event.reason, now_s)
-        super().handle(event, now_s)
-
-    def on_unanswered(self, line: str) -> None:
-        """Report that no coordinator answers, in the log if the app has no callback for news."""
-        if not self._callbacks.has("on_link"):
-            log.warning("%s: %s", self.device, line)
-        super().on_unanswered(line)
-
-    def examine(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:
-        """Measure the model before it joins, and judge the one that each round leaves."""
-        self._deployment.drop()
-        yield from self._deployment.measure_joining()
-        result = yield from slices
-        work.joining = self._deployment.joining
-        if self.completes_personal(work.assign) and work.learner.learns:
-            work.not_served = yield from self._deployment.judge(work.assign.round + (not work.assign.closing))
-        return result
-
-    def on_news(self, line: str) -> None:
-        """Call the app's callbacks for news."""
-        self._recent.add(line)
-        self._callbacks.call("on_link", line)
-
-    def on_class_news(self, line: str) -> None:
-        """Call the app's callbacks; operators may read the line only if the owner discloses classes."""
-        if self.bench.discloses_classes:
-            self.on_news(line)
-        else:
-            self._callbacks.call("on_link", line)
-
-    def last_lines(self) -> Sequence[str] | None:
-        """Return the last lines of news and of accuracies, or None if the owner withholds them from operators."""
-        return self._recent.lines if self._sends_logs else None
 
     def _run_in_thread(self) -> None:
         try:
             self._drive()
         except Refused as refusal:
             self.error = refusal
-            log.error("agent %s cannot take part: %s", self.device, refusal)  # noqa: TRY400  # says what to do
+            log.error("agent %s cannot take part: %s", self._context.device, refusal)  # noqa: TRY400  # says what to do
             self._callbacks.call("on_refusal", refusal)
         except EdgeError as error:  # its message says what to do; a traceback would not help
             self.error = error
-            log.error("agent %s stopped: %s", self.device, error)  # noqa: TRY400
+            log.error("agent %s stopped: %s", self._context.device, error)  # noqa: TRY400
             self._callbacks.call("on_error", error)
         except BaseException as error:  # sys.exit() in a thread would end it without a word
             self.error = error if isinstance(error, Exception) else _ended_by(error)
-            log.exception("agent %s stopped", self.device)
+            log.exception("agent %s stopped", self._context.device)
             self._callbacks.call("on_error", self.error)
-
-    def _poll_timeout_s(self) -> float:
-        due_s = self.next_due_s()
-        if due_s is None:
-            return POLL_S
-        spread_s = self._retry_spread.uniform(0.0, 0.1)  # so that many devices do not send at the same moment
-        return min(POLL_S, max(0.0, due_s - self._clock() + spread_s))
-
-
-class SimulatedId(str):
-    """The id of a simulated device, which leaves alone the folder of a board that has the same id."""
-
-    __slots__ = ()
-
-
-def _enrolled(identity: str | Path) -> Identity | None:
-    """Open the identity if it is a folder made by `edge-sdk enroll`; return None for a plain id."""
-    if isinstance(identity, SimulatedId):
-        return None
-    folder = lasting(Path(identity))
-    return open_identity(folder, Role.DEVICE) if (folder / ABOUT).exists() else None
-
-
-def _reached_by(
-    own: Identity | None, broker: str | Transport | None, tls: TlsFiles | None
-) -> tuple[str | Transport, TlsFiles | None]:
-    """Return the broker and its certificates: the given ones, or else the identity's."""
-    if own is None:
-        if broker is None:
-            raise UsageError("broker: give its address, or an identity folder that edge-sdk enroll made")
-        return broker, tls
-    broker = own.broker if broker is None else broker
-    if tls is None and isinstance(broker, str) and broker.startswith("mqtts:"):
-        tls = TlsFiles(own.authority, own.certificate, own.tls_key, OF_DEVICE)
-    return broker, tls
 
 
 def _ended_by(error: BaseException) -> EdgeError:
@@ -635,29 +467,3 @@ def _numbers(raw: object, layout: PictureLayout | None, own: tuple[int, ...] | N
     if layout is None and found.shape[1:] == own:
         return found
     return channels_last(found, layout, "predict")[0]
-
-
-def _held_alone(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str, object]:
-    """Return the objects, by argument name, that only one agent may use: models that learn, and a sample store."""
-    found: dict[str, object] = {"model": model} if model.spec.terms else {}
-    if proxy is not None:
-        found["proxy"] = proxy
-    nets = {f"{argument}.net": getattr(learns, "net", None) for argument, learns in found.items()}
-    found |= {argument: net for argument, net in nets.items() if net is not None}  # two models may wrap one net
-    return found if isinstance(data, LocalData) else {**found, "data": data}
-
-
-def _transport(
-    broker: str | Transport, tls: TlsFiles | None, client_id: str, *, cloud_safe: bool, chunk_file: Path | None
-) -> Transport:
-    if not isinstance(broker, str):
-        if tls is not None or cloud_safe:
-            raise UsageError(
-                "tls and cloud_safe need a broker's address, but broker is a transport: set them on the transport"
-            )
-        return broker
-    from edge_sdk.transport.mqtt.transport import MqttTransport
-
-    pace = pacing.cloud_safe() if cloud_safe else None
-    seed = random.SystemRandom().getrandbits(32)
-    return MqttTransport(broker, client_id, tls=tls or NO_FILES, seed=seed, pace=pace, chunk_file=chunk_file)

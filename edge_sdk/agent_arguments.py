@@ -1,7 +1,8 @@
-"""Checks the types of an Agent's arguments, and says what to give instead."""
+"""An Agent's arguments: checks their types, says what to give instead, and makes identity and transport from them."""
 
 from __future__ import annotations
 
+import random
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,14 +12,20 @@ import numpy as np
 
 from edge_sdk import samples
 from edge_sdk.data import LocalData
+from edge_sdk.device.training.data_supply import OwnData
 from edge_sdk.errors import UsageError
-from edge_sdk.models.base import ModelSpec
+from edge_sdk.identity.folder import ABOUT, Identity, open_identity
+from edge_sdk.identity.signatures import Role
+from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.policy.energy import PowerMeter
 from edge_sdk.policy.policy import Policy
 from edge_sdk.policy.sensors import Sensors
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.transport.mqtt.tls import TlsFiles
+from edge_sdk.state_folder import lasting
+from edge_sdk.transport.base import Transport
+from edge_sdk.transport.mqtt import pace as pacing
+from edge_sdk.transport.mqtt.tls import NO_FILES, OF_DEVICE, TlsFiles
 
 _DEVICE_ID = re.compile(r"[a-z0-9][a-z0-9-]{0,35}")
 _YES_OR_NO = (bool, "True or False")
@@ -104,3 +111,61 @@ def _has(given: object, *methods: str) -> bool:
 
 def _shown(given: object) -> str:
     return repr(given) if isinstance(given, str | Path | int | float) else type(given).__name__
+
+
+# -- what an agent holds, made from its arguments ----------------------------------------------------------------------
+
+
+class SimulatedId(str):
+    """The id of a simulated device, which leaves alone the folder of a board that has the same id."""
+
+    __slots__ = ()
+
+
+def enrolled(identity: str | Path) -> Identity | None:
+    """Open the identity if it is a folder made by `edge-sdk enroll`; return None for a plain id."""
+    if isinstance(identity, SimulatedId):
+        return None
+    folder = lasting(Path(identity))
+    return open_identity(folder, Role.DEVICE) if (folder / ABOUT).exists() else None
+
+
+def reached_by(
+    own: Identity | None, broker: str | Transport | None, tls: TlsFiles | None
+) -> tuple[str | Transport, TlsFiles | None]:
+    """Return the broker and its certificates: the given ones, or else the identity's."""
+    if own is None:
+        if broker is None:
+            raise UsageError("broker: give its address, or an identity folder that edge-sdk enroll made")
+        return broker, tls
+    broker = own.broker if broker is None else broker
+    if tls is None and isinstance(broker, str) and broker.startswith("mqtts:"):
+        tls = TlsFiles(own.authority, own.certificate, own.tls_key, OF_DEVICE)
+    return broker, tls
+
+
+def lone_parts(model: Model, proxy: Model | None, data: OwnData) -> Mapping[str, object]:
+    """Return the objects, by argument name, that only one agent may use: models that learn, and a sample store."""
+    found: dict[str, object] = {"model": model} if model.spec.terms else {}
+    if proxy is not None:
+        found["proxy"] = proxy
+    nets = {f"{argument}.net": getattr(learns, "net", None) for argument, learns in found.items()}
+    found |= {argument: net for argument, net in nets.items() if net is not None}  # two models may wrap one net
+    return found if isinstance(data, LocalData) else {**found, "data": data}
+
+
+def transport_to(
+    broker: str | Transport, tls: TlsFiles | None, client_id: str, *, cloud_safe: bool, chunk_file: Path | None
+) -> Transport:
+    """Return the transport to a broker's address, or the given one.  Raises UsageError for options that it lacks."""
+    if not isinstance(broker, str):
+        if tls is not None or cloud_safe:
+            raise UsageError(
+                "tls and cloud_safe need a broker's address, but broker is a transport: set them on the transport"
+            )
+        return broker
+    from edge_sdk.transport.mqtt.transport import MqttTransport
+
+    pace = pacing.cloud_safe() if cloud_safe else None
+    seed = random.SystemRandom().getrandbits(32)
+    return MqttTransport(broker, client_id, tls=tls or NO_FILES, seed=seed, pace=pace, chunk_file=chunk_file)

@@ -162,8 +162,8 @@ def run_device(
         raise UsageError(str(error)) from error
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))
-    spec = parts.model.spec
-    _say(f"{name}: {spec.name} ({spec.runtime}), {len(agent.bench.data.train)} samples, joining {federation}")
+    spec, samples = parts.model.spec, len(agent.participant.context.bench.data.train)
+    _say(f"{name}: {spec.name} ({spec.runtime}), {samples} samples, joining {federation}")
     for fault in plugin_faults():
         _say(f"{name}: {fault}; a federation that needs it refuses this device")
     signal.signal(signal.SIGTERM, lambda _number, _frame: agent.stop())

@@ -1,13 +1,20 @@
-"""An app's callbacks.  Their errors are counted, logged the first time, and otherwise ignored."""
+"""What an app hears of its device: its callbacks, and the log where it has none.
+
+Errors of callbacks are counted, logged the first time, and otherwise ignored.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from edge_sdk.device.exchange import RoundReport
+from edge_sdk.device.link.link_notices import LinkNotices
+from edge_sdk.device.link.recent_lines import RecentLines, round_lines
+from edge_sdk.device.owner import Owner
 from edge_sdk.errors import UsageError
 
 log = logging.getLogger(__name__)
@@ -47,3 +54,61 @@ class Callbacks:
             self.errors[kind] += 1
             if self.errors[kind] == 1:  # a callback that fails in every round would fill the disk
                 log.exception("agent %s: a callback of %s failed; further ones are only counted", self._device, kind)
+
+
+class AppOwner(Owner):
+    """Gives an app the news of its device, and keeps the last lines for operators."""
+
+    def __init__(self, device: str, *, discloses_classes: bool, sends_logs: bool) -> None:
+        """discloses_classes: whether operators may read which classes the device holds.
+
+        sends_logs: whether they may read anything.
+        """
+        self.callbacks = Callbacks(device)
+        self._device, self._discloses_classes, self._sends_logs = device, discloses_classes, sends_logs
+        self._recent, self._link_notices = RecentLines(), LinkNotices(device)
+
+    def news(self, line: str) -> None:
+        """Implement Owner."""
+        self._recent.add(line)
+        self.callbacks.call("on_link", line)
+
+    def class_news(self, line: str) -> None:
+        """Implement Owner: operators may read the line only if the owner discloses classes."""
+        if self._discloses_classes:
+            self.news(line)
+        else:
+            self.callbacks.call("on_link", line)
+
+    def warn(self, line: str) -> None:
+        """Log a line, and give it to the app."""
+        log.warning("%s: %s", self._device, line)
+        self.news(line)
+
+    def warn_of_classes(self, line: str) -> None:
+        """Log a line that reveals which classes the device holds, and give it to the app."""
+        log.warning("%s: %s", self._device, line)
+        self.class_news(line)
+
+    def unanswered(self, line: str) -> None:
+        """Implement Owner: logged if the app has no callback for news."""
+        if not self.callbacks.has("on_link"):
+            log.warning("%s: %s", self._device, line)
+        self.news(line)
+
+    def link_lost(self, reason: str, now_s: float) -> None:
+        """Implement Owner: logged if the app has no callback for news."""
+        if not self.callbacks.has("on_link"):
+            self._link_notices.lost(reason, now_s)
+
+    def stored(self, report: RoundReport, *, round_ends: bool) -> None:
+        """Implement Owner."""
+        for line in round_lines(report):
+            self._recent.add(line)
+        self.callbacks.call("on_update", report)
+        if round_ends:
+            self.callbacks.call("on_round", report)
+
+    def last_lines(self) -> Sequence[str] | None:
+        """Implement Owner."""
+        return self._recent.lines if self._sends_logs else None

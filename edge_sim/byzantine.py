@@ -12,7 +12,6 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,10 +53,19 @@ def _takes_knowledge(found: Callable[..., object]) -> bool:
 
 
 def agent_for(name: str | None, federation: str, seed: int) -> Callable[..., Agent]:
-    """Return the class or partial that makes a device's agent: a ByzantineAgent if a function is named."""
+    """Return what makes a device's agent from an Agent's arguments; if a function is named, it alters the uploads."""
     if name is None:
         return Agent
-    return partial(ByzantineAgent, tamper=CheckedTamper(name), seed=[seed, *federation.encode()])
+    tamper, seeds = CheckedTamper(name), [seed, *federation.encode()]
+
+    def byzantine(*, broker: Transport, **honest: Any) -> Agent:
+        if tamper.breaks_frames:
+            broker = RubbishTransport(broker, np.random.default_rng(seeds))
+        agent = Agent(broker=broker, **honest)
+        agent.participant.context.outgoing = TamperedMessages(tamper, seeds)
+        return agent
+
+    return byzantine
 
 
 class CheckedTamper:
@@ -82,21 +90,18 @@ class CheckedTamper:
         return found
 
 
-class ByzantineAgent(Agent):
-    """An agent whose uploads are tampered with before they are stored and sent."""
+class TamperedMessages:
+    """What a Byzantine device sends in place of its own messages."""
 
-    def __init__(self, *, tamper: CheckedTamper, seed: Sequence[int], **honest: Any) -> None:
+    def __init__(self, tamper: CheckedTamper, seed: Sequence[int]) -> None:
         self._tamper, self._seed = tamper, seed
-        if tamper.breaks_frames:
-            honest["broker"] = RubbishTransport(honest["broker"], np.random.default_rng(seed))
-        super().__init__(**honest)
 
-    def hello_to_send(self, hello: Hello) -> Hello:
-        """Implement Participant: claim as many samples as the attack needs, without counts by class."""
+    def hello(self, hello: Hello) -> Hello:
+        """Implement Outgoing: claim as many samples as the attack needs, without counts by class."""
         return replace(hello, samples=self._tamper.claims, class_counts=()) if self._tamper.claims else hello
 
-    def knowledge_to_upload(self, assign: Assign, knowledge: Knowledge) -> Knowledge:
-        """Implement Participant: replace the knowledge of the upload."""
+    def knowledge(self, assign: Assign, knowledge: Knowledge) -> Knowledge:
+        """Implement Outgoing: replace the knowledge of the upload before it is stored and sent."""
         if not knowledge:
             return knowledge
         return self._tamper(knowledge, np.random.default_rng([*self._seed, assign.round, assign.exchange]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,8 @@ from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.protocol.frames import codec, storage
 from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.frames.frame_parts import Frame
-from edge_sdk.protocol.messages import Hello, Message
+from edge_sdk.protocol.messages import Assign, Hello, Message
+from edge_sdk.protocol.transforms import Knowledge
 from edge_sdk.transport.memory.hub import Faults, MemoryTransport
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.virtual_fleet import VirtualFleet
@@ -48,6 +50,14 @@ PARAMS: Mapping[str, Mapping[str, Any]] = {
 }
 LIMIT_S = 100_000.0
 """Virtual seconds after which a run is called hung: no healthy one here takes a tenth of it."""
+
+
+@dataclass
+class Altered:
+    """What a device sends in place of its own messages."""
+
+    hello: Callable[[Hello], Hello] = lambda hello: hello
+    knowledge: Callable[[Assign, Knowledge], Knowledge] = lambda _, knowledge: knowledge
 
 
 def write_pictures(path: Path, *, classes: int = CLASSES, side: int = SIDE, seed: int = 0) -> Path:
@@ -156,7 +166,7 @@ class Run(FinishedRun, VirtualFleet):
         self.clock.at(LIMIT_S, self._hung)
 
     def _hung(self) -> None:
-        phases = {d.device.kit.id: d.agent.session.phase.value for d in self.devices}
+        phases = {d.device.kit.id: d.participant.context.session.phase.value for d in self.devices}
         raise AssertionError(
             f"hung: coordinator {self.server.rounds.phase.value} at {self.server.rounds.place}, {phases}"
         )
@@ -205,12 +215,12 @@ class Run(FinishedRun, VirtualFleet):
     @property
     def model_bytes(self) -> dict[str, bytes]:
         """Every device's model and optimiser, and those of its proxy if it has one."""
-        return {d.device.kit.id: d.agent.bench.state_bytes() for d in self.devices}
+        return {d.device.kit.id: d.participant.context.bench.state_bytes() for d in self.devices}
 
     @property
     def begun(self) -> dict[str, int]:
         """Exchanges begun by each device in its present life."""
-        return {d.device.kit.id: d.agent.begun for d in self.devices}
+        return {d.device.kit.id: d.participant.work.begun for d in self.devices}
 
 
 def teacher(classes: int, input_shape: tuple[int, int, int], seed: int, preprocess: Preprocess) -> PredictOnly:

@@ -47,23 +47,23 @@ class Monitor:
     unknown: deque
     right: list
 
+    def guess(self, x: np.ndarray) -> int:
+        """Return the class that the model in training predicts for the features of a window."""
+        return int(self.agent.participant.context.bench.model.logits(x[None, None, None]).argmax())
+
     def record(self) -> None:
         """Record some windows, predict them, and take the mechanic's reports in."""
         for _ in range(PER_ROUND):
             window = next(self.windows)
             x = bearing.features(window)
-            self.right.append(int(self.agent.bench.model.logits(x[None, None, None]).argmax()) == window.truth)
+            self.right.append(self.guess(x) == window.truth)
             self.unknown.append((self.store.observe(x), window.truth))
             if len(self.unknown) > REPORT_AFTER:
                 self.store.label(*self.unknown.popleft())
 
     def accuracy(self) -> float:
         """Return the accuracy on new windows of every class, those that this machine never had included."""
-        found = [
-            int(self.agent.bench.model.logits(bearing.features(self.machine.window(y))[None, None, None]).argmax()) == y
-            for y in range(4)
-            for _ in range(TESTED)
-        ]
+        found = [self.guess(bearing.features(self.machine.window(y))) == y for y in range(4) for _ in range(TESTED)]
         return float(np.mean(found))
 
 
@@ -78,7 +78,7 @@ def monitor(hub: Hub, number: int, seed: int) -> Monitor:
         data=store,
         share_weights=True,
     )
-    agent.connect()
+    agent.participant.connect()
     machine = bearing.Machine(number, seed)
     windows = bearing.stream(machine, (1 + number % 3,), seed=1000 * seed + number)
     return Monitor(agent, store, machine, windows, deque(), [])
@@ -118,12 +118,12 @@ def _turn(server: Server, agents: list[edge_sdk.Agent], now_s: float) -> None:
     server.flush(now_s)
     server.tick(now_s)
     for agent in agents:
-        while (event := agent.transport.poll(0.0)) is not None:
-            agent.handle(event, now_s)
-        agent.tick(now_s)
-        while agent.computing:
-            if agent.work_slice():
-                agent.finish_work(now_s)
+        while (event := agent.participant.context.transport.poll(0.0)) is not None:
+            agent.participant.handle(event, now_s)
+        agent.participant.tick(now_s)
+        while agent.participant.work.computing:
+            if agent.participant.work_slice():
+                agent.participant.finish_work(now_s)
 
 
 def main() -> None:

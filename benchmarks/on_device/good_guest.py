@@ -113,8 +113,8 @@ def stopping(batch_s: float) -> tuple[list[float], list[float]]:
     stops_s, predictions_s = [], []
     for _ in range(PAUSES):
         sensors.celsius = 50.0
-        steps = agent.meter.steps
-        wait_until(lambda steps=steps: agent.meter.steps > steps + 2)
+        steps = agent.participant.context.bench.meter.steps
+        wait_until(lambda steps=steps: agent.participant.context.bench.meter.steps > steps + 2)
         time.sleep(rng.uniform(0.0, 0.2))
         sensors.celsius = 90.0
         failed_s = time.monotonic()

@@ -124,7 +124,7 @@ def measured(kind: str, blocks: int, nice: int) -> dict[str, list[float]]:
     server = _server(hub)
     threading.Thread(target=server.run, daemon=True).start()
     agent.start()
-    while not agent.working:
+    while not agent.participant.work.busy:
         time.sleep(0.01)
     found: dict[str, list[float]] = {"idle": [], "training": []}
     for _ in range(blocks):
@@ -140,7 +140,7 @@ def measured(kind: str, blocks: int, nice: int) -> dict[str, list[float]]:
 def _settled(agent: edge_sdk.Agent, *, training: bool) -> None:
     """Wait until the agent trains, or until it has not trained for a while."""
     before = -1
-    while ((now := agent.meter.train_flops) > before) != training or before < 0:
+    while ((now := agent.participant.context.bench.meter.train_flops) > before) != training or before < 0:
         before = now
         time.sleep(0.2)
 

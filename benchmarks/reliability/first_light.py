@@ -212,7 +212,7 @@ def _outcome(method: str, bad: Faults, seed: int) -> tuple[tuple[bytes, ...], in
     fleet = VirtualFleet(build_fleet(config), ledger=Ledger(None), faults=bad, faults_seed=seed)
     fleet.run()
     updates = fleet.server.record.updates
-    models = tuple(device.agent.bench.model.state_bytes() for device in fleet.devices)
+    models = tuple(device.participant.context.bench.model.state_bytes() for device in fleet.devices)
     return (storage.serialise(fleet.server.method_state), *models), updates["duplicate"] + updates["stale"]
 
 

@@ -94,14 +94,14 @@ def _length_s(method: str) -> float:
 def _digest(fleet: VirtualFleet) -> str:
     found = hashlib.sha256(storage.serialise(fleet.server.method_state))
     for device in fleet.devices:
-        found.update(device.agent.bench.model.state_bytes())
+        found.update(device.participant.context.bench.model.state_bytes())
         found.update(repr(fleet.server.record.last_accuracy(device.device.kit.id)).encode())
     return found.hexdigest()
 
 
 def _happened(fleet: VirtualFleet) -> Counter[str]:
     happened = Counter(fleet.hub.fault_counts)
-    happened["device"] = sum(device.agent.store.boot_epoch - 1 for device in fleet.devices)
+    happened["device"] = sum(device.participant.context.store.boot_epoch - 1 for device in fleet.devices)
     happened["coordinator"] = fleet.server.ledger.epoch - 1
     return happened
 

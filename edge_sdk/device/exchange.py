@@ -89,6 +89,11 @@ class OngoingExchange:
         start_bytes = len(self.start.model) + len(self.start.method) if self.start is not None else 0
         return len(self.frame) + start_bytes
 
+    @property
+    def ends_round(self) -> bool:
+        """Whether this is the last exchange of its round, or the closing one."""
+        return self.assign.closing or self.learner.membership.is_last(self.assign.exchange)
+
     def withhold(self, reason: LearningLost, notify: Notify) -> None:
         """Upload no knowledge, and restore the device's state before the round."""
         start = self.start or self.store.round_start()

@@ -50,6 +50,13 @@ class Membership:
         """Whether a round ends with this exchange."""
         return exchange == len(self.method.exchanges) - 1
 
+    def completes_personal(self, at: Assign) -> bool:
+        """Return whether the device's own, personal model is complete after an exchange, not in the middle of a round.
+
+        Reports measure the personal model here: after a round's training, or at the closing exchange.
+        """
+        return self.method.personal_after == "arrival" if at.closing else self.is_last(at.exchange)
+
     def exchange_for(self, assign: Assign) -> Exchange:
         """Return the exchange that an Assign opens.  Raises RemoteProtocolError if the method has no such exchange."""
         if assign.closing:

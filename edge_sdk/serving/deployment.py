@@ -12,7 +12,9 @@ from pathlib import Path
 
 from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData
+from edge_sdk.device.exchange import OngoingExchange
 from edge_sdk.device.training.app_model import ModelOrigin
+from edge_sdk.device.training.learner import WorkSlices
 from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
@@ -227,15 +229,24 @@ class Deployment:
         self._data, self._held_out, self._marks = self._bench.data, held_out_of(self._bench), {}
         self._tell_of_classes()
 
-    def drop(self) -> None:
-        """Forget the model that was judged last, because its round was undone."""
+    def examined(self, work: OngoingExchange, slices: WorkSlices) -> WorkSlices:
+        """Implement Examiner: measure the model before it joins, and judge the one that each round leaves."""
         self._candidate = None
+        yield from self.measure_joining()
+        result = yield from slices
+        work.joining = self.joining
+        if work.learner.membership.completes_personal(work.assign) and work.learner.learns:
+            work.not_served = yield from self.judge(work.assign.round + (not work.assign.closing))
+        return result
 
-    def settle(self) -> None:
-        """Serve the model that was judged last, unless it is worse, or the owner holds an older one."""
+    def settle(self, *, withheld: bool = False) -> None:
+        """Serve the model that was judged last, unless it is worse, or the owner holds an older one.
+
+        withheld: whether its round was undone, so that it is forgotten.
+        """
         with self._changing:
             found, self._candidate = self._candidate, None
-            if found is None:
+            if found is None or withheld:
                 return
             if found.fault:
                 self._refuse(found)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from edge_sdk.agent import Agent
+from edge_sdk.device.participant import Participant
 from edge_sdk.device.training.workbench import Workbench
 from edge_sim.engines.base import DeviceAnswer, DeviceRequest, Engine
 
@@ -23,17 +23,17 @@ AT_ONCE = 256
 class Computation:
     """The computation of one exchange by one device: a sequence of requests."""
 
-    agent: Agent
+    participant: Participant
     done: Callable[[], None]
     """Called when the whole computation is done."""
     computed: bool = False
 
     def step(self, answer: DeviceAnswer = None) -> DeviceRequest | None:
         """Pass on the answer to the last request; return the next one, or None at the end or if the device gave up."""
-        self.computed = self.agent.work_slice(answer)
-        if self.computed or not self.agent.computing:
+        self.computed = self.participant.work_slice(answer)
+        if self.computed or not self.participant.work.computing:
             return None
-        found: DeviceRequest = self.agent.pending_request
+        found: DeviceRequest = self.participant.work.pending_request
         return found
 
 
@@ -44,12 +44,12 @@ class ComputationQueue:
         self._engine = engine
         self._added: list[Computation] = []
         """All computations since the clock last advanced."""
-        self._agents: set[Agent] = set()
+        self._participants: set[Participant] = set()
         """Theirs."""
         self._waiting: deque[Computation] = deque()
         """Computations that have not begun."""
-        self._asked: dict[Agent, tuple[Computation, DeviceRequest]] = {}
-        """Requests that the engine has not served, by the agent that waits for the answer."""
+        self._asked: dict[Participant, tuple[Computation, DeviceRequest]] = {}
+        """Requests that the engine has not served, by the participant that waits for the answer."""
 
     def attach(self, number: int, bench: Workbench) -> None:
         """Implement Engine."""
@@ -62,17 +62,17 @@ class ComputationQueue:
     def add(self, computation: Computation) -> None:
         """Add a computation, to be done before time passes."""
         self._added.append(computation)
-        self._agents.add(computation.agent)
+        self._participants.add(computation.participant)
         self._waiting.append(computation)
         self._begin()
 
-    def waits_for(self, agent: Agent) -> bool:
-        """Whether a computation of this agent was added since the last `compute`."""
-        return agent in self._agents
+    def waits_for(self, participant: Participant) -> bool:
+        """Whether a computation of this participant was added since the last `compute`."""
+        return participant in self._participants
 
-    def settle(self, agent: Agent) -> None:
+    def settle(self, participant: Participant) -> None:
         """Finish the computations on a device's model before an event changes the device."""
-        if agent in self._asked:
+        if participant in self._asked:
             self.compute()
 
     def compute(self) -> None:
@@ -84,7 +84,7 @@ class ComputationQueue:
                 self._step(computation, answer)
             self._begin()
         added, self._added = self._added, []
-        self._agents.clear()
+        self._participants.clear()
         for computation in added:
             if computation.computed:
                 computation.done()
@@ -96,4 +96,4 @@ class ComputationQueue:
     def _step(self, computation: Computation, answer: DeviceAnswer = None) -> None:
         request = computation.step(answer)
         if request is not None:
-            self._asked[computation.agent] = computation, request
+            self._asked[computation.participant] = computation, request

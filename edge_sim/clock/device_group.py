@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from edge_sdk.agent import Agent
+from edge_sdk.device.participant import Participant
 from edge_sdk.methods.contract import brought_code
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.messages import FederationSpec
@@ -22,7 +22,7 @@ class SimulatedDevice(SilentDevice, Protocol):
     """The interface of a device that a group needs."""
 
     device: Device
-    agent: Agent
+    participant: Participant
     hardware: Hardware
     powered: bool
     excused: bool
@@ -36,12 +36,12 @@ class DeviceGroup:
     """Devices of a run, in the order of their numbers."""
 
     def __init__(
-        self, devices: Sequence[SimulatedDevice], spec: FederationSpec, settle: Callable[[Agent], None]
+        self, devices: Sequence[SimulatedDevice], spec: FederationSpec, settle: Callable[[Participant], None]
     ) -> None:
-        """settle: waits until no computation uses an agent's model."""
+        """settle: waits until no computation uses a participant's model."""
         self._devices = tuple(devices)
         self._by_number = {each.device.kit.number: each for each in devices}
-        self._measurements = FleetMeasurements(spec, lambda number: self._by_number[number].agent, settle)
+        self._measurements = FleetMeasurements(spec, lambda number: self._by_number[number].participant, settle)
         self._brought = sorted({name for each in devices for name in each.device.kit.brought})
         self._running = list(devices)
         """Devices that are not known to be over."""
@@ -86,11 +86,11 @@ class DeviceGroup:
     def copy_stores(self, folder: Path) -> None:
         """Write the store of each device into a folder of a checkpoint."""
         for each in self._devices:
-            copy_store(each.agent.store, folder, each.device.kit.id)
+            copy_store(each.participant.context.store, folder, each.device.kit.id)
 
     def untraced(self) -> Untraced:
         """Return the models that this process trains untraced, with the reasons."""
-        return untraced_of(each.agent.bench for each in self._devices)
+        return untraced_of(each.participant.context.bench for each in self._devices)
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
         """Implement MeasureAll for these devices."""
@@ -100,4 +100,4 @@ class DeviceGroup:
     def models(self) -> Iterator[tuple[Device, Model]]:
         """Yield each device and its model."""
         for each in self._devices:
-            yield each.device, each.agent.bench.model
+            yield each.device, each.participant.context.bench.model

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from coordinator.rounds import RoundPhase
 from coordinator.serving.server import Server
-from edge_sdk.agent import Agent
+from edge_sdk.device.participant import Participant
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec
@@ -31,7 +31,7 @@ NOTHING: Mapping[str, float] = {"times": 0, "bytes_up": 0, "bytes_down": 0, "vir
 class RunningDevice(Protocol):
     """A device of the simulation."""
 
-    agent: Agent
+    participant: Participant
     hardware: Hardware
     powered: bool
 
@@ -148,17 +148,17 @@ class Resumption:
         if rounds.phase is RoundPhase.GATHERING:
             return False
         return all(
-            not device.powered or device.agent.over or self._is_back(device.agent, rounds.place)
+            not device.powered or device.participant.over or self._is_back(device.participant, rounds.place)
             for device in self._devices
         )
 
-    def _is_back(self, agent: Agent, place: ExchangeId) -> bool:
+    def _is_back(self, participant: Participant, place: ExchangeId) -> bool:
         """Whether a device computes or reports the open exchange, or has no part in it."""
-        state, rounds = agent.session, self._server().rounds
+        state, rounds = participant.context.session, self._server().rounds
         if state.phase is SessionPhase.WORKING:
             return state.exchange_id == place
         if state.phase is SessionPhase.REPORTING:
-            return state.exchange_id == place and agent.device not in self._folded
+            return state.exchange_id == place and participant.context.device not in self._folded
         return state.phase is SessionPhase.IDLE and (
-            agent.device not in rounds.invited or agent.device in rounds.folded
+            participant.context.device not in rounds.invited or participant.context.device in rounds.folded
         )

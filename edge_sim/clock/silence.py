@@ -8,7 +8,7 @@ from typing import Protocol
 
 from coordinator.record.observer import RunObserver
 from coordinator.record.units import human_seconds
-from edge_sdk.agent import Agent
+from edge_sdk.device.participant import Participant
 from edge_sdk.protocol.exchange_id import FIRST, ExchangeId
 from edge_sdk.transport.memory.hub import Hub
 from edge_sim.clock.clock import VirtualClock
@@ -27,7 +27,7 @@ _POWER_CUT = _WHY_OFF["power cut"]
 class SilentDevice(SwitchableDevice, Protocol):
     """The interface of a device whose silence is explained."""
 
-    agent: Agent
+    participant: Participant
 
     @property
     def online(self) -> bool:
@@ -64,7 +64,7 @@ class SilenceCauses(RunObserver):
 
 def why_silent(device: SilentDevice, exchange: AwaitedExchange) -> str:
     """Describe why a device has not answered."""
-    faults, agent, now_s = device.faults, device.agent, exchange.now_s
+    faults, participant, now_s = device.faults, device.participant, exchange.now_s
     if not device.powered:
         return f"it is off: {_why_off(device)}"
     if exchange.broker_away:
@@ -72,7 +72,7 @@ def why_silent(device: SilentDevice, exchange: AwaitedExchange) -> str:
     if not device.online:
         return "its link is lost"
     computed_s = device.hardware.unfinished_s(now_s)
-    if agent.working and computed_s:
+    if participant.work.busy and computed_s:
         slow = faults.slowed if faults is not None else 1.0
         heat = device.hardware.heat(now_s)
         words = f"it has computed for {human_seconds(computed_s)} and is not done"
@@ -80,7 +80,7 @@ def why_silent(device: SilentDevice, exchange: AwaitedExchange) -> str:
     if faults is not None and faults.off_at_s is not None and faults.off_at_s >= exchange.opened_s:
         return f"it was off meanwhile: {_why_off(device)}"
     link = device.device.kit.link_name
-    if agent.session.exchange_id == exchange.at:
+    if participant.context.session.exchange_id == exchange.at:
         return f"its upload is on its way, over {link}"
     return f"its task has not reached it, over {link}"
 

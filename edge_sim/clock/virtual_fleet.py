@@ -20,7 +20,10 @@ from coordinator.serving.equipment import ready_method
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
-from edge_sdk.agent import INSTANCE_BYTES, Agent, SimulatedId
+from edge_sdk.agent import Agent
+from edge_sdk.agent_arguments import SimulatedId
+from edge_sdk.agent_loop import INSTANCE_BYTES
+from edge_sdk.device.participant import Participant
 from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.device.training.meter import Meter
 from edge_sdk.errors import RunFailed
@@ -396,7 +399,7 @@ class VirtualDevice:
     @property
     def over(self) -> bool:
         """Whether its part in the run has ended."""
-        return self.agent.over
+        return self.participant.over
 
     @property
     def online(self) -> bool:
@@ -406,15 +409,15 @@ class VirtualDevice:
     def connect(self) -> None:
         """Switch the board on and connect to the broker."""
         self.hardware.power_on(self.clock.now_s)
-        self.agent.connect()
+        self.participant.connect()
         if self.faults is not None:
             self.faults.schedule_battery_check()
 
     def power_off(self) -> None:
         """Switch the board off; its unfinished computation is lost."""
-        self._queue.settle(self.agent)
-        if isinstance(self.agent.store, MemoryStore):
-            self.agent.store.hold()
+        self._queue.settle(self.participant)
+        if isinstance(self.participant.context.store, MemoryStore):
+            self.participant.context.store.hold()
         self.powered = False
         self.hardware.power_off(self.clock.now_s)
         self._hub.cut_power(self.device.kit.id)
@@ -423,14 +426,14 @@ class VirtualDevice:
     def power_on(self) -> None:
         """Start a new agent and model on the same store."""
         self.powered = True
-        store = self.agent.store
+        store = self.participant.context.store
         store.boot_epoch += 1
         self._start(store)
         self.connect()
 
     def _start(self, store: Store | None) -> None:
         self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self.hardware.transfer_s)
-        self.agent: Agent = self._agent_type(
+        agent: Agent = self._agent_type(
             federation=self._federation,
             broker=self._transport,
             identity=self._identity,
@@ -448,59 +451,61 @@ class VirtualDevice:
             proxy=self.device.kit.proxy_model(self.device.public),
             clock=lambda: self._own.now_s,
         )
-        self.agent.on_link(lambda _line: None)  # simulated faults are expected: without this each would be logged
+        agent.on_link(lambda _line: None)  # simulated faults are expected: without this each would be logged
+        self.agent, self.participant = agent, agent.participant
+        context = self.participant.context
         if self._identity != self.device.kit.id:  # with keys, a device obeys only a Refusal that names its instance
-            self.agent.instance = secrets.token_bytes(INSTANCE_BYTES)
-        self.agent.serve = partial(ask, self.agent.bench, self.device.kit.brought)
-        self.agent.common_knowledge = self._common
-        self._queue.attach(self.device.kit.number, self.agent.bench)
+            context.instance = secrets.token_bytes(INSTANCE_BYTES)
+        context.serve = partial(ask, context.bench, self.device.kit.brought)
+        context.common_knowledge = self._common
+        self._queue.attach(self.device.kit.number, context.bench)
         self._computed = 0
         self._waker = _Waker(self.clock, self._wake, self._due_s)
         self._transport.on_event = self._waker.soon
 
     def _due_s(self) -> float | None:
-        due_s = self.agent.next_due_s()
+        due_s = self.participant.next_due_s()
         return None if due_s is None else self._own.true_s(due_s)
 
     def _wake(self) -> None:
-        agent, now_s = self.agent, self._own.now_s
-        self._queue.settle(agent)
+        device, now_s = self.participant, self._own.now_s
+        self._queue.settle(device)
         while (event := self._transport.poll(0.0)) is not None:
-            agent.handle(event, now_s)
-        agent.tick(now_s)
-        if agent.working and agent.begun != self._computed:
+            device.handle(event, now_s)
+        device.tick(now_s)
+        if device.work.busy and device.work.begun != self._computed:
             self._compute()
 
     def _compute(self) -> None:
         """Begin the work at once, and finish it when the board would."""
-        self._computed = self.agent.begun
-        agent, before, place = self.agent, replace(self.agent.meter), self.clock.place()
-        self._queue.add(Computation(agent, lambda: self._computed_all(agent, before, place)))
+        self._computed = self.participant.work.begun
+        device, before, place = self.participant, replace(self.participant.context.bench.meter), self.clock.place()
+        self._queue.add(Computation(device, lambda: self._computed_all(device, before, place)))
 
-    def _computed_all(self, agent: Agent, before: Meter, place: int) -> None:
+    def _computed_all(self, device: Participant, before: Meter, place: int) -> None:
         """Finish a computation.
 
         before: the meter at its start.  place: reserved in the order of that moment's events.
         """
-        if agent is not self.agent:
+        if device is not self.participant:
             return  # the board lost its power at this moment
-        begun = self._computed = agent.begun
-        trained, inferred, steps = agent.meter.since(before)
-        exchange = agent.session.exchange_id
+        begun = self._computed = device.work.begun
+        trained, inferred, steps = device.context.bench.meter.since(before)
+        exchange = device.context.session.exchange_id
         slow_factor = self.faults.slow_factor(exchange) if self.faults is not None else 1.0
         took_s = self.hardware.compute(
-            trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=agent.unsaved_bytes
+            trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=device.work.unsaved_bytes
         )
         self.hardware.stepped(steps)
         if self.faults is not None:
             self.faults.computing(exchange, took_s)
-        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(agent, begun), place)
+        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(device, begun), place)
 
-    def _finish(self, agent: Agent, begun: int) -> None:
-        if not self.powered or agent is not self.agent:
+    def _finish(self, device: Participant, begun: int) -> None:
+        if not self.powered or device is not self.participant:
             return  # the board has lost its power since
-        if agent.working and agent.begun == begun:  # else a newer Assign came meanwhile
-            agent.finish_work(self._own.now_s)
+        if device.work.busy and device.work.begun == begun:  # else a newer Assign came meanwhile
+            device.finish_work(self._own.now_s)
             self.hardware.stored()
             self._waker.look()
 

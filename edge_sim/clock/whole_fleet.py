@@ -16,8 +16,9 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import PREFIXES
 from coordinator.serving.devices import admission
 from coordinator.serving.server import Server
-from edge_sdk.agent import Agent
+from edge_sdk.device.participant import Participant
 from edge_sdk.device.training.meter import Meter
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.methods.contract.base import Method, OnDevice
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.registry import method_of
@@ -140,12 +141,14 @@ class WholeFleet(RunObserver):
 class FleetMeasurements:
     """Measures models on the devices of this process."""
 
-    def __init__(self, spec: FederationSpec, agents: Callable[[int], Agent], settle: Callable[[Agent], None]) -> None:
-        """agents: returns the present agent of a device, by number.
+    def __init__(
+        self, spec: FederationSpec, participants: Callable[[int], Participant], settle: Callable[[Participant], None]
+    ) -> None:
+        """participants: returns the present participant of a device, by number.
 
-        settle: waits until no computation uses an agent's model.
+        settle: waits until no computation uses a participant's model.
         """
-        self._spec, self._agents, self._settle = spec, agents, settle
+        self._spec, self._participants, self._settle = spec, participants, settle
         self._chain = transforms.chain(spec)
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
@@ -154,9 +157,9 @@ class FleetMeasurements:
         return [self._device(each, rounds, state, shared) for each in wanted]
 
     def _device(self, wanted: Wanted, rounds: int, state: Any, known: KnownLogits) -> Figures:
-        agent = self._agents(wanted.number)
-        self._settle(agent)
-        measuring = _Measuring(agent, self._spec, wanted.number, rounds, known)
+        participant = self._participants(wanted.number)
+        self._settle(participant)
+        measuring = _Measuring(participant.context.bench, self._spec, wanted.number, rounds, known)
         found: dict[MeasuredModel, Mapping[str, float]] = {}
         if wanted.personal:
             found["personal"] = measuring.personal_model()
@@ -180,10 +183,10 @@ def _told(method: Method[Any], *, closing: bool) -> Collection[MeasuredModel]:
 class _Measuring:
     """Measures models on one device with its data, leaving its model and meter unchanged."""
 
-    def __init__(self, agent: Agent, spec: FederationSpec, number: int, rounds: int, shared: KnownLogits) -> None:
-        self.agent, self._shared = agent, shared
+    def __init__(self, bench: Workbench, spec: FederationSpec, number: int, rounds: int, shared: KnownLogits) -> None:
+        self._shared = shared
         self._method = method_of(spec)
-        self._bench = copy.copy(agent.bench)
+        self._bench = copy.copy(bench)
         self._bench.meter = Meter()
         if self._bench.proxy is not None:
             self._bench.proxy = copy.copy(self._bench.proxy)

@@ -13,7 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_sdk.agent import Agent, SimulatedId
+from edge_sdk.agent import Agent
+from edge_sdk.agent_arguments import SimulatedId
 from edge_sdk.errors import EdgeError, RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.policy.policy import Policy
 from edge_sdk.protocol import topics
@@ -168,7 +169,7 @@ class BoardRun:
         """What the run has cost so far."""
         if self._agent is None:
             return {}
-        meter = self._agent.meter
+        meter = self._agent.participant.context.bench.meter
         return {"steps": float(meter.steps), "flops": float(meter.train_flops + meter.infer_flops)}
 
     def start(self) -> None:
@@ -187,9 +188,10 @@ class BoardRun:
         try:
             self._agent = agent = self._build()
             if self._stopping.is_set():
-                agent.store.close()
+                agent.stop()
                 return
-            self._say(f"{label}: {agent.federation}, as {agent.device}: {agent.bench.model.spec.name}")
+            part = agent.participant.context
+            self._say(f"{label}: {part.federation}, as {part.device}: {part.bench.model.spec.name}")
             self.state = "running"
             agent.run()
             self.state, self.why = "done", "" if agent.over else "stopped by the desk"

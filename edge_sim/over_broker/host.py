@@ -13,7 +13,8 @@ import threading
 import time
 from pathlib import Path
 
-from edge_sdk.agent import Agent, SimulatedId
+from edge_sdk.agent import Agent
+from edge_sdk.agent_arguments import SimulatedId
 from edge_sdk.errors import EdgeError
 from edge_sim.fleet.fleet import read_device
 
@@ -64,7 +65,11 @@ def host_devices() -> int:
     for agent in agents:
         agent.stop()
     (args.folder[0] / "modules.json").write_text(json.dumps(sorted(sys.modules)), encoding="utf-8")
-    failed = [f"{agent.device}: {agent.error}" for agent in agents if agent.error is not None]
+    failed = [
+        f"{device.kit.id}: {agent.error}"
+        for device, agent in zip(devices, agents, strict=True)
+        if agent.error is not None
+    ]
     sys.stderr.write("".join(f"{line}\n" for line in failed))
     return 1 if failed else 0
 

@@ -148,11 +148,11 @@ class _Double:
     def _switch_on(self, state: MemoryStore) -> None:
         self._line, self._store = NullTransport(), copy.deepcopy(state)
         self._agent = self._make(self._line, self._store)
-        self._agent.connect()
+        self._agent.participant.connect()
         self._give(Connected())
         if self._welcome is not None:
             self._give(self._welcome)
-        self._agent.raise_if_failed()
+        self._agent.participant.raise_if_failed()
 
     def state(self) -> MemoryStore:
         """Return the state that a power cut would leave."""
@@ -162,16 +162,16 @@ class _Double:
         """Return the device's upload in answer to this Assign, or None."""
         self._line.sent.clear()
         self._give(assign)
-        self._agent.raise_if_failed()
+        self._agent.participant.raise_if_failed()
         sent = (message_in(each.frame) for each in self._line.sent)
         return next((message for message in sent if isinstance(message, Upload)), None)
 
     def _give(self, event: TransportEvent) -> None:
         """Pass one event to the agent, and do all resulting work."""
-        self._agent.handle(event, 0.0)
-        while self._agent.computing:
-            if self._agent.work_slice():
-                self._agent.finish_work(0.0)
+        self._agent.participant.handle(event, 0.0)
+        while self._agent.participant.work.computing:
+            if self._agent.participant.work_slice():
+                self._agent.participant.finish_work(0.0)
 
 
 def _difference(made: Upload | None, recorded: Upload) -> str:

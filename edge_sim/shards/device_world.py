@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping
 
-from edge_sdk.agent import SimulatedId
+from edge_sdk.agent_arguments import SimulatedId
 from edge_sdk.protocol.frames.codec import CommonKnowledge
 from edge_sdk.transport.memory.hub import Publication
 from edge_sdk.transport.memory.splicing import Splicer
@@ -79,7 +79,7 @@ class DeviceWorld:
         """Carry out all events before a time, and accept all frames; stop where a computation must be done first."""
         clock = self.clock
         while (next_s := clock.next_s) < before_s or self.waiting:
-            if next_s > clock.now_s and self._queue.waits_for(self.device.agent):
+            if next_s > clock.now_s and self._queue.waits_for(self.device.participant):
                 return
             clock.step()
 

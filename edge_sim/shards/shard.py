@@ -108,7 +108,7 @@ class Shard:
 
     def model_states(self, numbers: Sequence[int]) -> list[bytes]:
         """Return the states of these devices' models."""
-        return [self._worlds[number].device.agent.bench.model.state_bytes() for number in numbers]
+        return [self._worlds[number].device.participant.context.bench.model.state_bytes() for number in numbers]
 
 
 def _engine(setup: ShardSetup) -> Engine:

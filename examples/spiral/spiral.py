@@ -62,7 +62,7 @@ def trained(tables: Mapping[str, Any], method: str, epochs: int) -> Trained:
     virtual = VirtualFleet(build_fleet(settings.parse(tables, HERE / "federation.toml")), ledger=Ledger(None))
     virtual.run()
     virtual.server.close()
-    model = virtual.devices[0].agent.bench.model  # the closing Assign brought it to everybody
+    model = virtual.devices[0].participant.context.bench.model  # the closing Assign brought it to everybody
     spec = virtual.server.spec
     alone = []
     for at in most_unlike([device.device.data.class_counts(CLASSES) for device in virtual.devices]):

@@ -27,7 +27,12 @@ def test_help_and_completion_list_what_an_app_uses() -> None:
     listed = set(re.findall(r"^ \|  ([a-z_]+)", text, re.MULTILINE))
     assert {"predict", "start", "stop", "rollback", "on_round", "running", "over"} <= listed
     assert not listed & {"tick", "fail_work", "work_slice", "handle", "examine", "on_exchange", "bench"}
-    assert {*dir(agent_of(Hub(), "left"))} == {*dir(edge_sdk.Agent), "error"} - {"__init__"}
+    named = {name for name in dir(edge_sdk.Agent) if not name.startswith("_")}
+    assert named <= listed
+    assert {name for name in dir(agent_of(Hub(), "left")) if not name.startswith("_")} == named | {
+        "error",
+        "participant",
+    }
 
 
 def test_two_apps_take_part_and_hear_of_it(serve) -> None:
@@ -52,7 +57,7 @@ def test_two_apps_take_part_and_hear_of_it(serve) -> None:
 def test_predict_works_before_joining_and_sees_whole_models_while_training(serve) -> None:
     hub = Hub()
     agent = agent_of(hub, "left")
-    x = agent.bench.data.train.x
+    x = agent.participant.context.bench.data.train.x
     before = agent.predict(x)
     assert before.shape == (SAMPLES, CLASSES)
     np.testing.assert_allclose(before.sum(axis=1), 1, atol=1e-5)
@@ -62,7 +67,7 @@ def test_predict_works_before_joining_and_sees_whole_models_while_training(serve
         twice = np.concatenate([x, x])
         first, second = np.split(agent.predict(twice), 2)
         np.testing.assert_allclose(first, second, atol=1e-6)  # one model for the whole call
-    assert (agent.predict(x).argmax(axis=1) == agent.bench.data.train.y).mean() > 0.9
+    assert (agent.predict(x).argmax(axis=1) == agent.participant.context.bench.data.train.y).mean() > 0.9
 
 
 class Stuck(edge_sdk.NumpyModel):
@@ -83,7 +88,7 @@ class Stuck(edge_sdk.NumpyModel):
 def test_predict_does_not_wait_for_a_batch_in_any_thread(serve) -> None:
     hub, model = Hub(), Stuck()
     agent = agent_of(hub, "left", model=model)
-    x = agent.bench.data.train.x
+    x = agent.participant.context.bench.data.train.x
     untrained = agent.predict(x)
     serve(federation(hub, devices=1, rounds=2))
     agent.start()
@@ -108,7 +113,7 @@ def test_predict_uses_the_restored_model_before_the_first_round(serve, tmp_path)
     hub = Hub()
     serve(federation(hub, devices=1, rounds=2))
     agent = agent_of(hub, "left", state=tmp_path)
-    x = agent.bench.data.train.x
+    x = agent.participant.context.bench.data.train.x
     agent.run()
     learnt = agent.predict(x)
     np.testing.assert_array_equal(agent_of(hub, "left", state=tmp_path).predict(x), learnt)
@@ -120,9 +125,9 @@ def test_a_model_that_cannot_be_copied_is_named() -> None:
         lock = None
 
     agent = agent_of(Hub(), "left", model=Locked(CLASSES, (1, 1, 8), seed=1))
-    agent.bench.model.lock = threading.Lock()
+    agent.participant.context.bench.model.lock = threading.Lock()
     with pytest.raises(ModelError, match=r"^Locked .*serving_copy"):
-        agent.predict(agent.bench.data.train.x)
+        agent.predict(agent.participant.context.bench.data.train.x)
 
 
 def test_stops_between_batches_and_goes_on_where_it_was(serve, tmp_path) -> None:
@@ -132,13 +137,13 @@ def test_stops_between_batches_and_goes_on_where_it_was(serve, tmp_path) -> None
     model = Slow(CLASSES, (1, 1, 8), seed=1)
     agent = agent_of(hub, "left", model=model, state=tmp_path)
     agent.start()
-    wait_for(lambda: len(server.record.rounds) >= 1 and agent.working)
+    wait_for(lambda: len(server.record.rounds) >= 1 and agent.participant.work.busy)
     begun = model.batches
     agent.stop()
     assert model.batches <= begun + 2  # of ten: what may begin as the word comes
     assert not agent.running
     again = agent_of(hub, "left", state=tmp_path)
-    assert again.session.exchange_id >= (0, 0)
+    assert again.participant.context.session.exchange_id >= (0, 0)
     again.start()
     wait_for(lambda: not again.running)
     assert again.error is None
@@ -152,9 +157,9 @@ def test_a_paused_agent_computes_nothing_until_it_is_resumed(serve) -> None:
     agent = agent_of(hub, "left")
     agent.pause()
     agent.start()
-    wait_for(lambda: agent.working)
+    wait_for(lambda: agent.participant.work.busy)
     time.sleep(0.2)
-    assert agent.meter.train_flops == 0
+    assert agent.participant.context.bench.meter.train_flops == 0
     agent.resume()
     wait_for(lambda: not agent.running)
     assert server.rounds.phase is RoundPhase.DONE
@@ -337,7 +342,7 @@ def test_all_that_the_package_offers_is_listed() -> None:
 
 
 def refused(agent: edge_sdk.Agent, now_s: float, reason: str = "connection refused (is the broker running?)") -> None:
-    agent.handle(Disconnected(reason), now_s)
+    agent.participant.handle(Disconnected(reason), now_s)
 
 
 def test_an_app_without_callbacks_finds_in_the_log_that_there_is_no_broker(caplog: pytest.LogCaptureFixture) -> None:

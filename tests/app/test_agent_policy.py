@@ -80,7 +80,7 @@ def test_the_round_goes_on_without_a_hot_device_which_takes_part_later(serve) ->
     for agent in agents:
         agent.start()
     until(lambda: len(server.record.rounds) >= 2)
-    assert agents[1].meter.steps == 0
+    assert agents[1].participant.context.bench.meter.steps == 0
     assert agents[1].predict(np.zeros((1, 8), np.float32)).shape == (1, CLASSES)
     assert server.record.declining == {"hot": ("temperature", "temperature 84 C above 80 C")}
     sensors.celsius = 60.0
@@ -103,19 +103,19 @@ def test_a_pause_within_an_exchange_keeps_what_was_computed_and_predict_answers(
     news: list[str] = []
     agent.on_link(news.append)
     agent.start()
-    until(lambda: agent.meter.steps >= 10)
+    until(lambda: agent.participant.context.bench.meter.steps >= 10)
     sensors.celsius = 90.0
     until(lambda: any("84" in line or "90 C" in line for line in news))
-    steps = agent.meter.steps
+    steps = agent.participant.context.bench.meter.steps
     for _ in range(20):
         agent.predict(np.zeros((1, 8), np.float32))
         time.sleep(0.005)
-    assert agent.meter.steps == steps
+    assert agent.participant.context.bench.meter.steps == steps
     sensors.celsius = 50.0
     until(lambda: not agent.running)
     assert server.rounds.phase is RoundPhase.DONE
-    assert agent.meter.steps == 100  # none was computed twice
-    assert agent.begun == 2  # and the closing exchange
+    assert agent.participant.context.bench.meter.steps == 100  # none was computed twice
+    assert agent.participant.work.begun == 2  # and the closing exchange
 
 
 def test_a_round_s_time_budget_is_declined_for_that_round_alone(serve) -> None:
@@ -167,28 +167,28 @@ def test_an_owner_s_pause_is_declined_too(serve) -> None:
 
 def test_an_exchange_that_was_never_begun_is_replaced_without_computing_the_round_before_again(tmp_path) -> None:
     agent = device(Hub(), "left", state=tmp_path)
-    agent.connect()
+    agent.participant.connect()
     server = federation(Hub(), devices=1, rounds=5, local_steps=7)
     address = {"federation": "app", "device": "left"}
 
     sequence = itertools.count(1)
 
     def hear(message: Message) -> None:
-        agent.handle(Incoming("", codec.encode(message, codec.Stamp(1, next(sequence))), lambda: None), 0.0)
+        agent.participant.handle(Incoming("", codec.encode(message, codec.Stamp(1, next(sequence))), lambda: None), 0.0)
 
     hear(Welcome(**address, number=0, epoch=1, run=bytes(8), spec=server.spec))
     hear(Assign(**address, round=0, exchange=0))
-    while not agent.work_slice():
+    while not agent.participant.work_slice():
         pass
-    agent.finish_work(0.0)
-    assert agent.meter.steps == 7
+    agent.participant.finish_work(0.0)
+    assert agent.participant.context.bench.meter.steps == 7
     for round_ in (1, 2, 3):
         hear(Assign(**address, round=round_, exchange=0))
-    assert agent.meter.steps == 7
-    while not agent.work_slice():
+    assert agent.participant.context.bench.meter.steps == 7
+    while not agent.participant.work_slice():
         pass
-    assert agent.meter.steps == 14
-    agent.store.close()
+    assert agent.participant.context.bench.meter.steps == 14
+    agent.participant.context.store.close()
 
 
 def test_what_is_no_policy_is_refused() -> None:

@@ -75,14 +75,14 @@ def test_an_app_hears_of_it_and_nothing_is_lost(serve, tmp_path: Path, caplog: p
     agent.on_link(news.append)
     with caplog.at_level(logging.WARNING):
         agent.start()
-        wait_for(lambda: len(server.record.rounds) >= 1 and agent.working)
+        wait_for(lambda: len(server.record.rounds) >= 1 and agent.participant.work.busy)
         shutil.rmtree(tmp_path / "state")
-        wait_for(lambda: len(server.record.rounds) >= 2 and agent.working)
+        wait_for(lambda: len(server.record.rounds) >= 2 and agent.participant.work.busy)
         agent.stop()
     assert sum("deleted" in line for line in news) == 1
     assert sum("deleted" in record.getMessage() for record in caplog.records) == 1
     again = agent_of(hub, "left", state=tmp_path / "state")
-    assert again.session.exchange_id.round >= 1
+    assert again.participant.context.session.exchange_id.round >= 1
     again.start()
     wait_for(lambda: not again.running)
     assert again.error is None
@@ -106,5 +106,5 @@ def test_a_change_of_the_working_directory_moves_nothing(
     assert not caplog.records
     monkeypatch.chdir(here)
     again = agent_of(hub, "left", state="state")
-    assert again.session.exchange_id.round == 3
+    assert again.participant.context.session.exchange_id.round == 3
     np.testing.assert_array_equal(again.predict(samples_of().x), agent.predict(samples_of().x))

@@ -142,7 +142,9 @@ def test_a_round_in_which_training_fails_is_withheld_and_the_next_one_counts(
     (reason,) = server.record.why_withheld.values()
     assert type(error).__name__ in reason
     assert "Smith" not in reason  # a text may quote samples; it stays in the device's log
-    assert not [line for line in agent.last_lines() or () if "Smith" in line]  # what an operator may ask for
+    assert not [
+        line for line in agent.participant.context.owner.last_lines() or () if "Smith" in line
+    ]  # what an operator may ask for
     assert server.record.rounds_done == {"left": 3, "right": 4}
 
 
@@ -263,7 +265,7 @@ def test_one_agent_is_stopped_and_started_again(serve, tmp_path: Path, *, on_dis
     agent = agent_of(hub, "left", model=model, state=tmp_path if on_disk else None)
     for rounds in (1, 2):
         agent.start()
-        wait_for(lambda rounds=rounds: len(server.record.rounds) >= rounds and agent.working)
+        wait_for(lambda rounds=rounds: len(server.record.rounds) >= rounds and agent.participant.work.busy)
         agent.stop()
         assert not agent.running
     if on_disk:
@@ -284,7 +286,7 @@ def test_a_stopped_and_started_agent_learns_the_same_bits(serve) -> None:
         agent = agent_of(hub, "left", model=model)
         agent.start()
         for stop in range(stops):
-            wait_for(lambda: len(server.record.rounds) >= stop and agent.working)  # noqa: B023  # called here
+            wait_for(lambda: len(server.record.rounds) >= stop and agent.participant.work.busy)  # noqa: B023  # called here
             agent.stop()
             agent.start()
         wait_for(lambda: not agent.running)
@@ -329,7 +331,7 @@ def test_over_a_broker_one_agent_is_started_again(serve) -> None:
         serve(server)
         agent = agent_of(Hub(), "left", model=Slow(CLASSES, (1, 1, 8), seed=1), broker=broker.url)
         agent.start()
-        wait_for(lambda: len(server.record.rounds) >= 1 and agent.working)
+        wait_for(lambda: len(server.record.rounds) >= 1 and agent.participant.work.busy)
         agent.stop()
         agent.start()
         wait_for(lambda: not agent.running)

@@ -110,7 +110,7 @@ def test_a_better_model_is_adopted_at_the_round_that_follows(
     (record,) = caplog.records
     news: list[str] = []
     agent.on_link(news.append)
-    np.testing.assert_array_equal(agent.bench.model.head_rows(), good().head_rows())
+    np.testing.assert_array_equal(agent.participant.context.bench.model.head_rows(), good().head_rows())
     assert accuracy(agent) > 0.9
     updated.finish(agent)
     assert news[0] in record.getMessage()
@@ -135,7 +135,7 @@ def test_without_held_out_samples_the_training_samples_decide(updated: Updated, 
     wait_for(lambda: len(updated.server.record.rounds) >= 2)
     before.stop()
     agent = updated.agent(shipped(), data=data)
-    assert (agent.bench.model.head_rows() == shipped().head_rows()).all() == adopted
+    assert (agent.participant.context.bench.model.head_rows() == shipped().head_rows()).all() == adopted
     updated.finish(agent)
 
 
@@ -146,7 +146,7 @@ def test_the_owner_decides(updated: Updated, wish: str, *, adopted: bool) -> Non
     shipped.set_head_rows(np.arange(CLASSES), shipped.head_rows() * np.float32(0.5))
     rows = shipped.head_rows()
     agent = updated.agent(shipped, on_new_model=wish)
-    assert (agent.bench.model.head_rows() == rows).all() == adopted
+    assert (agent.participant.context.bench.model.head_rows() == rows).all() == adopted
     updated.finish(agent)
 
 
@@ -162,7 +162,7 @@ def test_a_head_is_never_kept_for_another_extractor_or_architecture(updated: Upd
         assert "'keep'" not in str(refused.value)  # it would be refused, too
     fresh = swap().state_bytes()
     agent = updated.agent(swap())
-    assert agent.bench.model.state_bytes() == fresh
+    assert agent.participant.context.bench.model.state_bytes() == fresh
     updated.finish(agent)
 
 

@@ -43,6 +43,8 @@ CLIENT = {
     "edge_sdk.device",
     "edge_sdk.serving",
     "edge_sdk.agent",
+    "edge_sdk.agent_arguments",
+    "edge_sdk.agent_loop",
     "edge_sdk.app",
     "edge_sdk.loading",
 }

@@ -227,7 +227,7 @@ def test_a_lie_that_writes_into_its_knowledge_changes_no_model(
     monkeypatch.syspath_prepend(tmp_path)
     run = simulated(pictures, {"count": 2}, {"byzantine": f"{name}:lie"}, method="fedavg")
     assert run.result.completed
-    assert all(each.agent.bench.model.weights().any() for each in run.devices)
+    assert all(each.participant.context.bench.model.weights().any() for each in run.devices)
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,8 @@ def test_a_fleet_divides_what_each_device_holds(pictures: Path, tmp_path: Path) 
     for device, before in zip(found.devices, whole.devices, strict=True):
         parts = (device.data.train, device.data.validation, device.data.local_test)
         held = np.concatenate([part.x for part in parts])
-        assert sorted(held.sum(axis=(1, 2))) == sorted(before.data.train.x.sum(axis=(1, 2)))
-        n = len(before.data.train)
+        assert sorted(held.sum(axis=(1, 2))) == sorted(before.participant.context.data.train.x.sum(axis=(1, 2)))
+        n = len(before.participant.context.data.train)
         assert [len(part) for part in parts[1:]] == [round(n / 10)] * 2
         assert device.data.test is found.dataset.test
         device.write(tmp_path / device.kit.id)
@@ -119,7 +119,7 @@ def test_the_device_reports_both_to_its_owner_and_the_coordinator(pictures: Path
     assert {"accuracy", "local_accuracy", "validation_accuracy", "pm_v", "pm_l"} in seen
     result = made.result
     assert result.completed
-    found = [accuracies(device.agent.bench) for device in made.devices]
+    found = [accuracies(device.participant.context.bench) for device in made.devices]
     for name in ("validation_accuracy", "local_accuracy"):
         assert result.metrics[f"{name}_mean"] == pytest.approx(np.mean([each[name] for each in found]))
 

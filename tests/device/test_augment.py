@@ -119,7 +119,7 @@ def test_every_engine_sees_the_same_pictures(pictures: Path, method: str) -> Non
             plain["fleet"] = [{"count": 3, "model": "mlp"}]
             plain["data"] |= {"augment": augment}
             done = fleets.Run(settings.parse(plain, Path("f.toml")), engine=engine).finished()
-            weights = [device.agent.bench.model.weights() for device in done.devices]
+            weights = [device.participant.context.bench.model.weights() for device in done.devices]
             found[bool(augment), type(engine)] = np.concatenate(weights)
     np.testing.assert_allclose(found[True, CohortEngine], found[True, ExactEngine], atol=1e-4)
     assert np.abs(found[True, ExactEngine] - found[False, ExactEngine]).max() > 1e-2

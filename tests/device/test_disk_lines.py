@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from edge_sdk.device.participant import Participant
+from types import SimpleNamespace
+from typing import cast
+
+from edge_sdk.device.context import DeviceContext
+from edge_sdk.device.owner import Owner
 from edge_sdk.errors import StoreError
 from edge_sdk.terminal import LineBudget
 
 
 def test_a_full_disk_is_one_line_and_then_a_count() -> None:
     said: list[str] = []
-    device = object.__new__(Participant)
+    device = object.__new__(DeviceContext)
     device._disk_faults, device.device = LineBudget(first=1), "device-1"
-    device.on_news = said.append  # type: ignore[method-assign]  # as an app does
+    device.owner = cast("Owner", SimpleNamespace(news=said.append))
     for number in range(401):
-        device._now_s = number * 22 / 401
-        device._note_disk_fault(StoreError("lab.db: database or disk is full"))
+        device.now_s = number * 22 / 401
+        device.note_disk_fault(StoreError("lab.db: database or disk is full"))
     assert said == ["lab.db: database or disk is full; nothing is learnt until it can be saved"]
-    device._now_s = 61.0
-    device._note_disk_fault(StoreError("lab.db: database or disk is full"))
+    device.now_s = 61.0
+    device.note_disk_fault(StoreError("lab.db: database or disk is full"))
     assert said[1].endswith("(and 400 more such lines since the last one)")

@@ -50,7 +50,7 @@ def test_after_a_restart_only_an_upload_without_a_receipt_is_pending(pictures: P
     run.power_cut("device-00", at_s=cut_s, for_s=1.0)
     sent = run.tap()
     run.finished()
-    assert run.devices[0].agent.store.boot_epoch == 2
+    assert run.devices[0].participant.context.store.boot_epoch == 2
     uploads = [each for each in sent if isinstance(each, Upload) and (each.device, each.round) == ("device-00", 0)]
     assert len(uploads) == 1 + again
 
@@ -80,6 +80,6 @@ def test_an_assign_whose_closing_flag_contradicts_its_place_changes_nothing(
     )
     clean.finished()
     run.finished()
-    assert run.devices[0].agent.refused_frames == {"knowledge": 1}
+    assert run.devices[0].participant.incoming.refused == {"knowledge": 1}
     assert run.model_bytes == clean.model_bytes
     assert run.coordinator_bytes == clean.coordinator_bytes

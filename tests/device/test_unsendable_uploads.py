@@ -24,16 +24,14 @@ def test_it_withholds_the_round_and_takes_part_in_the_next_one(
     pictures: Path, monkeypatch: pytest.MonkeyPatch, wrong: Any, told: str
 ) -> None:
     run = fleets.Run(fleets.built(pictures, "fedproto", devices=3, quorum=2))
-    agent = run.devices[1].agent
-    right = agent.selected_knowledge
 
     def once(assign: Any, knowledge: Any) -> Any:
         if assign.round != 1 or assign.closing:
-            return right(assign, knowledge)
-        ((role, payload),) = right(assign, knowledge).items()
+            return knowledge
+        ((role, payload),) = knowledge.items()
         return {role: replace(payload, rows=wrong(payload.rows))}
 
-    monkeypatch.setattr(agent, "selected_knowledge", once)
+    run.devices[1].participant.context.outgoing = fleets.Altered(knowledge=once)
     monkeypatch.setattr(membership, "check_roles", lambda *_: None)
     run.finished()
     record = run.server.record

@@ -47,7 +47,7 @@ def test_the_round_ends_after_the_restart(pictures, tmp_path, monkeypatch, metho
         first.run()
     ledger.copy_to(tmp_path / "ledger.db")
 
-    stores = {each.device.kit.id: each.agent.store for each in first.devices}
+    stores = {each.device.kit.id: each.participant.context.store for each in first.devices}
     second = VirtualFleet(fleets.build_fleet(setup), ledger=Ledger(None, tmp_path / "ledger.db"), stores=stores)
     assert second.server.rounds.place == ExchangeId(2, 0)
     second.run()
@@ -55,4 +55,4 @@ def test_the_round_ends_after_the_restart(pictures, tmp_path, monkeypatch, metho
     assert storage.serialise(second.server.method_state) == storage.serialise(whole.server.method_state)
     assert len(second.server.record.rounds) == len(whole.server.record.rounds) == 3
     for one, other in zip(second.devices, whole.devices, strict=True):
-        assert (one.agent.bench.model.weights() == other.agent.bench.model.weights()).all()
+        assert (one.participant.context.bench.model.weights() == other.participant.context.bench.model.weights()).all()

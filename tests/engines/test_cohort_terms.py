@@ -90,7 +90,7 @@ def asked(run: fleets.Run, request_of: Any) -> list[DeviceRequest]:
     rng = np.random.default_rng(3)
     found = []
     for device in run.devices:
-        bench, number = device.agent.bench, device.device.kit.number
+        bench, number = device.participant.context.bench, device.device.kit.number
         job = Job(
             spec=run.fleet.federation.spec,
             number=number,
@@ -141,7 +141,7 @@ def test_fits_under_every_recipe(fleet: settings.Config, cohort: Callable[[], Co
                 for each in asked(run, request)
             ]
             engine.serve(requests)
-        found.append([device.agent.bench.model.weights() for device in run.devices])
+        found.append([device.participant.context.bench.model.weights() for device in run.devices])
     for one, other in zip(*found, strict=True):
         np.testing.assert_allclose(other, one, atol=1e-5)
 
@@ -160,13 +160,13 @@ def test_a_fit(fleet: settings.Config, cohort: Callable[[], CohortEngine], kind:
     for engine in (ExactEngine(), cohort()):
         run = fleets.Run(fleet)
         reports = engine.serve(asked(run, request))
-        outcomes.append((reports, [d.agent.bench.model.weights() for d in run.devices], run))
+        outcomes.append((reports, [d.participant.context.bench.model.weights() for d in run.devices], run))
     for one, other in zip(*(reports for reports, _, _ in outcomes), strict=True):
         assert other.steps == one.steps
         assert other.loss == pytest.approx(one.loss, rel=1e-4, abs=1e-5)
     for one, other in zip(*(weights for _, weights, _ in outcomes), strict=True):
         np.testing.assert_allclose(other, one, atol=1e-5)
-    meters = [[d.agent.bench.meter for d in run.devices] for _, _, run in outcomes]
+    meters = [[d.participant.context.bench.meter for d in run.devices] for _, _, run in outcomes]
     assert meters[0] == meters[1]
 
 
@@ -188,7 +188,7 @@ def test_rows_that_all_devices_were_sent(
         for engine in (ExactEngine(), cohort()):
             run = fleets.Run(fleet)
             engine.serve(asked(run, request))
-            found.append([device.agent.bench.model.weights() for device in run.devices])
+            found.append([device.participant.context.bench.model.weights() for device in run.devices])
         for one, other in zip(*found, strict=True):
             np.testing.assert_allclose(other, one, atol=1e-5)
 
@@ -253,7 +253,7 @@ def trained_by(
         source = type(job.private_batches(1))(rng.integers(0, job.samples, (STEPS, B)))
         return Fit(source=source, objective=(terms.CrossEntropy(),), optim=OPTIM)
 
-    models = [device.agent.bench.model for device in run.devices]
+    models = [device.participant.context.bench.model for device in run.devices]
     change(models)
     engine.serve(asked(run, request))
     return [model.weights() for model in models]

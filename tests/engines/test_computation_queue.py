@@ -7,19 +7,19 @@ from typing import Any, cast
 
 import pytest
 
-from edge_sdk.agent import Agent
-from edge_sdk.device.training.meter import Meter
+from edge_sdk.device.participant import Participant
 from edge_sim.clock import computation_queue
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
 from edge_sim.engines.base import DeviceAnswer, DeviceRequest, ExactEngine
 
 
 class Asking:
-    """In place of an agent: asks for as many things as it is told, and keeps the answers."""
+    """In place of a participant: asks for as many things as it is told, and keeps the answers."""
 
     def __init__(self, requests: int) -> None:
-        self.begun, self.left, self.answers, self.meter = 1, requests, list[DeviceAnswer](), Meter()
+        self.begun, self.left, self.answers = 1, requests, list[DeviceAnswer]()
         self.pending_request: DeviceRequest | None = None
+        self.work = self
 
     @property
     def computing(self) -> bool:
@@ -43,7 +43,7 @@ class Counting(ExactEngine):
 
 
 def computation(agent: Asking, told: list[Asking]) -> Computation:
-    return Computation(cast("Agent", agent), lambda: told.append(agent))
+    return Computation(cast("Participant", agent), lambda: told.append(agent))
 
 
 def test_they_are_told_in_the_order_in_which_they_were_added() -> None:
@@ -63,9 +63,9 @@ def test_a_device_is_settled_before_anything_happens_to_it() -> None:
     busy, idle = Asking(2), Asking(0)
     queue.add(computation(busy, told))
     queue.add(computation(idle, told))
-    queue.settle(cast("Agent", idle))
+    queue.settle(cast("Participant", idle))
     assert busy.computing
-    queue.settle(cast("Agent", busy))
+    queue.settle(cast("Participant", busy))
     assert not busy.computing
     assert told == [busy, idle]
 

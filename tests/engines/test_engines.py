@@ -75,10 +75,10 @@ def test_stacked_devices_differ_by_rounding(pictures: Path, method: str, train: 
     chosen = config(pictures, method, **train)
     alone, stacked = exactly(chosen), fleets.Run(chosen, engine=CohortEngine()).finished()
     for one, other in zip(alone.devices, stacked.devices, strict=True):
-        apart = np.abs(one.agent.bench.model.weights() - other.agent.bench.model.weights())
+        apart = np.abs(one.participant.context.bench.model.weights() - other.participant.context.bench.model.weights())
         assert np.quantile(apart, 0.99) < 1e-6
         assert apart.max() < 1e-3  # Adam divides two roundings where a weight has next to no gradient
-        assert one.agent.meter == other.agent.meter
+        assert one.participant.context.bench.meter == other.participant.context.bench.meter
     assert stacked.clock.now_s == alone.clock.now_s
     assert stacked.server.record.bytes_up == alone.server.record.bytes_up
 
@@ -267,7 +267,7 @@ def test_a_fleet_built_again_is_the_one_that_is_loaded(pictures: Path) -> None:
     alone = settings.alone(federated)
     loaded, again = build_fleet(alone), rebuilt(build_fleet(federated), alone)
     assert [device.kit for device in again.devices] == [device.kit for device in loaded.devices]
-    assert again.federation == loaded.federation
+    assert again.participant.context.federation == loaded.federation
     for one, other in zip(again.devices, loaded.devices, strict=True):
         np.testing.assert_array_equal(one.data.train.x, other.data.train.x)
         assert one.conditions == other.conditions

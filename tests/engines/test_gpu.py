@@ -85,9 +85,11 @@ def test_stacked_nets_differ_by_rounding(
     stacked = fleets.Run(chosen, engine=stacking(device, moments=1)).finished()
     assert written  # fits were stacked, and below: what was stepped was the models' own memory
     for one, other in zip(alone.devices, stacked.devices, strict=True):
-        np.testing.assert_allclose(one.agent.bench.model.weights(), other.agent.bench.model.weights(), atol=1e-5)
-        assert one.agent.meter == other.agent.meter
-        assert str(other.agent.bench.model.trained[0].device) == device
+        np.testing.assert_allclose(
+            one.participant.context.bench.model.weights(), other.participant.context.bench.model.weights(), atol=1e-5
+        )
+        assert one.participant.context.bench.meter == other.participant.context.bench.meter
+        assert str(other.participant.context.bench.model.trained[0].device) == device
     assert stacked.clock.now_s == alone.clock.now_s
     assert stacked.server.record.bytes_up == alone.server.record.bytes_up
 
@@ -247,7 +249,7 @@ def test_a_gpu_stacks_whatever_can_be(pictures: Path) -> None:
     from edge_sim.engines.torch_engines import stacking_engine  # torch is there
 
     run = fleets.Run(config(pictures, "fedproto", "cpu"))
-    fleet, bench = run.fleet, run.devices[0].agent.bench
+    fleet, bench = run.fleet, run.devices[0].participant.context.bench
     asked = DeviceRequest(bench, ClassMeans(), job_at(fleet.federation.spec, 0, 0, 0, len(bench.data.train)))
     spec = fleet.federation.spec
     assert stacking_engine(RunTable(stack=True, device="cuda:0"), spec).stackable(asked)

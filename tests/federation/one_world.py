@@ -91,7 +91,7 @@ class World:
             data=edge_sdk.LocalData(train=samples),
         )
         self.agents[name] = agent
-        agent.connect()
+        agent.participant.connect()
         return agent
 
     def turn(self, *, computing: bool = True, hearing: bool = True) -> None:
@@ -101,12 +101,12 @@ class World:
         self.server.flush(self.now_s)
         self.server.tick(self.now_s)
         for agent in self.agents.values():
-            while hearing and (event := agent.transport.poll(0.0)) is not None:
-                agent.handle(event, self.now_s)
-            agent.tick(self.now_s)
-            while computing and agent.computing:
-                if agent.work_slice():
-                    agent.finish_work(self.now_s)
+            while hearing and (event := agent.participant.context.transport.poll(0.0)) is not None:
+                agent.participant.handle(event, self.now_s)
+            agent.participant.tick(self.now_s)
+            while computing and agent.participant.work.computing:
+                if agent.participant.work_slice():
+                    agent.participant.finish_work(self.now_s)
 
     def until(self, condition: Callable[[], bool], *, computing: bool = True) -> None:
         for _ in range(20):

@@ -31,12 +31,12 @@ pytestmark = pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value
 
 def runs_away(run: fleets.Run, rounds: tuple[int, ...], number: int = 2) -> None:
     """Let the loss of every training step of these rounds be NaN on one device, and its model full of it."""
-    agent = run.devices[number].agent
-    model, healthy = agent.bench.model, agent.bench.model.fit
+    participant = run.devices[number].participant
+    model, healthy = participant.context.bench.model, participant.context.bench.model.fit
 
     def fit(*args: object) -> FitReport:
         report = healthy(*args)
-        if agent.session.exchange_id.round not in rounds:
+        if participant.context.session.exchange_id.round not in rounds:
             return report
         model.set_head_rows(np.arange(4), np.full_like(model.head_rows(), np.nan))
         return FitReport(steps=report.steps, loss=float("nan"))
@@ -61,7 +61,7 @@ def test_the_others_finish_as_if_it_had_not_answered(pictures: Path, method: str
     assert diverged.coordinator_bytes == silent.coordinator_bytes
     others = {device: state for device, state in silent.model_bytes.items() if device != HOT}
     assert {device: diverged.model_bytes[device] for device in others} == others
-    assert np.isfinite(diverged.devices[2].agent.bench.model.head_rows()).all()
+    assert np.isfinite(diverged.devices[2].participant.context.bench.model.head_rows()).all()
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -112,7 +112,7 @@ def test_what_was_withheld_survives_a_restart_of_either_side(pictures: Path, met
 def test_another_run_does_not_sit_out_the_round_that_diverged_in_the_last_one(pictures: Path) -> None:
     first = fleets.Run(fleets.built(pictures, "fedmd", **POLICY))
     runs_away(first, (1,))
-    store = first.devices[2].agent.store
+    store = first.devices[2].participant.context.store
     publish, left = first.hub.publish, []
 
     def listen(sender: object, topic: str, frame: Frame, *, retain: bool) -> None:

@@ -156,7 +156,7 @@ def test_an_assign_in_another_encoding_is_counted_and_changes_nothing(pictures: 
     run.clock.at(0.7 * clean.clock.now_s, forge)
     run.finished()
     assert run.result.completed
-    assert run.devices[3].agent.refused_frames == {"knowledge": 1}
+    assert run.devices[3].participant.incoming.refused == {"knowledge": 1}
     assert run.model_bytes == clean.model_bytes
 
 
@@ -182,7 +182,7 @@ def test_a_device_that_speaks_only_f32_is_refused_at_join(pictures: Path) -> Non
     assert (refused["device"], refused["reason"]) == ("device-03", "encoding")
     assert "int8-row" in refused["message"]
     assert "[encoding]" in refused["remedy"]
-    assert run.devices[3].agent.refusal is not None
+    assert run.devices[3].participant.refusal is not None
 
 
 def test_a_device_that_speaks_only_f32_may_join_where_nothing_it_trades_is_encoded(pictures: Path) -> None:

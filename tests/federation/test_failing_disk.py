@@ -153,7 +153,7 @@ def played(fleet: Fleet, open_ledger: Callable[[], Ledger], stop_s: float | None
         run.run()
     except Stopped:
         run.server.ledger.close()
-        stores = {each.device.kit.id: each.agent.store for each in run.devices}
+        stores = {each.device.kit.id: each.participant.context.store for each in run.devices}
         run = begun(fleet, open_ledger, stores, run.to_json())
         run.run()
     assert run.server.rounds.phase is RoundPhase.DONE, run.server.rounds.reason

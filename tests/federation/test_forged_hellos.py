@@ -26,9 +26,9 @@ def begun(pictures: Path) -> fleets.Run:
     run.slow_down(OWN, 30.0)
     run.server.connect()
     for device in run.devices:
-        device.agent.instance = device.device.kit.id.encode()
+        device.participant.context.instance = device.device.kit.id.encode()
         device.connect()
-    while run.devices[0].agent.session.phase is not SessionPhase.WORKING:
+    while run.devices[0].participant.context.session.phase is not SessionPhase.WORKING:
         assert run.clock.step()
     return run
 
@@ -67,7 +67,7 @@ def test_forged_hellos_end_neither_a_device_nor_the_run(
             frame = forged(run.server.hellos[name])
             run.server.handle(Incoming(topics.up(FED, name, "hello"), frame), run.clock.now_s)
     run.finished()
-    assert [device.agent.refusal for device in run.devices] == [None, None]
+    assert [device.participant.refusal for device in run.devices] == [None, None]
     assert run.result.completed
     assert run.model_bytes == clean.model_bytes
 
@@ -75,34 +75,34 @@ def test_forged_hellos_end_neither_a_device_nor_the_run(
 def refuse(run: fleets.Run, instance: bytes | None) -> None:
     refusal = Refusal(federation=FED, device=OWN, reason="classes", message="no", remedy="none", instance=instance)
     topic = topics.down(FED, OWN, "join")
-    run.devices[0].agent.handle(Incoming(topic, codec.encode(refusal)), run.clock.now_s)
+    run.devices[0].participant.handle(Incoming(topic, codec.encode(refusal)), run.clock.now_s)
 
 
 @pytest.mark.parametrize("named", [True, False])
 def test_a_joined_device_asks_again_and_obeys_what_names_its_start(pictures: Path, named: bool) -> None:
     run = begun(pictures)
-    agent = run.devices[0].agent
-    agent.instance = b"this one"
-    instance = agent.instance if named else None
+    participant = run.devices[0].participant
+    participant.context.instance = b"this one"
+    instance = participant.context.instance if named else None
     sent = run.tap()
     refuse(run, instance)
     assert [type(message) for message in sent] == [Hello]
-    assert agent.refusal is None
-    due_s = agent.next_due_s()
+    assert participant.refusal is None
+    due_s = participant.next_due_s()
     assert due_s is not None
-    agent.tick(due_s)  # no answer is no refusal: it asks once more
-    assert agent.refusal is None
+    participant.tick(due_s)  # no answer is no refusal: it asks once more
+    assert participant.refusal is None
     assert [type(message) for message in sent] == [Hello] * 2
     refuse(run, instance)
-    assert agent.refusal is None
-    agent.tick(2 * due_s)
-    assert (agent.refusal is not None) == named
+    assert participant.refusal is None
+    participant.tick(2 * due_s)
+    assert (participant.refusal is not None) == named
 
 
 def test_a_device_that_has_not_joined_obeys_at_once_also_an_old_coordinator(pictures: Path) -> None:
     run = fleets.Run(fleets.built(pictures, devices=2, rounds=3))
     refuse(run, None)
-    assert run.devices[0].agent.refusal is not None
+    assert run.devices[0].participant.refusal is not None
 
 
 def test_every_refusal_of_a_hello_names_an_instance(pictures: Path) -> None:

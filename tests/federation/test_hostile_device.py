@@ -67,7 +67,11 @@ def test_who_declares_no_samples_weighs_one(pictures: Path, method: str) -> None
 def claim_nothing(run: fleets.Run) -> None:
     """Let the liar's Hello tell no number of samples, with which its counts were not bounded at all."""
     (liar,) = [device for device in run.devices if device.device.kit.id == LIAR]
-    liar.agent.hello_to_send = lambda hello: replace(hello, samples=0, class_counts=())  # type: ignore[method-assign]
+    honest = liar.participant.context.outgoing
+    assert honest is not None
+    liar.participant.context.outgoing = fleets.Altered(
+        lambda hello: replace(hello, samples=0, class_counts=()), honest.knowledge
+    )
 
 
 def weights_of(run: fleets.Run) -> dict[str, int]:
@@ -159,7 +163,9 @@ def cached(pictures: Path, method: str, robust: Mapping[str, Any], ledger: Ledge
 def declare(run: VirtualFleet, samples: int) -> None:
     """Let three honest devices tell another number of samples, which moves the median, when they connect again."""
     for device in run.devices[:3]:
-        device.agent.hello_to_send = lambda hello: replace(hello, samples=samples, class_counts=())  # type: ignore[method-assign]
+        device.participant.context.outgoing = fleets.Altered(
+            lambda hello: replace(hello, samples=samples, class_counts=())
+        )
     run.hub.restart(0.2)
 
 

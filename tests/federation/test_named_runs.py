@@ -31,27 +31,27 @@ def world(tmp_path: Path) -> World:
 def test_the_end_of_an_earlier_run_ends_no_device_of_a_later_one(world: World) -> None:
     first = world.device("attic")
     world.until(lambda: first.over)
-    first.raise_if_failed()
+    first.participant.raise_if_failed()
     _, finished = world.last(CoordinatorStatus)
     world.agents.clear()
     world.begin()
     second = world.device("cellar")
-    world.until(lambda: second.session.phase is SessionPhase.WORKING, computing=False)
+    world.until(lambda: second.participant.context.session.phase is SessionPhase.WORKING, computing=False)
     world.publish(STATUS, finished)  # an attacker, or a broker that was set back
     world.turn(computing=False)
     assert not second.over
     world.until(lambda: second.over)
-    second.raise_if_failed()
+    second.participant.raise_if_failed()
     assert world.server.record.rounds_done["cellar"] == ROUNDS
 
 
 def test_living_devices_of_an_earlier_run_join_the_next_one_at_once(world: World) -> None:
     agent = world.device()
-    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    world.until(lambda: agent.participant.context.session.phase is SessionPhase.WORKING, computing=False)
     first = world.server.ledger.run
     world.begin()  # no clock passes
     world.until(lambda: agent.over)
-    agent.raise_if_failed()
+    agent.participant.raise_if_failed()
     assert world.server.ledger.run != first
     assert world.server.rounds.phase is RoundPhase.DONE
     assert world.server.ledger.epoch == 1
@@ -61,7 +61,9 @@ def test_an_upload_to_an_earlier_run_never_counts_in_a_later_one(world: World) -
     agent = world.device()
     world.until(lambda: any(isinstance(message, Upload) for _, message in world.sent))
     world.begin()
-    agent.handle(Connected(), world.now_s)  # after a reconnect: it says Hello, and sends again what has no receipt
+    agent.participant.handle(
+        Connected(), world.now_s
+    )  # after a reconnect: it says Hello, and sends again what has no receipt
     world.turn(hearing=False)
     assert world.server.rounds.phase is RoundPhase.COLLECTING
     assert world.server.rounds.place == (0, 0)
@@ -73,22 +75,22 @@ def test_an_upload_to_an_earlier_run_of_a_device_on_the_roster_is_no_fault_befor
     world = World(tmp_path, roster=("attic",))
     agent = world.device()
     world.until(lambda: any(isinstance(message, Upload) for _, message in world.sent))
-    frame = agent.store.upload(*agent.session.exchange_id)
+    frame = agent.participant.context.store.upload(*agent.participant.context.session.exchange_id)
     world.begin()
     assert frame is not None
     world.publish(topics.up("app", "attic", "upd"), frame)
     world.turn(hearing=False, computing=False)
     assert world.server.record.refused_frames == {}
     world.until(lambda: agent.over)
-    agent.raise_if_failed()
+    agent.participant.raise_if_failed()
 
 
 def test_a_stranger_that_uploads_is_asked_for_a_hello_and_joins(world: World) -> None:
     agent = world.device()
-    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    world.until(lambda: agent.participant.context.session.phase is SessionPhase.WORKING, computing=False)
     world.begin()
     world.turn(computing=False, hearing=False)  # the device hears nothing of the new coordinator
-    for event in iter(lambda: agent.transport.poll(0.0), None):
+    for event in iter(lambda: agent.participant.context.transport.poll(0.0), None):
         del event
     world.turn(hearing=False)
     world.turn(hearing=False, computing=False)  # its upload comes as that of a stranger
@@ -98,12 +100,12 @@ def test_a_stranger_that_uploads_is_asked_for_a_hello_and_joins(world: World) ->
     assert (asked[1].greet, asked[1].run) == (True, world.server.ledger.run)
     assert world.server.record.refused_frames == {"attic": {"stranger": 1}}
     world.until(lambda: agent.over)
-    agent.raise_if_failed()
+    agent.participant.raise_if_failed()
 
 
 def test_what_is_of_another_run_moves_no_device(world: World) -> None:
     agent = world.device()
-    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    world.until(lambda: agent.participant.context.session.phase is SessionPhase.WORKING, computing=False)
     other, epoch = bytes(16), world.server.ledger.epoch
     later = Assign(federation="app", device="attic", round=1, exchange=0, run=other)
     closing = Receipt(federation="app", device="attic", round=0, exchange=0, verdict="accepted", run=other)
@@ -112,55 +114,55 @@ def test_what_is_of_another_run_moves_no_device(world: World) -> None:
     earlier = Assign(federation="app", device="attic", round=1, exchange=0, run=world.server.ledger.run)
     world.publish(topics.down("app", "attic", "task"), codec.encode(earlier, codec.Stamp(epoch - 1, 99)))
     world.turn(computing=False)
-    assert agent.session.exchange_id == (0, 0)
-    assert agent.refused_frames == {"replayed": 3}
+    assert agent.participant.context.session.exchange_id == (0, 0)
+    assert agent.participant.incoming.refused == {"replayed": 3}
 
 
 def test_what_is_of_another_federation_moves_no_device(world: World) -> None:
     """It came on the device's own topic, and is right in all else."""
     agent = world.device()
-    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    world.until(lambda: agent.participant.context.session.phase is SessionPhase.WORKING, computing=False)
     own = world.server.ledger
     later = Assign(federation="other", device="attic", round=1, exchange=0, run=own.run)
     world.publish(topics.down("app", "attic", "task"), codec.encode(later, codec.Stamp(own.epoch, 99)))
     world.turn(computing=False)
-    assert agent.session.exchange_id == (0, 0)
-    assert agent.refused_frames == {"topic": 1}
+    assert agent.participant.context.session.exchange_id == (0, 0)
+    assert agent.participant.incoming.refused == {"topic": 1}
 
 
 def test_a_device_without_its_closing_exchange_reports_no_success(tmp_path: Path) -> None:
     world = World(tmp_path, devices=2, quorum=1)
     slow, quick = world.device("attic"), world.device("cellar")
-    world.until(lambda: slow.session.exchange_id == (ROUNDS - 1, 0))  # its upload is sent
+    world.until(lambda: slow.participant.context.session.exchange_id == (ROUNDS - 1, 0))  # its upload is sent
     del world.agents["attic"]  # it hears and computes nothing for a while
     world.until(lambda: quick.over)
-    quick.raise_if_failed()
+    quick.participant.raise_if_failed()
     world.now_s += 1000.0
     world.until(lambda: world.server.over)
     world.agents["attic"] = slow
     world.turn(computing=False)
     assert slow.over
     with pytest.raises(RunFailed):
-        slow.raise_if_failed()
+        slow.participant.raise_if_failed()
 
 
 def test_one_that_comes_after_a_failed_run_is_told_why(world: World) -> None:
     agent = world.device()
-    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
-    agent.handle(Disconnected("the link was lost"), world.now_s)
-    agent.transport.close()
+    world.until(lambda: agent.participant.context.session.phase is SessionPhase.WORKING, computing=False)
+    agent.participant.handle(Disconnected("the link was lost"), world.now_s)
+    agent.participant.context.transport.close()
     for _ in range(10):
         world.now_s += 1000.0
         world.server.tick(world.now_s)
     assert world.server.rounds.phase is RoundPhase.FAILED
     news: list[str] = []
     agent.on_link(news.append)
-    agent.connect()
+    agent.participant.connect()
     stranger = world.device("cellar")
     stranger.on_link(news.append)
     world.turn(computing=False)
     with pytest.raises(RunFailed, match="attic"):
-        agent.raise_if_failed()
+        agent.participant.raise_if_failed()
     assert not stranger.over
     assert any("attic" in line for line in news)
 
@@ -169,7 +171,7 @@ def test_a_broker_that_takes_nothing_from_a_device_is_told_to_the_app(world: Wor
     agent = world.device()
     news: list[str] = []
     agent.on_link(news.append)
-    agent.handle(SendRefused("fl/v1/app/up/3/attic/hello", "Not authorized"), world.now_s)
+    agent.participant.handle(SendRefused("fl/v1/app/up/3/attic/hello", "Not authorized"), world.now_s)
     assert any("Not authorized" in line and "fl/v1/app/up/3/attic/hello" in line for line in news)
 
 
@@ -180,9 +182,11 @@ def test_uploads_that_are_too_long_for_the_broker_are_told_to_the_app_once_and_t
     news: list[str] = []
     told: list[tuple[str, Objection | None]] = []
     agent.on_link(news.append)
-    monkeypatch.setattr(agent._uplink, "announce", lambda *status: told.append(status))
+    monkeypatch.setattr(agent.participant.uplink, "announce", lambda *status: told.append(status))
     for _ in range(2):
-        agent.handle(SendRefused("fl/v1/app/up/3/attic/upd", "lab:1883: raise its limit", too_long=True), world.now_s)
+        agent.participant.handle(
+            SendRefused("fl/v1/app/up/3/attic/upd", "lab:1883: raise its limit", too_long=True), world.now_s
+        )
     assert [line for line in news if "raise its limit; until then" in line] == news
     assert len(news) == 1
     assert told == [("ready", Objection("broker-limit", "broker lab:1883: raise its limit"))] * 2
@@ -202,7 +206,7 @@ def test_a_coordinator_that_stopped_before_anybody_joined_leaves_nothing_to_resu
 
 def test_a_run_that_fails_after_an_outage_names_it(world: World) -> None:
     agent = world.device()
-    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    world.until(lambda: agent.participant.context.session.phase is SessionPhase.WORKING, computing=False)
     del world.agents["attic"]
     world.server.handle(Disconnected("the broker went away"), world.now_s)
     world.now_s += 25.0
@@ -217,10 +221,10 @@ def test_a_run_that_fails_after_an_outage_names_it(world: World) -> None:
 def test_a_coordinator_whose_rounds_went_back_is_told_once(world: World, newer: int, lines: int) -> None:
     agent = world.device()
     said: list[str] = []
-    agent.on_news = said.append  # type: ignore[method-assign]  # what an app does in a class of its own
+    agent.on_link(said.append)
     world.until(lambda: any(isinstance(message, Assign) for _, message in world.sent), computing=False)
     topic, first = world.last(Assign)
-    world.until(lambda: agent.session.exchange_id.round == 1, computing=True)
+    world.until(lambda: agent.participant.context.session.exchange_id.round == 1, computing=True)
     earlier = codec.decode(first)
     assert isinstance(earlier.message, Assign)
     for _ in range(2):  # a copy of the first frame, or one that the coordinator made after the last
@@ -237,8 +241,8 @@ def test_a_run_folder_that_came_back_from_an_older_copy_is_told_on_both_sides(tm
     notes, said = Notes(), list[str]()
     world = World(tmp_path, observer=notes)
     agent = world.device()
-    agent.on_news = said.append  # type: ignore[method-assign]  # what an app does in a class of its own
-    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    agent.on_link(said.append)
+    world.until(lambda: agent.participant.context.session.phase is SessionPhase.WORKING, computing=False)
     world.server.ledger.copy_to(tmp_path / "ledger-2.db")
     if starts == 2:  # the original goes on with its second start, which the copy then counts, too
         world.server.close()
@@ -246,7 +250,7 @@ def test_a_run_folder_that_came_back_from_an_older_copy_is_told_on_both_sides(tm
         world.begin()
         for _ in range(100):  # in which it sends more than the copy will
             world.server._sender.announce("ready", "")
-    world.until(lambda: agent.session.exchange_id.round == 1)
+    world.until(lambda: agent.participant.context.session.exchange_id.round == 1)
     world.server.close()
     world.begin()
     assert world.server.ledger.epoch == 2
@@ -286,27 +290,27 @@ def test_an_upload_of_a_round_that_this_run_has_not_reached_is_told_once(tmp_pat
 def test_an_assign_that_the_broker_kept_is_begun_with_the_welcome(world: World) -> None:
     """A long one would not come again as a whole: its sender repeats the first chunk alone."""
     agent = world.device()
-    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    world.until(lambda: agent.participant.context.session.phase is SessionPhase.WORKING, computing=False)
     topic, assign = world.last(Assign)
     _, welcome = world.last(Welcome)
     again = world.device()
-    again.handle(Connected(), world.now_s)
-    again.handle(Incoming(topic, assign), world.now_s)
-    assert again.session.phase is SessionPhase.JOINING
-    again.handle(Incoming(topics.down("app", "attic", "join"), welcome), world.now_s)
-    assert again.session.phase is SessionPhase.WORKING
-    assert again.session.exchange_id == agent.session.exchange_id
+    again.participant.handle(Connected(), world.now_s)
+    again.participant.handle(Incoming(topic, assign), world.now_s)
+    assert again.participant.context.session.phase is SessionPhase.JOINING
+    again.participant.handle(Incoming(topics.down("app", "attic", "join"), welcome), world.now_s)
+    assert again.participant.context.session.phase is SessionPhase.WORKING
+    assert again.participant.context.session.exchange_id == agent.participant.context.session.exchange_id
 
 
 def test_an_assign_of_another_run_that_the_broker_kept_is_none(world: World) -> None:
     agent = world.device()
-    world.until(lambda: agent.session.phase is SessionPhase.WORKING, computing=False)
+    world.until(lambda: agent.participant.context.session.phase is SessionPhase.WORKING, computing=False)
     topic, assign = world.last(Assign)
     world.begin()
-    world.until(lambda: agent.session.run == world.server.ledger.run, computing=False)
+    world.until(lambda: agent.participant.context.session.run == world.server.ledger.run, computing=False)
     _, welcome = world.last(Welcome)
     again = world.device()
-    again.handle(Connected(), world.now_s)
-    again.handle(Incoming(topic, assign), world.now_s)
-    again.handle(Incoming(topics.down("app", "attic", "join"), welcome), world.now_s)
-    assert again.session.phase is SessionPhase.IDLE
+    again.participant.handle(Connected(), world.now_s)
+    again.participant.handle(Incoming(topic, assign), world.now_s)
+    again.participant.handle(Incoming(topics.down("app", "attic", "join"), welcome), world.now_s)
+    assert again.participant.context.session.phase is SessionPhase.IDLE

@@ -63,7 +63,7 @@ def complete(world: World) -> None:
             break
         world.now_s += 1.0
     for agent in world.agents.values():
-        agent.raise_if_failed()
+        agent.participant.raise_if_failed()
     assert world.server.rounds.phase is RoundPhase.DONE
     assert {name: world.server.record.rounds_done[name] for name in HONEST} == dict.fromkeys(HONEST, ROUNDS)
 
@@ -143,10 +143,10 @@ def test_one_too_many_is_refused_with_the_remedy_and_more_seats_admit_it(tmp_pat
         world.turn(computing=False)
         world.turn(computing=False)
         if seats == 2:
-            assert second.session.phase is not SessionPhase.JOINING
+            assert second.participant.context.session.phase is not SessionPhase.JOINING
             continue
         with pytest.raises(Refused, match=r"federation\.most_devices") as refused:
-            second.raise_if_failed()
+            second.participant.raise_if_failed()
         assert refused.value.reason == "full"
         assert not first.over
 
@@ -155,10 +155,10 @@ def test_a_device_that_says_farewell_gives_up_its_seat(tmp_path: Path) -> None:
     world = World(tmp_path, devices=2, quorum=1)
     world.device("attic"), world.device("cellar")
     world.until(lambda: world.server.rounds.place == (1, 0))
-    world.agents.pop("cellar").sign_off(leaving="sold")
+    world.agents.pop("cellar").participant.sign_off(leaving="sold")
     third = world.device("garage")
-    world.until(lambda: third.session.phase is not SessionPhase.JOINING)
-    assert third.refusal is None
+    world.until(lambda: third.participant.context.session.phase is not SessionPhase.JOINING)
+    assert third.participant.refusal is None
 
 
 def test_a_line_a_minute_says_how_many_were_left_out() -> None:

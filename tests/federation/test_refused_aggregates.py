@@ -30,8 +30,8 @@ def bad(weights: Weights) -> Weights:
 def run_of(pictures: Path, method: str = "fedavg") -> tuple[fleets.Run, list[str]]:
     """A run that has not begun, and the lines that the owner of VICTIM will read."""
     run, lines = fleets.Run(fleets.built(pictures, method)), list[str]()
-    agent = next(each.agent for each in run.devices if each.device.kit.id == VICTIM)
-    agent.on_news = lines.append  # type: ignore[method-assign]  # what an app does
+    participant = next(each.participant for each in run.devices if each.device.kit.id == VICTIM)
+    participant.context.owner.news = lines.append  # type: ignore[method-assign]  # as an app hears it
     return run, lines
 
 

@@ -275,7 +275,7 @@ def test_to_devices(rogue: Rogue, clean: fleets.Run) -> None:
     poisoned = Assign(federation="tiny", device="device-00", round=2, exchange=0, common={"mean": mean})
     rogue.say(codec.encode(poisoned, now), topic=task)
     assert rogue.counted(clean) == {}
-    assert rogue.run.devices[0].agent.refused_frames == {"magic": 2, "topic": 2, "knowledge": 5}
+    assert rogue.run.devices[0].participant.incoming.refused == {"magic": 2, "topic": 2, "knowledge": 5}
     told = summary(rogue.run.result)["refused_by_devices"]
     assert told == {"device-00": {"magic": 2, "topic": 2, "knowledge": 5}}
 

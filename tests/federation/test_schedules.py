@@ -27,7 +27,7 @@ def tables(pictures: Path, train: dict[str, Any], model: str = "softmax", **fede
 
 def weights(plain: dict[str, Any], engine: Any = None) -> np.ndarray:
     done = fleets.Run(settings.parse(plain, Path("f.toml")), engine=engine).finished()
-    return np.concatenate([device.agent.bench.model.weights() for device in done.devices])
+    return np.concatenate([device.participant.context.bench.model.weights() for device in done.devices])
 
 
 def test_devices_stop_where_the_schedule_stops(pictures: Path) -> None:

@@ -121,19 +121,19 @@ def test_what_was_superseded_leaves_no_trace(pictures: Path, method: str) -> Non
         public=public,
     )
     welcome = next(m for m in sent if isinstance(m, Welcome) and m.device == SLOW)
-    fresh.handle(Connected(), 0.0)
-    fresh.handle(Incoming("", codec.encode(welcome)), 0.0)
+    fresh.participant.handle(Connected(), 0.0)
+    fresh.participant.handle(Incoming("", codec.encode(welcome)), 0.0)
     for message in sent:
         if isinstance(message, Assign) and message.device == SLOW and (message.round, message.exchange) in done:
             done.remove((message.round, message.exchange))
-            fresh.handle(
+            fresh.participant.handle(
                 Incoming("", codec.encode(message, codec.Stamp(1, message.round * 100 + message.exchange))), 0.0
             )
-            while not fresh.work_slice():
+            while not fresh.participant.work_slice():
                 pass
-            fresh.finish_work(0.0)
+            fresh.participant.finish_work(0.0)
     assert not done
-    assert fresh.bench.model.state_bytes() == slow.agent.bench.model.state_bytes()
+    assert fresh.participant.context.bench.model.state_bytes() == slow.participant.context.bench.model.state_bytes()
 
 
 def test_a_superseded_device_runs_the_local_stage_that_it_missed(pictures: Path) -> None:
@@ -143,7 +143,7 @@ def test_a_superseded_device_runs_the_local_stage_that_it_missed(pictures: Path)
     first = places(sent, Upload, SLOW)[0]
     assert first[1] > 0
     (slow,) = [d for d in run.devices if d.device.kit.id == SLOW]
-    start = slow.agent.store.round_start()
+    start = slow.participant.context.store.round_start()
     assert start is not None
     assert storage.deserialise(DeviceState, start.method).local_rounds == 4
 
@@ -151,12 +151,12 @@ def test_a_superseded_device_runs_the_local_stage_that_it_missed(pictures: Path)
 def test_a_run_that_ends_while_a_device_computes_leaves_it_at_its_last_exchange(pictures: Path) -> None:
     run = run_with(pictures, 1000.0)
     (slow,) = [d for d in run.devices if d.device.kit.id == SLOW]
-    begun = slow.agent.bench.model.state_bytes()
+    begun = slow.participant.context.bench.model.state_bytes()
     run.finished()
-    assert slow.agent.over
-    assert not slow.agent.working
-    assert slow.agent.begun == 1
-    assert slow.agent.bench.model.state_bytes() == begun
+    assert slow.participant.over
+    assert not slow.participant.work.busy
+    assert slow.participant.work.begun == 1
+    assert slow.participant.context.bench.model.state_bytes() == begun
 
 
 def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -179,7 +179,7 @@ def test_whoever_missed_the_end_is_told_when_it_asks(pictures: Path, monkeypatch
     run.finished()
     assert lost
     assert run.server.rounds.place == ExchangeId(4, 0)
-    assert all(device.agent.over for device in run.devices)
+    assert all(device.participant.over for device in run.devices)
 
 
 def test_a_device_that_comes_after_the_end_is_told_so(pictures: Path) -> None:
@@ -187,6 +187,6 @@ def test_a_device_that_comes_after_the_end_is_told_so(pictures: Path) -> None:
     sent = run.tap()
     run.power_cut(SLOW, at_s=0.0, for_s=100.0)
     run.finished()
-    assert all(device.agent.over for device in run.devices)
+    assert all(device.participant.over for device in run.devices)
     assert [m.state for m in sent if isinstance(m, CoordinatorStatus)][:2] == ["ready", "finished"]
     assert run.clock.now_s == pytest.approx(100.0, abs=1.0)

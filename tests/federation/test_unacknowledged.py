@@ -16,7 +16,7 @@ LIMITS = Limits(2**24, 2**24)
 
 
 def outcome(run: fleets.Run) -> tuple[bytes, ...]:
-    models = (device.agent.bench.model.state_bytes() for device in run.devices)
+    models = (device.participant.context.bench.model.state_bytes() for device in run.devices)
     return (storage.serialise(run.server.method_state), *models)
 
 

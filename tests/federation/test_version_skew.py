@@ -145,18 +145,18 @@ def test_the_owner_of_a_device_that_cannot_read_its_coordinator_is_told_which_si
     tmp_path: Path, version: int, older: str
 ) -> None:
     device, lines = World(tmp_path).device(), []
-    device.on_news = lines.append  # type: ignore[method-assign]  # what an app does in a class of its own
-    device.handle(Connected(), 0.0)
+    device.on_link(lines.append)
+    device.participant.handle(Connected(), 0.0)
     lines.clear()
     status = bytearray(codec.encode(CoordinatorStatus(federation="app", state="ready", epoch=1)))
     status[len(codec.MAGIC)] = version
     for _ in range(2):  # its status comes again with each connection
-        device.handle(Incoming(STATUS, bytes(status)), 0.0)
+        device.participant.handle(Incoming(STATUS, bytes(status)), 0.0)
     (line,) = lines
     assert f"frame version {version}, this device speaks 1" in line
     assert line.endswith(f"upgrade the {older}'s edge-sdk")
     for at_s in range(1, 1000):
-        device.tick(float(at_s))
+        device.participant.tick(float(at_s))
     assert lines == [line, line]  # once more after some Hellos, and not that no coordinator answers
 
 

@@ -48,7 +48,7 @@ def test_three_input_sizes_in_one_federation(pictures: Path, method: str) -> Non
     rows = [{"count": 2, "model": "softmax", "size": [side, side]} for side in (8, 12, 16)]
     run = fleets.Run(built(pictures, method, rows)).finished()
     assert run.result.completed
-    widths = {device.agent.bench.model.spec.feature_dim for device in run.devices}
+    widths = {device.participant.context.bench.model.spec.feature_dim for device in run.devices}
     assert widths == {64, 144, 256}
     assert all(device.accuracy > 0.3 for device in run.result.devices)
     assert run.result.updates["refused"] == 0
@@ -63,7 +63,7 @@ def test_a_teacher_contributes_and_does_not_change(pictures: Path, method: str) 
     assert run.result.completed
     teacher = run.result.devices[-1]
     assert (teacher.learns, teacher.rounds_done) == (False, 3)
-    assert not run.devices[-1].agent.meter.train_flops
+    assert not run.devices[-1].participant.context.bench.meter.train_flops
     uploads = {(m.round, m.exchange) for m in sent if isinstance(m, Upload) and m.device == teacher.id and m.knowledge}
     assert len(uploads) == 3 * (2 if method == "fedal" else 1)
     without = fleets.Run(built(pictures, method, [{"count": 6, "model": "softmax"}])).finished()
@@ -108,7 +108,7 @@ def test_local_training_teaches_a_teacher_nothing(pictures: Path) -> None:
     run = fleets.Run(built(pictures, "local", rows)).finished()
     assert run.result.completed
     assert not run.result.devices[-1].learns
-    assert not run.devices[-1].agent.meter.train_flops
+    assert not run.devices[-1].participant.context.bench.meter.train_flops
 
 
 def other_classes(device: Device, classes: int) -> Device:
@@ -125,7 +125,7 @@ def test_a_wrong_number_of_classes_is_refused_and_the_others_go_on(pictures: Pat
     assert "4 outputs" in refused["remedy"]
     assert run.result.completed
     assert run.clock.now_s < 1.0  # nobody waited for it
-    assert "4 outputs" in str(run.devices[1].agent.refusal)
+    assert "4 outputs" in str(run.devices[1].participant.refusal)
     assert [device.rounds_done for device in run.result.devices] == [3, 0, 3, 3, 3, 3]
 
 
@@ -177,7 +177,7 @@ def test_a_refusal_that_is_lost_is_said_again(pictures: Path, monkeypatch: pytes
     run.finished()
     assert len(lost) == 3
     assert len([m for m in sent if isinstance(m, Refusal)]) > 3
-    assert run.devices[1].agent.refusal.reason == "classes"
+    assert run.devices[1].participant.refusal.reason == "classes"
     assert len(run.result.refused_devices) == 1
 
 
@@ -190,8 +190,8 @@ def test_a_stranger_that_is_turned_away_counts_against_no_quorum(pictures: Path)
     visitor = VirtualDevice(
         stranger, None, run.hub, run.clock, "tiny", queue=ComputationQueue(ExactEngine()), identity=kit.id
     )
-    visitor.agent.connect()
+    visitor.participant.connect()
     run.finished()
-    assert visitor.agent.refusal.reason == "roster"
+    assert visitor.participant.refusal.reason == "roster"
     assert run.result.completed
     assert [refused["device"] for refused in run.result.refused_devices] == ["stranger"]

@@ -155,7 +155,7 @@ def until(condition: object, what: Sequence[object] = ()) -> None:
 
 def models(run: fleets.Run) -> dict[str, bytes]:
     """The states of all models of a run, by device."""
-    return {each.device.kit.id: each.agent.bench.model.state_bytes() for each in run.devices}
+    return {each.device.kit.id: each.participant.context.bench.model.state_bytes() for each in run.devices}
 
 
 def run_with_faults(pictures: Path, secured: Path) -> fleets.Run:

@@ -109,8 +109,8 @@ def test_a_revoked_device_counts_no_more(operator: Operator) -> None:
     assert read_registry(operator.folder / "lab").revoked_devices == {OTHER}
     assert operator.run.server.record.rounds_done[STEADY] == 4
     assert operator.run.server.record.rounds_done[OTHER] <= 2
-    assert operator.run.devices[1].agent.refusal is not None
-    assert operator.run.devices[1].agent.refusal.reason == "revoked"
+    assert operator.run.devices[1].participant.refusal is not None
+    assert operator.run.devices[1].participant.refusal.reason == "revoked"
 
 
 def test_a_revoked_device_is_told_as_such_also_after_a_restart(operator: Operator) -> None:

@@ -255,12 +255,12 @@ def test_a_device_that_does_not_encrypt_is_refused(tmp_path: Path, pictures: Pat
     labs.enrolled(labs.made(tmp_path, encrypts=True), *fleet.federation.roster)
     labs.change_card(tmp_path / first, sealing="")
     run = fleets.Run(fleet, secured=tmp_path)
-    agent = next(each.agent for each in run.devices if each.device.kit.id == first)
-    agent.instance = b"of-a-process"
+    participant = next(each.participant for each in run.devices if each.device.kit.id == first)
+    participant.context.instance = b"of-a-process"
     run.finished()
-    assert agent.refusal is not None
-    assert agent.refusal.reason == "encryption"
-    assert "edge-sdk enroll" in agent.refusal.remedy
+    assert participant.refusal is not None
+    assert participant.refusal.reason == "encryption"
+    assert "edge-sdk enroll" in participant.refusal.remedy
 
 
 def test_a_coordinator_that_does_not_encrypt_is_told_of(tmp_path: Path, pictures: Path) -> None:
@@ -273,8 +273,8 @@ def test_a_coordinator_that_does_not_encrypt_is_told_of(tmp_path: Path, pictures
     (tmp_path / first / SEALING).chmod(0o600)
     run = fleets.Run(fleet, secured=tmp_path)
     said: list[str] = []
-    agent = next(each.agent for each in run.devices if each.device.kit.id == first)
-    agent.on_news = said.append  # type: ignore[method-assign]  # as an app hears it
+    participant = next(each.participant for each in run.devices if each.device.kit.id == first)
+    participant.context.owner.news = said.append  # type: ignore[method-assign]  # as an app hears it
     run.server.connect()
     for each in run.devices:
         each.connect()

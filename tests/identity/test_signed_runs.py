@@ -86,7 +86,7 @@ def test_a_device_whose_key_the_lab_does_not_know_hears_why_nobody_answers(tmp_p
     run = fleets.Run(fleet, secured=tmp_path)
     said: dict[str, list[str]] = {}
     for each in run.devices:
-        each.agent.on_news = said.setdefault(each.device.kit.id, []).append  # type: ignore[method-assign]  # as an app
+        each.agent.on_link(said.setdefault(each.device.kit.id, []).append)
     run.clock.at(20.0, enough)
     with pytest.raises(InterruptedError):
         run.run()
@@ -113,8 +113,8 @@ def test_a_copy_of_an_identity_folder_that_counts_a_later_start_takes_the_place_
     run = fleets.Run(fleet, secured=tmp_path)
     for device in fleet.federation.roster:
         run.slow_down(device, 4.0)
-    agent = next(each.agent for each in run.devices if each.device.kit.id == first)
-    agent.instance = b"original"
+    participant = next(each.participant for each in run.devices if each.device.kit.id == first)
+    participant.context.instance = b"original"
     start, sent, link = key_files.read_counter(tmp_path / first / STARTS), run.tap(), run.hub.link("copy")
     link.connect([])
 
@@ -127,7 +127,7 @@ def test_a_copy_of_an_identity_folder_that_counts_a_later_start_takes_the_place_
     with pytest.raises(InterruptedError):
         run.run()
     assert {(each.reason, each.instance) for each in sent if isinstance(each, Refusal)} == {("restored", b"original")}
-    assert agent.refusal is not None
+    assert participant.refusal is not None
 
 
 @pytest.mark.parametrize("cut", [False, True])
@@ -141,8 +141,8 @@ def test_a_copy_of_an_identity_folder_that_counts_the_same_start_is_refused(
     run = fleets.Run(fleet, secured=tmp_path)
     for device in fleet.federation.roster:
         run.slow_down(device, 4.0)
-    agent = next(each.agent for each in run.devices if each.device.kit.id == first)
-    agent.instance = b"original"
+    participant = next(each.participant for each in run.devices if each.device.kit.id == first)
+    participant.context.instance = b"original"
     start, sent, link = key_files.read_counter(tmp_path / first / STARTS), run.tap(), run.hub.link("copy")
     link.connect([])
 
@@ -152,11 +152,11 @@ def test_a_copy_of_an_identity_folder_that_counts_the_same_start_is_refused(
     if cut:
         run.power_cut("coordinator", 2.0, 0.5)
     run.clock.at(5.0, lambda: say(start, b"the copy"))
-    run.clock.at(5.5, lambda: say(start, agent.instance or b""))  # the device itself may greet again
+    run.clock.at(5.5, lambda: say(start, participant.context.instance or b""))  # the device itself may greet again
     run.finished()
     refusals = [each for each in sent if isinstance(each, Refusal)]
     assert [(each.reason, each.instance) for each in refusals] == [("restored", b"the copy")]
     assert "there is a copy of it" in refusals[0].message
     assert run.result.refused_frames == {first: {"replayed": 1}}
-    assert agent.refusal is None
+    assert participant.refusal is None
     assert run.result.completed

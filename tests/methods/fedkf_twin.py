@@ -25,7 +25,7 @@ class Twin:
     def __init__(self, device: VirtualDevice, seed: int, params: Params, rate: float, *, noise_vectors: int) -> None:
         """A copy of a device that has not begun."""
         self.noise_vectors = noise_vectors
-        model: Any = device.agent.bench.model
+        model: Any = device.participant.context.bench.model
         *layers, last = deepcopy(model.net)
         self.net = nn.Sequential(*layers, *last)
         kit, data = device.device.kit, device.device.data.train

@@ -223,7 +223,7 @@ def test_it_runs_with_a_class_that_nobody_holds(pictures: Path, tmp_path: Path, 
 def check_sound(run: fleets.Run) -> None:
     assert run.result.completed
     assert run.result.updates["refused"] == 0
-    assert all(np.isfinite(each.agent.bench.model.head_rows()).all() for each in run.devices)
+    assert all(np.isfinite(each.participant.context.bench.model.head_rows()).all() for each in run.devices)
 
 
 @EVERY
@@ -288,7 +288,7 @@ def _trained_flops(pictures: Path, name: str, epochs: int, rounds: int) -> dict[
     tables["method"] = {**tables.get("method", {}), **NOTHING_BESIDE.get(name, {})}
     tables["train"] = {"batch_size": BATCH, "local_epochs": epochs, "learning_rate": 0.05}
     run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
-    benches = {each.device.kit.id: each.agent.bench for each in run.devices}
+    benches = {each.device.kit.id: each.participant.context.bench for each in run.devices}
     return {name: (b.meter.train_flops, len(b.data.train), b.model.spec) for name, b in benches.items()}
 
 

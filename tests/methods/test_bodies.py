@@ -233,7 +233,7 @@ def test_a_whole_run_is_that_of_its_twin(
             twin.steps(twin.head, twin.batches(twin.spec.rounds, 4), 0.5 * RATE)
     run.finished()
     for virtual, twin in zip(run.devices, twins, strict=True):
-        found = virtual.agent.bench.model.weights()
+        found = virtual.participant.context.bench.model.weights()
         np.testing.assert_allclose(found, flat([*twin.body, *twin.head]), atol=1e-5)
     assert np.abs(flat(twins[0].body) - begun).max() > 0.02  # the tolerance means something
 

@@ -50,7 +50,7 @@ def test_a_model_of_another_width_is_refused_when_it_joins(pictures: Path, metho
     assert (refused["device"], refused["reason"]) == ("device-03", "feature-width")
     assert "4 features, the federation" in refused["message"]
     assert "federation.feature_dim" in refused["remedy"]
-    assert run.devices[3].agent.refusal is not None
+    assert run.devices[3].participant.refusal is not None
     assert run.begun["device-03"] == 0  # before any training
 
 
@@ -107,7 +107,7 @@ def test_power_cuts_change_no_bit(pictures: Path, method: str) -> None:
     run.power_cut("device-01", 0.3 * end_s, 0.1)
     run.power_cut("coordinator", 0.6 * end_s, 0.1)
     run.finished()
-    assert run.devices[1].agent.store.boot_epoch == 2
+    assert run.devices[1].participant.context.store.boot_epoch == 2
     assert run.result.metrics == clean.result.metrics
     assert run.coordinator_bytes == clean.coordinator_bytes
     assert run.model_bytes == clean.model_bytes

@@ -206,7 +206,7 @@ def test_fedclassavg_is_its_naive_twin(pictures: Path) -> None:
         ]
     run.finished()
     for virtual, net in zip(run.devices, nets, strict=True):
-        np.testing.assert_allclose(virtual.agent.bench.model.weights(), flat(net), atol=2e-5)
+        np.testing.assert_allclose(virtual.participant.context.bench.model.weights(), flat(net), atol=2e-5)
 
 
 def contrast(torch: Any, z: Any, y: Any, temperature: float) -> Any:

@@ -120,7 +120,7 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
     np.testing.assert_allclose(state.features, features.flatten(0, 1), atol=1e-4)
     np.testing.assert_allclose(state.classifier, layer, atol=1e-4)
     for virtual in run.devices:  # the result: the extractor of the mean under the layer that was trained anew
-        np.testing.assert_array_equal(virtual.agent.bench.model.head_rows(), state.classifier)
+        np.testing.assert_array_equal(virtual.participant.context.bench.model.head_rows(), state.classifier)
 
 
 def matched(features: Any, layer: Any, wanted: dict[int, Any]) -> Any:

@@ -222,7 +222,7 @@ def test_the_slope_of_the_codes_head_term() -> None:
 def test_the_hyper_means_of_a_device(pictures: Path) -> None:
     """One pass gives what two by hand give."""
     run = fleets.Run(_config(pictures, rounds=1)).finished()
-    bench = run.devices[0].agent.bench
+    bench = run.devices[0].participant.context.bench
     found = answer(bench.serve(HyperMeans(0.5), None))
     model, x, y = bench.model, bench.samples, bench.labels
     assert isinstance(model, NumpyModel)
@@ -244,11 +244,11 @@ def test_the_head_learns_what_all_predict(pictures: Path) -> None:
     run = fleets.Run(_config(pictures, rounds=4)).finished()
     state = run.server.method_state
     assert state.hyper is not None
-    model = run.devices[0].agent.bench.model
+    model = run.devices[0].participant.context.bench.model
     features = state.hyper.features
     term = HeadMatch(features=features, soft=state.hyper.soft, weight=1.0)
     before = term.value(Seen(features, None, 0, head=model.head))
-    work = run.devices[0].agent.bench
+    work = run.devices[0].participant.context.bench
     job_batches = _batches(work)
     for _ in range(50):
         model.fit(job_batches, (CrossEntropy(weight=0.0), term), _sgd())

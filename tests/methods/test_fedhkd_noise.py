@@ -406,7 +406,7 @@ def run_of(pictures: Path, **params: Any) -> fleets.Run:
     run = fleets.Run(_config(pictures, **params))
     if not params.get("share_weights", True):
         for device in run.devices:
-            device.agent.shares_weights = False
+            device.participant.context.shares_weights = False
     return run.finished()
 
 
@@ -427,7 +427,7 @@ def test_without_weights_devices_that_keep_theirs_learn_from_one_another(picture
     assert run.result.completed
     assert run.server.method_state.weights is None
     assert run.server.method_state.hyper is not None
-    rows = [device.agent.bench.model.head_rows() for device in run.devices]
+    rows = [device.participant.context.bench.model.head_rows() for device in run.devices]
     assert not np.array_equal(rows[0], rows[1])
     alone = run_of(pictures, share_weights=False, soft_weight=0.0, feature_weight=0.0)
     assert alone.model_bytes != run.model_bytes
@@ -442,4 +442,4 @@ def test_without_weights_architectures_may_differ_with_noise_too(pictures: Path)
     run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     assert run.result.updates["refused"] == 0
     assert run.server.method_state.hyper.features.shape[1] == 64
-    assert len({device.agent.bench.model.spec.parameters for device in run.devices}) == 2
+    assert len({device.participant.context.bench.model.spec.parameters for device in run.devices}) == 2

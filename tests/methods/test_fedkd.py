@@ -109,8 +109,8 @@ def test_a_run_is_its_naive_twin(pictures: Path, match: bool) -> None:
     np.testing.assert_allclose(run.server.method_state.weights.values, flat, atol=2e-5)
     for virtual, twin in zip(run.devices, twins, strict=True):
         weights = np.concatenate([each.detach().numpy().ravel() for each in twin.own.parameters()])
-        np.testing.assert_allclose(virtual.agent.bench.model.weights(), weights, atol=2e-5)
-        kept = virtual.agent._learner.state.projection
+        np.testing.assert_allclose(virtual.participant.context.bench.model.weights(), weights, atol=2e-5)
+        kept = virtual.participant.context.learner.state.projection
         assert (kept is None) != match
         if match:
             np.testing.assert_allclose(kept, twin.w, atol=2e-5)
@@ -204,7 +204,7 @@ def test_a_device_that_missed_a_round_is_sent_the_whole_proxy(pictures: Path) ->
     assert whole(sent, "device-00") == [1]
     assert len(whole(sent, "device-03")) > 1
     for virtual in run.devices:  # all end with the proxy that the coordinator has
-        proxy = virtual.agent.bench.proxy.model.weights()
+        proxy = virtual.participant.context.bench.proxy.model.weights()
         np.testing.assert_array_equal(proxy, run.server.method_state.weights.values)
 
 
@@ -217,7 +217,7 @@ def test_lost_frames_change_no_bit_and_devices_and_coordinator_agree(pictures: P
     other = fleets.Run(settings.parse(tables, Path("test.toml")), faults=faults).finished()
     assert clean.model_bytes == other.model_bytes
     assert clean.coordinator_bytes == other.coordinator_bytes
-    proxy = clean.devices[0].agent.bench.proxy.model.weights()
+    proxy = clean.devices[0].participant.context.bench.proxy.model.weights()
     np.testing.assert_array_equal(proxy, clean.server.method_state.weights.values)
 
 
@@ -233,7 +233,7 @@ def test_an_update_of_weights_that_are_not_here_is_refused() -> None:
 
 def test_models_without_features_are_refused_where_features_are_matched(pictures: Path) -> None:
     run = fleets.Run(made(pictures))
-    proxy = run.devices[1].agent.bench.proxy.model
+    proxy = run.devices[1].participant.context.bench.proxy.model
     proxy.spec = replace(proxy.spec, capabilities=proxy.spec.capabilities - {"features"})
     run.finished()
     (refused,) = run.result.refused_devices
@@ -244,5 +244,5 @@ def test_models_without_features_are_refused_where_features_are_matched(pictures
 def test_it_runs_without_matching(pictures: Path) -> None:
     run = fleets.Run(made(pictures, match_features=False)).finished()
     assert run.result.completed
-    assert {virtual.agent._learner.state.projection for virtual in run.devices} == {None}
+    assert {virtual.participant.context.learner.state.projection for virtual in run.devices} == {None}
     assert isinstance(run.server.method_state.update, LowRank)

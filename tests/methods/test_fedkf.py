@@ -272,7 +272,7 @@ def test_a_run_is_its_literal_twin(pictures: Path, params: dict[str, Any]) -> No
     found = run.server.method_state.slots.mean().values
     np.testing.assert_allclose(found, shared, atol=1e-5)
     for virtual in run.devices:  # the closing Assign brought the last mean
-        np.testing.assert_array_equal(virtual.agent.bench.model.weights(), found)
+        np.testing.assert_array_equal(virtual.participant.context.bench.model.weights(), found)
     plain = made(pictures, gamma=0.0, **params).finished()
     assert np.abs(plain.server.method_state.slots.mean().values - found).max() > 1e-2  # the tolerance means something
 
@@ -281,5 +281,5 @@ def test_a_run_is_its_literal_twin(pictures: Path, params: dict[str, Any]) -> No
 def test_the_device_pays_for_the_generator_and_the_teacher(pictures: Path) -> None:
     pytest.importorskip("torch")
     plain, full = (made(pictures, gamma=gamma).finished() for gamma in (0.0, 1.0))
-    flops = [sum(device.agent.meter.train_flops for device in run.devices) for run in (plain, full)]
+    flops = [sum(device.participant.context.bench.meter.train_flops for device in run.devices) for run in (plain, full)]
     assert flops[1] > 3 * flops[0]

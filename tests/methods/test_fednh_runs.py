@@ -35,14 +35,14 @@ def test_any_architecture_may_trade_prototypes_alone(pictures: Path) -> None:
     models = ["mlp", "cnn", "softmax"]
     run = fleets.Run(config(pictures, models, share_body=False))
     for device in run.devices:
-        device.agent.shares_weights = False  # nobody lets weights leave
+        device.participant.context.shares_weights = False  # nobody lets weights leave
     sent = run.tap()
     run.finished()
     assert run.result.completed
     assert {role for message in sent for role in getattr(message, "knowledge", {})} == {"means"}
     prototypes = run.server.method_state.prototypes.rows
     for each in run.devices:
-        rows = each.agent.bench.model.head_rows()
+        rows = each.participant.context.bench.model.head_rows()
         scale = np.linalg.norm(rows[0])
         np.testing.assert_allclose(rows[:, :-1] / scale, prototypes, atol=1e-6)
         assert scale != pytest.approx(20, abs=1e-3)  # it was trained
@@ -91,7 +91,7 @@ def test_prototypes_that_travel_in_eight_bits_are_directions_again(pictures: Pat
     assert run.result.updates["refused"] == 0
     prototypes = run.server.method_state.prototypes.rows
     for each in run.devices:
-        rows = each.agent.bench.model.head_rows()[:, :-1]
+        rows = each.participant.context.bench.model.head_rows()[:, :-1]
         np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 20, atol=1e-4)
         np.testing.assert_allclose(rows / 20, prototypes, atol=0.01)
 
@@ -107,7 +107,7 @@ def test_what_a_round_costs(pictures: Path, share_body: bool) -> None:
     sent = run.tap()
     run.finished()
     k, d = fleets.CLASSES, fleets.WIDTH
-    spec = run.devices[0].agent.bench.model.spec
+    spec = run.devices[0].participant.context.bench.model.spec
     body = spec.parameters - k * (d + 1) if share_body else 0
     ups = {m.round: m for m in sent if isinstance(m, Upload) and m.device == "device-00"}
     downs = {m.round: m for m in sent if isinstance(m, Assign) and m.device == "device-00"}
@@ -216,5 +216,5 @@ def test_in_a_run_the_scale_follows_its_warm_rounds(pictures: Path) -> None:
     pytest.importorskip("torch")
     tables = config(pictures, ["mlp", "mlp"], scale=16.0, warm_rounds=4, train_scale=False).tables
     run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()  # three rounds and the closing exchange
-    rows = [device.agent.bench.model.head_rows()[0] for device in run.devices]
+    rows = [device.participant.context.bench.model.head_rows()[0] for device in run.devices]
     assert [np.linalg.norm(each) for each in rows] == pytest.approx([8.0, 8.0], rel=1e-5)

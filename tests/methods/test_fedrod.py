@@ -67,9 +67,9 @@ def test_a_run_is_its_naive_twin(pictures: Path, gamma: float) -> None:
     run.finished()
     np.testing.assert_allclose(run.server.method_state.weights.values, shared.ravel(), atol=1e-5)
     for virtual, generic, personal in zip(run.devices, trained, own, strict=True):
-        kept = storage.deserialise(DeviceState, virtual.agent.store.round_start().method).personal
+        kept = storage.deserialise(DeviceState, virtual.participant.context.store.round_start().method).personal
         np.testing.assert_allclose(kept, personal, atol=1e-5)
-        np.testing.assert_allclose(virtual.agent.bench.model.head_rows(), generic + personal, atol=1e-5)
+        np.testing.assert_allclose(virtual.participant.context.bench.model.head_rows(), generic + personal, atol=1e-5)
     assert np.abs(shared - begun).max() > 0.02  # the tolerance means something
     assert np.abs(own[0]).max() > 0.02
 
@@ -79,7 +79,7 @@ def test_the_personal_part_moves_the_last_layer_alone(pictures: Path) -> None:
     """With bodies as shared: the mean's body is the mean of what the devices' models have."""
     pytest.importorskip("torch")
     run = made(pictures, "mlp").finished()
-    models = [device.agent.bench.model for device in run.devices]
+    models = [device.participant.context.bench.model for device in run.devices]
     bodies = [model.weights()[~model.head_mask()] for model in models]
     samples = [len(device.data.train) for device in run.fleet.devices]
     mean = run.server.method_state.weights.values[~models[0].head_mask()]

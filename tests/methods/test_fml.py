@@ -80,8 +80,8 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
     run.finished()
     np.testing.assert_allclose(run.server.method_state.weights.values, shared, atol=1e-5)
     for virtual, f in zip(run.devices, own, strict=True):
-        np.testing.assert_allclose(virtual.agent.bench.model.weights(), _flat(f), atol=1e-5)
-        np.testing.assert_allclose(virtual.agent.bench.proxy.model.weights(), shared, atol=1e-5)
+        np.testing.assert_allclose(virtual.participant.context.bench.model.weights(), _flat(f), atol=1e-5)
+        np.testing.assert_allclose(virtual.participant.context.bench.proxy.model.weights(), shared, atol=1e-5)
     assert np.abs(shared - begun[0]).max() > 0.02  # the tolerance means something
 
 
@@ -109,7 +109,7 @@ def test_models_of_any_layout_share_a_proxy_and_no_own_weight_travels(pictures: 
     assert {hello.weight_count for hello in hellos.values()} == {4 * 17, 4 * 10}
     assert all("proxy" in hello.capabilities and "weights" not in hello.capabilities for hello in hellos.values())
     for virtual in run.devices:
-        bench = virtual.agent.bench
+        bench = virtual.participant.context.bench
         assert hellos[virtual.device.kit.id].layout == bench.proxy.model.spec.layout
     refused = {each["device"]: each for each in run.result.refused_devices}  # its pictures are smaller: another proxy
     assert {each["reason"] for each in refused.values()} == {"layout"}
@@ -119,8 +119,8 @@ def test_models_of_any_layout_share_a_proxy_and_no_own_weight_travels(pictures: 
 def test_a_device_without_a_proxy_is_refused_before_training(pictures: Path) -> None:
     run = fleets.Run(made(pictures))
     virtual = run.devices[1]
-    virtual.agent.bench.proxy = None
-    virtual.agent.shares_weights = False
+    virtual.participant.context.bench.proxy = None
+    virtual.participant.context.shares_weights = False
     run.finished()
     (refused,) = run.result.refused_devices
     assert (refused["device"], refused["reason"]) == ("device-01", "capability")
@@ -161,4 +161,6 @@ def test_memory_and_time_count_both_models(pictures: Path) -> None:
 def test_effort_of_both_models_is_counted(pictures: Path) -> None:
     run = fleets.Run(made(pictures)).finished()
     flops = run.devices[0].device.kit.model(None).spec.flops_per_sample
-    assert run.devices[0].agent.meter.train_flops == 2 * 3 * flops * 3 * 3 * 8  # models, passes, rounds, steps, samples
+    assert (
+        run.devices[0].participant.context.bench.meter.train_flops == 2 * 3 * flops * 3 * 3 * 8
+    )  # models, passes, rounds, steps, samples

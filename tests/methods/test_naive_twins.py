@@ -64,7 +64,7 @@ def test_fedssa(pictures: Path, fusion: str, takes: str) -> None:
     found = run.server.method_state.header
     np.testing.assert_allclose(found.rows, [header[label] for label in found.classes], atol=1e-5)
     for virtual, rows in zip(run.devices, own, strict=True):
-        np.testing.assert_allclose(virtual.agent.bench.model.head_rows(), rows, atol=1e-5)
+        np.testing.assert_allclose(virtual.participant.context.bench.model.head_rows(), rows, atol=1e-5)
     moved = np.abs(own[0] - devices[0].kit.model(None).head_rows()).max()
     assert moved > 0.05  # the tolerance means something
 
@@ -103,4 +103,4 @@ def test_fedproto(pictures: Path, weighting: str) -> None:
     np.testing.assert_allclose(found.rows, expected, atol=1e-5)
     for virtual, net in zip(run.devices, nets, strict=True):
         flat = np.concatenate([p.detach().numpy().ravel() for p in net.parameters()])
-        np.testing.assert_allclose(virtual.agent.bench.model.weights(), flat, atol=1e-5)
+        np.testing.assert_allclose(virtual.participant.context.bench.model.weights(), flat, atol=1e-5)

@@ -218,7 +218,7 @@ def test_a_run_averages_the_newest_upload_of_everybody(pictures: Path, max_age: 
     assert run.result.completed
     assert partial >= 4
     np.testing.assert_allclose(run.server.method_state.slots.mean().values, mean, atol=1e-6)
-    np.testing.assert_allclose(run.devices[0].agent.bench.model.weights(), mean, atol=1e-6)
+    np.testing.assert_allclose(run.devices[0].participant.context.bench.model.weights(), mean, atol=1e-6)
     frame = run.server.ledger.slot("device-00")
     assert isinstance(codec.decode(frame, Limits(2**24, 2**24)).message, Upload)
 
@@ -229,7 +229,7 @@ def test_slots_change_the_result_and_not_what_is_trained(pictures: Path) -> None
     runs[-1].run()
     assert runs[-1].server.ledger.slot("device-00") is None
     assert len({run.server.method_state.weights.values.tobytes() for run in runs}) == 1
-    assert len({run.devices[0].agent.bench.model.weights().tobytes() for run in runs}) > 1
+    assert len({run.devices[0].participant.context.bench.model.weights().tobytes() for run in runs}) > 1
     ages = [run.server.method_state.slots.mean().values.tobytes() for run in runs[:2]]
     assert ages[0] != ages[1]
 

@@ -31,7 +31,7 @@ def prepared(pictures: Path, method: str, params: dict[str, Any], train: dict[st
 
 def compare(run: fleets.Run, copies: list[twins.Twin], begun: list[np.ndarray]) -> None:
     for device, copy, before in zip(run.devices, copies, begun, strict=True):
-        rows = device.agent.bench.model.head_rows()
+        rows = device.participant.context.bench.model.head_rows()
         assert rows == pytest.approx(copy.rows, abs=1e-5)
         assert 0.1 < np.abs(rows - before).max() < 10  # it learned, and did not run away: there is something to compare
 

@@ -222,7 +222,7 @@ def test_a_model_of_another_layout_is_refused_when_it_joins(pictures: Path) -> N
 def test_weights_stay_on_a_device_whose_owner_did_not_let_them_go(pictures: Path) -> None:
     tables = fleets.tables(pictures, "fedavg", devices=4, quorum=3)
     run = fleets.Run(settings.parse(tables, Path("test.toml")))
-    run.devices[2].agent.shares_weights = False
+    run.devices[2].participant.context.shares_weights = False
     sent = run.tap()
     run.finished()
     (refused,) = run.result.refused_devices
@@ -235,14 +235,14 @@ def test_weights_stay_on_a_device_whose_owner_did_not_let_them_go(pictures: Path
 
 
 def test_a_device_refuses_a_welcome_that_asks_for_weights_it_did_not_offer(pictures: Path) -> None:
-    agent = fleets.Run(fleets.built(pictures, "local")).devices[0].agent
-    agent.shares_weights = False
+    participant = fleets.Run(fleets.built(pictures, "local")).devices[0].participant
+    participant.context.shares_weights = False
     welcome = Welcome(
         federation="tiny", device="device-00", number=0, epoch=1, run=bytes(8), spec=spec_of("fedavg", classes=4)
     )
-    agent.handle(Incoming("", codec.encode(welcome)), 0.0)
-    assert agent.refused_frames == {"knowledge": 1}
-    assert agent.store.welcome() is None
+    participant.handle(Incoming("", codec.encode(welcome)), 0.0)
+    assert participant.incoming.refused == {"knowledge": 1}
+    assert participant.context.store.welcome() is None
 
 
 def test_batch_norm_is_warned_of_with_its_remedy_where_weights_are_shared() -> None:
@@ -311,7 +311,7 @@ def test_a_run_is_its_naive_twin(pictures: Path, method: str, mu: float) -> None
     run.finished()
     np.testing.assert_allclose(run.server.method_state.weights.values, shared.ravel(), atol=1e-5)
     for virtual in run.devices:  # the closing Assign brought the last mean
-        np.testing.assert_allclose(virtual.agent.bench.model.weights(), shared.ravel(), atol=1e-5)
+        np.testing.assert_allclose(virtual.participant.context.bench.model.weights(), shared.ravel(), atol=1e-5)
     assert np.abs(shared - begun).max() > 0.05  # the tolerance means something
 
 
@@ -376,7 +376,7 @@ def test_ditto_is_its_naive_twin(pictures: Path) -> None:
     run.finished()
     np.testing.assert_allclose(run.server.method_state.weights.values, shared.ravel(), atol=1e-5)
     for virtual, mine in zip(run.devices, own, strict=True):
-        np.testing.assert_allclose(virtual.agent.bench.model.weights(), mine.ravel(), atol=1e-5)
+        np.testing.assert_allclose(virtual.participant.context.bench.model.weights(), mine.ravel(), atol=1e-5)
 
 
 def softmax(logits: np.ndarray) -> np.ndarray:
@@ -448,9 +448,9 @@ def test_fedper_averages_bodies_and_keeps_heads(pictures: Path) -> None:
     tables["train"]["local_steps"] = 0
     tables["fleet"] = [{"count": 3, "model": "mlp"}]
     run = fleets.Run(settings.parse(tables, Path("test.toml")))
-    heads = [device.agent.bench.model.head_rows() for device in run.devices]
+    heads = [device.participant.context.bench.model.head_rows() for device in run.devices]
     run.finished()
-    models = [device.agent.bench.model for device in run.devices]
+    models = [device.participant.context.bench.model for device in run.devices]
     for model, head in zip(models, heads, strict=True):
         np.testing.assert_array_equal(model.head_rows(), head)
         body = model.weights()[~model.head_mask()]

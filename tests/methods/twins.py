@@ -35,7 +35,7 @@ class Twin:
     @classmethod
     def of(cls, run: Run, device: VirtualDevice) -> Twin:
         """A copy of a device that has not begun."""
-        rows = device.agent.bench.model.head_rows()
+        rows = device.participant.context.bench.model.head_rows()
         net = nn.Linear(rows.shape[1] - 1, rows.shape[0])
         with torch.no_grad():
             net.weight.copy_(torch.from_numpy(rows[:, :-1]))

@@ -99,4 +99,4 @@ def test_from_an_agent(tmp_path: Path) -> None:
     )
     file = agent.export(tmp_path / "model.onnx")
     np.testing.assert_allclose(answers(file.read_bytes(), x), model.logits(x), atol=1e-4)
-    agent.store.close()
+    agent.participant.context.store.close()

@@ -317,14 +317,14 @@ def test_mini_batches_of_one_sample_are_refused_to_batch_norm(pictures: Path) ->
     tables["train"] |= {"batch_size": 1}
     run = fleets.Run(settings.parse(tables, Path("test.toml"))).finished()
     for device in run.devices:
-        assert "BatchNorm, which cannot train on mini-batches of 1; use GroupNorm" in str(device.agent.refusal)
+        assert "BatchNorm, which cannot train on mini-batches of 1; use GroupNorm" in str(device.participant.refusal)
 
 
 def weights_of(pictures: Path, family: str, engine: Any) -> list[np.ndarray]:
     tables = fleets.tables(pictures, "fedavg", devices=3, rounds=2)
     tables["fleet"] = [{"count": 3, "model": f"given_nets:{family}"}]
     run = fleets.Run(settings.parse(tables, Path("test.toml")), engine=engine).finished()
-    return [device.agent.bench.model.weights() for device in run.devices]
+    return [device.participant.context.bench.model.weights() for device in run.devices]
 
 
 @pytest.mark.parametrize("family", ["parallel", "named"])

@@ -176,7 +176,7 @@ BUGS = (
     PlantedBug(
         "an Assign that the broker kept is dropped",
         "edge_sdk/device/participant.py",
-        "            self._early = assign, stamp, frame\n            return\n",
+        "            self._early = assign, frame, stamp\n            return\n",
         "            return\n",
         "tests/federation/test_named_runs.py::test_an_assign_that_the_broker_kept_is_begun_with_the_welcome",
         "R3",
@@ -419,7 +419,7 @@ BUGS = (
     PlantedBug(
         "a frame of another federation is accepted",
         "edge_sdk/device/participant.py",
-        "message.federation != self.federation or getattr",
+        "message.federation != self.context.federation or getattr",
         "getattr",
         "tests/federation/test_named_runs.py::test_what_is_of_another_federation_moves_no_device",
         "S4",

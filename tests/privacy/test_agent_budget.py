@@ -39,15 +39,15 @@ def test_a_budget_without_a_state_folder_is_refused() -> None:
 def test_a_ledger_in_memory_is_told() -> None:
     found, lines = agent(state=MemoryStore()), list[str]()
     found.on_link(lines.append)
-    found.connect()
+    found.participant.connect()
     assert [line for line in lines if "forgotten with this process" in line]
 
 
 def test_federations_of_a_device_share_its_ledger_at_once_and_after_a_stop(tmp_path: Path) -> None:
     first, second = agent(state=tmp_path), agent("yard", state=tmp_path)
     for each in (first, second):
-        assert each.bench.budget is not None
-        assert each.bench.budget.releases == 0
+        assert each.participant.context.bench.budget is not None
+        assert each.participant.context.bench.budget.releases == 0
     first.stop()
     again = agent(state=tmp_path)
     for each in (again, second):

@@ -367,6 +367,6 @@ def test_a_device_with_a_budget_leaves_what_would_tell_more(pictures: Path) -> N
         found = fleets.tables(pictures, method, devices=2)
         run = run_of(found)
         for each in run.devices:
-            each.agent.bench.budget = BudgetLedger(None, Guarantee(1.0, 1e-5))
+            each.participant.context.bench.budget = BudgetLedger(None, Guarantee(1.0, 1e-5))
         run.finished()
-        assert {each.agent.refusal.reason for each in run.devices if each.agent.refusal} == {"privacy"}
+        assert {each.participant.refusal.reason for each in run.devices if each.participant.refusal} == {"privacy"}

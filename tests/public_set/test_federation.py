@@ -88,8 +88,8 @@ def test_devices_that_lack_it_fetch_it_once_and_only_then_take_part(
         samples = fleet.dataset.public.samples
         (cached,) = (tmp_path / device).iterdir()
         assert cached.read_bytes().endswith(samples.tobytes())
-        own = next(each.agent for each in run.devices if each.device.kit.id == device)
-        np.testing.assert_array_equal(own.bench.public.samples, samples)
+        own = next(each.participant for each in run.devices if each.device.kit.id == device)
+        np.testing.assert_array_equal(own.context.bench.public.samples, samples)
     assert not run.server.record.refused_frames
 
 
@@ -199,7 +199,7 @@ def test_a_late_device_fetches_while_the_others_train(tmp_path: Path, fleet: Fle
 def failed(run: fleets.Run) -> dict[str, str]:
     run.finished()
     assert not run.result.completed
-    return {each.device.kit.id: str(each.agent.refusal) for each in run.devices}
+    return {each.device.kit.id: str(each.participant.refusal) for each in run.devices}
 
 
 def test_a_coordinator_that_serves_no_set_turns_them_away(tmp_path: Path, fleet: Fleet) -> None:
@@ -227,8 +227,8 @@ def test_a_set_that_never_comes_whole_is_given_up_and_nobody_waits(tmp_path: Pat
     said = failed(run)
     assert "disk" in said["device-02"]
     assert "--public" in said["device-02"]
-    agent = next(each.agent for each in run.devices if each.device.kit.id == "device-02")
-    assert agent.refused_frames == {"checksum": 2}
+    participant = next(each.participant for each in run.devices if each.device.kit.id == "device-02")
+    assert participant.incoming.refused == {"checksum": 2}
     assert "device-02" in run.server.record.left
     assert "quorum of 4 " in run.result.reason
     assert list((tmp_path / "device-02").iterdir()) == []
@@ -237,7 +237,7 @@ def test_a_set_that_never_comes_whole_is_given_up_and_nobody_waits(tmp_path: Pat
 def test_a_set_that_does_not_fit_the_model_is_said_with_both_shapes(tmp_path: Path, fleet: Fleet) -> None:
     run = fleets.Run(fleet, caches=tmp_path)
     for each in run.devices:
-        each.agent.bench.samples = each.agent.bench.samples[:, :, :20]
+        each.participant.context.bench.samples = each.participant.context.bench.samples[:, :, :20]
     said = failed(run)
     assert "(1, 40, 40)" in said["device-00"]
     assert "(1, 20, 40)" in said["device-00"]
@@ -283,7 +283,7 @@ def test_requests_that_do_not_belong_here_are_counted_against_their_sender(tmp_p
     assert refused["stranger"] == {"stranger": 1}
     assert not [m for m in sent if isinstance(m, PublicBlock) and m.device in ("stranger", "device-03")][17:]
     assert not [m for m in sent if isinstance(m, Bye)]
-    assert {each.agent.session.phase for each in run.devices} == {SessionPhase.DONE}
+    assert {each.participant.context.session.phase for each in run.devices} == {SessionPhase.DONE}
 
 
 def test_a_request_to_a_coordinator_without_a_set(fleet: Fleet) -> None:

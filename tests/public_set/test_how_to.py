@@ -57,8 +57,8 @@ def agent(state: Path | MemoryStore | None = None, public: PublicSet | None = No
 def said_by(agent: Agent) -> Hello:
     """What an agent says of itself once it is connected."""
     sent: list[bytes] = []
-    agent.transport.send = lambda _topic, frame, **_: sent.append(frame)  # type: ignore[method-assign]  # nobody else listens
-    agent.handle(Connected(), 0.0)
+    agent.participant.context.transport.send = lambda _topic, frame, **_: sent.append(frame)  # type: ignore[method-assign]  # nobody else listens
+    agent.participant.handle(Connected(), 0.0)
     messages = [codec.decode(frame).message for frame in sent]
     return next(message for message in messages if isinstance(message, Hello))
 
@@ -69,7 +69,7 @@ def test_an_agent_fetches_unless_it_has_a_set_or_a_store_without_a_folder(tmp_pa
     assert said_by(agent(cache=tmp_path)).fetches_public
     durable = agent(state=tmp_path)
     assert said_by(durable).fetches_public
-    durable.store.close()
+    durable.participant.context.store.close()
     given = said_by(agent(cache=tmp_path, public=SET))
     assert (given.fetches_public, given.public_sha256) == (False, SET.spec.sha256)
 

@@ -33,7 +33,7 @@ def with_another_set(fleet: Fleet) -> Fleet:
 
 
 def stores(run: fleets.Run) -> dict:
-    kept = {each.device.kit.id: each.agent.store for each in run.devices}
+    kept = {each.device.kit.id: each.participant.context.store for each in run.devices}
     for store in kept.values():
         store.boot_epoch += 1
     return kept
@@ -49,7 +49,7 @@ def test_another_run_with_another_set_is_fetched_too(fleet: Fleet, tmp_path: Pat
     assert second.result.completed, second.result.reason
     assert {m.sha256 for m in sent if isinstance(m, PublicRequest)} == {other.dataset.public.spec.sha256}
     for each in second.devices:
-        np.testing.assert_array_equal(each.agent.bench.public.samples, other.dataset.public.samples)
+        np.testing.assert_array_equal(each.participant.context.bench.public.samples, other.dataset.public.samples)
         names = {path.stem for path in (tmp_path / each.device.kit.id).iterdir()}
         assert names == {one.dataset.public.spec.sha256.hex() for one in (fleet, other)}
     third = fleets.Run(fleet, caches=tmp_path, stores=stores(second))  # and back: both are on the disk
@@ -64,8 +64,8 @@ def test_the_coordinator_is_replaced_while_devices_fetch(fleet: Fleet, tmp_path:
     first = fleets.Run(fleet, caches=tmp_path)
     first.server.connect()
     for each in first.devices:
-        each.agent.connect()
-    while not any(each.agent.session.phase.value == "fetching" for each in first.devices):
+        each.participant.connect()
+    while not any(each.participant.context.session.phase.value == "fetching" for each in first.devices):
         assert first.clock.step()
     first.server.close()
     second = fleets.Run(with_another_set(fleet), caches=tmp_path, stores=stores(first)).finished()

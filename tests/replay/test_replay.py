@@ -357,7 +357,7 @@ def test_an_app_is_switched_on_again_where_uploads_never_came(
 
 def _counted(make: Make, calls: list[str], line: Transport, store: MemoryStore) -> Agent:
     agent = make(line, store)
-    calls.append(agent.device)
+    calls.append(agent.participant.context.device)
     return agent
 
 
@@ -405,7 +405,7 @@ def test_a_run_that_went_back_to_a_checkpoint(path: Path, pictures: Path) -> Non
 
 def copy_stores(run: fleets.Run, folder: Path) -> None:
     for each in run.devices:
-        copy_store(each.agent.store, folder, each.device.kit.id)
+        copy_store(each.participant.context.store, folder, each.device.kit.id)
 
 
 @pytest.mark.processes

@@ -61,7 +61,7 @@ def agent(hub, data, *, name="left", news=None, connect=True, **more):
     )
     made.on_link((news if news is not None else []).append)
     if connect:
-        made.connect()
+        made.participant.connect()
     return made
 
 
@@ -79,12 +79,12 @@ class World:
         self.server.flush(self.now_s)
         self.server.tick(self.now_s)
         for each in self.agents:
-            while (event := each.transport.poll(0.0)) is not None:
-                each.handle(event, self.now_s)
-            each.tick(self.now_s)
-            while each.computing:
-                if each.work_slice():
-                    each.finish_work(self.now_s)
+            while (event := each.participant.context.transport.poll(0.0)) is not None:
+                each.participant.handle(event, self.now_s)
+            each.participant.tick(self.now_s)
+            while each.participant.work.computing:
+                if each.participant.work_slice():
+                    each.participant.finish_work(self.now_s)
 
     def until(self, condition, turns=300):
         for _ in range(turns):
@@ -105,7 +105,7 @@ def test_a_device_without_samples_waits_and_nobody_waits_for_it():
     world = World(server, agent(hub, fill(store(), 40)), agent(hub, late, name="right", news=news))
     world.until(lambda: server.rounds.place.round >= 5)
     assert server.rounds.members == {"left"}
-    assert world.agents[1].begun == 0
+    assert world.agents[1].participant.work.begun == 0
     assert any("no labelled samples" in line for line in news)
     fill(late, 40)
     world.until(completed(server))
@@ -119,7 +119,9 @@ def test_samples_that_come_while_it_joins_are_told_at_once():
     server, samples = federation(hub), store()
     device = agent(hub, samples)
     world = World(server, device)
-    device.handle(device.transport.poll(0.0), 0.0)  # connected: its Hello has no samples
+    device.participant.handle(
+        device.participant.context.transport.poll(0.0), 0.0
+    )  # connected: its Hello has no samples
     while (event := server.transport.poll(0.0)) is not None:
         server.handle(event, 0.0)
     fill(samples, 20)  # before the Welcome arrives
@@ -147,9 +149,9 @@ def test_each_round_trains_on_what_is_there_when_it_begins():
     world = World(server, agent(hub, samples, disclose_classes=True))
     world.agents[0].on_round(lambda report: fill(samples, 5, first=100 + 5 * report.round))
     world.until(completed(server))
-    assert len(world.agents[0].bench.data.train) > 10
+    assert len(world.agents[0].participant.context.bench.data.train) > 10
     assert server.hellos["left"].samples > 10
-    assert server.hellos["left"].class_counts == world.agents[0].bench.class_counts
+    assert server.hellos["left"].class_counts == world.agents[0].participant.context.bench.class_counts
     assert sum(server.hellos["left"].class_counts) == server.hellos["left"].samples
 
 
@@ -179,17 +181,20 @@ def test_a_restart_computes_the_round_again_from_the_same_samples(tmp_path):
         fill(samples, 10, first=100 + 20 * life)
         device = world.agents[0]
         device._rebuild()  # as if the power failed now: the exchange at hand is lost
-        before, held = device.bench.model.state_bytes(), len(device.bench.data.train)
+        before, held = (
+            device.participant.context.bench.model.state_bytes(),
+            len(device.participant.context.bench.data.train),
+        )
         fill(samples, 10, first=110 + 20 * life)
         samples.close()
-        device.transport.close()
-        device.store.close()
+        device.participant.context.transport.close()
+        device.participant.context.store.close()
         samples = store(path)
         world.agents[0] = agent(hub, samples, state=state)
-        assert world.agents[0].bench.model.state_bytes() == before
-        assert len(world.agents[0].bench.data.train) <= held < len(samples)
+        assert world.agents[0].participant.context.bench.model.state_bytes() == before
+        assert len(world.agents[0].participant.context.bench.data.train) <= held < len(samples)
     world.until(completed(server))
-    assert len(world.agents[0].bench.data.train) == len(samples) == 92
+    assert len(world.agents[0].participant.context.bench.data.train) == len(samples) == 92
     samples.close()
 
 
@@ -198,8 +203,8 @@ def test_a_restart_with_another_store_is_told_and_goes_on(tmp_path, caplog):
     server, state = federation(hub, rounds=10), tmp_path / "state"
     world = World(server, agent(hub, fill(store(tmp_path / "one.db"), 12), state=state))
     world.until(lambda: server.rounds.place.round >= 2)
-    world.agents[0].store.close()
-    world.agents[0].transport.close()
+    world.agents[0].participant.context.store.close()
+    world.agents[0].participant.context.transport.close()
     world.agents[0] = agent(hub, fill(store(tmp_path / "two.db"), 20), state=state, news=news)
     assert "two.db: lacks samples" in caplog.text
     assert len([line for line in news if "two.db: lacks samples" in line]) == 1
@@ -221,7 +226,7 @@ def test_a_lost_class_is_told_to_the_owner_and_to_operators_only_where_classes_a
     samples.discard(one)
     world.until(completed(server))
     assert len([line for line in news if "class 3" in line]) == 1  # not in each round that follows
-    assert any("class 3" in line for line in device.last_lines()) == discloses
+    assert any("class 3" in line for line in device.participant.context.owner.last_lines()) == discloses
 
 
 def test_a_device_that_loses_all_its_samples_withholds():
@@ -266,10 +271,10 @@ def test_a_model_without_weights_is_not_told_to_share_them(*, share_weights):
         ),
     )
     (device,) = world.agents
-    device.connect()
-    world.until(lambda: device.refusal is not None)
-    assert "if its model has weights to share and its owner agrees, let them leave" in device.refusal.remedy
-    assert device.refusal.remedy.endswith("has no weights that can be shared)") is share_weights
+    device.participant.connect()
+    world.until(lambda: device.participant.refusal is not None)
+    assert "if its model has weights to share and its owner agrees, let them leave" in device.participant.refusal.remedy
+    assert device.participant.refusal.remedy.endswith("has no weights that can be shared)") is share_weights
 
 
 def test_a_full_disk_leaves_the_round_with_the_samples_of_the_last(tmp_path, monkeypatch):
@@ -285,7 +290,7 @@ def test_a_full_disk_leaves_the_round_with_the_samples_of_the_last(tmp_path, mon
     fill(samples, 8, first=100)
     world.until(completed(server))
     assert any("disk full" in line for line in news)
-    assert len(world.agents[0].bench.data.train) == 20
+    assert len(world.agents[0].participant.context.bench.data.train) == 20
     monkeypatch.undo()
     assert samples.take_snapshot().data.train.x.shape == (28, WIDTH)
 
@@ -323,6 +328,6 @@ def test_a_device_whose_class_names_are_others_is_refused_in_one_line(own, of_fe
         assert not any("class" in line for line in news)
         assert world.agents[0].class_names == NAMES
         return
-    world.until(lambda: world.agents[0].refusal is not None, turns=20)
-    assert world.agents[0].refusal.message == why
-    assert "class_names=[" in world.agents[0].refusal.remedy
+    world.until(lambda: world.agents[0].participant.refusal is not None, turns=20)
+    assert world.agents[0].participant.refusal.message == why
+    assert "class_names=[" in world.agents[0].participant.refusal.remedy

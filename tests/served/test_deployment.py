@@ -113,9 +113,9 @@ def test_a_bad_aggregate_is_not_served_and_the_third_pauses(method: str, given: 
     wait(lambda: len(reports) == 7 and any("resume" in line for line in news))
     assert [bool(report.not_served) for report in reports] == [False] * 4 + [True] * 3
     assert accuracy(agent) > 0.7
-    trained = agent.meter.train_flops
-    wait(lambda: agent.declined is not None)
-    assert agent.meter.train_flops == trained
+    trained = agent.participant.context.bench.meter.train_flops
+    wait(lambda: agent.participant.declined is not None)
+    assert agent.participant.context.bench.meter.train_flops == trained
     poison.on = False
     agent.resume()
     wait(lambda: not agent.running)
@@ -195,7 +195,7 @@ def test_rollback_returns_to_either_of_the_last_two_and_survives_a_restart(tmp_p
         agent.rollback()
     again = device(hub, tmp_path)
     np.testing.assert_array_equal(again.predict(FRESH), said[2])
-    again.store.close()
+    again.participant.context.store.close()
 
 
 def test_after_a_rollback_nothing_newer_is_served_until_resume() -> None:
@@ -232,7 +232,7 @@ def test_a_damaged_version_is_passed_over(tmp_path: Path) -> None:
     again.on_link(news.append)
     np.testing.assert_array_equal(again.predict(FRESH), said[2])
     assert [line for line in news if newest.name in line]
-    again.store.close()
+    again.participant.context.store.close()
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"versions": [{}]}', '{"versions": [], "held": 0, "joining": 7}'])
@@ -243,7 +243,7 @@ def test_an_index_that_does_not_read_is_forgotten(tmp_path: Path, text: str, cap
     agent = device(Hub(), tmp_path)
     assert "index.json" in caplog.text
     assert agent.predict(FRESH).shape == (100, 10)
-    agent.store.close()
+    agent.participant.context.store.close()
 
 
 def test_an_app_is_told_of_an_index_that_does_not_read(tmp_path: Path) -> None:
@@ -310,7 +310,7 @@ def test_weights_that_an_app_draws_at_each_start_do_not_cost_what_is_served(
     else:
         assert agent.predict(FRESH[:, :, :width]).shape == (100, 10)
         assert [line for line in news if "served before is lost" in line]
-    agent.store.close()
+    agent.participant.context.store.close()
 
 
 def test_models_on_another_extractor_are_forgotten_with_a_line(tmp_path: Path) -> None:
@@ -519,7 +519,7 @@ def test_a_device_that_was_empty_when_it_joined_is_measured_from_its_first_sampl
             samples.observe(X[i], int(Y[i]))
 
     def more(_report: RoundReport) -> None:
-        waiting.append(len(agent.bench.held_out.get("validation_accuracy", ((), ()))[1]))
+        waiting.append(len(agent.participant.context.bench.held_out.get("validation_accuracy", ((), ()))[1]))
         fill(30)
 
     agent.on_round(more)
@@ -534,7 +534,7 @@ def test_a_device_that_was_empty_when_it_joined_is_measured_from_its_first_sampl
     assert waiting[0] < 7  # too few to measure anything in the first round
     found = device_result(server, "left")
     assert found.since_joining is not None
-    x, y = agent.bench.held_out["validation_accuracy"]
+    x, y = agent.participant.context.bench.held_out["validation_accuracy"]
     assert found.since_joining[0] == pytest.approx((shipped.logits(x).argmax(axis=1) == y).mean())
     assert found.since_joining[1] == found.metrics["validation_accuracy"] > found.since_joining[0] + 0.2
     table = run_table(run_result(server, (found,), "memory", {}))

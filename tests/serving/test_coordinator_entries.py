@@ -63,7 +63,7 @@ def test_whatever_reading_a_frame_raises_is_counted_in_one_line(
     pictures: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = begun(pictures)
-    device = run.devices[0].agent
+    device = run.devices[0].participant
 
     def fails(*_: object, **__: object) -> None:
         raise MemoryError
@@ -81,17 +81,17 @@ def test_whatever_reading_a_frame_raises_is_counted_in_one_line(
 
 @pytest.mark.parametrize("name", KEPT)
 def test_a_device_counts_kept_frames(run: fleets.Run, name: str) -> None:
-    device = run.devices[0].agent
-    before = device.refused_frames.total()
+    device = run.devices[0].participant
+    before = device.incoming.refused.total()
     device.handle(Incoming(topics.down(FED, OWN, "join"), KEPT[name]), run.clock.now_s)
-    assert device.refused_frames.total() == before + 1
+    assert device.incoming.refused.total() == before + 1
 
 
 @examples(400)
 @given(frame=strangers.frames(FED, OWN))
 def test_a_device_survives_any_frame(run: fleets.Run, frame: bytes) -> None:
-    run.devices[1].agent.handle(Incoming(topics.down(FED, "device-01", "join"), frame), run.clock.now_s)
-    run.devices[0].agent.handle(Incoming(topics.down(FED, OWN, "join"), frame), run.clock.now_s)
+    run.devices[1].participant.handle(Incoming(topics.down(FED, "device-01", "join"), frame), run.clock.now_s)
+    run.devices[0].participant.handle(Incoming(topics.down(FED, OWN, "join"), frame), run.clock.now_s)
 
 
 class Answers:

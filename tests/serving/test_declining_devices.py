@@ -42,9 +42,9 @@ class Scene:
             model=edge_sdk.NumpyModel(2, (1, 1, 4), seed=0),
             data=edge_sdk.LocalData(train=part),
         )
-        agent.connect()
-        while (event := agent.transport.poll(0.0)) is not None:
-            agent.handle(event, 0.0)
+        agent.participant.connect()
+        while (event := agent.participant.context.transport.poll(0.0)) is not None:
+            agent.participant.handle(event, 0.0)
         self.pump()
 
     def pump(self) -> None:

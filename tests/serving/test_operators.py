@@ -123,10 +123,10 @@ def test_a_drained_device_finishes_its_round_and_stops(desk: Desk) -> None:
     assert desk.run.server.rounds.phase is RoundPhase.DONE
     assert desk.run.server.record.rounds_done == {"device-00": 3, OTHER: 2, "device-02": 3}
     assert [m.reason for m in sent if isinstance(m, Refusal)] == ["drained"] * 2  # it asks again before it obeys
-    agents = {each.device.kit.id: each.agent for each in desk.run.devices}
-    assert agents[OTHER].session.phase is SessionPhase.REFUSED
-    assert agents[OTHER].refusal is not None
-    assert agents[OTHER].refusal.reason == "drained"
+    participants = {each.device.kit.id: each.participant for each in desk.run.devices}
+    assert participants[OTHER].context.session.phase is SessionPhase.REFUSED
+    assert participants[OTHER].refusal is not None
+    assert participants[OTHER].refusal.reason == "drained"
 
 
 def test_a_drain_that_is_taken_back(desk: Desk) -> None:
@@ -200,7 +200,7 @@ def test_a_run_stops_between_two_rounds_and_goes_on_later_with_the_same_bits(pic
     assert answer.done
     assert desk.run.server.drained
     assert len(desk.run.server.record.rounds) == 1
-    stores = {each.device.kit.id: each.agent.store for each in desk.run.devices}
+    stores = {each.device.kit.id: each.participant.context.store for each in desk.run.devices}
     ledger = desk.run.server.ledger
     ledger.keep_orders({})  # as the loop of a deployment does at its end
     later = fleets.Run(fleets.config(pictures, devices=3), ledger=ledger, stores=stores).finished()
@@ -269,7 +269,7 @@ def test_a_device_that_sends_no_log_is_said_at_once(desk: Desk) -> None:
 
 def test_the_last_lines_of_a_device(desk: Desk) -> None:
     for each in desk.run.devices:
-        each.agent.last_lines = lambda: ("one", "two", "three")  # type: ignore[method-assign]  # as an Agent has it
+        each.participant.context.owner.last_lines = lambda: ("one", "two", "three")  # type: ignore[method-assign]
     inquiry = dataclasses.replace(desk.ask("logs", OTHER, at_s=1e6), lines=2)
     desk.at(4.0, inquiry)
     (answer,) = desk.answers()

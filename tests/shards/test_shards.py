@@ -76,7 +76,7 @@ def same(shards: ShardedRun, alone: fleets.Run) -> None:
     """Everything that a user, a report or the next run could see."""
     assert summary(shards.result) == summary(alone.result)
     assert shards.result.history == alone.result.history
-    assert shards.states == {d.device.kit.id: d.agent.bench.model.state_bytes() for d in alone.devices}
+    assert shards.states == {d.device.kit.id: d.participant.context.bench.model.state_bytes() for d in alone.devices}
     assert shards.coordinator_bytes == alone.coordinator_bytes
     assert shards.clock.now_s == alone.clock.now_s
     assert shards.spent == alone.spent
@@ -99,7 +99,7 @@ def test_weights_that_travel_for_longer_than_a_device_waits_do_not_travel_twice(
     """Five megabytes take 16 s to the broker, and a device waits 4 s for the receipt of an upload."""
     chosen = on_digits("fedavg", {"model": "resnet8", "count": 2, "board": "rpi4", "link": "lte-cat1"})
     alone = fleets.Run(chosen).finished()
-    weights_bytes = 4 * alone.devices[0].agent.bench.model.spec.parameters
+    weights_bytes = 4 * alone.devices[0].participant.context.bench.model.spec.parameters
     assert all(each.bytes_up < 3.1 * weights_bytes for each in alone.result.devices)  # two rounds, one repeated Assign
     same(ShardedRun(chosen).finished(), alone)
 
@@ -162,7 +162,10 @@ def test_stacks_in_a_shard_differ_by_rounding(pictures: Path) -> None:
         ShardedRun(chosen, run=RunTable(stack=True, stacked=("mlp",))).finished(),
     )
     weights = {device.kit.id: model.weights() for device, model in stacked.models()}
-    apart = [np.abs(each.agent.bench.model.weights() - weights[each.device.kit.id]).max() for each in alone.devices]
+    apart = [
+        np.abs(each.participant.context.bench.model.weights() - weights[each.device.kit.id]).max()
+        for each in alone.devices
+    ]
     assert 0 < max(apart) < 1e-3
     assert stacked.clock.now_s == alone.clock.now_s
 

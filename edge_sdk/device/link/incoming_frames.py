@@ -3,33 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
 
-from edge_sdk.device.link.security import DeviceSecurity
+from edge_sdk.device.context import DeviceContext
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.identity.sealing import sealed_limits
 from edge_sdk.protocol.entry_guard import EntryGuard, legible
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, Envelope, Limits
 from edge_sdk.protocol.frames.frame_parts import Frame
-from edge_sdk.transport.base import Transport
 
 
 class IncomingFrames:
     """Opens frames within the federation's limits; each kind of forged frame is reported to the owner once."""
 
-    def __init__(
-        self, device: str, transport: Transport, security: DeviceSecurity | None, tell: Callable[[str], None]
-    ) -> None:
-        """security: checks and decrypts frames, or None if they are plain.  tell: receives lines for the owner."""
-        self._device, self._transport, self._security, self._tell = device, transport, security, tell
+    def __init__(self, context: DeviceContext) -> None:
+        self._context, self._security = context, context.security
         self._told = set[str]()
-        """The words of the lines already given to `tell`."""
+        """The words of the lines already given to the owner."""
         self.unread = ""
         """Why frames of another version cannot be read, and which side to upgrade; empty if none came."""
         self._limits = CONTROL_LIMITS
         """The limits of frames after decryption."""
-        self._guard = EntryGuard(device)
+        self._guard = EntryGuard(context.device)
         self.refused, self._reported = self._guard.refused, Counter[str]()
         """Refused frames by word, and the part of them already reported in uploads."""
         self.accept_up_to(CONTROL_LIMITS)
@@ -38,16 +33,13 @@ class IncomingFrames:
         """Accept frames up to this size from now on."""
         self._limits = limits
         sealed = self._security is not None and self._security.sealing is not None
-        self._transport.accept_up_to((sealed_limits(limits) if sealed else limits).frame_bytes)
+        self._context.transport.accept_up_to((sealed_limits(limits) if sealed else limits).frame_bytes)
 
-    def opened(self, frame: Frame, known: codec.CommonKnowledge | None) -> tuple[Envelope, Frame]:
-        """Return the message in a frame, and the frame to store.  Raises RemoteProtocolError.
-
-        known: decoded knowledge shared by simulated devices of this process, or None.
-        """
+    def opened(self, frame: Frame) -> tuple[Envelope, Frame]:
+        """Return the message in a frame, and the frame to store.  Raises RemoteProtocolError."""
         try:
             with legible():
-                return self._opened(frame, known)
+                return self._opened(frame)
         except RemoteProtocolError as error:
             if error.kind == "version":
                 self.unread = f"a coordinator answers, and this device cannot read it: {_unread(error)}"
@@ -56,11 +48,11 @@ class IncomingFrames:
                 self.tell_once(error.kind, f"refused a frame that claims to be the coordinator's: {error}")
             raise
 
-    def _opened(self, frame: Frame, known: codec.CommonKnowledge | None) -> tuple[Envelope, Frame]:
+    def _opened(self, frame: Frame) -> tuple[Envelope, Frame]:
         if self._security is not None:
             return self._security.opened(bytes(frame), self._limits)
-        if known is not None:
-            return known.decode(frame, self._limits, self._device), frame
+        if (known := self._context.common_knowledge) is not None:
+            return known.decode(frame, self._limits, self._context.device), frame
         return codec.decode(bytes(frame), self._limits), frame
 
     def tell_once(self, word: str, line: str) -> bool:
@@ -68,7 +60,7 @@ class IncomingFrames:
         if word in self._told:
             return False
         self._told.add(word)
-        self._tell(line)
+        self._context.owner.news(line)
         return True
 
     def count_refused(self, word: str, line: str) -> None:

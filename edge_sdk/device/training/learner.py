@@ -6,7 +6,6 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from edge_sdk.device.link.hello import disclosed_counts
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.store import RoundStart
 from edge_sdk.device.training.data_supply import DataSupply
@@ -86,7 +85,7 @@ class Learner:
     @property
     def counts_to_disclose(self) -> tuple[int, ...]:
         """The class counts for an upload: the current ones, if they change and the Hello disclosed them."""
-        return disclosed_counts(self._bench) if self.supply.changes else ()
+        return self._bench.disclosed_counts if self.supply.changes else ()
 
     def snapshot(self, round_: int) -> RoundStart:
         """Begin a round: return the current state of model, method and data as its start."""

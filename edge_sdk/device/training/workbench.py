@@ -31,6 +31,8 @@ Runs: TypeAlias = tuple[Ints, Ints, Ints]
 """Rows grouped by class: their order (n,), the classes present (c,), and where each begins in that order (c,)."""
 INFERENCE_BATCH = 256
 """The number of samples between two pauses when a whole data set passes through the model."""
+MAX_DISCLOSED_CLASSES = 32768
+"""A Hello has room for the sample counts of this many classes; a device with more classes sends none."""
 _TWO_MODELS = b"\xff\xff\xff\xffproxy"
 """Prefix of the saved state of two models, which the state of one never has (edge_sdk.models.base.pack_arrays)."""
 
@@ -142,6 +144,11 @@ class Workbench:
         """Raise UsageError if the own model has a proxy, because then only the proxy's weights may leave."""
         if self.proxy is not None:
             raise UsageError("the weights of a model with a proxy never leave the device: ask for the proxy's")
+
+    @property
+    def disclosed_counts(self) -> tuple[int, ...]:
+        """The samples of each class if the owner discloses them, or else nothing."""
+        return self.class_counts if self.discloses_classes and self.model.spec.classes <= MAX_DISCLOSED_CLASSES else ()
 
     @property
     def shared(self) -> ModelSpec:

@@ -87,7 +87,7 @@ def test_a_run_in_memory_has_all_that_its_models_can_show(pictures: Path) -> Non
     whole = fleets.Run(fleet).finished()
     found, _ = model_insight(whole.server, whole.models(), fleet.dataset)
     labels, samples = fleet.dataset.public_labels, fleet.dataset.public.samples
-    models = [device.agent.bench.model for device in whole.devices]
+    models = [device.participant.context.bench.model for device in whole.devices]
     for label in range(fleets.CLASSES):
         mine = [softmax(m.logits(m.spec.preprocess(samples[labels == label]))).mean(axis=0) for m in models]
         assert found.predictions[label] == pytest.approx(np.mean(mine, axis=0), abs=1e-5)
@@ -101,7 +101,7 @@ def test_one_model_on_all_devices_shows_its_last_layer(pictures: Path) -> None:
     fleet = fleets.built(pictures, "fedavg", 3, rounds=2)
     whole = fleets.Run(fleet).finished()
     found, _ = model_insight(whole.server, whole.models(), fleet.dataset)
-    rows = whole.devices[1].agent.bench.model.head_rows()
+    rows = whole.devices[1].participant.context.bench.model.head_rows()
     assert found.prototypes == pytest.approx(rows[:, :-1])
     assert found.prototype_classes.tolist() == [*range(fleets.CLASSES)]
 
