@@ -257,6 +257,34 @@ def by_channel(to: Drawn) -> None:
                     strides=strides, pads=[*pads, *pads], dilations=dilations, group=c)  # fmt: skip
 
 
+def conv_transpose(to: Drawn) -> None:
+    if to.rank not in (3, 4):
+        return gemm(to)
+    c, space = to.shape[1], to.shape[2:]
+    group = to.pick(*[each for each in (1, 1, 2, 4) if c % each == 0])
+    kernel = [int(to.rng.integers(1, 4)) for _ in space]
+    strides = [to.pick(1, 1, 2) for _ in space]
+    more = [int(to.rng.integers(0, s)) for s in strides]
+    pads = [int(to.rng.integers(0, k)) if n > 2 else 0 for k, n in zip(kernel, space, strict=True)]
+    w, w_values = to.weight(c, to.pick(1, 2), *kernel)
+    b, b_values = to.weight(w_values[0].shape[1] * group)
+    function = nnf.conv_transpose1d if len(space) == 1 else nnf.conv_transpose2d
+
+    def run(x: Tensor, v: Tensor, e: Tensor) -> Tensor:
+        return function(x, v, e, strides, pads, more, group)
+
+    return to.apply("ConvTranspose", [w, b], run, w_values, b_values, strides=strides, pads=[*pads, *pads],
+                    output_padding=more, group=group)  # fmt: skip
+
+
+def gathered_at(to: Drawn) -> None:
+    """Some places of the first two axes, one of them twice; a sample may be left out."""
+    places = to.rng.integers(0, to.shape[1], (2, 3, 1))
+    places = np.concatenate([np.tile(np.arange(2)[:, None, None], (1, 3, 1)), places], axis=2)
+    at = torch.from_numpy(places)
+    to.apply("GatherND", [to.fixed(places)], lambda x: x[at[..., 0], at[..., 1]])
+
+
 def conv_norm(to: Drawn) -> None:
     """A norm behind a convolution, as it is folded into its weights."""
     to.pick(conv, by_channel)(to)
@@ -459,6 +487,8 @@ OPERATORS: dict[str, Callable[[Drawn], None]] = {
     "matmul": matmul,
     "attention": attention,
     "conv": conv,
+    "conv transpose": conv_transpose,
+    "gathered at": gathered_at,
     "by channel": by_channel,
     "conv norm": conv_norm,
     "relu pool": relu_pool,

@@ -11,7 +11,7 @@ import numpy as np
 from edge_sdk.arrays import Floats
 from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_training.emitter import Emitter, Shape
-from edge_sdk.models.onnx_training.rules import Slopes, first, rule
+from edge_sdk.models.onnx_training.rules import NotDifferentiable, Slopes, first, rule
 from edge_sdk.models.onnx_training.window import KernelWindow
 
 _FEW_PLACES = 64
@@ -31,6 +31,25 @@ def _conv(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     if len(node.inputs) > 2:
         space = range(2, len(to.shape(slope)))
         found.append(to.sum(slope, [0, *space]) if node.inputs[2] in to.trained else None)
+    return found
+
+
+@rule("ConvTranspose")
+def _conv_transpose(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
+    """Exchange the parts of input and output of the convolution that it turns round."""
+    x, w = node.inputs[:2]
+    slope, group = first(slopes), int(node.number("group", 1))
+    if node.text("auto_pad") not in ("", "NOTSET", "VALID") or node.ints("output_shape"):
+        raise NotDifferentiable("ConvTranspose with padding by the size of its output")
+    window = KernelWindow(node, to.shape(slope)[2:], to.shape(w)[2:], to.shape(x)[2:])
+    found: list[str | None] = [None] * len(node.inputs)
+    if x in to.trained:
+        how = {"strides": window.strides, "dilations": window.dilations, "pads": (*window.before, *window.after)}
+        found[0] = to.emit("Conv", [slope, w], to.shape(x), **how, group=group)
+    if w in to.trained:
+        found[1] = _conv_weight(to, x, slope, to.shape(w), window, group)
+    if len(node.inputs) > 2 and node.inputs[2] in to.trained:
+        found[2] = to.sum(slope, [0, *range(2, len(to.shape(slope)))])
     return found
 
 

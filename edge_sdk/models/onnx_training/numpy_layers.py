@@ -100,7 +100,9 @@ def _conv_transpose(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
         out[(slice(None),) * 3 + place] += part.reshape(n, group, -1, *count)
     around = moves.around(size)
     inner = tuple(slice(b, total - e) for (b, e), total in zip(around, size, strict=True))
-    return out.reshape(n, o, *size)[_of_all(inner)]
+    found = out.reshape(n, o, *size)[_of_all(inner)]
+    bias = inputs[2] if len(inputs) > 2 else None
+    return found if bias is None else found + bias.reshape(-1, *[1] * len(count))
 
 
 @operator("MaxPool")

@@ -253,6 +253,27 @@ def _scatter(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     return out
 
 
+@operator("GatherND")
+def _gather_nd(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
+    data, places = map(given, inputs)
+    if node.number("batch_dims", 0):
+        raise ModelError("GatherND with a place for each sample: numpy does not compute it here: install onnxruntime")
+    found: AnyArray = data[tuple(np.moveaxis(places, -1, 0))]
+    return found
+
+
+@operator("ScatterND")
+def _scatter_nd(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
+    data, places, updates = map(given, inputs)
+    out: AnyArray = data.copy()
+    at = tuple(np.moveaxis(places, -1, 0))
+    if node.text("reduction") == "add":
+        np.add.at(out, at, updates)
+    else:
+        out[at] = updates
+    return out
+
+
 # -- sums -----------------------------------------------------------------------------------------------------------
 
 

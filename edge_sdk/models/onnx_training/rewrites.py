@@ -5,20 +5,17 @@ Each form was measured; docs/results/training-onnx.md says what it saves.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from math import prod
 
 import numpy as np
-from numpy.typing import NDArray
 
 from edge_sdk.models.onnx_file.graph import Graph
 from edge_sdk.models.onnx_file.node import Node, node
-from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 from edge_sdk.models.onnx_training.conv_rules import selection
 from edge_sdk.models.onnx_training.emitter import Shape
-from edge_sdk.models.onnx_training.gradient import depending
+from edge_sdk.models.onnx_training.form import Form
+from edge_sdk.models.onnx_training.recurrent import RecurrentAsSteps
 from edge_sdk.models.onnx_training.window import KernelWindow
 
 _MOST_PAIRS = 1 << 19
@@ -31,49 +28,12 @@ def trainable(graph: Graph, shapes: Mapping[str, Shape], learning: Sequence[str]
     shapes: of all tensors, for one sample.  learning: the constants that learn.
     """
     known = dict(shapes)
-    for form in (_NormsInWeights, _PoolsBeforeRelu, _ChannelsAsProducts, _PoolsWithPlaces):
+    for form in (RecurrentAsSteps, _NormsInWeights, _PoolsBeforeRelu, _ChannelsAsProducts, _PoolsWithPlaces):
         graph = form(graph, known, learning).applied()
     return graph
 
 
-class _Form:
-    """A change of some operators."""
-
-    def __init__(self, graph: Graph, shapes: dict[str, Shape], learning: Sequence[str]) -> None:
-        """shapes: grows by what later forms ask for."""
-        self.graph, self.shapes = graph, shapes
-        self.moving = depending(graph, frozenset(learning))
-        """The tensors that change as the weights learn."""
-        self.makers = {name: each for each in graph.nodes for name in each.outputs}
-        self.uses = Counter(name for each in graph.nodes for name in [*each.inputs, *each.captured])
-        self.uses.update([*graph.outputs])
-        self.constants: dict[str, Constant] = {}
-        self.dropped: set[str] = set()
-        """The first outputs of the operators that another one takes in."""
-
-    def applied(self) -> Graph:
-        """Return the changed graph."""
-        nodes = [(each, self.changed(each)) for each in self.graph.nodes]
-        kept = [new for each, found in nodes if each.outputs[0] not in self.dropped for new in found]
-        return replace(self.graph, nodes=tuple(kept), constants={**self.graph.constants, **self.constants})
-
-    def changed(self, each: Node) -> Sequence[Node]:
-        """Return what stands in place of an operator."""
-        raise NotImplementedError
-
-    def before(self, each: Node, operator: str) -> Node | None:
-        """Return what gives the first input, if it is such an operator that nothing else reads."""
-        maker = self.makers.get(each.inputs[0])
-        alone = maker is not None and maker.operator == operator and len(maker.outputs) == 1
-        return maker if alone and self.uses[each.inputs[0]] == 1 else None
-
-    def constant(self, values: NDArray[np.generic], name: str) -> str:
-        """Return the name of a new constant."""
-        self.constants[name] = Constant(name, tensor_of(name, np.ascontiguousarray(values)), None)
-        return name
-
-
-class _NormsInWeights(_Form):
+class _NormsInWeights(Form):
     """A BatchNormalization behind a convolution as a change of its weights: no pass over the activations."""
 
     def changed(self, each: Node) -> Sequence[Node]:
@@ -104,7 +64,7 @@ class _NormsInWeights(_Form):
         return [*found, conv.between([conv.inputs[0], f"{name}/weight", shift], each.outputs[0])]
 
 
-class _PoolsBeforeRelu(_Form):
+class _PoolsBeforeRelu(Form):
     """A Relu behind the pool that it stood before: it has as many times less to do as a window is large."""
 
     def changed(self, each: Node) -> Sequence[Node]:
@@ -117,7 +77,7 @@ class _PoolsBeforeRelu(_Form):
         return [each.between(relu.inputs, name), node("Relu", [name], each.outputs[0])]
 
 
-class _ChannelsAsProducts(_Form):
+class _ChannelsAsProducts(Form):
     """A convolution of each channel on its own over few places, as a product with a matrix made of the kernel."""
 
     def changed(self, each: Node) -> Sequence[Node]:
@@ -153,7 +113,7 @@ class _ChannelsAsProducts(_Form):
         return [*found, node("Transpose", [last], y, perm=order)]
 
 
-class _PoolsWithPlaces(_Form):
+class _PoolsWithPlaces(Form):
     """A pool whose windows overlap names the places of the largest numbers, which its backward pass needs."""
 
     def changed(self, each: Node) -> Sequence[Node]:

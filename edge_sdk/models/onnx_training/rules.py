@@ -406,6 +406,16 @@ def _gather(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     return [to.reshape(flat, shape), None]
 
 
+@rule("GatherND")
+def _gather_nd(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
+    """Add the slopes up at the places that were taken."""
+    data, places = node.inputs
+    if node.number("batch_dims", 0):
+        raise NotDifferentiable("GatherND with a place for each sample")
+    zeros = to.zeros(to.shape(data))
+    return [to.emit("ScatterND", [zeros, places, first(slopes)], to.shape(data), reduction="add"), None]
+
+
 @rule("Pad")
 def _pad(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     if node.text("mode") not in ("", "constant"):
