@@ -27,6 +27,8 @@ class ArrayOptimiser:
         """The settings of the next step; moments go on while it `continues` those that they were made with."""
         self.steps = 0
         self.moments = [np.zeros(shape, np.float32) for _ in range(moment_count(optim))]
+        self._change = np.empty(_BLOCK if len(shape) == 1 else math.prod(shape), np.float32)
+        """What a step of SGD takes off a block: as large as it is, memory is dear to ask for."""
 
     def step(self, values: Floats, gradient: Floats, decayed: NDArray[Any]) -> None:
         """Change `values` in place; decayed: 1 where weight decay is for them, else 0."""
@@ -54,7 +56,8 @@ class ArrayOptimiser:
             moments[0] *= self.optim.momentum
             moments[0] += gradient
             gradient = moments[0]
-        values -= self.optim.learning_rate * gradient
+        change = self._change[: values.size].reshape(values.shape)
+        values -= np.multiply(gradient, np.float32(self.optim.learning_rate), out=change)
 
     def arrays(self) -> dict[str, NDArray[Any]]:
         """Return everything that a restart needs."""

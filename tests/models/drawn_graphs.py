@@ -237,6 +237,74 @@ def conv(to: Drawn) -> None:
                     dilations=dilations, group=group)  # fmt: skip
 
 
+def by_channel(to: Drawn) -> None:
+    """A convolution of each channel on its own."""
+    if to.rank not in (3, 4):
+        return gemm(to)
+    c, space = to.shape[1], to.shape[2:]
+    kernel = [int(to.rng.integers(1, min(5, size) + 1)) for size in space]
+    strides = [to.pick(1, 1, 2) for _ in space]
+    dilations = [to.pick(1, 1, 2) if (k - 1) * 2 < size else 1 for k, size in zip(kernel, space, strict=True)]
+    pads = [int(to.rng.integers(0, k)) for k in kernel]
+    w, w_values = to.weight(c, 1, *kernel)
+    more = [to.weight(c)] if to.pick(0, 1) else []
+    function = nnf.conv1d if len(space) == 1 else nnf.conv2d
+
+    def run(x: Tensor, v: Tensor, *bias: Tensor) -> Tensor:
+        return function(x, v, *(bias or [None]), strides, pads, dilations, c)
+
+    return to.apply("Conv", [w, *(name for name, _ in more)], run, w_values, *(values for _, values in more),
+                    strides=strides, pads=[*pads, *pads], dilations=dilations, group=c)  # fmt: skip
+
+
+def conv_transpose(to: Drawn) -> None:
+    if to.rank not in (3, 4):
+        return gemm(to)
+    c, space = to.shape[1], to.shape[2:]
+    group = to.pick(*[each for each in (1, 1, 2, 4) if c % each == 0])
+    kernel = [int(to.rng.integers(1, 4)) for _ in space]
+    strides = [to.pick(1, 1, 2) for _ in space]
+    more = [int(to.rng.integers(0, s)) for s in strides]
+    pads = [int(to.rng.integers(0, k)) if n > 2 else 0 for k, n in zip(kernel, space, strict=True)]
+    w, w_values = to.weight(c, to.pick(1, 2), *kernel)
+    b, b_values = to.weight(w_values[0].shape[1] * group)
+    function = nnf.conv_transpose1d if len(space) == 1 else nnf.conv_transpose2d
+
+    def run(x: Tensor, v: Tensor, e: Tensor) -> Tensor:
+        return function(x, v, e, strides, pads, more, group)
+
+    return to.apply("ConvTranspose", [w, b], run, w_values, b_values, strides=strides, pads=[*pads, *pads],
+                    output_padding=more, group=group)  # fmt: skip
+
+
+def gathered_at(to: Drawn) -> None:
+    """Some places of the first two axes, one of them twice; a sample may be left out."""
+    places = to.rng.integers(0, to.shape[1], (2, 3, 1))
+    places = np.concatenate([np.tile(np.arange(2)[:, None, None], (1, 3, 1)), places], axis=2)
+    at = torch.from_numpy(places)
+    to.apply("GatherND", [to.fixed(places)], lambda x: x[at[..., 0], at[..., 1]])
+
+
+def conv_norm(to: Drawn) -> None:
+    """A norm behind a convolution, as it is folded into its weights."""
+    to.pick(conv, by_channel)(to)
+    if to.rank > 2:
+        batch_norm(to)
+
+
+def relu_pool(to: Drawn) -> None:
+    """A pool behind a Relu, which change places; windows that lie side by side, and others."""
+    to.near(0)
+    _distinct(to)
+    to.apply("Relu", [], torch.relu)
+    if to.rank not in (3, 4):
+        return
+    kernel = [int(to.rng.integers(1, min(3, size) + 1)) for size in to.shape[2:]]
+    strides = to.pick(kernel, kernel, [1] * len(kernel))
+    function = nnf.max_pool1d if len(kernel) == 1 else nnf.max_pool2d
+    to.apply("MaxPool", [], lambda x: function(x, kernel, strides), kernel_shape=kernel, strides=strides)
+
+
 def pool(to: Drawn) -> None:
     if to.rank not in (3, 4):
         return with_weight(to)
@@ -272,6 +340,19 @@ def _distinct(to: Drawn) -> None:
     )
 
 
+def batch_norm(to: Drawn) -> None:
+    c = to.shape[1]
+    name, values = to.weight(c)
+    bias, more = to.weight(c)
+    mean, variance = to.rng.normal(size=c).astype(np.float32), to.rng.uniform(0.5, 2, c).astype(np.float32)
+    held = [torch.from_numpy(each) for each in (mean, variance)]
+
+    def run(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
+        return nnf.batch_norm(x, held[0].to(x.dtype), held[1].to(x.dtype), w, b, eps=1e-3)
+
+    to.apply("BatchNormalization", [name, bias, to.fixed(mean), to.fixed(variance)], run, values, more, epsilon=1e-3)
+
+
 def norm(to: Drawn) -> None:
     if to.rank < 3:
         name, values = to.weight(to.shape[-1])
@@ -280,17 +361,11 @@ def norm(to: Drawn) -> None:
                         lambda x, w, b: nnf.layer_norm(x, x.shape[-1:], w, b, 1e-2), values, more,
                         axis=-1, epsilon=1e-2)  # fmt: skip
     c = to.shape[1]
-    name, values = to.weight(c)
-    bias, more = to.weight(c)
     operator = to.pick("BatchNormalization", "InstanceNormalization", "GroupNormalization")
     if operator == "BatchNormalization":
-        mean, variance = to.rng.normal(size=c).astype(np.float32), to.rng.uniform(0.5, 2, c).astype(np.float32)
-        held = [torch.from_numpy(each) for each in (mean, variance)]
-
-        def run(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-            return nnf.batch_norm(x, held[0].to(x.dtype), held[1].to(x.dtype), w, b, eps=1e-3)
-
-        return to.apply(operator, [name, bias, to.fixed(mean), to.fixed(variance)], run, values, more, epsilon=1e-3)
+        return batch_norm(to)
+    name, values = to.weight(c)
+    bias, more = to.weight(c)
     if operator == "InstanceNormalization":
         if np.prod(to.shape[2:]) < 2:
             return with_weight(to)
@@ -412,6 +487,11 @@ OPERATORS: dict[str, Callable[[Drawn], None]] = {
     "matmul": matmul,
     "attention": attention,
     "conv": conv,
+    "conv transpose": conv_transpose,
+    "gathered at": gathered_at,
+    "by channel": by_channel,
+    "conv norm": conv_norm,
+    "relu pool": relu_pool,
     "pool": pool,
     "norm": norm,
     "turned": turned,

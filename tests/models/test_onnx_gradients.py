@@ -16,35 +16,44 @@ pytest.importorskip("torch")
 pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.torch
 
+import torch  # noqa: E402  # likewise
 from drawn_graphs import LEAST_MARGIN, OPERATORS, Drawn, drawn  # noqa: E402  # only where torch is installed
 
-from edge_sdk.models.onnx_file.graph import port  # noqa: E402  # likewise
+from edge_sdk.models.onnx_file.graph import Graph, port  # noqa: E402  # likewise
+from edge_sdk.models.onnx_file.tensors import Constant, tensor_of  # noqa: E402  # likewise
 from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine  # noqa: E402  # only with onnxruntime
 from edge_sdk.models.onnx_training.body import GraphEngine  # noqa: E402  # likewise
-from edge_sdk.models.onnx_training.gradient import moving, trainable, training_graph  # noqa: E402  # likewise
+from edge_sdk.models.onnx_training.gradient import moving, training_graph  # noqa: E402  # likewise
 from edge_sdk.models.onnx_training.numpy_graph import NumpyEngine  # noqa: E402  # likewise
+from edge_sdk.models.onnx_training.rewrites import trainable  # noqa: E402  # likewise
 
 TOLERANCE = 1e-5
 """Relative to the largest slope of a graph."""
 ENGINES: Mapping[str, GraphEngine] = {"onnxruntime": OnnxEngine(), "numpy": NumpyEngine()}
 
 
-def slopes_by(engine: GraphEngine, made: Drawn, slope: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """The output, and the slope of each weight."""
-    graph = trainable(made.graph())
+def traced(engine: GraphEngine, graph: Graph, x: np.ndarray) -> dict[str, Any]:
+    """Every tensor of a pass."""
     names = [name for each in graph.nodes for name in each.outputs]
     whole = replace(graph, outputs={name: port(name) for name in names})
     held = {name: each.values() for name, each in graph.constants.items()}
-    tensors: dict[str, Any] = {**held, "x": made.x}
-    tensors |= dict(zip(names, engine.function(whole)({"x": made.x}), strict=True))
+    return {**held, "x": x, **dict(zip(names, engine.function(whole)({"x": x}), strict=True))}
+
+
+def slopes_by(engine: GraphEngine, made: Drawn, slope: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The output, and the slope of each weight."""
+    plain = made.graph()
+    shapes = {name: array.shape for name, array in traced(engine, plain, made.x).items()}
+    graph = trainable(plain, shapes, [*made.weights])
+    tensors = traced(engine, graph, made.x)
     changing = moving(graph, frozenset([*made.weights, "x"]))
     fixed = {name: array for name, array in tensors.items() if name not in changing}
     training = training_graph(graph, made.name, [*made.weights], tensors, fixed)
-    weights = {name: np.array(held[name]) for name in made.weights}
+    weights = {name: np.array(tensors[name]) for name in made.weights}
     found = {name: np.full_like(array, np.nan) for name, array in weights.items()}
     passes = engine.passes(training, weights, found)
-    output, kept = passes.forward({"x": made.x})
-    passes.backward({"x": made.x}, kept, slope)
+    output = passes.forward({"x": made.x})
+    passes.backward(slope)
     return output, found
 
 
@@ -74,6 +83,28 @@ def test_each_operator_is_that_of_torch(operator: str) -> None:
     """In twelve draws of its attributes, alone and behind a layer."""
     told = sum(compare(drawn(names, seed), seed) for seed in range(6) for names in ([operator], ["tanh", operator]))
     assert told >= 4
+
+
+@pytest.mark.parametrize("kernel", [(2, 2), (3, 2), (1, 3)])
+def test_of_equal_numbers_in_a_window_the_first_gets_the_slope(kernel: tuple[int, int]) -> None:
+    """As in torch: windows over even ground, such as the edge of a digit, are full of equal numbers."""
+    to = Drawn(0)
+    to.x = to.rng.integers(0, 3, (2, 3, 8, 7)).astype(np.float32)
+    to.value = torch.from_numpy(to.x).double(), torch.from_numpy(to.x)
+    name, values = to.weight(*to.shape)
+    to.constants[name] = Constant(name, tensor_of(name, np.zeros(to.shape, np.float32)), None)
+    for each in values:
+        torch.nn.init.zeros_(each)
+    to.apply("Add", [name], torch.add, values)
+    to.apply("MaxPool", [], lambda x: torch.nn.functional.max_pool2d(x, kernel), kernel_shape=kernel, strides=kernel)
+    assert compare(to, 1)
+
+
+@pytest.mark.parametrize(
+    "names", [["conv norm", "relu pool"], ["conv norm", "conv norm"], ["by channel", "by channel"]]
+)
+def test_forms_that_train_faster(names: list[str]) -> None:
+    assert sum(compare(drawn(names, seed), seed) for seed in range(20)) >= 10
 
 
 @given(st.lists(st.sampled_from(sorted(OPERATORS)), min_size=2, max_size=6), st.integers(0, 2**32 - 1))

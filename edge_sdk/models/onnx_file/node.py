@@ -100,6 +100,13 @@ class Node:
         raw = b"".join((*kept, *(put(_NODE_ATTRIBUTE, each) for each in new.values())))
         return replace(self, raw=raw, attributes={**self.attributes, **{k: memoryview(v) for k, v in new.items()}})
 
+    def between(self, inputs: Sequence[str], output: str) -> Node:
+        """Return this node with other inputs, and with one output."""
+        ends = (_NODE_INPUT, _NODE_OUTPUT)
+        kept = [bytes(each.raw) for each in fields(memoryview(self.raw)) if each.number not in ends]
+        raw = b"".join((*(put(_NODE_INPUT, name) for name in inputs), put(_NODE_OUTPUT, output), *kept))
+        return replace(self, inputs=tuple(inputs), outputs=(output,), raw=raw)
+
     def giving(self, outputs: Sequence[str]) -> Node:
         """Return this node with more outputs behind those that it has."""
         more = b"".join(put(_NODE_OUTPUT, name) for name in outputs[len(self.outputs) :])

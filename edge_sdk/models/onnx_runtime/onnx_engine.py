@@ -44,40 +44,49 @@ class OnnxEngine:
 
 
 class OnnxPasses:
-    """Two sessions; what the first keeps for the second is handed on without a copy."""
+    """Two sessions; what the first keeps for the second stays where it was written.
+
+    All but the samples is bound once: for a small net, a binding costs as much as an operator.
+    """
 
     def __init__(self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]) -> None:
         self._name = made.forward.name
-        self._outputs = list(made.forward.outputs)
         self._forward = open_session(made.forward, made.forward.content())
         self._backward = open_session(made.backward, made.backward.content())
+        kept: dict[str, AnyArray] = {name: np.empty(shape, kind) for name, (shape, kind) in made.sizes.items()}
+        self._output = kept[next(iter(made.forward.outputs))]
+        self._slope = np.empty_like(self._output)
         held = {name: _value(array) for name, array in weights.items()}
-        self._given = frozenset(made.backward.inputs) - {*held, SLOPE}
+        written = {name: _value(array) for name, array in kept.items()}
+        given = {**held, **written, SLOPE: _value(self._slope)}
+        self._bound, self._fed = given, list[Any]()  # a binding does not keep the memory that it names
+        self._samples = frozenset(made.backward.inputs) - {*given}
         self._to_output, self._to_slopes = self._forward.io_binding(), self._backward.io_binding()
-        for name, value in held.items():  # once: a binding costs as much as a small operator
+        for name, value in held.items():
             self._to_output.bind_ortvalue_input(name, value)
+        for name, value in written.items():
+            self._to_output.bind_ortvalue_output(name, value)
+        for name, value in given.items():
             if name in made.backward.inputs:
                 self._to_slopes.bind_ortvalue_input(name, value)
         for output, name in zip(made.backward.outputs, made.weights, strict=True):
             self._to_slopes.bind_ortvalue_output(output, _value(slopes[name]))
 
-    def forward(self, inputs: Mapping[str, AnyArray]) -> tuple[AnyArray, Any]:
-        """Return the output, and all that was kept, by name."""
+    def forward(self, inputs: Mapping[str, AnyArray]) -> AnyArray:
+        """Return the output, which the next call overwrites."""
+        self._fed = []
         for name, array in inputs.items():
-            self._to_output.bind_cpu_input(name, np.ascontiguousarray(array))
-        self._to_output.clear_binding_outputs()
-        for name in self._outputs:
-            self._to_output.bind_output(name, _CPU)
+            value = _value(array)
+            self._fed.append(value)
+            self._to_output.bind_ortvalue_input(name, value)
+            if name in self._samples:
+                self._to_slopes.bind_ortvalue_input(name, value)
         self._run(self._forward, self._to_output)
-        kept = dict(zip(self._outputs, self._to_output.get_outputs(), strict=True))
-        return np.asarray(kept[self._outputs[0]].numpy()), kept
+        return self._output
 
-    def backward(self, inputs: Mapping[str, AnyArray], kept: Any, slope: AnyArray) -> None:
-        """Write the slope of each weight to its place."""
-        held = {**{name: _value(array) for name, array in inputs.items()}, **kept}
-        for name in self._given:
-            self._to_slopes.bind_ortvalue_input(name, held[name])
-        self._to_slopes.bind_ortvalue_input(SLOPE, _value(slope))
+    def backward(self, slope: AnyArray) -> None:
+        """Write the slope of each weight, of the last forward pass, to its place."""
+        self._slope[...] = slope
         self._run(self._backward, self._to_slopes)
 
     def _run(self, session: Any, binding: Any) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 
@@ -20,7 +20,8 @@ from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.graph import Graph, port, read_graph, tensor_port
 from edge_sdk.models.onnx_file.head import HeadWeights
 from edge_sdk.models.onnx_file.inputs import Inputs
-from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, trainable, training_graph
+from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, training_graph
+from edge_sdk.models.onnx_training.rewrites import trainable
 from edge_sdk.models.onnx_training.rules import NotDifferentiable
 from edge_sdk.models.onnx_training.weights import WeightLayer, chosen_layers, layers_of, of_norms
 from edge_sdk.models.trained_body import Arrangement, FlatPart, WeightPiece, body_pieces
@@ -38,11 +39,11 @@ _CHUNK = 64
 class GraphPasses(Protocol):
     """The passes of one size of mini-batches."""
 
-    def forward(self, inputs: Mapping[str, AnyArray]) -> tuple[AnyArray, Any]:
-        """Return the output, and what the backward pass needs."""
+    def forward(self, inputs: Mapping[str, AnyArray]) -> AnyArray:
+        """Return the output, which the next call may overwrite."""
 
-    def backward(self, inputs: Mapping[str, AnyArray], kept: Any, slope: AnyArray) -> None:
-        """Write the slope of each weight to its place."""
+    def backward(self, slope: AnyArray) -> None:
+        """Write the slope of each weight, of the last forward pass, to its place."""
 
 
 class GraphEngine(Protocol):
@@ -97,19 +98,23 @@ class GraphBody(FlatPart):
         (self._output,) = graph.outputs
         self.constants = frozenset(graph.constants)
         """The names of all its constants."""
-        self._graph = trainable(graph if inputs.most else graph.with_free_batch())
+        self._graph = graph if inputs.most else graph.with_free_batch()
         self.shapes: dict[str, tuple[int, ...]] = {}
         """Of each weight that learns, by its name in the file."""
         tensors = self._traced(sample, {})
         self.width = tensors[self._output].size
         """The width of the features."""
-        self.after_relu = _made_by(self._graph, self._output) == "Relu"
+        self.after_relu = _made_by(graph, self._output) == "Relu"
         """Whether the features are never negative."""
-        names, self.report = self._learning(tensors, train)
+        self.flops, self.calls = _flops(graph, tensors), len(graph.nodes)
+        layers, asked = self._asked(tensors, train)
+        self._digest = hashlib.sha256(_without(graph, asked).content()).digest()
+        self._graph = trainable(self._graph, {name: array.shape for name, array in tensors.items()}, asked)
+        tensors = self._traced(sample, {})
+        names, self.report = self._learning(tensors, layers, asked, train)
         of_samples = moving(self._graph, frozenset(self._graph.inputs))
         self.written_bytes = sum(array.nbytes for name, array in tensors.items() if name in of_samples)
         """The bytes that the operators write for one sample."""
-        self.flops, self.calls = _flops(self._graph, tensors), len(self._graph.nodes)
         arrays = {name: tensors[name] for name in names}
         norms = of_norms(graph)
         decayed = [np.full(a.size, a.ndim > 1 and name not in norms) for name, a in arrays.items()]
@@ -141,13 +146,14 @@ class GraphBody(FlatPart):
         sum of their slopes is that of the whole.
         """
         self._inputs.check(x)
-        parts = np.array_split(x, -(-len(x) // self._fitting()))
+        ready = len(x) in self._ready  # then the memory is there, and it takes a while to ask for
+        parts = [x] if ready else np.array_split(x, -(-len(x) // self._fitting()))
         if len(parts) == 1:
-            passes, inputs = self._passes(x), self._inputs.feed(x)
-            found, kept = passes.forward(inputs)
+            passes = self._passes(x)
+            found = passes.forward(self._inputs.feed(x))
 
             def back(slopes: Floats) -> Floats:
-                passes.backward(inputs, kept, slopes.reshape(found.shape))
+                passes.backward(slopes.reshape(found.shape))
                 return self._slopes
 
             return found.reshape(len(x), -1), back
@@ -155,9 +161,9 @@ class GraphBody(FlatPart):
         def back_in_parts(slopes: Floats) -> Floats:
             total = np.zeros_like(self.values)
             for part, slope in zip(parts, np.array_split(slopes, len(parts)), strict=True):
-                passes, inputs = self._passes(part), self._inputs.feed(part)
-                found, kept = passes.forward(inputs)
-                passes.backward(inputs, kept, slope.reshape(found.shape))
+                passes = self._passes(part)
+                found = passes.forward(self._inputs.feed(part))
+                passes.backward(slope.reshape(found.shape))
                 total += self._slopes
             return total
 
@@ -196,7 +202,7 @@ class GraphBody(FlatPart):
 
     def frozen_digest(self) -> bytes:
         """Return what identifies all but the weights that learn: 32 bytes."""
-        return hashlib.sha256(self._graph.content()).digest()
+        return self._digest
 
     def separate(self) -> None:
         """Take weights of its own, and no moments; what computes is shared."""
@@ -214,8 +220,7 @@ class GraphBody(FlatPart):
     def _with_weights_as_inputs(self) -> Graph:
         """Return the graph without the values of the weights, which take up no memory in it."""
         ports = {name: tensor_port(name, shape, np.dtype(np.float32)) for name, shape in self.shapes.items()}
-        constants = {name: each for name, each in self._graph.constants.items() if name not in ports}
-        whole = replace(self._graph, constants=constants, inputs={**self._graph.inputs, **ports})
+        whole = replace(_without(self._graph, ports), inputs={**self._graph.inputs, **ports})
         return read_graph(whole.content(), self.name)
 
     def _traced(self, x: Floats, weights: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
@@ -234,8 +239,8 @@ class GraphBody(FlatPart):
         changing = moving(self._graph, frozenset([*names, *self._graph.inputs]))
         return {name: array for name, array in tensors.items() if name not in changing}
 
-    def _learning(self, tensors: Mapping[str, AnyArray], train: str) -> tuple[tuple[str, ...], Learning]:
-        """Return the names of the weights that learn, in the file's order, and what to say.  Raises ModelError."""
+    def _asked(self, tensors: Mapping[str, AnyArray], train: str) -> tuple[Sequence[WeightLayer], list[str]]:
+        """Return the layers of the file, and the weights that `train` names, in its order.  Raises ModelError."""
         layers = [*layers_of(self._graph), WeightLayer("head", (), ())]
         wanted = {name for each in chosen_layers(self._graph, layers, train) for name in each.weights}
         small = sorted(name for name in wanted if name in tensors and tensors[name].dtype in (np.float16, np.float64))
@@ -244,7 +249,13 @@ class GraphBody(FlatPart):
                 f"{self.name}: its weights are {tensors[small[0]].dtype} ({small[0]}): to train all layers, export "
                 "them as float32; train='head' takes them as they are"
             )
-        asked = [name for name in self._graph.constants if name in wanted and tensors[name].dtype == np.float32]
+        named = [name for name in self._graph.constants if name in wanted]
+        return layers, [name for name in named if tensors[name].dtype == np.float32]
+
+    def _learning(
+        self, tensors: Mapping[str, AnyArray], layers: Sequence[WeightLayer], asked: Sequence[str], train: str
+    ) -> tuple[tuple[str, ...], Learning]:
+        """Return the names of the weights that learn, in the file's order, and what to say.  Raises ModelError."""
         stuck, reason = list[str](), ""
         while True:
             names, blocked = learnable(self._graph, self._output, asked, stuck)
@@ -306,6 +317,11 @@ def arranged(body: GraphBody, head: LinearHead, held: HeadWeights | None, order:
     found = [pieces[name] for name in order if name in pieces]
     found.insert(found.index(pieces[held.bias]) + 1, piece(f"{prefix}scale", (), scale))
     return Arrangement(found)
+
+
+def _without(graph: Graph, names: Collection[str]) -> Graph:
+    """Return a graph that lacks some constants."""
+    return replace(graph, constants={name: each for name, each in graph.constants.items() if name not in names})
 
 
 def _made_by(graph: Graph, tensor: str) -> str:

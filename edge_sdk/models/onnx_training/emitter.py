@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import frexp, prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,8 @@ from edge_sdk.models.onnx_file.node import Node, node
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 
 Shape = tuple[int, ...]
+_STEEPNESS = 2.0**100
+"""A power of two, so that a product with it is exact: from one float to the next it rises by more than 1."""
 
 
 class Emitter:
@@ -84,10 +86,23 @@ class Emitter:
         """Emit an operator that keeps the shape."""
         return self.emit(operator, [a], self.shape(a), **attributes)
 
-    def where_positive(self, condition: str, slope: str) -> str:
-        """Emit a slope where a tensor is above 0, and 0 elsewhere."""
-        above = self.emit("Greater", [condition, self.constant(0.0)], self.shape(condition))
-        return self.mul(slope, self.emit("Cast", [above], self.shape(condition), to=1))
+    def steep(self, x: str, threshold: float, *, above: bool) -> str:
+        """Emit 1 where a tensor lies above (or below) a threshold, and 0 elsewhere: one pass, without truth values."""
+        steepness = _STEEPNESS / 2.0 ** max(0, frexp(threshold)[1])
+        steepness = steepness if above else -steepness
+        return self.unary("HardSigmoid", x, alpha=steepness, beta=-steepness * threshold)
+
+    def same(self, a: str, b: str) -> str:
+        """Emit 1 where two tensors are equal, and 0 elsewhere."""
+        shape = np.broadcast_shapes(self.shape(a), self.shape(b))
+        return self.emit("Cast", [self.emit("Equal", [a, b], shape)], shape, to=1)
+
+    def repeated(self, a: str, times: Sequence[int]) -> str:
+        """Emit a tensor (n, c, ...) with each number so often, along each axis of space."""
+        shape = (*self.shape(a)[:2], *(n * k for n, k in zip(self.shape(a)[2:], times, strict=True)))
+        scales = self.constant(np.array([1, 1, *times], np.float32))
+        how = {"mode": "nearest", "coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
+        return self.emit("Resize", [a, "", scales], shape, **how)
 
     def reshape(self, a: str, shape: Shape) -> str:
         """Emit the same numbers in another shape."""
@@ -127,11 +142,30 @@ class Emitter:
 
     def sliced(self, a: str, axis: int, begin: int, end: int) -> str:
         """Emit a part of a tensor along one axis."""
-        shape = self.shape(a)
-        if (begin, end) == (0, shape[axis]):
+        return self.cut(a, [axis], [begin], [end], [1])
+
+    def cut(self, a: str, axes: Sequence[int], begins: Sequence[int], ends: Sequence[int], steps: Sequence[int]) -> str:
+        """Emit a part of a tensor along several axes."""
+        shape = list(self.shape(a))
+        for axis, begin, end, step in zip(axes, begins, ends, steps, strict=True):
+            shape[axis] = -(-(end - begin) // step)
+        if tuple(shape) == self.shape(a):
             return a
-        left = (*shape[:axis], end - begin, *shape[axis + 1 :])
-        return self.emit("Slice", [a, self.whole(begin), self.whole(end), self.whole(axis)], left)
+        return self.emit("Slice", [a, *(self.whole(*each) for each in (begins, ends, axes, steps))], tuple(shape))
+
+    def joined(self, parts: Sequence[str], axis: int) -> str:
+        """Emit tensors one behind the other along an axis."""
+        if len(parts) == 1:
+            return parts[0]
+        shape = self.shape(parts[0])
+        size = sum(self.shape(each)[axis] for each in parts)
+        return self.emit("Concat", parts, (*shape[:axis], size, *shape[axis + 1 :]), axis=axis)
+
+    def product(self, a: str, b: str) -> str:
+        """Emit the product of two stacks of matrices."""
+        left, right = self.shape(a), self.shape(b)
+        stacked = np.broadcast_shapes(left[:-2], right[:-2])
+        return self.emit("MatMul", [a, b], (*stacked, left[-2], right[-1]))
 
     def padded(self, a: str, before: Sequence[int], after: Sequence[int]) -> str:
         """Emit a tensor with zeros around it."""

@@ -6,18 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.models.onnx_file.graph import IR_VERSION, OPSET, Graph, port, tensor_port
 from edge_sdk.models.onnx_file.node import Node, node
 from edge_sdk.models.onnx_training import layer_rules
-from edge_sdk.models.onnx_training.emitter import Emitter
+from edge_sdk.models.onnx_training.emitter import Emitter, Shape
 from edge_sdk.models.onnx_training.rules import RULES, SELECTING, NotDifferentiable
 
 SLOPE = "back/slope"
 """The input of a backward graph: the slope of its forward graph's output."""
-_WITH_PLACES = ("MaxPool",)
-"""Operators whose backward pass needs a second output."""
 assert layer_rules  # its rules are registered  # noqa: S101
 
 
@@ -33,17 +32,8 @@ class TrainingGraph:
     """The tensors that the forward pass hands to the backward pass."""
     weights: tuple[str, ...]
     """The names of the weights, in the order of the slopes."""
-
-
-def trainable(graph: Graph) -> Graph:
-    """Return a graph that can be differentiated: pools tell the place of each largest number."""
-    return replace(graph, nodes=tuple(map(_with_places, graph.nodes)))
-
-
-def _with_places(pool: Node) -> Node:
-    if pool.operator not in _WITH_PLACES or len(pool.outputs) > 1:
-        return pool
-    return pool.giving((*pool.outputs, f"{pool.outputs[0]}/places"))
+    sizes: Mapping[str, tuple[Shape, np.dtype[Any]]]
+    """Shape and type of each output of the forward pass."""
 
 
 def training_graph(
@@ -64,7 +54,7 @@ def training_graph(
     to = Emitter({**shapes, SLOPE: shapes[output]}, fixed, trained)
     slopes: dict[str, str] = {output: SLOPE}
     for each in reversed(graph.nodes):
-        given = [slopes.get(name) for name in each.outputs]
+        given = [to.broadcast(slopes[name], shapes[name]) if name in slopes else None for name in each.outputs]
         if not any(given) or not trained.intersection(each.inputs):
             continue
         try:
@@ -75,7 +65,7 @@ def training_graph(
         for name, slope in zip(each.inputs, found, strict=False):
             if slope is not None and name in trained:
                 slopes[name] = to.add(slopes.get(name), slope)
-    ends = [slopes.get(name) or to.zeros(shapes[name]) for name in weights]
+    ends = [to.broadcast(slopes[name], shapes[name]) if name in slopes else to.zeros(shapes[name]) for name in weights]
     return _assembled(graph, output, tuple(weights), to, ends, tensors)
 
 
@@ -154,4 +144,5 @@ def _assembled(  # noqa: PLR0917
     backward = Graph(
         (*to.nodes, *copies), {**own, **to.constants}, inputs, outputs, {"": OPSET}, IR_VERSION, name=graph.name
     )
-    return TrainingGraph(forward, backward, kept, weights)
+    sizes = {name: (tensors[name].shape, tensors[name].dtype) for name in forward.outputs}
+    return TrainingGraph(forward, backward, kept, weights, sizes)

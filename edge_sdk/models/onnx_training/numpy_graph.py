@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from edge_sdk.arrays import AnyArray
 from edge_sdk.errors import ModelError
@@ -83,13 +82,18 @@ class NumpyPasses:
         self._outputs = list(made.forward.outputs)
         self._weights, self._slopes = weights, [slopes[name] for name in made.weights]
 
-    def forward(self, inputs: Mapping[str, AnyArray]) -> tuple[AnyArray, Any]:
-        """Return the output, and all that was kept, by name."""
-        found = self._forward.run({**inputs, **self._weights})
-        return found[0], dict(zip(self._outputs, found, strict=True))
+        self._known: dict[str, AnyArray] = {}
 
-    def backward(self, inputs: Mapping[str, AnyArray], kept: Any, slope: AnyArray) -> None:
-        """Write the slope of each weight to its place."""
-        found = self._backward.run({**inputs, **self._weights, **kept, SLOPE: slope})
+    def forward(self, inputs: Mapping[str, AnyArray]) -> AnyArray:
+        """Return the output."""
+        given = {**inputs, **self._weights}
+        found = self._forward.run(given)
+        self._known = {**given, **dict(zip(self._outputs, found, strict=True))}
+        return found[0]
+
+    def backward(self, slope: AnyArray) -> None:
+        """Write the slope of each weight, of the last forward pass, to its place."""
+        found = self._backward.run({**self._known, SLOPE: slope})
+        self._known = {}
         for place, values in zip(self._slopes, found, strict=True):
             place[...] = values

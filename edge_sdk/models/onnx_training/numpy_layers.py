@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from edge_sdk.arrays import AnyArray
+from edge_sdk.errors import ModelError
 from edge_sdk.models.onnx_file.node import Node
 from edge_sdk.models.onnx_training.numpy_operators import OPERATORS, given, operator, unary
 
@@ -99,7 +100,9 @@ def _conv_transpose(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
         out[(slice(None),) * 3 + place] += part.reshape(n, group, -1, *count)
     around = moves.around(size)
     inner = tuple(slice(b, total - e) for (b, e), total in zip(around, size, strict=True))
-    return out.reshape(n, o, *size)[_of_all(inner)]
+    found = out.reshape(n, o, *size)[_of_all(inner)]
+    bias = inputs[2] if len(inputs) > 2 else None
+    return found if bias is None else found + bias.reshape(-1, *[1] * len(count))
 
 
 @operator("MaxPool")
@@ -124,6 +127,19 @@ def _max_pool(node: Node, inputs: Sequence[AnyArray | None]) -> tuple[AnyArray, 
         best = np.where(larger, part, best)
         found = np.where(larger, where[_of_all(place)], found)
     return best, found
+
+
+@operator("Resize")
+def _repeat(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
+    """Repeat each number a whole number of times, as the backward pass of a pool asks for."""
+    x, scales = given(inputs[0]), (*inputs, None, None)[2]
+    exact = scales is not None and scales.size == x.ndim and bool((scales == scales.astype(np.int64)).all())
+    how = node.text("mode"), node.text("coordinate_transformation_mode"), node.text("nearest_mode")
+    if scales is None or not exact or how != ("nearest", "asymmetric", "floor"):
+        raise ModelError("Resize: numpy only repeats numbers here: install onnxruntime")
+    for axis, times in enumerate(scales.astype(np.int64).tolist()):
+        x = np.repeat(x, times, axis) if times != 1 else x
+    return x
 
 
 @operator("AveragePool")

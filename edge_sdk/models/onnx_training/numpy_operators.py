@@ -101,7 +101,8 @@ def _elu(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
 @operator("HardSigmoid")
 def _hard_sigmoid(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     x = given(inputs[0])
-    out: AnyArray = np.clip(x * np.float32(node.number("alpha", 0.2)) + np.float32(node.number("beta", 0.5)), 0, 1)
+    with np.errstate(over="ignore"):  # a steep one is a step
+        out: AnyArray = np.clip(x * np.float32(node.number("alpha", 0.2)) + np.float32(node.number("beta", 0.5)), 0, 1)
     return out
 
 
@@ -249,6 +250,27 @@ def _scatter(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
         np.add.at(out, tuple(places), updates)
     else:
         out[tuple(places)] = updates
+    return out
+
+
+@operator("GatherND")
+def _gather_nd(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
+    data, places = map(given, inputs)
+    if node.number("batch_dims", 0):
+        raise ModelError("GatherND with a place for each sample: numpy does not compute it here: install onnxruntime")
+    found: AnyArray = data[tuple(np.moveaxis(places, -1, 0))]
+    return found
+
+
+@operator("ScatterND")
+def _scatter_nd(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
+    data, places, updates = map(given, inputs)
+    out: AnyArray = data.copy()
+    at = tuple(np.moveaxis(places, -1, 0))
+    if node.text("reduction") == "add":
+        np.add.at(out, at, updates)
+    else:
+        out[at] = updates
     return out
 
 

@@ -42,7 +42,7 @@ def rule(*operators: str) -> Callable[[BackwardRule], BackwardRule]:
     return register
 
 
-def _first(slopes: Sequence[str | None]) -> str:
+def first(slopes: Sequence[str | None]) -> str:
     """Return the slope of the first output, which a rule is called with."""
     found = slopes[0]
     if found is None:
@@ -71,52 +71,46 @@ def _pointwise(operator: str) -> Callable[[Callable[[Emitter, Node, str], str]],
     """Register an operator by its derivative, as a tensor to multiply the slope with."""
 
     def register(derivative: Callable[[Emitter, Node, str], str]) -> None:
-        RULES[operator] = lambda to, node, slopes: [to.mul(_first(slopes), derivative(to, node, node.inputs[0]))]
+        RULES[operator] = lambda to, node, slopes: [to.mul(first(slopes), derivative(to, node, node.inputs[0]))]
 
     return register
 
 
 @rule("Identity", "Dropout")
 def _same(_to: Emitter, _node: Node, slopes: Sequence[str | None]) -> Slopes:
-    return [_first(slopes)]
+    return [first(slopes)]
 
 
 @rule("Cast", "CastLike")
 def _cast(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    return [_first(slopes) if node.inputs[0] in to.trained else None, None][: len(node.inputs)]
+    return [first(slopes) if node.inputs[0] in to.trained else None, None][: len(node.inputs)]
 
 
 @rule("Neg")
 def _neg(to: Emitter, _node: Node, slopes: Sequence[str | None]) -> Slopes:
-    return [to.unary("Neg", _first(slopes))]
+    return [to.unary("Neg", first(slopes))]
 
 
 @rule("Relu")
 def _relu(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    return [to.where_positive(node.outputs[0], _first(slopes))]
-
-
-def _step(to: Emitter, x: str, threshold: float, *, above: bool) -> str:
-    """Emit 1 where x lies above (or below) a threshold, and 0 elsewhere."""
-    found = to.emit("Greater" if above else "Less", [x, to.constant(threshold)], to.shape(x))
-    return to.emit("Cast", [found], to.shape(x), to=1)
+    return [to.mul(first(slopes), to.steep(node.outputs[0], 0.0, above=True))]
 
 
 def _within(to: Emitter, x: str, low: float, high: float) -> str:
-    return to.mul(_step(to, x, low, above=True), _step(to, x, high, above=False))
+    return to.mul(to.steep(x, low, above=True), to.steep(x, high, above=False))
 
 
 @_pointwise("LeakyRelu")
 def _leaky(to: Emitter, node: Node, x: str) -> str:
     slope = node.number("alpha", 0.01)
-    return to.add(to.constant(float(slope)), to.scaled(_step(to, x, 0.0, above=True), 1 - slope))
+    return to.add(to.constant(float(slope)), to.scaled(to.steep(x, 0.0, above=True), 1 - slope))
 
 
 @_pointwise("Elu")
 def _elu(to: Emitter, node: Node, x: str) -> str:
     alpha = node.number("alpha", 1.0)
     below = to.add(to.constant(float(alpha)), node.outputs[0])  # alpha e^x
-    positive = _step(to, x, 0.0, above=True)
+    positive = to.steep(x, 0.0, above=True)
     return to.add(positive, to.mul(below, to.binary("Sub", to.constant(1.0), positive)))
 
 
@@ -125,11 +119,11 @@ def _clip(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     bounds = [_given(to, node, at) for at in (1, 2)]
     low = node.number("min", -np.inf) if bounds[0] is None else float(bounds[0])
     high = node.number("max", np.inf) if bounds[1] is None else float(bounds[1])
-    slope, x = _first(slopes), node.inputs[0]
+    slope, x = first(slopes), node.inputs[0]
     if np.isfinite(low):
-        slope = to.mul(slope, _step(to, x, low, above=True))
+        slope = to.mul(slope, to.steep(x, low, above=True))
     if np.isfinite(high):
-        slope = to.mul(slope, _step(to, x, high, above=False))
+        slope = to.mul(slope, to.steep(x, high, above=False))
     return [slope, None, None][: len(node.inputs)]
 
 
@@ -152,8 +146,9 @@ def _hard_sigmoid(to: Emitter, node: Node, _x: str) -> str:
 
 @_pointwise("HardSwish")
 def _hard_swish(to: Emitter, _node: Node, x: str) -> str:
-    inside = to.mul(_within(to, x, -3.0, 3.0), to.add(to.scaled(x, 1 / 3), to.constant(0.5)))
-    return to.add(inside, _step(to, x, 3.0, above=True))
+    inside = to.steep(to.unary("Abs", x), 3.0, above=False)
+    gate = to.unary("HardSigmoid", x, alpha=1 / 6, beta=0.5)
+    return to.add(gate, to.mul(to.scaled(x, 1 / 6), inside))
 
 
 @_pointwise("Erf")
@@ -209,13 +204,13 @@ def _softplus(to: Emitter, _node: Node, x: str) -> str:
 
 @rule("Add")
 def _add(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    return [to.reduced(_first(slopes), to.shape(name)) if name in to.trained else None for name in node.inputs]
+    return [to.reduced(first(slopes), to.shape(name)) if name in to.trained else None for name in node.inputs]
 
 
 @rule("Sub")
 def _sub(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     a, b = node.inputs
-    slope = _first(slopes)
+    slope = first(slopes)
     return [
         to.reduced(slope, to.shape(a)) if a in to.trained else None,
         to.unary("Neg", to.reduced(slope, to.shape(b))) if b in to.trained else None,
@@ -225,7 +220,7 @@ def _sub(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
 @rule("Mul")
 def _mul(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     a, b = node.inputs
-    slope = _first(slopes)
+    slope = first(slopes)
     return [
         to.reduced(to.mul(slope, other), to.shape(own)) if own in to.trained else None
         for own, other in ((a, b), (b, a))
@@ -235,7 +230,7 @@ def _mul(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
 @rule("Div")
 def _div(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     a, b = node.inputs
-    over_b = to.binary("Div", _first(slopes), b)
+    over_b = to.binary("Div", first(slopes), b)
     below = None
     if b in to.trained:
         below = to.reduced(to.unary("Neg", to.mul(over_b, node.outputs[0])), to.shape(b))
@@ -251,13 +246,13 @@ def _pow(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
         raise NotDifferentiable("a power that is computed")
     c = float(power.reshape(-1)[0])
     base = x if c == 2 else to.emit("Pow", [x, to.constant(c - 1)], to.shape(x))
-    return [to.mul(_first(slopes), to.scaled(base, c)), None]
+    return [to.mul(first(slopes), to.scaled(base, c)), None]
 
 
 @rule("Where")
 def _where(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     condition, a, b = node.inputs
-    slope, zero = _first(slopes), to.constant(0.0)
+    slope, zero = first(slopes), to.constant(0.0)
     chosen = [
         to.emit("Where", [condition, *pair], to.shape(slope)) if name in to.trained else None
         for name, pair in ((a, (slope, zero)), (b, (zero, slope)))
@@ -271,7 +266,7 @@ def _where(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
 @rule("MatMul")
 def _matmul(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     a, b = node.inputs
-    slope = _first(slopes)
+    slope = first(slopes)
     if len(to.shape(a)) < 2 or len(to.shape(b)) < 2:
         raise NotDifferentiable("a product with a vector")
     if len(to.shape(b)) == 2:  # a layer: one product of matrices each, whatever stands before
@@ -283,8 +278,8 @@ def _matmul(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     back = None
     if a in to.trained:
         turned = _turned(to, b)
-        back = to.reduced(_product(to, slope, turned), to.shape(a))
-    other = to.reduced(_product(to, _turned(to, a), slope), to.shape(b)) if b in to.trained else None
+        back = to.reduced(to.product(slope, turned), to.shape(a))
+    other = to.reduced(to.product(_turned(to, a), slope), to.shape(b)) if b in to.trained else None
     return [back, other]
 
 
@@ -294,15 +289,9 @@ def _turned(to: Emitter, a: str) -> str:
     return to.transpose(a, [*order[:-2], order[-1], order[-2]])
 
 
-def _product(to: Emitter, a: str, b: str) -> str:
-    left, right = to.shape(a), to.shape(b)
-    stacked = np.broadcast_shapes(left[:-2], right[:-2])
-    return to.emit("MatMul", [a, b], (*stacked, left[-2], right[-1]))
-
-
 @rule("Gemm")
 def _gemm(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    slope = _first(slopes)
+    slope = first(slopes)
     a, b = node.inputs[:2]
     turned_a, turned_b = bool(node.number("transA", 0)), bool(node.number("transB", 0))
     inner = to.scaled(slope, node.number("alpha", 1.0))
@@ -325,24 +314,24 @@ def _gemm(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
 
 @rule("Flatten", "Reshape", "Squeeze", "Unsqueeze")
 def _reshaped(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    return [to.reshape(_first(slopes), to.shape(node.inputs[0])), *[None] * (len(node.inputs) - 1)]
+    return [to.reshape(first(slopes), to.shape(node.inputs[0])), *[None] * (len(node.inputs) - 1)]
 
 
 @rule("Transpose")
 def _transposed(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     rank = len(to.shape(node.inputs[0]))
     order = node.ints("perm", range(rank)[::-1])
-    return [to.transpose(_first(slopes), np.argsort(order).tolist())]
+    return [to.transpose(first(slopes), np.argsort(order).tolist())]
 
 
 @rule("Expand")
 def _expanded(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    return [to.reduced(_first(slopes), to.shape(node.inputs[0])), None]
+    return [to.reduced(first(slopes), to.shape(node.inputs[0])), None]
 
 
 @rule("Concat")
 def _concat(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    slope, found, at = _first(slopes), list[str | None](), 0
+    slope, found, at = first(slopes), list[str | None](), 0
     axis = int(node.number("axis", 0)) % len(to.shape(slope))
     for name in node.inputs:
         size = to.shape(name)[axis]
@@ -362,7 +351,7 @@ def _split(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
 def _slice(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     shape = to.shape(node.inputs[0])
     return [
-        to.scattered(_first(slopes), _places(shape)[_cut(to, node, shape)].reshape(-1), shape),
+        to.scattered(first(slopes), _places(shape)[_cut(to, node, shape)].reshape(-1), shape),
         *[None] * (len(node.inputs) - 1),
     ]
 
@@ -392,7 +381,7 @@ def _cut(to: Emitter, node: Node, shape: Shape) -> tuple[slice, ...]:
 def _gather(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     """Add the slopes up at the rows that were taken, as those of an embedding."""
     data, index = node.inputs
-    shape, slope = to.shape(data), _first(slopes)
+    shape, slope = to.shape(data), first(slopes)
     axis = int(node.number("axis", 0)) % len(shape)
     before, size, after = prod(shape[:axis]), shape[axis], prod(shape[axis + 1 :])
     taken = prod(to.shape(index))
@@ -417,13 +406,23 @@ def _gather(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     return [to.reshape(flat, shape), None]
 
 
+@rule("GatherND")
+def _gather_nd(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
+    """Add the slopes up at the places that were taken."""
+    data, places = node.inputs
+    if node.number("batch_dims", 0):
+        raise NotDifferentiable("GatherND with a place for each sample")
+    zeros = to.zeros(to.shape(data))
+    return [to.emit("ScatterND", [zeros, places, first(slopes)], to.shape(data), reduction="add"), None]
+
+
 @rule("Pad")
 def _pad(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     if node.text("mode") not in ("", "constant"):
         raise NotDifferentiable(f"padding by {node.text('mode')}")
     found, axes = _given(to, node, 1), _given(to, node, 3)
     widths = node.ints("pads") if found is None else found.tolist()
-    slope = _first(slopes)
+    slope = first(slopes)
     shape = to.shape(node.inputs[0])
     chosen = range(len(shape)) if axes is None else axes.tolist()
     for i, axis in enumerate(chosen):
@@ -448,18 +447,17 @@ def _reduction(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
     axes, shape = _reduced_axes(to, node), to.shape(node.inputs[0])
     kept = tuple(1 if i in axes else size for i, size in enumerate(shape))
     share = 1 / prod(shape[axis] for axis in axes) if node.operator == "ReduceMean" else 1.0
-    slope = to.broadcast(to.scaled(to.reshape(_first(slopes), kept), share), shape)
-    return [slope, *[None] * (len(node.inputs) - 1)]
+    return [to.scaled(to.reshape(first(slopes), kept), share), *[None] * (len(node.inputs) - 1)]
 
 
 @rule("Softmax")
 def _softmax(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    y, slope, axis = node.outputs[0], _first(slopes), int(node.number("axis", -1))
+    y, slope, axis = node.outputs[0], first(slopes), int(node.number("axis", -1))
     weighted = to.mul(y, slope)
     return [to.binary("Sub", weighted, to.mul(y, to.sum(weighted, [axis], keep=True)))]
 
 
 @rule("LogSoftmax")
 def _log_softmax(to: Emitter, node: Node, slopes: Sequence[str | None]) -> Slopes:
-    y, slope, axis = node.outputs[0], _first(slopes), int(node.number("axis", -1))
+    y, slope, axis = node.outputs[0], first(slopes), int(node.number("axis", -1))
     return [to.binary("Sub", slope, to.mul(to.unary("Exp", y), to.sum(slope, [axis], keep=True)))]

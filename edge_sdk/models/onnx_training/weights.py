@@ -58,16 +58,20 @@ class WeightLayer:
 
 def layers_of(graph: Graph) -> list[WeightLayer]:
     """Return the layers of a graph in the order of computation; each weight belongs to the first that takes it."""
-    held = {name: name for name in graph.constants}
-    held |= {each.outputs[0]: each.outputs[0] for each in graph.nodes if each.operator == "Constant" and each.tensor}
+    held: dict[str, tuple[str, ...]] = {name: (name,) for name in graph.constants}
+    held |= {each.outputs[0]: (each.outputs[0],) for each in graph.nodes if each.operator == "Constant" and each.tensor}
     found: list[WeightLayer] = []
     seen: set[str] = set()
     waiting: list[str] = []
     for each in graph.nodes:
         if each.operator in _PASSING and each.inputs and each.inputs[0] in held:
             held |= dict.fromkeys(each.outputs, held[each.inputs[0]])
+        if each.operator == "Concat" and all(name in held for name in each.inputs):  # parts of a layer's weights
+            held[each.outputs[0]] = tuple(origin for name in each.inputs for origin in held[name])
+            continue
         places = _FACTORS.get(each.operator) or _SCALES.get(each.operator, ())
-        names = [held[each.inputs[at]] for at in places if at < len(each.inputs) and each.inputs[at] in held]
+        taken = [each.inputs[at] for at in places if at < len(each.inputs)]
+        names = [origin for name in taken for origin in held.get(name, ())]
         new = [name for name in dict.fromkeys(names) if name not in seen and _is_weight(graph, name, each.operator)]
         seen.update(new)
         if each.operator in _FACTORS and new:

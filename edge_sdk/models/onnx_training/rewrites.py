@@ -1,0 +1,124 @@
+"""Forms of a graph that compute the same, and whose backward pass is quick: found before it is differentiated.
+
+Each form was measured; docs/results/training-onnx.md says what it saves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import prod
+
+import numpy as np
+
+from edge_sdk.models.onnx_file.graph import Graph
+from edge_sdk.models.onnx_file.node import Node, node
+from edge_sdk.models.onnx_training.conv_rules import selection
+from edge_sdk.models.onnx_training.emitter import Shape
+from edge_sdk.models.onnx_training.form import Form
+from edge_sdk.models.onnx_training.recurrent import RecurrentAsSteps
+from edge_sdk.models.onnx_training.window import KernelWindow
+
+_MOST_PAIRS = 1 << 19
+"""The inputs times outputs of all channels up to which a convolution by channel is computed as a product."""
+
+
+def trainable(graph: Graph, shapes: Mapping[str, Shape], learning: Sequence[str]) -> Graph:
+    """Return a graph that gives the same, and can be differentiated.
+
+    shapes: of all tensors, for one sample.  learning: the constants that learn.
+    """
+    known = dict(shapes)
+    for form in (RecurrentAsSteps, _NormsInWeights, _PoolsBeforeRelu, _ChannelsAsProducts, _PoolsWithPlaces):
+        graph = form(graph, known, learning).applied()
+    return graph
+
+
+class _NormsInWeights(Form):
+    """A BatchNormalization behind a convolution as a change of its weights: no pass over the activations."""
+
+    def changed(self, each: Node) -> Sequence[Node]:
+        conv = self.before(each, "Conv") if each.operator == "BatchNormalization" else None
+        if conv is None or each.number("training_mode", 0) or len([name for name in each.outputs if name]) > 1:
+            return [each]
+        held = [self.graph.constant(name) for name in each.inputs[3:]]
+        mean, variance = [None if one is None else one.values() for one in held]
+        if mean is None or variance is None or not self.moving.intersection((*conv.inputs[1:], *each.inputs[1:])):
+            return [each]
+        name, (weight, *bias) = f"{each.outputs[0]}/folded", conv.inputs[1:]
+        wide = np.array([-1, *[1] * (len(self.shapes[weight]) - 1)])
+        inverse = (1 / np.sqrt(variance.astype(np.float64) + each.number("epsilon", 1e-5))).astype(np.float32)
+        self.shapes[f"{name}/weight"] = self.shapes[weight]
+        self.dropped.add(conv.outputs[0])
+        found = [
+            node("Mul", [each.inputs[1], self.constant(inverse, f"{name}/inverse")], f"{name}/factor"),
+            node("Mul", [f"{name}/factor", self.constant(mean, f"{name}/statistics")], f"{name}/mean"),
+            node("Sub", [each.inputs[2], f"{name}/mean"], f"{name}/shift"),
+            node("Reshape", [f"{name}/factor", self.constant(wide, f"{name}/wide")], f"{name}/factors"),
+            node("Mul", [weight, f"{name}/factors"], f"{name}/weight"),
+        ]
+        shift = f"{name}/shift"
+        if bias and bias[0]:
+            found.append(node("Mul", [bias[0], f"{name}/factor"], f"{name}/bias"))
+            found.append(node("Add", [shift, f"{name}/bias"], f"{name}/sum"))
+            shift = f"{name}/sum"
+        return [*found, conv.between([conv.inputs[0], f"{name}/weight", shift], each.outputs[0])]
+
+
+class _PoolsBeforeRelu(Form):
+    """A Relu behind the pool that it stood before: it has as many times less to do as a window is large."""
+
+    def changed(self, each: Node) -> Sequence[Node]:
+        relu = self.before(each, "Relu") if each.operator == "MaxPool" and len(each.outputs) == 1 else None
+        if relu is None or not self.moving.intersection(relu.inputs):
+            return [each]
+        name = f"{each.outputs[0]}/before"
+        self.shapes[name] = self.shapes[each.outputs[0]]
+        self.dropped.add(relu.outputs[0])
+        return [each.between(relu.inputs, name), node("Relu", [name], each.outputs[0])]
+
+
+class _ChannelsAsProducts(Form):
+    """A convolution of each channel on its own over few places, as a product with a matrix made of the kernel."""
+
+    def changed(self, each: Node) -> Sequence[Node]:
+        if each.operator != "Conv" or each.inputs[1] not in self.moving:
+            return [each]
+        (x, w, *bias), y = each.inputs, each.outputs[0]
+        shape, kernel = self.shapes[x], self.shapes[w]
+        c, space, out = shape[1], shape[2:], self.shapes[y][2:]
+        if each.number("group", 1) != c or kernel[0] != c or kernel[1] != 1 or prod(kernel) == c:
+            return [each]
+        window = KernelWindow(each, space, kernel[2:], out)
+        many, q, p = prod(kernel[2:]), prod(space), prod(out)
+        if c * q * p > _MOST_PAIRS:
+            return [each]
+        order, name = (1, 0, *range(2, len(shape))), f"{y}/by channel"
+        found = [node("Transpose", [x], f"{name}/x", perm=order)]
+
+        def reshaped(source: str, target: str, *sizes: int) -> str:
+            whole = self.constant(np.array(sizes, np.int64), f"{target}/shape")
+            found.append(node("Reshape", [source, whole], target))
+            return target
+
+        samples = reshaped(f"{name}/x", f"{name}/samples", 0, 0, -1)  # (c, n, q)
+        chosen = self.constant(selection(window), f"{name}/selection")  # (k, q p)
+        found.append(node("MatMul", [reshaped(w, f"{name}/w", c, many), chosen], f"{name}/pairs"))
+        matrix = reshaped(f"{name}/pairs", f"{name}/matrix", c, q, p)
+        found.append(node("MatMul", [samples, matrix], f"{name}/y"))
+        last = f"{name}/y"
+        if bias and bias[0]:
+            found.append(node("Add", [last, reshaped(bias[0], f"{name}/b", c, 1, 1)], f"{name}/sum"))
+            last = f"{name}/sum"
+        last = reshaped(last, f"{name}/wide", 0, 0, *out)
+        return [*found, node("Transpose", [last], y, perm=order)]
+
+
+class _PoolsWithPlaces(Form):
+    """A pool whose windows overlap names the places of the largest numbers, which its backward pass needs."""
+
+    def changed(self, each: Node) -> Sequence[Node]:
+        if each.operator != "MaxPool" or len(each.outputs) > 1 or not self.moving.intersection(each.inputs):
+            return [each]
+        x, y = self.shapes[each.inputs[0]], self.shapes[each.outputs[0]]
+        window = KernelWindow(each, x[2:], each.ints("kernel_shape"), y[2:])
+        return [each if window.tiles else each.giving((*each.outputs, f"{each.outputs[0]}/places"))]

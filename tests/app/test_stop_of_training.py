@@ -1,0 +1,36 @@
+"""A board that trains all layers of a file stops between two steps, within 200 ms."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from federated_apps import CLASSES, agent_of, federation, wait_for
+
+import edge_sdk
+from edge_sdk.transport.memory.hub import Hub
+
+MOST_S = 0.2
+
+
+def test_it_stops_within_200_ms(serve, tmp_path) -> None:
+    pytest.importorskip("onnxruntime")
+    file = edge_sdk.NumpyModel(CLASSES, (1, 1, 8), seed=1, hidden=(1024, 1024)).onnx_bytes(np.zeros((1, 1, 1, 8)))
+    took_s = []
+    for attempt in range(3):  # the best of three: others share the machine
+        hub, state = Hub(), tmp_path / str(attempt)
+        serve(federation(hub, devices=1, rounds=1, local_steps=100))
+        agent = agent_of(hub, "left", model=edge_sdk.OnnxModel(file, train="all"), state=state)
+        before = agent.bench.model.weights()
+        agent.start()
+        wait_for(lambda agent=agent, before=before: agent.working and (agent.bench.model.weights() != before).any())
+        begun = time.monotonic()
+        agent.stop()
+        took_s.append(time.monotonic() - begun)
+        assert not agent.running
+        again = agent_of(hub, "left", model=edge_sdk.OnnxModel(file, train="all"), state=state)
+        again.start()
+        wait_for(lambda again=again: not again.running)
+        assert again.error is None
+    assert min(took_s) < MOST_S, took_s
