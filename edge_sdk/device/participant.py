@@ -110,6 +110,7 @@ class Participant(ParticipantHooks):
         public_cache: Path | None = None,
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
+        share_sample_codes: bool = False,
         secret: bytes = b"",
         on_new_model: OnNewModel | None = None,
         security: DeviceSecurity | None = None,
@@ -126,6 +127,7 @@ class Participant(ParticipantHooks):
         self._stamps = AssignStamps()
         self.data, self.bench = data, data.bench
         data.tell(self.on_news, self.on_class_news)
+        self.bench.shares_codes = share_sample_codes
         self.shares_weights = self.bench.proxy is not None or (
             share_weights and "weights" in self.bench.model.spec.capabilities
         )

@@ -21,7 +21,7 @@ from edge_sdk import errors
 from edge_sdk.device import session, uplink
 from edge_sdk.methods.base import CAPABILITIES, Method, Slot
 from edge_sdk.methods.registry import load_method, method_names
-from edge_sdk.protocol import codec, knowledge, low_rank, messages, scan, schema, topics
+from edge_sdk.protocol import codec, knowledge, low_rank, messages, sample_knowledge, scan, schema, topics
 from edge_sdk.protocol.encodings import ENCODINGS, decode_floats
 from edge_sdk.protocol.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
 from edge_sdk.protocol.quantised import Coded, coded
@@ -32,7 +32,7 @@ from edge_sdk.transport.mqtt import send_queue
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/protocol.md").read_text()
-HOMES = (messages.__name__, knowledge.__name__, low_rank.__name__)
+HOMES = (messages.__name__, knowledge.__name__, low_rank.__name__, sample_knowledge.__name__)
 TRAVELLING = {tag: cls for tag, cls in TAGS.items() if cls.__module__ in HOMES}
 WORD = typing.get_args(messages.Word)[1]
 
