@@ -81,8 +81,9 @@ class Agent:
     privacy: the maximum privacy loss of one training record over all releases; its ledger is `privacy.db` in the
     folder `state`, which is then required, or in memory beside a Store.  The device takes part only in methods that
     release sums with noise.  share_weights: whether all weights of the model may leave the device, for methods that
-    average them.  proxy: a second model, for methods that train one beside the device's own; only its weights are then
-    shared.
+    average them.  share_sample_codes: whether a code and the label of each single training sample may leave it, for
+    methods that relate samples of devices to each other (fedcache).  proxy: a second model, for methods that train one
+    beside the device's own; only its weights are then shared.
 
     max_drop: a new model is not served if its accuracy on the device's own held-out samples, or on `test`, falls by
     more than this fraction, and by more than chance explains; None serves every new model.
@@ -125,6 +126,7 @@ class Agent:
         public_cache: str | Path | None = None,
         max_public_bytes: int = MAX_PUBLIC_BYTES,
         share_weights: bool = False,
+        share_sample_codes: bool = False,
         secret: bytes = b"",
         quarantine: bool = False,
         proxy: Model | None = None,
@@ -145,6 +147,7 @@ class Agent:
         check_options(
             disclose_classes=disclose_classes,
             share_weights=share_weights,
+            share_sample_codes=share_sample_codes,
             sends_logs=sends_logs,
             cloud_safe=cloud_safe,
             quarantine=quarantine,
@@ -157,6 +160,7 @@ class Agent:
         places = StatePlaces(state, federation, device)
         ledger = places.ledger(privacy)
         supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy, budget=ledger)
+        supply.bench.shares_codes = share_sample_codes
         discloses = supply.bench.discloses_classes
         self._owner = owner = AppOwner(device, discloses_classes=discloses, sends_logs=sends_logs and privacy is None)
         self._callbacks = owner.callbacks

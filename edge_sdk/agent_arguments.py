@@ -37,6 +37,7 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "tls": (TlsFiles | None, "edge_sdk.TlsFiles(...), or None"),
     "disclose_classes": _YES_OR_NO,
     "share_weights": _YES_OR_NO,
+    "share_sample_codes": _YES_OR_NO,
     "cloud_safe": _YES_OR_NO,
     "quarantine": _YES_OR_NO,
     "sends_logs": _YES_OR_NO,

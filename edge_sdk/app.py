@@ -50,6 +50,9 @@ class App:
     takes part only in methods that release sums with noise, and tells no numbers of samples."""
     share_weights: bool = False
     """Whether all weights of the model may leave this device, for the methods that average them."""
+    share_sample_codes: bool = False
+    """Whether a code and the label of each single training sample may leave this device, for `fedcache`: much of a
+    sample can be reconstructed from its code."""
     max_drop: float | None = MAX_DROP
     """A new model is not served if its accuracy on held-out samples of `data` is lower by more than this fraction."""
     proxy: Model | None = None
@@ -64,6 +67,7 @@ class App:
 
     def __post_init__(self) -> None:
         check_options(disclose_classes=self.disclose_classes, share_weights=self.share_weights)
+        check_options(share_sample_codes=self.share_sample_codes)
         check_options(public=self.public, policy=self.policy, privacy=self.privacy, meter=self.meter)
 
 
@@ -150,6 +154,7 @@ def run_device(
             cloud_safe=cloud_safe,
             sends_logs=sends_logs,
             share_weights=parts.share_weights,
+            share_sample_codes=parts.share_sample_codes,
             privacy=parts.privacy,
             proxy=parts.proxy,
             max_drop=parts.max_drop,

@@ -33,11 +33,12 @@ from edge_sdk.protocol.knowledge import (
 )
 from edge_sdk.protocol.low_rank import LowRank, as_matrix, joined
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec
+from edge_sdk.protocol.sample_knowledge import SampleCodes, SampleLogits
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.reductions import Contribution
 
 CLASSES, WIDTH = 5, 3
-BATCH = bytes(8)
+BATCH, VERSION = bytes(8), bytes(16)
 NET = NumpyModel(CLASSES, (1, 3, 3), seed=0)
 """The architecture that all weights here are of, and what coordinators that run it are given."""
 EQUIPMENT = Equipment(nets=lambda: [NET], public=lambda: PublicSet(np.eye(9, dtype=np.float32).reshape(9, 3, 3)))
@@ -158,6 +159,11 @@ def _payload(slot: Slot, rng: np.random.Generator, device: int) -> Payload:
     if slot.kind is LowRank:
         matrices = [as_matrix(shape) for shape in NET.spec.shapes]
         return joined(matrices, [(0, awkward(rng, (a * b,), device)) for a, b in matrices], NET.spec.layout)
+    if slot.kind is SampleCodes:
+        codes, labels = awkward(rng, (4, slot.numbers), device), rng.integers(0, CLASSES, 4).astype(np.int32)
+        return SampleCodes(codes=codes, labels=labels, inputs=9, version=VERSION)
+    if slot.kind is SampleLogits:
+        return SampleLogits(values=awkward(rng, (4, CLASSES), device), version=VERSION)
     if slot.kind not in (PublicLogits, LogitGradients, Weights, ClassRows, HyperKnowledge):
         pytest.skip(f"{slot.kind.__name__} is a payload of another package: nothing here makes one up")
     if slot.kind is PublicLogits:

@@ -66,6 +66,8 @@ class Expect:
     """The layout of the shared weights, or empty if any is legal."""
     numbers: int = 0
     """The count of plain numbers (for scalars), or 0 if any is legal."""
+    most_samples: int = 0
+    """The maximum number of private samples with a row each, or 0 for any."""
     batch: bytes = b""
     """The digest of the public batch, or empty if it is not compared."""
     samples: int = 0
@@ -435,7 +437,9 @@ class Slot:
     class_columns: bool = False
     """Whether class rows have one more column for each class."""
     numbers: int = 0
-    """The count of plain numbers, for Scalars."""
+    """The count of plain numbers, for Scalars, or of numbers in a code, for SampleCodes."""
+    samples: int = 0
+    """The maximum number of private samples, for kinds that have a row for each."""
     class_times: bool = False
     """Whether class rows have `times` vectors for each class."""
     remainder: bool = False
@@ -463,5 +467,6 @@ def _expected(slot: Slot, expect: Expect) -> Expect:
         feature_dim=width,
         weight_count=count,
         numbers=slot.numbers,
+        most_samples=slot.samples,
         probabilities=slot.probabilities,
     )

@@ -147,6 +147,7 @@ def part_in(method: Method[Any], spec: ModelSpec) -> dict[str, str]:
 
 _REMEDIES: Mapping[str, str] = {
     "weights": ': its body is frozen; train="all" lets it learn',
+    "sample-codes": ": its owner allows it, App(share_sample_codes=True)",
     "proxy": ": give the app a second model, App(proxy=...)",
     "cosine-head": ': build it with head="cosine"',
 }

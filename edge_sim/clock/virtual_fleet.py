@@ -447,6 +447,7 @@ class VirtualDevice:
             privacy=self.device.kit.budget,
             sends_logs=False,
             share_weights=True,
+            share_sample_codes=True,
             secret=self.device.kit.secret,
             proxy=self.device.kit.proxy_model(self.device.public),
             clock=lambda: self._own.now_s,

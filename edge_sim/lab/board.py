@@ -230,6 +230,7 @@ class BoardRun:
             disclose_classes=True,
             privacy=device.kit.budget,
             share_weights=True,
+            share_sample_codes=True,
             secret=device.kit.secret,
             proxy=device.kit.proxy_model(device.public),
             policy=options.policy,

@@ -45,6 +45,7 @@ def host_devices() -> int:
                 disclose_classes=True,
                 privacy=device.kit.budget,
                 share_weights=True,
+                share_sample_codes=True,
                 secret=device.kit.secret,
                 proxy=device.kit.proxy_model(device.public),
                 sends_logs=False,

@@ -143,6 +143,7 @@ def _simulated(device: Device, federation: str, *, virtual: bool) -> Make:
             privacy=kit.budget,
             sends_logs=False,
             share_weights=True,
+            share_sample_codes=True,
             secret=kit.secret,
             proxy=kit.proxy_model(device.public),
         )
@@ -161,6 +162,7 @@ def _real(app: App, federation: str, device: str) -> Make:
         disclose_classes=app.disclose_classes,
         privacy=app.privacy,
         share_weights=app.share_weights,
+        share_sample_codes=app.share_sample_codes,
         proxy=app.proxy,
     )
     return lambda line, store: make(broker=line, state=store)

@@ -51,6 +51,8 @@ SMALL = {
     "retrain_epochs": 2,
     "min_samples": 5,
     "server_epochs": 2,
+    "max_samples": 240,
+    "code_size": 8,
 }
 """Parameters that keep every registered method quick here."""
 NEEDS_BODY = ("fedper", "fedrep", "fedbabu", "fednh", "fedkf")
@@ -355,12 +357,13 @@ BYTES: dict[str, tuple[int, int]] = {
     "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
     "dp_prototypes": (S.r * S.k * (S.d + 1 + ROW), S.r * S.k * (S.d + ROW)),
     "fedtgp": (S.r * S.k * (S.d + ROW), S.r * S.k * (S.d + ROW)),
+    "fedcache": (240 * (8 + 1) + S.r * 240 * S.k, (S.r - 1) * 240 * S.k),  # the most: by a device's samples
     "fedgh": (S.r * S.k * (S.d + ROW), (S.r + 1) * S.k * (S.d + 1 + ROW)),  # a head from the first round to the end
 }
 
 
-VARYING = ("fedkd",)
-"""Methods whose payloads' sizes depend on their numbers."""
+VARYING = ("fedkd", "fedcache")
+"""Methods whose payloads' sizes depend on their numbers, or on the device's samples."""
 
 
 @EVERY

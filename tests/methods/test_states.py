@@ -34,6 +34,7 @@ COORDINATOR = {
     "lg_fedavg": ("header", "rounds"),
     "fedclassavg": ("header", "rounds"),
     "fedgh": ("header",),
+    "fedcache": ("cache", "rounds"),
     "fedtgp": ("embedding", "first", "second", "prototypes"),
 }
 """All others: AVERAGED."""

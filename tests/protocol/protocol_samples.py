@@ -46,6 +46,7 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
+from edge_sdk.protocol.sample_knowledge import SampleCodes, SampleLogits
 
 STAMP = Stamp(boot_epoch=3, sequence=41, key_id=bytes(range(16)))
 WIDE = Limits(frame_bytes=16 * 2**20, tensor_bytes=16 * 2**20)
@@ -79,6 +80,10 @@ PAYLOADS = {
         values=VALUES.reshape(-1)[:10],
         layout=bytes(range(16)),
     ),
+    "sample-codes": SampleCodes(
+        codes=VALUES, labels=np.arange(len(VALUES), dtype=np.int32) % 2, inputs=784, version=bytes(range(16))
+    ),
+    "sample-logits": SampleLogits(values=VALUES, version=bytes(range(16))),
 }
 
 CODED = {

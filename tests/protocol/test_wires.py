@@ -27,6 +27,7 @@ from edge_sdk.protocol.knowledge import (
 )
 from edge_sdk.protocol.low_rank import MAX_ARRAYS, LowRank
 from edge_sdk.protocol.messages import Upload
+from edge_sdk.protocol.sample_knowledge import SampleCodes, SampleLogits
 from edge_sdk.protocol.wires import Exchange, check_roles, expectation, frame_limits
 
 # -- roles ----------------------------------------------------------------------------------------------------------
@@ -81,7 +82,7 @@ def test_what_a_spec_fixes_is_expected():
 
 # -- limits ---------------------------------------------------------------------------------------------------------
 
-NUMBERS = 1_000_000
+NUMBERS, CODE = 1_000_000, 64
 SIZES = Expect(classes=100, rows=2048, feature_dim=512, weight_count=1_000_000)
 
 
@@ -107,7 +108,19 @@ def filled(kind: type, rows_more: int = 0):
         return PublicFeatures(values=np.ones((2048 + rows_more, 512), np.float32), batch=bytes(32))
     if kind is Scalars:
         return Scalars(values=np.ones(NUMBERS + rows_more, np.float32))
-    return kind(values=np.ones((2048 + rows_more, 100), np.float32), batch=bytes(32))
+    if kind is SampleCodes:
+        count = 2048 + rows_more
+        codes, labels = np.ones((count, CODE), np.float32), np.zeros(count, np.int32)
+        return SampleCodes(codes=codes, labels=labels, inputs=784, version=bytes(16))
+    values = np.ones((2048 + rows_more, 100), np.float32)
+    return (
+        SampleLogits(values=values, version=bytes(16)) if kind is SampleLogits else kind(values=values, batch=bytes(32))
+    )
+
+
+def slot_of(kind: type) -> Slot:
+    """A slot that the largest payload fits."""
+    return Slot(kind, numbers=CODE if kind is SampleCodes else NUMBERS, samples=2048)
 
 
 def upload(**knowledge) -> bytes:
@@ -117,7 +130,7 @@ def upload(**knowledge) -> bytes:
 
 @pytest.mark.parametrize("kind", tuple(kinds().values()), ids=lambda kind: kind.__name__)
 def test_the_largest_payload_passes_and_one_row_more_does_not(kind):
-    slots = {"x": Slot(kind, numbers=NUMBERS)}
+    slots = {"x": slot_of(kind)}
     limits = frame_limits((Exchange(up=slots), Exchange()), SIZES)
     largest = decode(upload(x=filled(kind)), limits).message
     check_roles(largest.knowledge, slots, SIZES)
@@ -128,7 +141,7 @@ def test_the_largest_payload_passes_and_one_row_more_does_not(kind):
 
 @pytest.mark.parametrize("kind", tuple(kinds().values()), ids=lambda kind: kind.__name__)
 def test_a_frame_may_be_larger_by_exactly_its_tensors(kind):
-    limits = frame_limits((Exchange(down={"x": Slot(kind, numbers=NUMBERS)}),), SIZES)
+    limits = frame_limits((Exchange(down={"x": slot_of(kind)}),), SIZES)
     assert limits.frame_bytes - CONTROL_LIMITS.frame_bytes == payload_bytes(filled(kind))
 
 

@@ -161,7 +161,7 @@ def refusal(
         or _encodings(hello, spec, method)
         or _layout(hello, agreed, method)
         or _body(hello, method)
-        or _privacy(hello, method)
+        or _objection(hello, method)
     )
 
 
@@ -186,6 +186,7 @@ def _public_set(hello: Hello, spec: FederationSpec, method: Method[Any]) -> Refu
 
 _REMEDIES = {
     "weights": "; or, if its model has weights to share and its owner agrees, let them leave: App(share_weights=True)",
+    "sample-codes": "; or, if its owner agrees, let a code of each of its samples leave: App(share_sample_codes=True)",
     "proxy": "; or give it a second model beside its own, whose weights are shared: App(proxy=...)",
     "width": "; or build its last block with a width switch (edge_sdk.models.torch_nets.torch_width)",
     "cosine-head": '; or build it with head="cosine", as TorchModel, NumpyModel and OnnxModel can be',
@@ -259,10 +260,13 @@ def _layout(hello: Hello, agreed: Hello | None, method: Method[Any]) -> RefusalR
     )
 
 
-def _privacy(hello: Hello, method: Method[Any]) -> RefusalReason | None:
+def _objection(hello: Hello, method: Method[Any]) -> RefusalReason | None:
     objection = method.objection(hello)
     if not objection:
         return None
+    if not method.releases:
+        why, _, remedy = objection.partition("; ")
+        return RefusalReason("capability", f"{hello.device}: {why}", remedy)
     return RefusalReason(
         "privacy",
         f"{hello.device}: {objection}",

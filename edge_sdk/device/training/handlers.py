@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import time
 from collections.abc import Callable, Generator, Mapping
 from typing import TypeAlias, TypeVar
@@ -22,12 +23,15 @@ from edge_sdk.methods.contract.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport, fits_at_once, lent_weights
 from edge_sdk.models.checks import check_weights
 from edge_sdk.models.cosine_head import scaled
-from edge_sdk.objectives import Coupling, CrossEntropy, Seen, at_step, at_steps, bounded, softmax
+from edge_sdk.objectives import NORM_FLOOR, Coupling, CrossEntropy, Seen, at_step, at_steps, bounded, softmax
 from edge_sdk.privacy.release import FROZEN, Assumptions, contributions, promised, sums_by_class
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.low_rank import LowRank, as_matrix, factorised, joined
+from edge_sdk.protocol.sample_knowledge import VERSION_BYTES, SampleCodes
 
 _T = TypeVar("_T")
+_CODES = 0x636F6465
+"""Separates the draw of the projection of samples from other draws of a federation."""
 PROXY = requests.Request(of="proxy")
 """A request about the proxy, to find its workbench."""
 Serving: TypeAlias = Generator[None, None, _T]
@@ -155,6 +159,35 @@ def _answers(bench: Workbench, source: Source, job: Job, answer: Callable[[Float
         steps.append(answer(inputs[chosen]))
         yield
     return np.stack(steps)  # (steps, b, k), or d
+
+
+@serves(requests.OwnLogits)
+def serve_own_logits(bench: Workbench, _request: requests.OwnLogits, _job: Job) -> Serving[Floats]:
+    """Compute the logits in one pass in inference mode."""
+    found = []
+    for part in slices(len(bench.samples)):
+        found.append(bench.logits(bench.samples[part]))
+        yield
+    return np.concatenate(found)
+
+
+@serves(requests.EncodeSamples)
+def serve_encode_samples(bench: Workbench, request: requests.EncodeSamples, _job: Job) -> SampleCodes:
+    """Project the samples before preprocessing, which models may do differently."""
+    if not bench.shares_codes:
+        raise UsageError("share_sample_codes is not set here: codes and labels of single samples stay on this device")
+    raw = bench.data.train.x
+    flat = raw.reshape(len(raw), -1)
+    inputs = flat.shape[1]
+    projection = np.random.default_rng([request.seed, _CODES, inputs]).normal(size=(inputs, request.size))
+    codes = np.empty((len(flat), request.size), np.float32)
+    for part in slices(len(flat)):
+        x = flat[part].astype(np.float64)
+        x -= x.mean(axis=1, keepdims=True)
+        lengths = np.sqrt((x**2).sum(axis=1, keepdims=True))
+        codes[part] = (x / np.maximum(lengths, NORM_FLOOR)) @ projection
+    version = hashlib.sha256(codes.tobytes() + bench.labels.tobytes()).digest()[:VERSION_BYTES]
+    return SampleCodes(codes=codes, labels=bench.labels.astype(np.int32), inputs=inputs, version=version)
 
 
 @serves(requests.ClassMeans)

@@ -59,6 +59,8 @@ class Workbench:
     """Whether metrics may disclose how many samples of each class there are."""
     capacity: int = 0
     """The maximum number of training samples in a store, or 0 if the data do not change."""
+    shares_codes: bool = False
+    """Whether the owner lets codes and labels of single samples leave."""
     budget: BudgetLedger | None = None
     """The owner's privacy budget, if any; with one, numbers of samples leave the device only with noise."""
     beside: Workbench | None = None
@@ -158,7 +160,8 @@ class Workbench:
     @property
     def capabilities(self) -> frozenset[str]:
         """The capabilities of the device's model, or with a proxy the joint ones."""
-        return joint_capabilities(self.model.spec, self.proxy.model.spec if self.proxy is not None else None)
+        found = joint_capabilities(self.model.spec, self.proxy.model.spec if self.proxy is not None else None)
+        return found | {"sample-codes"} if self.shares_codes else found
 
     @property
     def terms(self) -> frozenset[str]:

@@ -76,11 +76,13 @@ CAPABILITIES = (
     "cosine-head",
     "proxy",
     "width",
+    "sample-codes",
 )
 """The capabilities of a model: give logits; train on a gradient at its logits; give features; share the rows of its
 last layer with their bias; share them without bias; share all of its weights; compare directions in its last layer.
 `proxy`: the device has a second model beside its own, whose weights it shares in place of the own model's.
-`width`: run its last block at a share of its width."""
+`width`: run its last block at a share of its width.
+`sample-codes`: the device's owner lets codes and labels of its single samples leave."""
 
 Up: TypeAlias = Mapping[str, Payload]
 """Knowledge by role."""
@@ -300,7 +302,10 @@ class Method(Generic[P]):
         return None
 
     def objection(self, hello: Hello) -> str:
-        """Return why the guarantee would not hold for a device, which then may not take part, or ""."""
+        """Return why a device may not take part, and after "; " what to do, or "".
+
+        In a method that `releases` it is why the guarantee would not hold for the device, without what to do.
+        """
         return ""
 
     def promise(self, hellos: Iterable[Hello]) -> Mapping[str, Scalar]:
@@ -531,5 +536,6 @@ def _described(roles: Mapping[str, Slot]) -> list[tuple[object, ...]]:
         + (("class-times",) if slot.class_times else ())
         + ((slot.times,) if slot.times > 1 else ())
         + (("numbers", slot.numbers) if slot.numbers else ())
+        + (("samples", slot.samples) if slot.samples else ())
         for role, slot in sorted(roles.items())
     ]

@@ -131,6 +131,26 @@ class Features(Request):
 
 
 @dataclass(frozen=True, slots=True)
+class OwnLogits(Request):
+    """Answered with the logits of all private samples, as in inference: f4 (n, k)."""
+
+    computes: ClassVar[bool] = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeSamples(Request):
+    """Answered with SampleCodes: a random projection of each private sample, with its label.
+
+    The sample's mean is taken away, and it is scaled to length 1.  Raises UsageError unless the owner allows it.
+    """
+
+    size: int
+    """The numbers in a code."""
+    seed: int
+    """That of the projection, which is the same on all devices."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClassMeans(Request):
     """Answered with ClassRows: the mean of each class of the private data, as in inference, and its samples.
 
