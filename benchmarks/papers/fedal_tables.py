@@ -64,7 +64,7 @@ MNIST = Table(
         "under seed 0, the one that all numbers of local steps have, tau 5 is best, as the authors chose; the others "
         "are behind by two points at most. The discriminator ends near chance in guessing the device at alpha 1 and "
         "0.1 (the pictures below), which is what devices that deceive it look like; what its term is of the gradient "
-        "stands there, too, and a [sweep over its rate](fedal-discriminator.md) says where it gains."
+        "stands there, too, and a [sweep over its rate](../fedal-discriminator.md) says where it gains."
     ),
     figures=MEAN,
     lines=(

@@ -44,12 +44,12 @@ TABLE1 = Table(
         "CIFAR-10, 5,000 samples over 10 devices; `cnn` with 64 features, 20 rounds of 5 epochs, 2,000 test samples. "
         "`nu` is the threshold of the paper's privacy analysis, a share of a device's samples; elsewhere it is 0. "
         "The noise of the paper, sigma 7 on mean features, has by its formula epsilon = 0.44 at delta = 0.01 for one "
-        "round; [by our accountant](privacy.md) it is 2.8 for one round, given the models, and 24 for all 20. Noise on "
-        "all sums (z = 25) has 0.5 for all 20, and leaves out classes of fewer than 80 samples (`min_count`). Device "
-        "seconds of FedGen lack the work with its generator. `public`: a public set of 375 samples, for FedMD; in the "
-        "paper FedMD is a term of the loss, ours trains in turns, 30 steps on public samples in each round, and has no "
-        "GM. `resnet`: a net whose last block has a width, for FedAlign. `n-20`, `n-50`: more devices with as many "
-        "samples each."
+        "round; [by our accountant](../privacy.md) it is 2.8 for one round, given the models, and 24 for all 20. Noise "
+        "on all sums (z = 25) has 0.5 for all 20, and leaves out classes of fewer than 80 samples (`min_count`). "
+        "Device seconds of FedGen lack the work with its generator. `public`: a public set of 375 samples, for FedMD; "
+        "in the paper FedMD is a term of the loss, ours trains in turns, 30 steps on public samples in each round, and "
+        "has no GM. `resnet`: a net whose last block has a width, for FedAlign. `n-20`, `n-50`: more devices with as "
+        "many samples each."
     ),
     found=(
         "under seed 0 and beta 0.5, the only ones of these lines, `nu` = 0.25 takes five points of GM and little of "
