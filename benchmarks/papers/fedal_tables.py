@@ -142,6 +142,7 @@ PAPER = Paper(
             "fedal over fedmd",
             "alpha-1",
             "personal",
+            "level",
             "FedAL and FedMD are level: the 2 to 6 points of the paper are not seen at any skew.",
         ),
         Headline(
@@ -150,6 +151,7 @@ PAPER = Paper(
             "feddf_al over feddf",
             "alpha-1",
             "personal",
+            "shown",
             "Shown, and large; but a round of FedDF-AL takes three times the computing of one of FedDF.",
         ),
     ),

@@ -170,6 +170,7 @@ PAPER = Paper(
             "fedhkd over fedavg",
             "beta-0.5",
             "gm",
+            "shown",
             "Shown at beta 0.5, in the global model and on own test parts; other betas have one seed each.",
         ),
         Headline(
@@ -178,6 +179,7 @@ PAPER = Paper(
             "fedhkd over fedmd",
             "public",
             "local_accuracy",
+            "not run yet",
             "Registered, and to be run: the command stands on the page.",
         ),
     ),

@@ -195,6 +195,7 @@ PAPER = Paper(
             "fedkf over fedavg",
             "alpha-0.1",
             "global_amp",
+            "leaning",
             "Ahead in each seed, but by 4 to 15 points as the seed has it: more seeds are needed.",
         ),
         Headline(
@@ -203,6 +204,7 @@ PAPER = Paper(
             "fedkf over fedavg+slots",
             "alpha-0.1",
             "global_amp",
+            "leaning",
             "Slots alone give most of the gain; what FedKF adds to them is not shown yet.",
         ),
     ),

@@ -162,6 +162,7 @@ PAPER = Paper(
             "fednh over fedavg",
             "beta-0.3",
             "gm",
+            "open",
             "Not shown: with the last ReLU kept in the net, FedNH's gain over FedAvg is within what seeds differ by.",
         ),
         Headline(
@@ -170,6 +171,7 @@ PAPER = Paper(
             "fednh over fedavg",
             "beta-0.3",
             "pm_l_sd",
+            "open",
             "Not seen: accuracies differ over devices as FedAvg's do.",
         ),
     ),

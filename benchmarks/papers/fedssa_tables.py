@@ -265,6 +265,7 @@ PAPER = Paper(
             "fedssa over lg_fedavg",
             "n-50",
             "local_accuracy",
+            "leaning",
             "Ahead in each seed, by more than in the paper; three seeds are not enough after the correction.",
         ),
         Headline(
@@ -273,6 +274,7 @@ PAPER = Paper(
             "fedssa over fedssa-case-b",
             "n-100",
             "local_accuracy",
+            "leaning against",
             "The contrary leans: own rows count in the first two rounds alone, and case B ends above.",
         ),
     ),

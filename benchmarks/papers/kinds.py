@@ -127,8 +127,10 @@ class Headline:
     """The sign in that table (signs.Sign.what)."""
     setting: str
     figure: str
+    verdict: str
+    """The verdict that the sentence was written for."""
     sentence: str
-    """What a reader may take from it."""
+    """What a reader may take from it; the page leaves it out where rows that came later give another verdict."""
 
 
 @dataclass(frozen=True)

@@ -128,7 +128,8 @@ def _headlines(papers: Sequence[Paper], found: Mapping[str, Sequence[Judged]]) -
             sign = sign_of(headline, found)
             where = f"{NAMES[headline.figure]}, {headline.setting}: {sign.sign.found}"
             link = f"[{paper.title}](papers/{paper.name}.md)"
-            lines.append([link, headline.claim, f"**{sign.says}**", where, headline.sentence])
+            sentence = headline.sentence if sign.verdict == headline.verdict else ""
+            lines.append([link, headline.claim, f"**{sign.says}**", where, sentence])
     return f"{markdown(lines)}\n" if len(lines) > 1 else ""
 
 

@@ -12,7 +12,7 @@ from papers.test_recipes import shrunk
 from benchmarks.papers import __main__ as runner
 from benchmarks.papers import cells, figures, vibration
 from benchmarks.papers.figures import FIGURES, Figure
-from benchmarks.papers.kinds import FOLDER, SEEDS, Claim, Fall, Line, Paper, Setting, Table, Trend
+from benchmarks.papers.kinds import FOLDER, SEEDS, Claim, Fall, Headline, Line, Paper, Setting, Table, Trend
 from benchmarks.papers.page import ROWS as ROWS_NAME
 from benchmarks.papers.page import pages, sign_of
 from benchmarks.papers.signs import NOT_RUN, signs
@@ -138,7 +138,17 @@ def test_the_pages_are_what_the_rows_say_byte_for_byte() -> None:
 def test_the_first_table_has_ten_lines_two_of_each_paper() -> None:
     assert [len(paper.headlines) for paper in PAPERS] == [2] * 5 + [0]
     found = {table.name: judged(signs(table, cells.rows(table, ROWS))) for table in TABLES}
-    assert all(sign_of(headline, found) for paper in PAPERS for headline in paper.headlines)
+    for headline in (each for paper in PAPERS for each in paper.headlines):
+        assert sign_of(headline, found).verdict == headline.verdict, f"the sentence about {headline.claim!r} is old"
+
+
+def test_a_sentence_for_another_verdict_is_left_out(tiny: Table, tmp_path: Path) -> None:
+    out = tmp_path / "papers.md"
+    for verdict, stands in ((NOT_RUN, True), (SHOWN, False)):
+        headline = Headline("it is fast", "tiny", "fast over local", "iid", "personal", verdict, "One may say so.")
+        text = pages([Paper("one", "One", (tiny,), (headline,))], out)[out]
+        assert "| it is fast | **not run yet** |" in text
+        assert ("One may say so." in text) == stands
 
 
 def test_pages_are_written_without_running_a_cell(tiny: Table, tmp_path: Path) -> None:
