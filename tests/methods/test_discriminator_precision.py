@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-discriminator = pytest.importorskip("edge_sdk.methods.torch_fedal")
+discriminator = pytest.importorskip("edge_sdk.methods.parts.torch_fedal")
 
 pytestmark = pytest.mark.torch
 

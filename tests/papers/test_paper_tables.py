@@ -11,6 +11,7 @@ from papers.test_recipes import shrunk
 
 from benchmarks.papers import __main__ as runner
 from benchmarks.papers import cells, figures, vibration
+from benchmarks.papers.causes import CAUSES
 from benchmarks.papers.figures import FIGURES, Figure
 from benchmarks.papers.kinds import FOLDER, SEEDS, Claim, Fall, Headline, Line, Paper, Setting, Table, Trend
 from benchmarks.papers.page import ROWS as ROWS_NAME
@@ -113,6 +114,14 @@ def test_every_cell_of_a_table_is_read_as_it_stands(table: Table) -> None:
         assert fall.line in lines
     for setting in table.settings:
         assert {*setting.reported} <= {line.name for line in table.lines_of(setting)}
+
+
+def test_every_cause_is_held_against_lines_that_are_run() -> None:
+    by_name = {table.name: table for table in TABLES}
+    for pair in (each for cause in CAUSES for each in cause.pairs):
+        table = by_name[pair.table]
+        (setting,) = (each for each in table.settings if each.name == pair.setting)
+        assert {pair.better, pair.worse} <= {line.name for line in table.lines_of(setting)}
 
 
 def test_every_file_has_a_table() -> None:
