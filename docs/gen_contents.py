@@ -21,6 +21,7 @@ FOLDERS = {
     "reference/api": "Reference: API",
     "reference/methods": "Reference: methods",
     "results": "Results",
+    "results/papers": "Results: the papers",
     "examples": "Examples",
 }
 EVERY_GENERATOR = "tests/docs/test_generated_pages.py"

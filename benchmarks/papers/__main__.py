@@ -1,11 +1,12 @@
 """The papers' tables at laptop scale: runs the cells that are missing, and writes docs/results/papers.md.
 
+    python -m benchmarks.papers --page                          # the pages from the rows that stand; runs none
     python -m benchmarks.papers --list                          # the cells in their order, with their CPU seconds
     python -m benchmarks.papers                                 # all that are missing
     python -m benchmarks.papers --table fedhkd-table1 --method fedhkd --seeds 0
     nice -n 19 python -m benchmarks.papers &                    # in the background
 
-A finished cell is a row of docs/results/papers/TABLE.csv, and is not run again unless its settings change; Ctrl-C
+A finished cell is a row of docs/results/papers/rows/TABLE.csv, and is not run again unless its settings change; Ctrl-C
 loses the running cell alone.  Data are npz files in the folder that EDGE_DATA names, or in the repository's data/.
 """
 
@@ -17,9 +18,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.papers import beforehand, cells, figures
-from benchmarks.papers.kinds import SEEDS, Table
-from benchmarks.papers.page import HOUR_S, page
-from benchmarks.papers.tables import TABLES
+from benchmarks.papers.kinds import SEEDS, Paper
+from benchmarks.papers.page import HOUR_S, ROWS, pages
+from benchmarks.papers.tables import PAPERS
 from coordinator.results.report import text_files
 from edge_sdk.cli import OneLineParser
 from edge_sdk.errors import EdgeError, StoreError
@@ -30,18 +31,20 @@ INTERRUPTED = 130
 
 def main(
     argv: Sequence[str] | None = None,
-    tables: Sequence[Table] = TABLES,
+    papers: Sequence[Paper] = PAPERS,
     out: Path = PAGE,
     runs: Path = cells.RUNS,
 ) -> int:
-    """Run what is missing and write the page; the exit code: 0, 1 where a cell failed, 2 for what the user can mend.
+    """Run what is missing and write the pages; the exit code: 0, 1 where a cell failed, 2 for what the user can mend.
 
     That is a bad option, a damaged row, a missing data file, a place that cannot be written; no cell runs then.
-    out: the page; the CSV files are in the folder of its name beside it.  runs: where cells keep their run folders.
+    out: the page; those of the papers and the CSV files are in the folder of its name beside it.  runs: where cells
+    keep their run folders.
     """
-    parser = _arguments(tables)
+    tables = [table for paper in papers for table in paper.tables]
+    parser = _arguments([table.name for table in tables])
     args = parser.parse_args(argv)
-    rows = out.with_suffix("")
+    rows = out.with_suffix("") / ROWS
     wanted = cells.in_order(
         cell
         for table in tables
@@ -57,9 +60,11 @@ def main(
         if args.list:
             _list(wanted, rows)
         elif args.figures:
-            _draw(tables, [table for table in tables if args.table in (None, table.name)], out, runs)
+            _draw(papers, args.table, out, runs)
+        elif args.page:
+            _write(papers, out)
         else:
-            failed = _run(tables, wanted, out, runs, again=args.again)
+            failed = _run(papers, wanted, out, runs, again=args.again)
     except KeyboardInterrupt:
         _say("interrupted; finished cells are kept, and the same command goes on")
         return INTERRUPTED
@@ -69,33 +74,39 @@ def main(
     return 1 if failed else 0
 
 
-def _run(tables: Sequence[Table], wanted: Sequence[cells.Cell], out: Path, runs: Path, *, again: bool) -> int:
-    """Run cells and write the page after each; return the number of cells that failed.  Raises EdgeError."""
-    rows = out.with_suffix("")
-    kept = {table.name: cells.rows(table, rows) for table in tables}
+def _run(papers: Sequence[Paper], wanted: Sequence[cells.Cell], out: Path, runs: Path, *, again: bool) -> int:
+    """Run cells and write the pages after each; return the number of cells that failed.  Raises EdgeError."""
+    rows = out.with_suffix("") / ROWS
+    kept = {table.name: cells.rows(table, rows) for paper in papers for table in paper.tables}
     ahead = [cell for cell in wanted if again or not cells.row_of(cell, kept[cell.table.name])]
     beforehand.find_data(ahead)
     beforehand.find_room(out, (rows, runs, *(cells.run_folder(cell, runs) for cell in ahead)))
-    failed = cells.run_missing(wanted, rows, runs, _say, lambda: _write(tables, out), again=again)
-    _write(tables, out)
+    failed = cells.run_missing(wanted, rows, runs, _say, lambda: _write(papers, out), again=again)
+    _write(papers, out)
     return failed
 
 
-def _draw(tables: Sequence[Table], named: Sequence[Table], out: Path, runs: Path) -> None:
-    """Draw the figures of some tables, and write the page.  Raises EdgeError."""
-    rows = out.with_suffix("")
-    beforehand.find_room(out, (rows / figures.FOLDER,))
-    figures.draw(figures.FIGURES, named, rows, runs, _say)
-    _write(tables, out)
+def _draw(papers: Sequence[Paper], table: str | None, out: Path, runs: Path) -> None:
+    """Draw the figures of one table or of all, and write the pages.  Raises EdgeError."""
+    folder = out.with_suffix("")
+    beforehand.find_room(out, (folder / figures.FOLDER,))
+    named = [each for paper in papers for each in paper.tables if table in (None, each.name)]
+    figures.draw(figures.FIGURES, named, figures.Places(folder / ROWS, folder / figures.FOLDER, runs), _say)
+    _write(papers, out)
 
 
-def _write(tables: Sequence[Table], out: Path) -> None:
-    """Write the page.  Raises UsageError where rows are damaged, StoreError where it cannot be written."""
-    text = page(tables, out.with_suffix(""))
+def _write(papers: Sequence[Paper], out: Path) -> None:
+    """Write the pages.  Raises UsageError where rows are damaged, StoreError where one cannot be written."""
+    for path, text in pages(papers, out).items():
+        _replace(path, text)
+
+
+def _replace(path: Path, text: str) -> None:
     try:
-        text_files.replace_file(out, text)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text_files.replace_file(path, text)
     except OSError as error:
-        raise StoreError(f"{out}: cannot write the page ({error.strerror}); free or change the place") from error
+        raise StoreError(f"{path}: cannot write the page ({error.strerror}); free or change the place") from error
 
 
 def _list(wanted: Sequence[cells.Cell], rows: Path) -> None:
@@ -116,18 +127,19 @@ def _say(line: str) -> None:
     print(f"papers: {line}", flush=True)
 
 
-def _arguments(tables: Sequence[Table]) -> OneLineParser:
+def _arguments(tables: Sequence[str]) -> OneLineParser:
     parser = OneLineParser(
         prog="python -m benchmarks.papers",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--table", choices=[table.name for table in tables], help="one table (default: all)")
+    parser.add_argument("--table", choices=tables, help="one table (default: all)")
     parser.add_argument("--setting", help="one setting of it, as --list names them")
     parser.add_argument("--method", help="one line of it, as --list names them")
     parser.add_argument("--seeds", type=_seeds, metavar="0,1,2", help="seeds (default: those planned for each line)")
     parser.add_argument("--again", action="store_true", help="run cells that have a row, too, and replace it")
     parser.add_argument("--list", action="store_true", help="name the cells with their CPU seconds, and run none")
+    parser.add_argument("--page", action="store_true", help="write the pages from the rows that stand, and run none")
     parser.add_argument("--figures", action="store_true", help="draw the papers' figures from the runs that were kept")
     return parser
 

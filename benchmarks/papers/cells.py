@@ -16,7 +16,7 @@ from typing import Any
 
 import edge_sim
 from benchmarks.papers import csv_lines, vibration
-from benchmarks.papers.kinds import FIRST_SEED, SEEDS, Line, Setting, Table
+from benchmarks.papers.kinds import SEEDS, Line, Setting, Table
 from coordinator.config import load_toml, to_toml
 from coordinator.results.comparison.compare import FIGURES, Trial
 from coordinator.results.figures.metrics import TARGETS
@@ -50,6 +50,7 @@ ACCURACIES = {
             "global_wlp",
             "active_amp",
             "active_wlp",
+            "global_fm",
         )
     },
 }
@@ -80,7 +81,7 @@ COLUMNS = (
     "versions",
     "command",
 )
-LATER_COLUMNS = (DEVIATION, "device_s_per_round", REACHED)
+LATER_COLUMNS = (DEVIATION, "device_s_per_round", REACHED, "global_fm")
 """Columns that older files do not have."""
 SAME_CELL = ("setting", "method", "seed", "settings")
 """The columns that rows of one cell with the same settings share."""
@@ -162,16 +163,15 @@ def cells(table: Table, seeds: Sequence[int] | None = None) -> list[Cell]:
 def in_order(wanted: Iterable[Cell]) -> list[Cell]:
     """Return cells in the order in which they are run.
 
-    First those of the claims that come first, then every other line under one seed, then what other claims need.
+    First those of the claims that come first, then the others; of both the cheapest first.
     """
     return sorted(wanted, key=_rank)
 
 
-def _rank(cell: Cell) -> int:
+def _rank(cell: Cell) -> tuple[bool, float]:
     claims = cell.table.claims_of(cell.setting, cell.line)
-    if any(claim.first and cell.seed in claim.seeds for claim in claims):
-        return 0
-    return 1 if cell.seed in FIRST_SEED else 2
+    first = any(claim.first and cell.seed in claim.seeds for claim in claims)
+    return not first, cell.setting.cost_s * cell.line.cost
 
 
 def estimate(cell: Cell, found: Sequence[Row]) -> float:

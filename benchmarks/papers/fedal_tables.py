@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from benchmarks.papers.kinds import FIRST_SEED, Claim, Line, Reported, Setting, Table, Trend, Values
+from benchmarks.papers.kinds import Claim, Headline, Line, Paper, Reported, Setting, Table, Trend, Values
 
 MEAN = ("personal",)
 OUTPUTS: Values = {"method.fedal.max_devices": 10}
@@ -64,7 +64,7 @@ MNIST = Table(
         "under seed 0, the one that all numbers of local steps have, tau 5 is best, as the authors chose; the others "
         "are behind by two points at most. The discriminator ends near chance in guessing the device at alpha 1 and "
         "0.1 (the pictures below), which is what devices that deceive it look like; what its term is of the gradient "
-        "stands there, too, and a [sweep over its rate](fedal-discriminator.md) says where it gains."
+        "stands there, too, and a [sweep over its rate](../fedal-discriminator.md) says where it gains."
     ),
     figures=MEAN,
     lines=(
@@ -86,7 +86,7 @@ MNIST = Table(
         *_order("alpha-1", first=True),
         *_order("alpha-5", "alpha-2", "alpha-0.1", first=False),
         Claim("fedal", "fedmd", MEAN, settings=ALPHAS),
-        *(Claim("fedal", line, MEAN, settings=("alpha-1",), seeds=FIRST_SEED) for line in ("fedproto", "fedavg", "fd")),
+        *(Claim("fedal", line, MEAN, settings=("alpha-1",)) for line in ("fedproto", "fedavg", "fd")),
     ),
     trends=(Trend("fedal", "fedmd", MEAN, ALPHAS),),
 )
@@ -126,9 +126,33 @@ CIFAR = Table(
         *_order(*ALPHAS[:2], first=False, why=CROSSED),
         Claim("fedal", "fedmd", MEAN, why=CROSSED),
         Claim("feddf_al", "feddf", MEAN, settings=("alpha-1",)),
-        Claim("feddf_al", "feddf", MEAN, settings=ALPHAS[:2], seeds=FIRST_SEED),
-        *(Claim("fedal", line, MEAN, seeds=FIRST_SEED) for line in ("fedproto", "fd")),
+        Claim("feddf_al", "feddf", MEAN, settings=ALPHAS[:2]),
+        *(Claim("fedal", line, MEAN) for line in ("fedproto", "fd")),
     ),
     trends=(Trend("fedal", "fedmd", MEAN, ALPHAS),),
 )
-TABLES = (MNIST, CIFAR)
+PAPER = Paper(
+    "fedal",
+    "FedAL",
+    (MNIST, CIFAR),
+    headlines=(
+        Headline(
+            "above FedMD on CIFAR-10, +6 at alpha 1 (+4 at 2, +2 at 5)",
+            "fedal-cifar",
+            "fedal over fedmd",
+            "alpha-1",
+            "personal",
+            "level",
+            "FedAL and FedMD are level: the 2 to 6 points of the paper are not seen at any skew.",
+        ),
+        Headline(
+            "adversarial learning helps FedDF, too: FedDF-AL above FedDF",
+            "fedal-cifar",
+            "feddf_al over feddf",
+            "alpha-1",
+            "personal",
+            "shown",
+            "Shown, and large; but a round of FedDF-AL takes three times the computing of one of FedDF.",
+        ),
+    ),
+)

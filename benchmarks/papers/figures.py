@@ -28,7 +28,7 @@ from coordinator.results.report import text_files
 from edge_sdk.errors import StoreError
 
 FOLDER = "figures"
-"""The folder of the pictures, in that of the CSV files."""
+"""The folder of the pictures, beside that of the CSV files."""
 OWN_TEST = "local_accuracy"
 """The column of the mean accuracy on devices' own test parts."""
 Drawing = Callable[[Comparison, Path], None]
@@ -186,10 +186,19 @@ COMPARED: Mapping[str, Drawing] = {
 INSIGHTS = ("public_predictions", "prototype_cosines", "features")
 
 
-def draw(
-    figures: Sequence[Figure], tables: Sequence[Table], rows: Path, runs: Path, say: Callable[[str], None]
-) -> None:
+@dataclass(frozen=True)
+class Places:
+    """The folders of what is read and drawn."""
+
+    rows: Path
+    """The CSV files."""
+    pictures: Path
+    runs: Path
+
+
+def draw(figures: Sequence[Figure], tables: Sequence[Table], places: Places, say: Callable[[str], None]) -> None:
     """Draw every picture whose runs stand, and name the missing cells of the others.  Raises EdgeError."""
+    rows, runs = places.rows, places.runs
     by_name = {table.name: table for table in tables}
     for figure in figures:
         if figure.table not in by_name:
@@ -202,7 +211,7 @@ def draw(
                 for cell in missing:
                     say(f"  {cell.command} --again")
                 continue
-            path = rows / FOLDER / f"{name}.png"
+            path = places.pictures / f"{name}.png"
             with tempfile.TemporaryDirectory() as folder:
                 drawn = Path(folder) / f"{figure.draws}.png"
                 wanted = list(_cells(table, figure, settings))

@@ -8,9 +8,15 @@ from pathlib import Path
 from typing import Any
 
 FOLDER = Path(__file__).parent
-SEEDS = (0, 1, 2)
-"""The seeds that the sign of a claim is read from."""
+SEEDS = (0, 1, 2, 3, 4)
+"""The seeds of the pairs that each paper is about."""
+FEWER_SEEDS = SEEDS[:3]
+"""The seeds of all other claims."""
 FIRST_SEED = SEEDS[:1]
+DEVIATIONS = ("pm_l_sd", "fm_sd")
+"""Figures of which the lower one is better: deviations of accuracy over devices."""
+SPENT = ("bytes", "flops")
+"""Figures that tell what was spent until the highest target that both lines reached; they are compared by ratio."""
 Values = Mapping[str, Any]
 """Settings that differ from those of the table's file, by key, such as partition.alpha."""
 Reported = Mapping[str, Mapping[str, float]]
@@ -49,7 +55,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sign that the authors claim: one line is above another in these figures."""
+    """A sign that the authors claim: one line is above another in these figures, below it in DEVIATIONS and SPENT."""
 
     better: str
     worse: str
@@ -58,17 +64,22 @@ class Claim:
     """The figures of the worse line, where they are others."""
     settings: tuple[str, ...] = ()
     """The settings where it is claimed; all of the table's that run both lines if empty."""
-    seeds: tuple[int, ...] = SEEDS
-    """The seeds that are run for it."""
     first: bool = False
-    """Whether its cells are run before those of other claims."""
+    """Whether the paper is about this pair: five seeds, which are run before those of other claims."""
     why: str = ""
     """Where the sign misses: what was found."""
+    counted_with: tuple[str, str] | None = None
+    """The pair whose sign says the same, because lines have the same figures: only that one counts."""
 
     @property
     def pairs(self) -> tuple[tuple[str, str], ...]:
         """The figures of both lines."""
         return tuple(zip(self.figures, self.than or self.figures, strict=True))
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        """The seeds that are run for it."""
+        return SEEDS if self.first else FEWER_SEEDS
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,45 @@ class Trend:
     settings: tuple[str, ...]
     why: str = ""
     """Where it does not grow: what was found."""
+
+
+@dataclass(frozen=True)
+class Fall:
+    """A figure of one line that the authors claim to fall from the first of these settings to the last."""
+
+    line: str
+    figures: tuple[str, ...]
+    settings: tuple[str, ...]
+    why: str = ""
+    """Where it does not fall: what was found."""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A claim that no table here can look at."""
+
+    what: str
+    reported: str
+    why: str
+    command: str
+    """The command that would run it."""
+
+
+@dataclass(frozen=True)
+class Headline:
+    """A claim that a paper is cited for: one line of the first table of the page."""
+
+    claim: str
+    """What the authors say, with their figure."""
+    table: str
+    what: str
+    """The sign in that table (signs.Sign.what)."""
+    setting: str
+    figure: str
+    verdict: str
+    """The verdict that the sentence was written for."""
+    sentence: str
+    """What a reader may take from it; the page leaves it out where rows that came later give another verdict."""
 
 
 @dataclass(frozen=True)
@@ -99,6 +149,7 @@ class Table:
     settings: tuple[Setting, ...]
     claims: tuple[Claim, ...]
     trends: tuple[Trend, ...] = ()
+    falls: tuple[Fall, ...] = ()
     found: str = ""
     """What its rows say beside the signs."""
     targets_against: str = ""
@@ -128,6 +179,18 @@ class Table:
         """Return the seeds that are planned: those of its claims, or the first alone."""
         wanted = {seed for claim in self.claims_of(setting, line) for seed in claim.seeds}
         return tuple(sorted(wanted)) or FIRST_SEED
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper with its tables: a page of its own."""
+
+    name: str
+    """The name of its page."""
+    title: str
+    tables: tuple[Table, ...]
+    headlines: tuple[Headline, ...] = ()
+    elsewhere: tuple[Elsewhere, ...] = ()
 
 
 def devices(count: int, model: str) -> Values:

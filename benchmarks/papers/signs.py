@@ -1,19 +1,20 @@
-"""Whether a claimed sign is shown: the differences of two lines, seed by seed, from the rows that stand."""
+"""What was found of each claim: the differences of two lines, seed by seed, from the rows that stand."""
 
 from __future__ import annotations
 
-import statistics
+import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from benchmarks.papers import cells
-from benchmarks.papers.kinds import SEEDS, Claim, Setting, Table, Trend
+from benchmarks.papers.kinds import DEVIATIONS, SEEDS, SPENT, Claim, Setting, Table, Trend
+from coordinator.results.comparison.compare import Spread, spread_of
+from coordinator.results.comparison.compare_table import difference_text
 
 NOT_RUN = "not run yet"
-SHOWN, MISSED = "shown", "not shown"
-HOW_SHOWN = "shown in every seed", "shown in the mean", "shown in the one seed run"
-"""How a sign is shown: under several seeds that all agree, or of which more agree than disagree, or under one."""
-UNDECIDED = "in the one seed run, less than seeds differ by"
+PAIR_RUNS, TREND_RUNS = 2, 4
+"""The runs that a difference of a seed is made of."""
 
 Found = Mapping[str, Sequence[cells.Row]]
 """The rows of each line of a setting, one for each finished seed in the order of the seeds."""
@@ -30,64 +31,38 @@ class Sign:
     reported: float | None
     """The authors' difference, in points."""
     gains: tuple[float, ...]
-    """The difference of each seed that both lines have, as a fraction."""
-    why: str
+    """The difference of each seed that both lines have, as a fraction; of SPENT the logarithm of the ratio.
+    Above 0: as claimed."""
+    why: str = ""
+    """Where it misses: what was found."""
+    counted_with: str = ""
+    """The claim in words that says the same, and counts."""
+    runs: int = PAIR_RUNS
+    """The runs that each difference is made of."""
 
     @property
-    def verdict(self) -> str:
-        """SHOWN where the mean difference is above 0 and more seeds agree than disagree, MISSED, or NOT_RUN."""
-        if not self.gains:
-            return NOT_RUN
-        for_it, against = (sum(sign * gain > 0 for gain in self.gains) for sign in (1, -1))
-        return SHOWN if statistics.fmean(self.gains) > 0 and for_it > against else MISSED
+    def spread(self) -> Spread | None:
+        """The mean over seeds, as `edge-sdk compare` has it; None where nothing was run."""
+        return spread_of(self.gains)
 
     @property
-    def shown_by(self) -> str:
-        """Which of HOW_SHOWN it is; empty where it is not shown."""
-        if self.verdict != SHOWN:
-            return ""
-        every, mean, one = HOW_SHOWN
-        if len(self.gains) == 1:
-            return one
-        return every if min(self.gains) > 0 else mean
+    def is_ratio(self) -> bool:
+        """Whether the lines are compared by ratio."""
+        return self.figure in SPENT
 
     @property
     def found(self) -> str:
-        """The mean difference in points, its deviation over seeds, and how many seeds agree."""
-        if not self.gains:
+        """The mean difference in points with its 95 % interval as `edge-sdk compare` prints it, and how many seeds."""
+        spread = self.spread
+        if spread is None:
             return NOT_RUN
-        mean, agree = 100 * statistics.fmean(self.gains), sum(gain > 0 for gain in self.gains)
-        if len(self.gains) == 1:
-            return f"{mean:+.1f}, one seed"
-        equal = sum(gain == 0 for gain in self.gains)
-        told = f"{agree} of {len(self.gains)} seeds" + (f", {equal} equal" if equal else "")
-        return f"{mean:+.1f} ± {100 * statistics.stdev(self.gains):.1f}, {told}"
+        seeds = f"{spread.count} seeds" if spread.count > 1 else "one seed"
+        return f"{self._times(spread) if self.is_ratio else difference_text(spread)}, {seeds}"
 
-
-def why_missed(sign: Sign, others: Sequence[Sign]) -> str:
-    """Return why a sign is not shown: what was found, or that one seed says too little, as those of its table differ.
-
-    others: all signs of its table.
-    """
-    if not sign.why and is_small(sign, others):
-        return f"one seed; over seeds, such differences of this table vary by up to ± {100 * _spread(sign, others):.1f}"
-    return sign.why or "not known"
-
-
-def how_shown(sign: Sign, others: Sequence[Sign]) -> str:
-    """Return how a sign of a table with these signs is shown, or that it is not, or was not run."""
-    return UNDECIDED if sign.shown_by and is_small(sign, others) else sign.shown_by or sign.verdict
-
-
-def is_small(sign: Sign, others: Sequence[Sign]) -> bool:
-    """Whether a sign rests on one seed, and is within what seeds differ by."""
-    return len(sign.gains) == 1 and abs(sign.gains[0]) <= _spread(sign, others)
-
-
-def _spread(sign: Sign, others: Sequence[Sign]) -> float:
-    """Return the largest deviation over seeds of any difference of this figure."""
-    alike = (other.gains for other in others if other.figure == sign.figure and len(other.gains) > 1)
-    return max(map(statistics.stdev, alike), default=0.0)
+    @staticmethod
+    def _times(spread: Spread) -> str:
+        ends = "" if spread.interval is None else " [{:.2g}, {:.2g}]".format(*map(math.exp, spread.interval))
+        return f"{math.exp(spread.mean):.3g} times{ends}"
 
 
 def found_in(table: Table, setting: Setting, kept: Sequence[cells.Row]) -> Found:
@@ -101,13 +76,15 @@ def found_in(table: Table, setting: Setting, kept: Sequence[cells.Row]) -> Found
 
 
 def signs(table: Table, kept: Sequence[cells.Row]) -> list[Sign]:
-    """Return every claim of a table for each of its figures and settings, then its trends."""
+    """Return every claim of a table for each of its figures and settings, then its trends and falls."""
     found = {setting.name: found_in(table, setting, kept) for setting in table.settings}
-    return [*_claims(table, found), *_trends(table, found)]
+    return [*_claims(table, found), *_trends(table, found), *_falls(table, found)]
 
 
 def gains(found: Found, better: str, worse: str, figure: str, than: str = "") -> dict[int, float]:
-    """Return the difference of a figure between two lines for each seed that both have."""
+    """Return by how much one line is better than another in a figure, for each seed that both have."""
+    if figure in SPENT:
+        return _times_less(found[better], found[worse], figure)
     high, low = _by_seed(found[better], figure), _by_seed(found[worse], than or figure)
     return {seed: high[seed] - low[seed] for seed in high if seed in low}
 
@@ -122,7 +99,8 @@ def _claims(table: Table, found: Mapping[str, Found]) -> Iterator[Sign]:
                     continue  # nobody claims what the authors' own figures deny
                 same = claim.better == claim.worse
                 what = f"{claim.better}: {figure} over {than}" if same else f"{claim.better} over {claim.worse}"
-                yield Sign(what, setting.name, figure, told, tuple(differences.values()), claim.why)
+                counted = " over ".join(claim.counted_with or ())
+                yield Sign(what, setting.name, figure, told, tuple(differences.values()), claim.why, counted)
 
 
 def _trends(table: Table, found: Mapping[str, Found]) -> Iterator[Sign]:
@@ -135,12 +113,23 @@ def _trends(table: Table, found: Mapping[str, Found]) -> Iterator[Sign]:
             low, high = (_told_by(settings[name], trend, figure) for name in (first, last))
             told = high - low if low is not None and high is not None else None
             what = f"the gap of {trend.better} over {trend.worse} grows"
-            yield Sign(what, f"{first} to {last}", figure, told, grown, trend.why)
+            yield Sign(what, f"{first} to {last}", figure, told, grown, trend.why, runs=TREND_RUNS)
+
+
+def _falls(table: Table, found: Mapping[str, Found]) -> Iterator[Sign]:
+    for fall in table.falls:
+        first, last = fall.settings[0], fall.settings[-1]
+        for figure in fall.figures:
+            before, after = (_by_seed(found[name][fall.line], figure) for name in (first, last))
+            fallen = tuple(before[seed] - after[seed] for seed in before if seed in after)
+            yield Sign(f"{fall.line} falls", f"{first} to {last}", figure, None, fallen, fall.why)
 
 
 def _told(setting: Setting, claim: Claim, figure: str, than: str) -> float | None:
     better, worse = (setting.reported.get(line, {}) for line in (claim.better, claim.worse))
-    return better[figure] - worse[than] if figure in better and than in worse else None
+    if figure not in better or than not in worse:
+        return None
+    return (better[figure] - worse[than]) * (-1 if figure in DEVIATIONS else 1)
 
 
 def _told_by(setting: Setting, trend: Trend, figure: str) -> float | None:
@@ -148,4 +137,26 @@ def _told_by(setting: Setting, trend: Trend, figure: str) -> float | None:
 
 
 def _by_seed(rows: Sequence[cells.Row], figure: str) -> dict[int, float]:
-    return {int(row["seed"]): float(row[figure]) for row in rows if row.get(figure)}
+    """Return a figure of each seed that has it; with DEVIATIONS its negative, so that the higher one is better."""
+    if figure == "fm_sd":
+        return {int(row["seed"]): -math.sqrt(float(row["global_fm"])) for row in rows if row.get("global_fm")}
+    sign = -1 if figure in DEVIATIONS else 1
+    return {int(row["seed"]): sign * float(row[figure]) for row in rows if row.get(figure)}
+
+
+def _times_less(better: Sequence[cells.Row], worse: Sequence[cells.Row], of: str) -> dict[int, float]:
+    """Return for each seed log(what one line spent / what the other did) until the highest target that both reached."""
+    ours, theirs = ({int(row["seed"]): reached(row) for row in rows} for rows in (better, worse))
+    found = {}
+    for seed in ours.keys() & theirs.keys():
+        both = ours[seed].keys() & theirs[seed].keys()
+        if both:
+            target = max(both, key=float)
+            found[seed] = math.log(theirs[seed][target][of] / ours[seed][target][of])
+    return dict(sorted(found.items()))
+
+
+def reached(row: cells.Row) -> dict[str, dict[str, float]]:
+    """Return what a row's run had spent when it reached each target."""
+    found: dict[str, dict[str, float]] = json.loads(row[cells.REACHED]) if row.get(cells.REACHED) else {}
+    return found

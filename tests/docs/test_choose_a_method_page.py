@@ -43,7 +43,7 @@ def figures_of(row: str) -> set[str]:
 @pytest.mark.parametrize("line", BODY, ids=lambda line: cells(line)[0][:60])
 def test_what_a_line_quotes_stands_in_one_row_of_its_section(line: str) -> None:
     *_, quoted, link = cells(line)
-    ((page, anchor),) = re.findall(r"\]\(([a-z-]+\.md)#?([\w-]*)\)", link)
+    ((page, anchor),) = re.findall(r"\]\(([a-z/-]+\.md)#?([\w-]*)\)", link)
     rows = [row.replace("`", "") for row in section(page, anchor) if row.startswith("|")]
     quotes = re.findall(r"`([^`]+)`", quoted)
     assert quotes
@@ -55,7 +55,7 @@ def test_what_a_line_quotes_stands_in_one_row_of_its_section(line: str) -> None:
 
 
 def test_every_section_that_it_links_is_one() -> None:
-    for page, anchor in re.findall(r"\]\(([a-z-]+\.md)#([\w-]+)\)", PAGE.read_text(encoding="utf-8")):
+    for page, anchor in re.findall(r"\]\(([a-z/-]+\.md)#([\w-]+)\)", PAGE.read_text(encoding="utf-8")):
         assert section(page, anchor)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,25 +11,17 @@ from papers.test_recipes import shrunk
 
 from benchmarks.papers import __main__ as runner
 from benchmarks.papers import cells, figures, vibration
+from benchmarks.papers.causes import CAUSES
 from benchmarks.papers.figures import FIGURES, Figure
-from benchmarks.papers.kinds import FOLDER, SEEDS, Claim, Line, Setting, Table, Trend
-from benchmarks.papers.page import page
-from benchmarks.papers.signs import (
-    HOW_SHOWN,
-    MISSED,
-    NOT_RUN,
-    SHOWN,
-    UNDECIDED,
-    Sign,
-    how_shown,
-    is_small,
-    signs,
-    why_missed,
-)
-from benchmarks.papers.tables import TABLES
+from benchmarks.papers.kinds import FOLDER, SEEDS, Claim, Fall, Headline, Line, Paper, Setting, Table, Trend
+from benchmarks.papers.page import ROWS as ROWS_NAME
+from benchmarks.papers.page import pages, sign_of
+from benchmarks.papers.signs import NOT_RUN, signs
+from benchmarks.papers.tables import PAPERS, TABLES
+from benchmarks.papers.verdicts import AGAINST, LEANING, SHOWN, judged
 from edge_sim import run
 
-ROWS = runner.PAGE.with_suffix("")
+ROWS = runner.PAGE.with_suffix("") / ROWS_NAME
 TINY = """
 [federation]
 name = "tiny"
@@ -72,19 +63,32 @@ def tiny(tmp_path: Path) -> Table:
     )
 
 
+def paper_of(table: Table) -> Paper:
+    return Paper("one", "One", (table,))
+
+
 def run_tiny(table: Table, out: Path, *options: str) -> int:
-    return runner.main(options, (table,), out, out.parent / "runs")
+    return runner.main(options, (paper_of(table),), out, out.parent / "runs")
+
+
+def rows_folder(out: Path) -> Path:
+    return out.with_suffix("") / ROWS_NAME
+
+
+def own_page(out: Path) -> str:
+    """The page of the tiny paper."""
+    return (out.with_suffix("") / "one.md").read_text(encoding="utf-8")
 
 
 def kept(out: Path) -> list[dict[str, str]]:
-    with (out.with_suffix("") / "tiny.csv").open(newline="") as file:
+    with (rows_folder(out) / "tiny.csv").open(newline="") as file:
         return list(csv.DictReader(file))
 
 
 def write_rows(out: Path, rows: list[dict[str, str]]) -> None:
     """Write a file of rows by hand, with the columns of the first."""
-    folder = out.with_suffix("")
-    folder.mkdir(exist_ok=True)
+    folder = rows_folder(out)
+    folder.mkdir(parents=True, exist_ok=True)
     with (folder / "tiny.csv").open("w", newline="") as file:
         writer = csv.DictWriter(file, rows[0], lineterminator="\n")
         writer.writeheader()
@@ -105,8 +109,19 @@ def test_every_cell_of_a_table_is_read_as_it_stands(table: Table) -> None:
     for trend in table.trends:
         assert {*trend.settings} <= settings
         assert {trend.better, trend.worse} <= lines
+    for fall in table.falls:
+        assert {*fall.settings} <= settings
+        assert fall.line in lines
     for setting in table.settings:
         assert {*setting.reported} <= {line.name for line in table.lines_of(setting)}
+
+
+def test_every_cause_is_held_against_lines_that_are_run() -> None:
+    by_name = {table.name: table for table in TABLES}
+    for pair in (each for cause in CAUSES for each in cause.pairs):
+        table = by_name[pair.table]
+        (setting,) = (each for each in table.settings if each.name == pair.setting)
+        assert {pair.better, pair.worse} <= {line.name for line in table.lines_of(setting)}
 
 
 def test_every_file_has_a_table() -> None:
@@ -123,12 +138,37 @@ def test_two_rounds_of_a_table_run(table: Table) -> None:
     assert result.rounds_done == 2
 
 
-def test_the_page_is_what_the_rows_say() -> None:
-    assert runner.PAGE.read_text(encoding="utf-8") == page(TABLES, ROWS)
+def test_the_pages_are_what_the_rows_say_byte_for_byte() -> None:
+    written = pages(PAPERS, runner.PAGE)
+    assert {path: path.read_bytes() for path in written} == {path: text.encode() for path, text in written.items()}
+    assert {*runner.PAGE.with_suffix("").glob("*.md")} == {*written} - {runner.PAGE}
+
+
+def test_the_first_table_has_ten_lines_two_of_each_paper() -> None:
+    assert [len(paper.headlines) for paper in PAPERS] == [2] * 5 + [0]
+    found = {table.name: judged(signs(table, cells.rows(table, ROWS))) for table in TABLES}
+    for headline in (each for paper in PAPERS for each in paper.headlines):
+        assert sign_of(headline, found).verdict == headline.verdict, f"the sentence about {headline.claim!r} is old"
+
+
+def test_a_sentence_for_another_verdict_is_left_out(tiny: Table, tmp_path: Path) -> None:
+    out = tmp_path / "papers.md"
+    for verdict, stands in ((NOT_RUN, True), (SHOWN, False)):
+        headline = Headline("it is fast", "tiny", "fast over local", "iid", "personal", verdict, "One may say so.")
+        text = pages([Paper("one", "One", (tiny,), (headline,))], out)[out]
+        assert "| it is fast | **not run yet** |" in text
+        assert ("One may say so." in text) == stands
+
+
+def test_pages_are_written_without_running_a_cell(tiny: Table, tmp_path: Path) -> None:
+    out = tmp_path / "papers.md"
+    assert run_tiny(tiny, out, "--page") == 0
+    assert not rows_folder(out).exists()
+    assert "| fast over local | iid | personal |  | not run yet |  | not run yet |" in own_page(out)
 
 
 def test_every_row_is_of_a_cell_as_its_settings_are_now() -> None:
-    assert {path.stem for path in ROWS.glob("*.csv")} <= {table.name for table in TABLES}
+    assert {path.stem for path in ROWS.glob("*.csv")} - {"two-processors"} <= {table.name for table in TABLES}
     for table in TABLES:
         found = cells.rows(table, ROWS)
         known = [cells.row_of(cell, found) for cell in cells.cells(table, SEEDS)]
@@ -147,7 +187,7 @@ def test_a_cell_that_has_a_row_is_skipped(tiny: Table, tmp_path: Path) -> None:
     assert run_tiny(tiny, out, "--seeds", "0") == 0
     assert [row["method"] for row in kept(out)] == ["fast", "local"]
     assert kept(out)[0] == first
-    assert out.read_text() == page((tiny,), out.with_suffix(""))
+    assert {path: path.read_text() for path in pages([paper_of(tiny)], out)} == pages([paper_of(tiny)], out)
 
 
 def test_a_changed_setting_runs_the_cell_again(tiny: Table, tmp_path: Path) -> None:
@@ -200,52 +240,40 @@ def rows_of(table: Table, line: str, setting: str, **values: str) -> list[dict[s
 
 
 def verdicts(table: Table, rows: list[dict[str, str]]) -> list[tuple[str, str]]:
-    return [(sign.verdict, sign.found) for sign in signs(table, rows)]
+    return [(each.verdict, each.sign.found) for each in judged(signs(table, rows))]
 
 
 def test_a_sign_is_the_mean_difference_of_the_seeds_that_both_have(tiny: Table) -> None:
-    high, low = (rows_of(tiny, line, "iid", personal="0.5,0.6,0.7") for line in ("fast", "local"))
-    assert verdicts(tiny, [*high, *rows_of(tiny, "local", "iid", personal="0.4,0.4,0.4")]) == [
-        (SHOWN, "+20.0 ± 10.0, 3 of 3 seeds")
-    ]
-    assert verdicts(tiny, [*low, *rows_of(tiny, "fast", "iid", personal="0.4,0.4,0.65")])[0][0] == MISSED
-    assert verdicts(tiny, [*high, *rows_of(tiny, "local", "iid", personal="0.4")]) == [(SHOWN, "+10.0, one seed")]
-    most_against = rows_of(tiny, "local", "iid", personal="0.51,0.61,0.1")  # one seed alone makes the mean
-    assert verdicts(tiny, [*high, *most_against])[0][0] == MISSED
-    one_equal = rows_of(tiny, "local", "iid", personal="0.4,0.6,0.5")
-    assert verdicts(tiny, [*high, *one_equal]) == [(SHOWN, "+10.0 ± 10.0, 2 of 3 seeds, 1 equal")]
+    high = rows_of(tiny, "fast", "iid", personal="0.5,0.6,0.7")
+    low = [rows_of(tiny, "local", "iid", personal=values) for values in ("0.4,0.5,0.61", "0.4", "0.9,0.8,1.0")]
+    assert verdicts(tiny, [*high, *low[0]]) == [(SHOWN, "+9.7 [+8.2, +11.1], 3 seeds")]
+    assert verdicts(tiny, [*high, *low[1]]) == [(LEANING, "+10.0, one seed")]
+    assert verdicts(tiny, [*high, *low[2]])[0][0] == AGAINST
     assert verdicts(tiny, high) == [(NOT_RUN, NOT_RUN)]
 
 
-def test_the_page_tells_how_often_a_sign_is_shown(tiny: Table, tmp_path: Path) -> None:
-    high = rows_of(tiny, "fast", "iid", personal="0.5,0.6,0.7")
-    every, mean, one = HOW_SHOWN
-    for low, counted in (("0.4,0.4,0.4", every), ("0.4,0.6,0.5", mean), ("0.4", one), ("0.9", MISSED)):
-        (sign,) = signs(tiny, [*high, *rows_of(tiny, "local", "iid", personal=low)])
-        assert (sign.shown_by or sign.verdict) == counted
-    run_tiny(tiny, tmp_path / "papers.md", "--seeds", "0", "--method", "fast")
-    assert "| [Tiny](#tiny) | 1 |  |  |  |  |  | 1 |" in (tmp_path / "papers.md").read_text()
+def test_of_deviations_and_of_what_was_spent_the_lower_one_is_better(tiny: Table) -> None:
+    figures = ("pm_l_sd", "fm_sd", "bytes")
+    table = Table(**{**vars(tiny), "claims": (Claim("fast", "local", figures),)})
+    told = {
+        "fast": {"pm_l_sd": "0.05", "global_fm": "0.01", cells.REACHED: REACHED.format(100, 300)},
+        "local": {"pm_l_sd": "0.07", "global_fm": "0.04", cells.REACHED: REACHED.format(900, 600)},
+    }
+    rows = [{**row, **told[line]} for line in told for row in rows_of(table, line, "iid", personal="0.5")]
+    found = signs(table, rows)
+    assert [round(100 * sign.gains[0], 6) for sign in found[:2]] == [2, 10]
+    assert found[2].found == "2 times, one seed"
 
 
-def test_one_seed_that_misses_by_less_than_seeds_differ_says_so() -> None:
-    several = Sign("a over b", "iid", "personal", None, (0.1, -0.02, 0.04), "")
-    missed = Sign("a over c", "iid", "personal", None, (-0.05,), "")
-    assert "one seed" in why_missed(missed, [several, missed])
-    assert "± 6.0" in why_missed(missed, [several, missed])
-    for other in (replace(several, gains=(0.1, 0.1)), replace(several, figure="gm")):
-        assert why_missed(missed, [other, missed]) == "not known"
-    assert why_missed(replace(missed, why="found"), [several]) == "found"
+REACHED = '{{"0.5": {{"round": 1, "bytes": {}, "flops": 1}}, "0.6": {{"round": 2, "bytes": {}, "flops": 2}}}}'
 
 
-def test_one_seed_that_shows_by_less_than_seeds_differ_is_small() -> None:
-    several = Sign("a over b", "iid", "personal", None, (0.1, -0.02, 0.04), "")  # they differ by 0.06
-    shown = replace(several, what="a over c", gains=(0.05,))
-    assert is_small(shown, [several, shown])
-    assert not is_small(replace(shown, gains=(0.07,)), [several, shown])
-    assert not is_small(several, [several, shown])
-    assert how_shown(shown, [several, shown]) == UNDECIDED
-    assert how_shown(shown, [shown]) == HOW_SHOWN[-1]
-    assert how_shown(replace(shown, gains=(-0.05,)), [several]) == MISSED
+def test_a_fall_compares_a_line_with_itself(tiny: Table) -> None:
+    skewed = Setting("skewed", {"partition.kind": "dirichlet"})
+    fall = Fall("fast", ("personal",), ("iid", "skewed"))
+    table = Table(**{**vars(tiny), "settings": (*tiny.settings, skewed), "claims": (), "falls": (fall,)})
+    rows = [*rows_of(table, "fast", "iid", personal="0.7"), *rows_of(table, "fast", "skewed", personal="0.4")]
+    assert verdicts(table, rows) == [(LEANING, "+30.0, one seed")]
 
 
 def test_a_trend_compares_the_gaps_of_the_first_and_the_last_setting(tiny: Table) -> None:
@@ -259,16 +287,25 @@ def test_a_trend_compares_the_gaps_of_the_first_and_the_last_setting(tiny: Table
         for line, value in (("fast", high), ("local", low))
         for row in rows_of(both, line, setting, personal=value)
     ]
-    assert verdicts(both, rows) == [(SHOWN, "+20.0, one seed")]
+    assert verdicts(both, rows) == [(LEANING, "+20.0, one seed")]
     assert verdicts(both, rows[:2]) == [(NOT_RUN, NOT_RUN)]
 
 
-def test_claimed_pairs_come_first_and_then_each_line_once() -> None:
+def test_claimed_pairs_come_first_and_of_both_the_cheapest() -> None:
     wanted = cells.in_order(cell for table in TABLES for cell in cells.cells(table))
-    firsts = [any(c.first for c in cell.table.claims_of(cell.setting, cell.line)) for cell in wanted]
-    assert firsts == sorted(firsts, reverse=True)
-    rest = [cell.seed for cell, first in zip(wanted, firsts, strict=True) if not first]
-    assert rest.index(1) == rest.count(0)
+    order = [
+        (
+            not any(claim.first for claim in cell.table.claims_of(cell.setting, cell.line)),
+            cell.setting.cost_s * cell.line.cost,
+        )
+        for cell in wanted
+    ]
+    assert order == sorted(order)
+
+
+def test_the_pair_that_a_paper_is_about_has_five_seeds_and_another_three(tiny: Table) -> None:
+    about = Table(**{**vars(tiny), "claims": (Claim("fast", "local", ("personal",), first=True),)})
+    assert [len(cells.cells(table)) for table in (about, tiny)] == [2 * 5, 2 * 3]
 
 
 def test_a_line_without_a_claim_has_one_seed(tiny: Table) -> None:
@@ -287,8 +324,8 @@ def test_the_list_tells_what_was_spent_and_what_is_ahead(
     assert run_tiny(tiny, out, "--list") == 0
     lines = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in lines[:-1]].count("done") == 1
-    assert len(lines) == 1 + 2 * len(SEEDS)
-    assert not (tmp_path / "tiny.csv").exists()
+    assert len(lines) == 1 + 2 * 3
+    assert len(kept(out)) == 1
 
 
 def test_a_run_is_kept_beside_its_row_and_read_again(tiny: Table, tmp_path: Path) -> None:
@@ -369,7 +406,7 @@ def with_value(column: str, value: str) -> Callable[[str, str], str]:
 @pytest.mark.parametrize(
     ("damage", "told"),
     [
-        (lambda head, row: f"{head}\n{row[:20]}", ":2: 10 values for 25 columns; remove this line"),
+        (lambda head, row: f"{head}\n{row[:20]}", ":2: 10 values for 26 columns; remove this line"),
         (lambda head, row: f"{head}\n{row[:-1]}", ":2: the command is not that of its cell; remove this line"),
         (lambda head, row: f'{head}\n{row}\n\n"iid,fa\n', ":4: unexpected end of data; remove this line"),
         (lambda head, row: f"{head}\n{row}\n\udcff\n", ":3: not UTF-8; remove this line"),
@@ -395,15 +432,15 @@ def test_a_damaged_file_of_rows_is_told_before_a_cell_runs(
 ) -> None:
     out = tmp_path / "papers.md"
     write_rows(out, [as_kept(tiny)])
-    assert len(cells.rows(tiny, out.with_suffix(""))) == 1
-    file = out.with_suffix("") / "tiny.csv"
+    assert len(cells.rows(tiny, rows_folder(out))) == 1
+    file = rows_folder(out) / "tiny.csv"
     file.write_text(damage(*file.read_text().splitlines()), errors="surrogateescape")
     for options in ([], ["--list"]):
         assert f"{file}{told}" in no_cell_runs(tiny, out, capsys, *options)
 
 
 def test_a_folder_in_the_place_of_rows_is_told(tiny: Table, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "papers" / "tiny.csv").mkdir(parents=True)
+    (tmp_path / "papers" / ROWS_NAME / "tiny.csv").mkdir(parents=True)
     for options in ([], ["--list"]):
         told = no_cell_runs(tiny, tmp_path / "papers.md", capsys, *options)
         assert "tiny.csv: cannot be read (Is a directory); move" in told
@@ -487,12 +524,13 @@ def test_a_figure_is_drawn_from_the_runs_that_were_kept(tiny: Table, tmp_path: P
     ticks = ("even",) if draws == "by_setting" else ()
     figure = Figure("one", "it", "tiny", ("iid",), lines, draws, own_test=True, ticks=ticks)
     said: list[str] = []
-    figures.draw([figure], [tiny], out.with_suffix(""), tmp_path / "runs", said.append)
+    folder = out.with_suffix("") / figures.FOLDER
+    places = figures.Places(rows_folder(out), folder, tmp_path / "runs")
+    figures.draw([figure], [tiny], places, said.append)
     assert [f"--method {line} --seeds 0 --again" in " ".join(said) for line in lines] == [True] * len(lines)
     run_tiny(tiny, out, "--seeds", "0")
-    figures.draw([figure], [tiny], out.with_suffix(""), tmp_path / "runs", said.append)
+    figures.draw([figure], [tiny], places, said.append)
     (name,) = figure.pictures
-    folder = out.with_suffix("") / figures.FOLDER
     assert (folder / f"{name}.png").stat().st_size > 0
     assert (folder / f"{name}.csv").read_text().count("\n") > 1
 
@@ -518,8 +556,8 @@ def test_the_vibration_signal_is_the_same_each_time() -> None:
 
 def test_bad_options_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for options, told in (
-        (["--seeds", "a"], "expected some of 0,1,2"),
-        (["--seeds", "7"], "expected some of 0,1,2"),
+        (["--seeds", "a"], "expected some of 0,1,2,3,4"),
+        (["--seeds", "7"], "expected some of 0,1,2,3,4"),
         (["--table", "none"], "invalid choice"),
         (["--nonsense"], "unrecognized arguments"),
         (["--table", TABLES[0].name, "--method", "none"], "no such cell; --list names them all"),

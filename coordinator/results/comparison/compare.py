@@ -124,10 +124,28 @@ class Spread:
 
         It holds for seeds drawn independently whose values are about normal.
         """
+        return self.interval_at(CONFIDENCE)
+
+    def interval_at(self, confidence: float) -> tuple[float, float] | None:
+        """Return the interval that holds the mean with this confidence, as `interval`; None for a single value."""
         if self.sd is None:
             return None
-        half = t_quantile(CONFIDENCE, self.count - 1) * self.sd / math.sqrt(self.count)
+        half = t_quantile(confidence, self.count - 1) * self.sd / math.sqrt(self.count)
         return self.mean - half, self.mean + half
+
+    @property
+    def p_value(self) -> float | None:
+        """The two-sided p value of Student's t test of a mean of 0; None for a single value.
+
+        It is below 1 - c where the interval of confidence c leaves out 0.
+        """
+        if self.sd is None:
+            return None
+        if self.sd == 0:
+            return 0.0 if self.mean else 1.0
+        freedom = self.count - 1
+        t = abs(self.mean) * math.sqrt(self.count) / self.sd
+        return 1 - _t_within(math.atan(t / math.sqrt(freedom)), freedom)
 
 
 @dataclass(frozen=True)

@@ -126,12 +126,12 @@ def _row(comparison: Comparison, line: MethodRuns) -> tuple[str, ...]:
     accuracies = []
     for figure, _, _ in _figures(comparison):
         difference = None if line.method == comparison.baseline else comparison.difference(line, figure)
-        accuracies += [_spread(line.accuracy(figure)), _difference(difference)]
+        accuracies += [_spread(line.accuracy(figure)), difference_text(difference)]
     costs = [(line.over_seeds(FIGURES[key]), say) for key, _, say in _costs(comparison)]
     return (line.method, *accuracies, *(UNKNOWN if cost is None else say(cost.mean) for cost, say in costs))
 
 
-def _difference(spread: Spread | None) -> str:
+def difference_text(spread: Spread | None) -> str:
     """Format a difference in points with its interval: +1.2 [+0.3, +2.1]."""
     if spread is None:
         return UNKNOWN

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coordinator.results.comparison.compare import t_quantile
+from coordinator.results.comparison.compare import Spread, spread_of, t_quantile
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,18 @@ def test_scipy_says_the_same(confidence):
     for freedom in range(1, 40):
         expected = stats.t.ppf((1 + confidence) / 2, freedom)
         assert t_quantile(confidence, freedom) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_p_value_is_what_its_interval_leaves_out_zero_at():
+    spread = Spread(0.02, 0.011, 5)
+    low, _ = spread.interval_at(1 - spread.p_value)
+    assert low == pytest.approx(0, abs=1e-12)
+    assert spread.p_value == pytest.approx(0.0153, abs=5e-5)  # t = 4.0656 with 4 degrees of freedom
+    assert Spread(0.02, None, 1).p_value is None
+    assert (Spread(0.02, 0.0, 3).p_value, Spread(0.0, 0.0, 3).p_value) == (0.0, 1.0)
+
+
+def test_scipy_has_the_same_p_value():
+    stats = pytest.importorskip("scipy.stats")
+    values = [0.01, 0.03, -0.002, 0.014]
+    assert spread_of(values).p_value == pytest.approx(stats.ttest_1samp(values, 0).pvalue, rel=1e-9)
