@@ -167,7 +167,7 @@ def run_coordinator(
                 security=reach.security,
                 observer=_observers(ready, folder, progress, feed, writers),
             )
-            earlier_s = sum(entry.wall_s for entry in server.record.rounds)
+            earlier_s = server.record.wall_s
             for warning in server.warnings:
                 progress.noted(warning)
             if resume:

@@ -49,6 +49,8 @@ CREATE TABLE IF NOT EXISTS closed (
 CREATE TABLE IF NOT EXISTS slots (device TEXT PRIMARY KEY, round INTEGER NOT NULL, frame BLOB NOT NULL, digest BLOB);
 CREATE TABLE IF NOT EXISTS checkpoint (round INTEGER NOT NULL, state BLOB NOT NULL, record TEXT NOT NULL, digest BLOB);
 CREATE TABLE IF NOT EXISTS history (round INTEGER PRIMARY KEY, entry TEXT NOT NULL, digest BLOB);
+CREATE TABLE IF NOT EXISTS periods (
+    kind TEXT NOT NULL, number INTEGER NOT NULL, entry TEXT NOT NULL, digest BLOB, PRIMARY KEY (kind, number));
 """
 
 CONTENTS = Contents(
@@ -87,6 +89,18 @@ class Slots:
 
 
 @dataclass(frozen=True, slots=True)
+class Rolled:
+    """How a checkpoint changes the history of rounds without an end."""
+
+    written: Mapping[tuple[str, int], Mapping[str, Any]]
+    """Notes of hours and days, by kind and number; they replace earlier ones."""
+    oldest: Mapping[str, int]
+    """Periods of a kind before this number are deleted."""
+    first_round: int = 0
+    """Notes of rounds before this one are deleted."""
+
+
+@dataclass(frozen=True, slots=True)
 class Checkpoint:
     """The state of the coordinator at the start of a round."""
 
@@ -95,6 +109,8 @@ class Checkpoint:
     record: dict[str, Any]
     history: dict[int, dict[str, Any]] = field(default_factory=dict)
     """The notes of each round, by number."""
+    periods: tuple[tuple[str, int, dict[str, Any]], ...] = ()
+    """The notes of hours and days: kind, number, notes."""
 
 
 class Ledger:
@@ -304,6 +320,8 @@ class Ledger:
         record: dict[str, Any],
         slots: Slots | None = None,
         history: Mapping[int, Mapping[str, Any]] | None = None,
+        *,
+        rolled: Rolled | None = None,
     ) -> None:
         """Begin a round: delete the rows of earlier rounds, except uploads that go into slots.
 
@@ -320,6 +338,8 @@ class Ledger:
             self._db.execute("DELETE FROM checkpoint")
             self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?, ?)", row)
             self._db.executemany("INSERT OR REPLACE INTO history VALUES (?, ?, ?)", noted)
+            if rolled is not None:
+                self._roll_up(rolled)
             self._db.execute("DELETE FROM uploads WHERE round < ?", (round_,))
             self._db.execute("DELETE FROM closed WHERE round < ?", (round_,))
 
@@ -327,6 +347,12 @@ class Ledger:
         self._closing = {place: by for place, by in self._closing.items() if place.round >= round_}
         self._known = {(place, device) for place, device in self._known if place.round >= round_}
         self._frames = {key: frame for key, frame in self._frames.items() if key[0].round >= round_}
+
+    def _roll_up(self, rolled: Rolled) -> None:
+        rows = [with_digest(kind, at, json.dumps(entry)) for (kind, at), entry in rolled.written.items()]
+        self._db.executemany("INSERT OR REPLACE INTO periods VALUES (?, ?, ?, ?)", rows)
+        self._db.executemany("DELETE FROM periods WHERE kind = ? AND number < ?", [*rolled.oldest.items()])
+        self._db.execute("DELETE FROM history WHERE round < ?", (rolled.first_round,))
 
     def _fill_slots(self, round_: int, devices: Sequence[str]) -> None:
         if self._path is not None:
@@ -341,7 +367,8 @@ class Ledger:
         if not rows:
             return None
         (round_, state, record), noted = rows[0], self._whole("SELECT * FROM history ORDER BY round")
-        return Checkpoint(round_, state, json.loads(record), {at: json.loads(entry) for at, entry in noted})
+        periods = tuple((kind, at, json.loads(entry)) for kind, at, entry in self._whole("SELECT * FROM periods"))
+        return Checkpoint(round_, state, json.loads(record), {at: json.loads(entry) for at, entry in noted}, periods)
 
     def copy_to(self, path: Path) -> None:
         """Write everything into a file, so that a simulation in memory can be saved."""

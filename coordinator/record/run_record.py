@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from coordinator.record.instruments import ByName
+from coordinator.record.periods import Periods
 from coordinator.record.round_result import CURVES, PREFIXES, Missed, RoundResult
 from coordinator.record.waiting import Waiting
 from edge_sdk.errors import REFUSAL_WORDS
@@ -26,8 +29,8 @@ MISSED_SHARE = 0.1
 
 MAX_REFUSED = 256
 """The most devices whose refusal is kept, so that a sender that invents names fills neither the memory nor a report."""
-MAX_MISSED = 2000
-"""The most missed exchanges that are kept one by one; counts go on."""
+MAX_MISSED, NEWEST_MISSED = 2000, 200
+"""The most missed exchanges that are kept one by one, and those of rounds without an end; counts go on."""
 CAME_LATE, SAID_NOTHING, LINK_LOST = (
     "its upload came after the deadline",
     "nothing came before the deadline",
@@ -113,7 +116,11 @@ class RunRecord:
     instruments: dict[int, ByName] = field(default_factory=dict)
     """What the method did: number of the round, from 1 -> name -> device, or COORDINATOR -> value."""
     rounds: list[RoundResult] = field(default_factory=list)
-    """The completed rounds, without accuracies, which may arrive a round later."""
+    """The completed rounds, without accuracies, which may arrive a round later; without an end, the newest of them."""
+    rolled: int = 0
+    """The number of completed rounds before those of `rounds`, of which only `periods` are kept."""
+    periods: Periods = field(default_factory=Periods)
+    """Hours and days of rounds without an end.  Saved by rows of their own."""
     updates: Counter[str] = field(default_factory=Counter)
     refused_frames: dict[str, Counter[str]] = field(default_factory=dict)
     refused_by_devices: dict[str, Counter[str]] = field(default_factory=dict)
@@ -203,11 +210,45 @@ class RunRecord:
     """Starts empty after a restart, unless `remember` restores it."""
     unsaved: set[int] = field(default_factory=set, repr=False, compare=False)
     """The rounds, by number, of which something was noted that `saved` does not know of yet."""
+    _skips_rolled: int = 0
+    """How many of `skips` are in `periods`."""
     _closed: dict[str, Any] = field(default_factory=dict)
     """The sums over all completed rounds, by the name of a figure."""
 
     def __post_init__(self) -> None:
         self._closed = {name: sum(getattr(entry, name) for entry in self.rounds) for name in TOTALS}
+
+    @property
+    def done(self) -> int:
+        """The number of completed rounds."""
+        return self.rolled + len(self.rounds)
+
+    @property
+    def wall_s(self) -> float:
+        """The seconds of all completed rounds."""
+        return float(self._closed["wall_s"])
+
+    def roll_up(self, now_s: float, day: date, *, keep: int | None) -> None:
+        """Add the round that was just closed to the hour and the day, and forget all rounds but the newest.
+
+        now_s: since 1970.  keep: how many rounds are kept one by one; a tenth more before they are cut, None: all.
+        """
+        _, found = self.newest_accuracies()
+        mean = statistics.fmean(found.values()) if found else None
+        skipped, self._skips_rolled = self.skips - self._skips_rolled, self.skips
+        self.periods.add(self.rounds[-1], now_s, day, skipped=skipped, accuracy=mean)
+        if keep is None:
+            return
+        del self.missed[:-NEWEST_MISSED]
+        if len(self.rounds) <= keep + keep // 10:
+            return
+        self.rolled = self.done - keep
+        del self.rounds[:-keep]
+        for name in (*CURVES, "instruments"):
+            curve = getattr(self, name)
+            for number in [number for number in curve if number <= self.rolled]:
+                del curve[number]
+        self.unsaved = {number for number in self.unsaved if number > self.rolled}
 
     def measured(
         self, device: str, rounds: int, metrics: Mapping[str, float], model: MeasuredModel = "personal"
@@ -403,7 +444,7 @@ class RunRecord:
         then, now = self._closed, self._totals(now_s, work)
         waited_for, waited_s = self.waiting.round_done()
         result = RoundResult(
-            round=len(self.rounds) + 1,
+            round=self.done + 1,
             contributors=contributors,
             exchanges=exchanges,
             waited_for=waited_for,
@@ -435,7 +476,7 @@ class RunRecord:
 
     def unclosed(self) -> dict[str, Any]:
         """The counts and figures of the open round as plain values; a restart would lose them."""
-        done = len(self.rounds)
+        done = self.done
         return {
             "figures": {
                 name: {number: found for number, found in getattr(self, name).items() if number >= done}
@@ -462,6 +503,7 @@ class RunRecord:
     def laggards(self) -> tuple[str, ...]:
         """The devices that missed more than a tenth of the exchanges since the run began."""
         closed = sum(result.exchanges for result in self.rounds)
+        closed += self.rolled * (self.rounds[-1].exchanges if self.rounds else 0)
         return tuple(sorted(name for name, count in self.contributed.items() if count < (1 - MISSED_SHARE) * closed))
 
     def last_accuracy(self, device: str) -> float | None:
@@ -485,7 +527,8 @@ class RunRecord:
 
     def to_json(self) -> dict[str, Any]:
         """The record as plain values for JSON, without what it notes of each round (`new_history`)."""
-        return {**{name: getattr(self, name) for name in (*_RESTORED, *_RESTORED_LATER)}, **self.sums}
+        found = {name: getattr(self, name) for name in (*_RESTORED, *_RESTORED_LATER)}
+        return {**found, **({"closed": self._closed} if self.rolled else {}), **self.sums}
 
     def new_history(self) -> dict[int, dict[str, Any]]:
         """What is noted of each unsaved round, as plain values for JSON, by its number."""
@@ -494,8 +537,8 @@ class RunRecord:
     def _noted(self, number: int) -> dict[str, Any]:
         by_round = {name: getattr(self, name).get(number) for name in (*CURVES, "instruments")}
         found: dict[str, Any] = {name: noted for name, noted in by_round.items() if noted}
-        if 1 <= number <= len(self.rounds):
-            result = self.rounds[number - 1]
+        if self.rolled < number <= self.done:
+            result = self.rounds[number - 1 - self.rolled]
             found["result"] = {name: getattr(result, name) for name in (*NOTED, *TOTALS)}
             found["result"] |= {"sums": dict(result.sums)} if result.sums else {}
         return found
@@ -503,10 +546,13 @@ class RunRecord:
     def saved(self) -> None:
         """Note that what `new_history` returned is durable."""
         self.unsaved.clear()
+        self.periods.unsaved.clear()
 
     @classmethod
-    def from_json(cls, plain: Mapping[str, Any], history: Mapping[int, Mapping[str, Any]]) -> RunRecord:
-        """Restore what `to_json` returned, and what `new_history` did of each round."""
+    def from_json(
+        cls, plain: Mapping[str, Any], history: Mapping[int, Mapping[str, Any]], periods: Periods | None = None
+    ) -> RunRecord:
+        """Restore what `to_json` returned, what `new_history` did of each round, and the periods."""
         older = _older_history(plain)
         history = {**older, **history}
         by_round: dict[str, Any] = {
@@ -514,7 +560,8 @@ class RunRecord:
             for name in (*CURVES, "instruments", "result")
         }
         results = by_round.pop("result")
-        return cls(
+        found = cls(
+            periods=periods or Periods(),
             **by_round,
             rounds=[RoundResult(round=number, **result) for number, result in results.items()],
             sums=defaultdict(Counter, {name: Counter(found) for name, found in plain.items() if name not in _FIELDS}),
@@ -522,6 +569,9 @@ class RunRecord:
             **{name: restore(plain[name]) for name, restore in _RESTORED_LATER.items() if name in plain},
             unsaved=set(older),
         )
+        found._closed |= plain.get("closed", {})  # of this class
+        found._skips_rolled = found.skips
+        return found
 
 
 def device_joules(record: RunRecord, work: FleetWork) -> float:
@@ -576,6 +626,7 @@ _RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
     "pace": dict,
     "skips": int,
     "last_skip": dict,
+    "rolled": int,
 }
 """Those that older records may lack."""
 

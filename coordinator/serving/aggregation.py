@@ -56,7 +56,7 @@ class Aggregation:
         record.spent(device, upload)
         record.instrument(upload.round + 1, device, upload.instruments)
         arrived = self._reduction.method.arrives(closing=upload.closing)
-        most = len(record.rounds) if upload.closing else upload.round + 1  # a run may end before its last round
+        most = record.done if upload.closing else upload.round + 1  # a run may end before its last round
         record.measured(device, min(upload.metrics_round, most), upload.metrics, arrived)
         record.measured(device, min(upload.personal_round, most), upload.personal_metrics)
         record.served(device, upload.joining_metrics, upload.not_served)

@@ -138,7 +138,7 @@ class CommandHandler:
                 self._context.note(fault)
         self._record.begun(now_s)
         at = invite.place
-        after = len(self._record.rounds) if self._record.stopped else None
+        after = self._record.done if self._record.stopped else None
         self._fix_cap(at)
         self._context.observer.opened(at, invite.devices)
         try:
@@ -231,18 +231,22 @@ class CommandHandler:
     def _round_done(self, done: RoundDone, now_s: float) -> None:
         state, record = self._context.rounds, self._record
         slots = self._reduction.slots_after(done.round)
-        if len(record.rounds) == done.round:  # else a retry, after the disk refused the checkpoint
+        if record.done == done.round:  # else a retry, after the disk refused the checkpoint
             for warning in self._warnings.round_ended(record, self._reduction.state):
                 self._context.note(warning)
             record.round_done(self._aggregation.contributors, state.policy.exchanges, now_s, self._work())
+            if state.policy.forever:
+                self._context.pacing.roll_up()
         record.asked, record.answered = state.asked, state.answered
         self._aggregation.screen.fix_cap()
         if slots is not None:
             self._aggregation.screen.slots_changed(slots)
         state_bytes = storage.serialise(self._reduction.state)
-        self._ledger.checkpoint(done.round + 1, state_bytes, record.to_json(), slots, record.new_history())
+        rolled = self._context.pacing.completed() if state.policy.forever else None
+        self._ledger.checkpoint(
+            done.round + 1, state_bytes, record.to_json(), slots, record.new_history(), rolled=rolled
+        )
         record.saved()
-        self._context.pacing.completed()
         self._orders.delete_forgotten(self._registry)
         self._context.observer.round_done(record.rounds[-1], self._spec.rounds, record)
 

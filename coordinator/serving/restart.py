@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from coordinator import rounds
 from coordinator.ledger import Ledger
+from coordinator.record.periods import Periods
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy, RoundState
 from coordinator.serving import stopping
@@ -63,7 +64,8 @@ def _read(
     record, round_ = RunRecord(), 0
     checkpoint = ledger.last_checkpoint()
     if checkpoint is not None:
-        record, round_ = RunRecord.from_json(checkpoint.record, checkpoint.history), checkpoint.round
+        record = RunRecord.from_json(checkpoint.record, checkpoint.history, Periods.restored(checkpoint.periods))
+        round_ = checkpoint.round
         reduction.load(checkpoint.state)
     aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust)
     if record.stopped:

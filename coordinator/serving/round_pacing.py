@@ -6,13 +6,17 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
+from coordinator.ledger import Rolled
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import Rested, RoundPolicy, Skip
 from coordinator.rounds.pace import NO_LIMIT, DaySpent, Opening, Pace, next_opening
 
 LONGEST_REST_S = 600.0
 """Seconds after which the pace is asked again at the latest, because this machine's clock may be set meanwhile."""
+KEPT_ROUNDS = 1000
+"""Rounds without an end that are kept one by one; a tenth more before they are cut."""
 LONGEST_WAIT_S = 3600.0
 """Longest pause in seconds between two attempts at a round, where the pace has none."""
 
@@ -90,6 +94,16 @@ class RoundPacing:
         record.last_skip = {"round": number, "at_s": self._wall(), "reason": skip.reason}
         return f"round {number} is skipped for now: {skip.reason}" if self._skipped == 1 else None
 
-    def completed(self) -> None:
-        """Note that a round is complete."""
-        self._skipped = 0
+    def roll_up(self) -> None:
+        """Add the round that was just closed to its hour and its day."""
+        now_s = self._wall()
+        keep = KEPT_ROUNDS if self._ends_s is None else None  # a simulation's results have every round
+        self._record.roll_up(now_s, self._pace.day(now_s), keep=keep)
+
+    def completed(self) -> Rolled:
+        """Note that a round is complete; returns how the checkpoint changes the history."""
+        self._skipped, periods = 0, self._record.periods
+        written: dict[tuple[str, int], dict[str, Any]] = {
+            (key.kind, key.number): periods.kept[key].to_json() for key in periods.unsaved
+        }
+        return Rolled(written, periods.oldest(), self._record.rolled + 1)

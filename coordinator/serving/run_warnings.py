@@ -61,7 +61,7 @@ class RunWarnings:
         """
         wanted = self._policy.participants or self._policy.expected
         yield from self._new(remarks.few_holders(self._method, record.holders.values(), record.sharers, wanted))
-        yield from self._new(remarks.constant(record.metrics.values(), len(record.rounds), self._policy.rounds))
+        yield from self._new(remarks.constant(record.metrics.values(), record.done, self._policy.rounds))
         for warning in self._method.course(state):
             yield from self._new(warning)
 

@@ -67,7 +67,7 @@ class WholeFleet(RunObserver):
             self.complete()
             self._round, every = at.round, server.spec.train.evaluate_every
             closing = at.round == server.spec.rounds
-            rounds = len(server.record.rounds) if closing else at.round
+            rounds = server.record.done if closing else at.round
             if rounds and (closing or rounds % every == 0):
                 self._open = rounds, server.method_state
                 told = _told(server.method, closing=closing)

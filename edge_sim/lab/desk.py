@@ -114,7 +114,7 @@ class LabDesk:
         stayed = {
             device.kit.number
             for device in fleet.devices
-            if server.record.rounds_done[device.kit.id] == len(server.record.rounds)
+            if server.record.rounds_done[device.kit.id] == server.record.done
         }
         self._until(lambda: self._all_done(asked, stayed), LAST_S)
         return self._result(server, fleet, asked, {"wall_s": wall_s, "start_s": start_s})

@@ -51,7 +51,7 @@ def _coordinator(trace: Trace) -> dict[str, Any]:
     done = replay(trace, equipment(trace.header))
     return {
         "federation": done.server.spec.federation,
-        "rounds": len(done.server.record.rounds),
+        "rounds": done.server.record.done,
         "heard": done.heard,
         "frames": done.frames,
         "refusals": done.refusals,

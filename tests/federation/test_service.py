@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from coordinator.record.observer import RunObserver
+from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
-from coordinator.results.figures.result import Result, RoundResult
+from coordinator.results.figures.result import Result
 from edge_sdk.errors import UsageError
 from edge_sim.config.settings import parse
 from edge_sim.runs import runner

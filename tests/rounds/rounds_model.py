@@ -266,7 +266,8 @@ def _check_leaving(before: RoundState, event: rounds.Left | rounds.DeviceRefused
     if before.closing:
         members |= before.folded
     impossible = max(len(members), policy.expected - len(gone - members)) < policy.quorum
-    assert (after.phase is RoundPhase.FAILED) is (impossible and not policy.forever)
+    impossible = impossible and not policy.forever
+    assert (after.phase is RoundPhase.FAILED) is impossible
     if impossible:
         for device in gone:
             assert device in after.reason

@@ -129,7 +129,7 @@ class PageObserver(RunObserver):
             "clock": self._time,
             "now_s": round(now_s, 3),
             "controls": self._feed.guarded and self._feed.takes_orders,
-            "round": len(record.rounds),
+            "round": record.done,
             "here": exchange.here,
             "expected": exchange.expected,
             "accuracy": spread([*found.values()]).get("mean"),

@@ -307,13 +307,15 @@ class HistoryRows:
 
     def __init__(self) -> None:
         self._made: list[tuple[tuple[int, ...], PlainRow]] = []
+        self._first = 1
 
     def rows(
         self, rounds: list[RoundResult], curves: Callable[[str], Mapping[int, Mapping[str, Any]]]
     ) -> tuple[PlainRow, ...]:
         """Return one row a round; curves: returns by round what was measured, by the name of a curve."""
-        if len(rounds) < len(self._made):
-            self._made = []
+        first = rounds[0].round if rounds else 1
+        if len(rounds) < len(self._made) or first != self._first:  # another run, or the oldest rounds were forgotten
+            self._made, self._first = [], first
         found: dict[str, Mapping[int, Any]] = {name: curves(name) for name in (*CURVES, "instruments")}
         begin = max(0, len(self._made) - SETTLED)
         for place, entry in enumerate(rounds[begin:], begin):

@@ -37,6 +37,8 @@ BETWEEN_S = 5.0
 """The least seconds between two writes while no device joins and no round ends."""
 _LOCKED_S = 0.2
 """Seconds to wait for a locked ledger."""
+MOST_HOURS, MOST_DAYS, DAYS_SHOWN = 48, 400, 14
+"""The most hours and days that are listed, and the days that are shown on the terminal."""
 MOST_DEVICES = 256
 """The most devices that are listed one by one, so that the file stays small."""
 
@@ -63,7 +65,7 @@ def snapshot(about: About, record: RunRecord, *, done: int, devices: int) -> dic
     """
     measured, found = record.newest_accuracies()
     accuracies = list(found.values())
-    listed = sorted(record.bytes_down)[:MOST_DEVICES]
+    listed, newest = sorted(record.bytes_down)[:MOST_DEVICES], record.newest_of_each()
     return {
         "version": PROGRESS_VERSION,
         "federation": about.federation,
@@ -79,12 +81,21 @@ def snapshot(about: About, record: RunRecord, *, done: int, devices: int) -> dic
         "updates": dict(record.updates),
         "refused_devices": [record.refused_devices[name] for name in sorted(record.refused_devices)],
         "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(record.refused_frames.items())},
-        "per_device": [_device(record, name) for name in listed],
+        "per_device": [_device(record, name, newest.get(name)) for name in listed],
+        **(_service(record) if about.rounds == FOREVER else {}),
     }
 
 
-def _device(record: RunRecord, name: str) -> dict[str, Any]:
-    accuracy = record.last_accuracy(name)
+def _service(record: RunRecord) -> dict[str, Any]:
+    """What is told of rounds without an end: the attempts that were skipped, and the newest hours and days."""
+    found: dict[str, Any] = {"skipped": record.skips, "last_skip": record.last_skip}
+    for name, kind, most in (("hours", "hour", MOST_HOURS), ("days", "day", MOST_DAYS)):
+        periods = record.periods.newest(kind, most)
+        found[name] = [{"period": str(key), **periods[key].to_json()} for key in periods]
+    return found
+
+
+def _device(record: RunRecord, name: str, accuracy: float | None) -> dict[str, Any]:
     return {
         "id": name,
         **({} if accuracy is None else {"accuracy": accuracy}),
@@ -135,7 +146,7 @@ class ProgressFile(RunObserver):
         """Write what has changed since the last time, if that was a while ago."""
         if self._clock() < self._between_s:
             return
-        self._record, self._done = record, len(record.rounds)
+        self._record, self._done = record, record.done
         if self._resumed_at is None:
             self._resumed_at = self._done
         self._between_s = self._clock() + BETWEEN_S
@@ -178,9 +189,15 @@ _FIELDS: Mapping[str, Any] = {
     "refused_devices": tuple[Mapping[str, str], ...],
     "refused_frames": Mapping[str, Mapping[str, int]],
     "per_device": tuple[Mapping[str, str | float], ...],
+    "skipped": int,
+    "last_skip": Mapping[str, str | float],
+    **dict.fromkeys(("hours", "days"), tuple[Mapping[str, str | float | None], ...]),
 }
 """The types of its values."""
-_SOMETIMES = ("part", "resumed_at", "elapsed_s", "updated_s", "refused_frames")
+_SOMETIMES = (
+    *("part", "resumed_at", "elapsed_s", "updated_s", "refused_frames"),
+    *("skipped", "last_skip", "hours", "days"),
+)
 """Values that not every file has."""
 
 
@@ -273,7 +290,23 @@ def running_text(folder: Path, found: Mapping[str, Any], now_s: float | None = N
         for each in found["refused_devices"]
     ]
     lines += [f"  {line}" for line in remarks.refused_frames(found.get("refused_frames", {}))]
+    lines += _service_lines(found)
     return "\n".join(lines) + "\n"
+
+
+def _service_lines(found: Mapping[str, Any]) -> list[str]:
+    """The days of rounds without an end, and the last attempt that was skipped."""
+    lines = [_day_words(day) for day in found.get("days", ())[-DAYS_SHOWN:]]
+    if last := found.get("last_skip"):
+        skips = f"{found['skipped']} attempts were skipped" if found["skipped"] > 1 else "1 attempt was skipped"
+        lines.append(printable(f"  {skips}; the last, at round {last['round']}: {last['reason']}"))
+    return lines
+
+
+def _day_words(day: Mapping[str, Any]) -> str:
+    accuracy = "not measured" if day["accuracy"] is None else percent(day["accuracy"])
+    traffic = human_bytes(day["bytes_up"] + day["bytes_down"])
+    return f"  {day['period']}  {day['rounds']:>5} rounds, {day['skipped']} skipped, {traffic}, accuracy {accuracy}"
 
 
 def _headline(folder: Path, found: Mapping[str, Any], now_s: float) -> str:

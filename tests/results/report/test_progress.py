@@ -43,7 +43,7 @@ def test_brief_is_the_last_line() -> None:
 
 
 def test_a_long_run_says_something_every_minute() -> None:
-    told = lines_of(10**9, each_s=1.0, until=200)
+    told = lines_of(10**9 - 1, each_s=1.0, until=200)
     assert len(told) == 3
     assert all(f" {number}/1000000000" in line for number, line in zip((60, 120, 180), told, strict=True))
 
