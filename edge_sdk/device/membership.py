@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_sdk.device import divergence
@@ -17,7 +17,6 @@ from edge_sdk.protocol import codec, transforms
 from edge_sdk.protocol.codec import CommonKnowledge, Limits
 from edge_sdk.protocol.knowledge import Expect, Payload
 from edge_sdk.protocol.messages import Assign, FederationSpec, Message, PublicSetSpec, Upload, Welcome
-from edge_sdk.protocol.records import replace
 from edge_sdk.protocol.wires import Exchange, check_roles, down_slots, expectation, expected_weights, frame_limits
 
 

@@ -7,6 +7,7 @@ that the coordinator need not wait for it.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 from edge_sdk.device.membership import Membership
 from edge_sdk.errors import RefusedKnowledge, RemoteProtocolError
@@ -16,7 +17,6 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frozen_dict import FrozenDict
 from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign
-from edge_sdk.protocol.records import replace
 
 REFUSED_BEFORE_WITHHELD = 2
 """The number of refused frames with different stamps after which the Assign counts as genuine."""

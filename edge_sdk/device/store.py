@@ -25,10 +25,9 @@ from edge_sdk.durable import (
 )
 from edge_sdk.methods.job import SECRET_BYTES
 from edge_sdk.protocol.frame_parts import Frame
-from edge_sdk.protocol.records import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RoundStart:
     """The state of a device before a round."""
 
@@ -41,7 +40,7 @@ class RoundStart:
     """The id of the snapshot that the round trains on, or empty if the device's data do not change."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FinishedExchange:
     """An exchange that a device has computed."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,6 @@ from edge_sdk.protocol import codec
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign
-from edge_sdk.protocol.records import replace
 
 VICTIM = "device-03"
 HUGE = "1e+30"

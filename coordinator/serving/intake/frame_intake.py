@@ -21,6 +21,7 @@ valid one is attributed to no sender.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from coordinator.serving.intake import checks
 from coordinator.serving.intake.signatures import LabSecurity
@@ -28,7 +29,6 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import codec, topics
 from edge_sdk.protocol.codec import Envelope, Limits, Verify
 from edge_sdk.protocol.entry_guard import legible
-from edge_sdk.protocol.records import record
 from edge_sdk.protocol.topics import CONTROL, STATUS, Origin
 from edge_sdk.transport.base import Incoming
 
@@ -43,7 +43,7 @@ def booked_to(topic: str) -> str:
     return topics.sender(topic) or NOBODY
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A frame that passed the checks."""
 
