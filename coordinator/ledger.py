@@ -34,7 +34,6 @@ from edge_sdk.durable import (
 )
 from edge_sdk.errors import Damaged, RemoteProtocolError, StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frames.records import record
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL, digest BLOB);
@@ -67,7 +66,7 @@ _LOG_BYTES = 128 * 1024 * 1024
 """The log is cut back to this size: a restart reads all of it into memory."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Row:
     """One upload in the frame in which it arrived."""
 

@@ -6,12 +6,11 @@ An entry of an hour or day sums up its rounds.  Newer rounds are also kept one b
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, datetime, timezone
 from typing import Any, NamedTuple, TypeAlias
 
 from coordinator.record.round_result import RoundResult
-from edge_sdk.protocol.frames.records import replace
 
 Kind: TypeAlias = str
 """`hour` or `day`."""

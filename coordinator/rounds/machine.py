@@ -15,6 +15,7 @@ An upload counts only once it is durable: `Received` is answered by `Persist`, a
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 from coordinator.rounds import selection
 from coordinator.rounds.state import (
@@ -50,7 +51,6 @@ from coordinator.rounds.state import (
     Withheld,
 )
 from edge_sdk.protocol.exchange_id import FIRST, ExchangeId
-from edge_sdk.protocol.frames.records import replace
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 from edge_sdk.reductions.append_only import AppendOnlySet
 

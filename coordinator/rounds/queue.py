@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import replace
 
 from coordinator import rounds
 from coordinator.rounds import RoundPhase, RoundState
 from edge_sdk.errors import StoreError
-from edge_sdk.protocol.frames.records import replace
 from edge_sdk.terminal import LineBudget
 
 _ENDED = (RoundPhase.DONE, RoundPhase.FAILED, RoundPhase.DRAINED)

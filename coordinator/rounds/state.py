@@ -13,7 +13,6 @@ from typing import TypeAlias
 
 from coordinator.rounds.answer_times import AnswerTimes
 from edge_sdk.protocol.exchange_id import FIRST, ExchangeId
-from edge_sdk.protocol.frames.records import record
 
 
 class RoundPhase(str, Enum):
@@ -220,7 +219,7 @@ class RoundState:
 # -- events ---------------------------------------------------------------------------------------------------------
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Joined:
     """A device sent a Hello and was admitted."""
 
@@ -230,14 +229,14 @@ class Joined:
     """A silent device that gives up its place to this one, or empty."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class DeviceRefused:
     """A device on the roster was refused, when it joined or when it sent a Hello again."""
 
     device: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Left:
     """A device sent a Bye."""
 
@@ -247,7 +246,7 @@ class Left:
     """Whether another device may join in its place, so that it does not count against the quorum."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Drain:
     """An operator takes a device out of the run, or stops the run, at the end of this round."""
 
@@ -256,21 +255,21 @@ class Drain:
     """The device, or empty for the whole run."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CancelDrain:
     """An operator cancels a Drain."""
 
     device: str = ""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Lost:
     """The broker reports that a device lost its link; this may be wrong or out of date."""
 
     device: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Received:
     """A valid upload arrived that the ledger does not hold yet."""
 
@@ -279,7 +278,7 @@ class Received:
     upload: object
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Withheld:
     """A device reported that it withholds its upload: the round neither waits for it nor counts it."""
 
@@ -288,7 +287,7 @@ class Withheld:
     reason: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Declined:
     """A device reported that its owner's policy does not allow it to compute now: the round does not wait for it."""
 
@@ -298,7 +297,7 @@ class Declined:
     now_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Willing:
     """A device that declined reported that it computes again."""
 
@@ -306,7 +305,7 @@ class Willing:
     now_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Persisted:
     """An upload is durable now."""
 
@@ -316,14 +315,14 @@ class Persisted:
     now_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RoundTick:
     """Time passed."""
 
     now_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The method has reduced the exchange."""
 
@@ -334,7 +333,7 @@ class Finished:
     """Whether the round ends here without a result, because none of its uploads counts."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rested:
     """The pace was asked whether a round may open."""
 
@@ -347,7 +346,7 @@ class Rested:
     """Whether the run ends: the closing exchange opens in place of a round."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Broken:
     """A failure that ends the run."""
 
@@ -376,7 +375,7 @@ RoundEvent: TypeAlias = (
 # -- commands -------------------------------------------------------------------------------------------------------
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Invite:
     """Send these devices the Assign of this place, for the first time or again."""
 
@@ -385,7 +384,7 @@ class Invite:
     left_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Persist:
     """Make the upload of this device durable, then report Persisted."""
 
@@ -394,7 +393,7 @@ class Persist:
     upload: object
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fold:
     """The upload counts: add it to the aggregate and send the receipt."""
 
@@ -403,7 +402,7 @@ class Fold:
     upload: object
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SendReceipt:
     """Send a receipt with this verdict."""
 
@@ -413,7 +412,7 @@ class SendReceipt:
     reason: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Reduce:
     """Close the exchange with these contributors: let the method finish, then report Finished or Broken."""
 
@@ -426,7 +425,7 @@ class Reduce:
     who contributed."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Rest:
     """Ask the pace whether the next round may open, then report Rested."""
 
@@ -435,7 +434,7 @@ class Rest:
     """Whether it has just been skipped, so that the next attempt is some time away."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Skip:
     """Note that this exchange could not be filled: the same round is tried again later."""
 
@@ -445,21 +444,21 @@ class Skip:
     """Whether devices were invited to it."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RoundDone:
     """All exchanges of this round are finished."""
 
     round: int
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Dismiss:
     """Notify these devices that an operator took them out of the run."""
 
     devices: tuple[str, ...]
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EndRun:
     """The run is over; an empty reason is success."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -22,18 +22,16 @@ from edge_sdk.errors import Diverged, LearningLost, LocalProtocolError, Training
 from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.frames.records import maker, record, replace
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, Upload
 
-_made_upload = maker(Upload)
 UploadedKnowledge: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]
 """Maps the Assign and the computed knowledge to the knowledge to upload."""
 Notify: TypeAlias = Callable[[str], None]
 """A function that receives a line for the device's owner."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RoundReport:
     """The result of one exchange, for callbacks of an app."""
 
@@ -159,7 +157,7 @@ class OngoingExchange:
         # duration and accuracy depend on the records, too, so a privacy budget withholds them with the counts
         if self.learner.tells_no_counts:
             cost, self.joining = TrainingCost(), {}
-        return _made_upload(
+        return Upload(
             federation=us.federation,
             device=us.device,
             round=assign.round,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from edge_sdk.device.training import divergence
@@ -16,7 +16,6 @@ from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol import transforms
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import CommonKnowledge, Limits
-from edge_sdk.protocol.frames.records import replace
 from edge_sdk.protocol.knowledge import Expect, Payload
 from edge_sdk.protocol.messages import Assign, FederationSpec, Message, PublicSetSpec, Upload, Welcome
 from edge_sdk.protocol.wires import Exchange, check_roles, down_slots, expectation, expected_weights, frame_limits

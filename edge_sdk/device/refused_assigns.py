@@ -7,6 +7,7 @@ that the coordinator need not wait for it.
 from __future__ import annotations
 
 from collections import OrderedDict
+from dataclasses import replace
 
 from edge_sdk.device.membership import Membership
 from edge_sdk.errors import RefusedKnowledge, RemoteProtocolError
@@ -15,7 +16,6 @@ from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.frozen_dict import FrozenDict
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.frames.records import replace
 from edge_sdk.protocol.messages import Assign
 
 REFUSED_BEFORE_WITHHELD = 2

@@ -10,12 +10,11 @@ A newer Assign replaces an older one, whatever the device is doing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, TypeAlias
 
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frames.records import record, replace
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 
 HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
@@ -91,19 +90,19 @@ class SessionState:
 # -- events ---------------------------------------------------------------------------------------------------------
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LinkUp:
     """The transport is connected and subscribed."""
 
     now_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class LinkDown:
     """The transport lost the broker."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Welcomed:
     """The coordinator accepted this device."""
 
@@ -114,21 +113,21 @@ class Welcomed:
     run: bytes = b""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Fetched:
     """The public set is complete."""
 
     now_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HelloRefused:
     """The coordinator refused this device."""
 
     reason: str
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class CoordinatorSeen:
     """The coordinator's status arrived."""
 
@@ -144,7 +143,7 @@ class CoordinatorSeen:
     """Whether the coordinator asks this device for a Hello, because it does not know it."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Assigned:
     """An Assign arrived."""
 
@@ -153,14 +152,14 @@ class Assigned:
     now_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class WorkDone:
     """The upload of the current exchange is computed and stored."""
 
     now_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Receipted:
     """A receipt for an upload arrived."""
 
@@ -168,14 +167,14 @@ class Receipted:
     now_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class HelloChanged:
     """The first samples to train on have arrived, which the next Hello announces."""
 
     now_s: float
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SessionTick:
     """Time passed."""
 
@@ -200,38 +199,38 @@ SessionEvent: TypeAlias = (
 # -- commands -------------------------------------------------------------------------------------------------------
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SayHello:
     """Send a Hello."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FetchPublic:
     """Begin to fetch the public set, or request the missing blocks again if that is under way."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class StartWork:
     """Begin the exchange that was just assigned, and abandon any other."""
 
     exchange_id: ExchangeId
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class SendUpload:
     """Send the stored upload of this exchange, for the first time or again."""
 
     exchange_id: ExchangeId
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class ForgetUpload:
     """Stop keeping the upload of this exchange for sending."""
 
     exchange_id: ExchangeId
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class EndSession:
     """The session is over; an empty reason means success."""
 

@@ -26,10 +26,9 @@ from edge_sdk.durable import (
 )
 from edge_sdk.methods.contract.job import SECRET_BYTES
 from edge_sdk.protocol.frames.frame_parts import Frame
-from edge_sdk.protocol.frames.records import record
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class RoundStart:
     """The state of a device before a round."""
 
@@ -42,7 +41,7 @@ class RoundStart:
     """The id of the snapshot that the round trains on, or empty if the device's data do not change."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class FinishedExchange:
     """An exchange that a device has computed."""
 

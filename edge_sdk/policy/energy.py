@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from edge_sdk.errors import UsageError
 from edge_sdk.policy.sensors import MOST_W, Sensors
-from edge_sdk.protocol.frames.records import record
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ class PowerMeter:
             raise UsageError("PowerMeter: give either watts=, a function of the current watts, or joules=, a counter")
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class TrainingCost:
     """The cost of training."""
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeAlias, TypeVar
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
@@ -23,7 +23,6 @@ from edge_sdk.protocol.encodings import (
     Encoding,
     decode_floats,
 )
-from edge_sdk.protocol.frames.records import replace
 from edge_sdk.protocol.frames.schema import tag_of
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, EncodingSpec, FederationSpec, Upload

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
 from edge_sdk.protocol.frames.frame_parts import Frame
-from edge_sdk.protocol.frames.records import record
 
 
 def _do_nothing() -> None:
     """No-op for transports without acknowledgements."""
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Incoming:
     """A frame that arrived."""
 

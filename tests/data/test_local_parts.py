@@ -86,8 +86,8 @@ def test_a_fleet_divides_what_each_device_holds(pictures: Path, tmp_path: Path) 
     for device, before in zip(found.devices, whole.devices, strict=True):
         parts = (device.data.train, device.data.validation, device.data.local_test)
         held = np.concatenate([part.x for part in parts])
-        assert sorted(held.sum(axis=(1, 2))) == sorted(before.participant.context.data.train.x.sum(axis=(1, 2)))
-        n = len(before.participant.context.data.train)
+        assert sorted(held.sum(axis=(1, 2))) == sorted(before.data.train.x.sum(axis=(1, 2)))
+        n = len(before.data.train)
         assert [len(part) for part in parts[1:]] == [round(n / 10)] * 2
         assert device.data.test is found.dataset.test
         device.write(tmp_path / device.kit.id)

@@ -267,7 +267,7 @@ def test_a_fleet_built_again_is_the_one_that_is_loaded(pictures: Path) -> None:
     alone = settings.alone(federated)
     loaded, again = build_fleet(alone), rebuilt(build_fleet(federated), alone)
     assert [device.kit for device in again.devices] == [device.kit for device in loaded.devices]
-    assert again.participant.context.federation == loaded.federation
+    assert again.federation == loaded.federation
     for one, other in zip(again.devices, loaded.devices, strict=True):
         np.testing.assert_array_equal(one.data.train.x, other.data.train.x)
         assert one.conditions == other.conditions

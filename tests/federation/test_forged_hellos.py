@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import fleets
@@ -12,7 +13,6 @@ from edge_sdk.device.session import SessionPhase
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp
-from edge_sdk.protocol.frames.records import replace
 from edge_sdk.protocol.messages import Hello, Refusal
 from edge_sdk.transport.base import Incoming
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,6 @@ from edge_sdk.device.refused_assigns import RefusedAssigns
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec
-from edge_sdk.protocol.frames.records import replace
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign
 

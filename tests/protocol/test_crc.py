@@ -1,4 +1,4 @@
-"""Checksums are zlib's own, whoever counts them, and joined those of the joined bytes."""
+"""Checksums are zlib's own, also those of frames with a part that was packed before."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from protocol_samples import ADDRESS, STAMP
 
 from edge_sdk.protocol.frames import codec
-from edge_sdk.protocol.frames.crc import crc32, crc32_combine
+from edge_sdk.protocol.frames.crc import crc32
 from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import Assign
 
@@ -21,18 +21,6 @@ from edge_sdk.protocol.messages import Assign
 @given(data=st.binary(), start=st.integers(0, 2**32 - 1))
 def test_a_checksum(data: bytes, start: int) -> None:
     assert crc32(data, start) == crc32(memoryview(data), start) == zlib.crc32(data, start)
-
-
-@given(first=st.binary(), second=st.binary(), start=st.integers(0, 2**32 - 1))
-def test_the_checksum_of_two_in_a_row(first: bytes, second: bytes, start: int) -> None:
-    begun = zlib.crc32(first, start)
-    assert crc32_combine(begun, zlib.crc32(second), len(second)) == zlib.crc32(first + second, start)
-
-
-@pytest.mark.parametrize("size", [0, 1, 255, 256, 65_535, 340_008, 2**24 + 1])
-def test_of_any_length(size: int) -> None:
-    second = bytes(size)
-    assert crc32_combine(0x12345678, zlib.crc32(second), size) == zlib.crc32(second, 0x12345678)
 
 
 @pytest.mark.parametrize("count", [1, 20_000, 300_000])

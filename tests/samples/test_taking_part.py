@@ -180,7 +180,7 @@ def test_a_restart_computes_the_round_again_from_the_same_samples(tmp_path):
         world.until(lambda life=life: server.rounds.place.round >= 2 + 2 * life)
         fill(samples, 10, first=100 + 20 * life)
         device = world.agents[0]
-        device._rebuild()  # as if the power failed now: the exchange at hand is lost
+        device.participant.work.abandon()  # as if the power failed now: the exchange at hand is lost
         before, held = (
             device.participant.context.bench.model.state_bytes(),
             len(device.participant.context.bench.data.train),

@@ -21,6 +21,7 @@ valid one is attributed to no sender.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from coordinator.serving.intake import checks
 from coordinator.serving.intake.signatures import LabSecurity
@@ -29,7 +30,6 @@ from edge_sdk.protocol import topics
 from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Envelope, Limits, Verify
-from edge_sdk.protocol.frames.records import record
 from edge_sdk.protocol.topics import CONTROL, STATUS, Origin
 from edge_sdk.transport.base import Incoming
 
@@ -44,7 +44,7 @@ def booked_to(topic: str) -> str:
     return topics.sender(topic) or NOBODY
 
 
-@record
+@dataclass(frozen=True, slots=True)
 class Opened:
     """A frame that passed the checks."""
 

@@ -24,11 +24,9 @@ from edge_sdk.methods.contract.requests import (
     TermShares,
 )
 from edge_sdk.protocol.frames import storage
-from edge_sdk.protocol.frames.records import maker
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign
 
-_made_job = maker(Job)
 ServeRequest: TypeAlias = Callable[[Request, Job], Generator[Any, Any, Any]]
 """Carries out a request of a method.  The generator pauses between batches; its yields go to the driver."""
 WorkSlices: TypeAlias = Generator[Any, Any, tuple[Any, Mapping[str, Payload]]]
@@ -119,7 +117,7 @@ class Learner:
 
     def job(self, assign: Assign) -> Job:
         """Return the facts about an exchange that a method and its requests may use on this device."""
-        return _made_job(
+        return Job(
             spec=self.membership.spec,
             number=self.membership.welcome.number,
             round=assign.round,

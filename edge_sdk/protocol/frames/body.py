@@ -14,8 +14,6 @@ import msgpack
 import numpy as np
 from numpy.typing import NDArray
 
-from edge_sdk.protocol.frames.crc import crc32
-
 LONG_BYTES = 2**20
 """Longer byte strings are not copied when a body is unpacked; only tensors are that long."""
 
@@ -47,21 +45,14 @@ class PackedField:
     """An already packed value; `pack` accepts it inside a plain value, and inserts its bytes unchanged."""
 
     packed: bytes
-    crc: int
-    """The crc32 of these bytes, from which that of the whole frame is computed."""
 
     def __len__(self) -> int:
         return len(self.packed)
 
 
-def packed_field(packed: bytes) -> PackedField:
-    """Wrap already packed bytes, with their checksum."""
-    return PackedField(packed, crc32(packed))
-
-
 def pack_value(plain: Any) -> PackedField:
     """Pack a plain value once, for use in many bodies."""
-    return packed_field(b"".join(joined_parts(pack(plain))))
+    return PackedField(b"".join(joined_parts(pack(plain))))
 
 
 def packed_text(text: str) -> bytes:

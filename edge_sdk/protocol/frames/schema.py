@@ -44,7 +44,7 @@ from edge_sdk.protocol.frames.leaves import (
     wrong_type,
 )
 from edge_sdk.protocol.frames.quantised import Coded, coded
-from edge_sdk.protocol.frames.records import getter, maker
+from edge_sdk.protocol.frames.records import getter
 
 __all__ = [
     "DTYPES",
@@ -421,7 +421,6 @@ def _record(cls: type) -> _Pair:
     encoders = [(name, codec[0], left_out.get(name, _ALWAYS)) for name, codec in codecs.items()]
     values = getter(cls)
     decoders = {name: codec[1] for name, codec in codecs.items()}
-    make: Callable[..., Any] = maker(cls)
 
     def encode(value: Any, path: str) -> Plain:
         if type(value) is not cls:
@@ -443,7 +442,7 @@ def _record(cls: type) -> _Pair:
         else:  # most messages have few of their fields; the order of checks only matters for errors
             known = {name: decoders[name](each, _NO_PATH) for name, each in value.items() if name in decoders}
         try:
-            return make(**known)
+            return cls(**known)
         except (TypeError, ValueError) as error:  # from the class's own check in __post_init__
             raise RemoteProtocolError("schema", f"{path}: {error}") from None
 
