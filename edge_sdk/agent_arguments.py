@@ -12,7 +12,7 @@ import numpy as np
 
 from edge_sdk import samples
 from edge_sdk.data import LocalData
-from edge_sdk.device.data_supply import OwnData
+from edge_sdk.device.training.data_supply import OwnData
 from edge_sdk.errors import UsageError
 from edge_sdk.identity.folder import ABOUT, Identity, open_identity
 from edge_sdk.identity.signatures import Role

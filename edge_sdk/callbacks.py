@@ -12,9 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from edge_sdk.device.exchange import RoundReport
-from edge_sdk.device.link_notices import LinkNotices
+from edge_sdk.device.link.link_notices import LinkNotices
+from edge_sdk.device.link.recent_lines import RecentLines, round_lines
 from edge_sdk.device.owner import Owner
-from edge_sdk.device.recent_lines import RecentLines, round_lines
 from edge_sdk.errors import UsageError
 
 log = logging.getLogger(__name__)

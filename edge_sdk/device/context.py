@@ -6,17 +6,17 @@ import logging
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_sdk.device.data_supply import DataSupply
-from edge_sdk.device.learner import Learner, ServeRequest
+from edge_sdk.device.link.security import DeviceSecurity
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.owner import Examiner, Outgoing, Owner
-from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.session import SessionState
 from edge_sdk.device.store import Store
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.data_supply import DataSupply
+from edge_sdk.device.training.learner import Learner, ServeRequest
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import StoreError
 from edge_sdk.policy.gate import TrainingGate
-from edge_sdk.protocol.codec import CommonKnowledge
+from edge_sdk.protocol.frames.codec import CommonKnowledge
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.terminal import LineBudget
 from edge_sdk.transport.base import Transport

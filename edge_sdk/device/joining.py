@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from edge_sdk.class_names import why_not_alike
 from edge_sdk.device import membership, recovery
-from edge_sdk.device.app_model import ModelOrigin, OnNewModel, choose_model, origin_of
 from edge_sdk.device.context import DeviceContext
-from edge_sdk.device.incoming_frames import IncomingFrames
-from edge_sdk.device.learner import Learner
-from edge_sdk.device.public_supply import PublicSupply
+from edge_sdk.device.link.incoming_frames import IncomingFrames
 from edge_sdk.device.session import SessionPhase, SessionState
+from edge_sdk.device.training.app_model import ModelOrigin, OnNewModel, choose_model, origin_of
+from edge_sdk.device.training.learner import Learner
+from edge_sdk.device.training.public_supply import PublicSupply
 from edge_sdk.errors import Refused, StoreError
 from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.messages import FederationSpec, Welcome

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
-from edge_sdk.device.learner import WorkSlices
+from edge_sdk.device.training.learner import WorkSlices
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, Hello
 

@@ -15,24 +15,24 @@ import math
 from typing import Any
 
 from edge_sdk.device import session
-from edge_sdk.device.app_model import OnNewModel
 from edge_sdk.device.context import DeviceContext
-from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
-from edge_sdk.device.incoming_frames import IncomingFrames
 from edge_sdk.device.joining import Joining
-from edge_sdk.device.public_supply import PublicSupply
+from edge_sdk.device.link.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
+from edge_sdk.device.link.incoming_frames import IncomingFrames
+from edge_sdk.device.link.uplink import Uplink
 from edge_sdk.device.refusals import IDENTITY, OWN_IDENTITY, Refusals, identity_taken
 from edge_sdk.device.refused_assigns import AssignStamps, is_in_place, without_knowledge
 from edge_sdk.device.session import SessionPhase, SessionState
-from edge_sdk.device.uplink import Uplink
+from edge_sdk.device.training.app_model import OnNewModel
+from edge_sdk.device.training.public_supply import PublicSupply
 from edge_sdk.device.work import Work
 from edge_sdk.errors import Refused, RemoteProtocolError, RunFailed, StoreError
 from edge_sdk.policy.conditions import Objection
-from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frame_parts import Frame
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import (
     Assign,
     CoordinatorStatus,

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable
 
 from edge_sdk.device.context import DeviceContext
-from edge_sdk.device.incoming_frames import IncomingFrames
+from edge_sdk.device.link.incoming_frames import IncomingFrames
 from edge_sdk.device.session import TAKING_PART, SessionPhase
 from edge_sdk.errors import Refused
 from edge_sdk.protocol.messages import Refusal

@@ -8,19 +8,19 @@ import logging
 from typing import Any
 
 from edge_sdk.device import recovery
-from edge_sdk.device.backoff import Backoff
 from edge_sdk.device.context import DISK_AGAIN_S, DeviceContext
 from edge_sdk.device.exchange import OngoingExchange, begin_exchange, training_failed
-from edge_sdk.device.incoming_frames import IncomingFrames
-from edge_sdk.device.learner import Learner
-from edge_sdk.device.public_supply import PublicSupply
+from edge_sdk.device.link.backoff import Backoff
+from edge_sdk.device.link.incoming_frames import IncomingFrames
+from edge_sdk.device.link.uplink import Uplink
 from edge_sdk.device.refused_assigns import RefusedAssigns
 from edge_sdk.device.session import SessionPhase
-from edge_sdk.device.uplink import Uplink
+from edge_sdk.device.training.learner import Learner
+from edge_sdk.device.training.public_supply import PublicSupply
 from edge_sdk.errors import LearningLost, Refused, RefusedKnowledge, RemoteProtocolError, StoreError, TrainingFailed
 from edge_sdk.policy.energy import TrainingCost
-from edge_sdk.protocol.codec import Stamp
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import Assign
 from edge_sdk.protocol.transforms import Knowledge
 

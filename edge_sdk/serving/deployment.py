@@ -12,10 +12,10 @@ from pathlib import Path
 
 from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData
-from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.device.exchange import OngoingExchange
-from edge_sdk.device.learner import WorkSlices
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.app_model import ModelOrigin
+from edge_sdk.device.training.learner import WorkSlices
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
 from edge_sdk.policy.conditions import Objection

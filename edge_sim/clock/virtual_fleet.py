@@ -24,13 +24,13 @@ from coordinator.serving.server import Server
 from edge_sdk.agent import Agent
 from edge_sdk.agent_arguments import SimulatedId
 from edge_sdk.agent_loop import INSTANCE_BYTES
-from edge_sdk.device.meter import Meter
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.store import MemoryStore, Store
+from edge_sdk.device.training.meter import Meter
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model
-from edge_sdk.protocol.codec import CommonKnowledge
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames.codec import CommonKnowledge
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for

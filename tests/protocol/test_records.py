@@ -2,8 +2,8 @@
 
 import dataclasses
 
-from edge_sdk.protocol.codec import Stamp
-from edge_sdk.protocol.records import field_names, getter
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.records import field_names, getter
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from coordinator.record.figures import live
 from coordinator.record.open_exchange import OpenExchange
 from coordinator.rounds import RoundPhase, RoundState
 from coordinator.serving.run_context import RunContext
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import DeviceEntry
 
 WHY_CHARACTERS = 512
