@@ -20,7 +20,7 @@ from edge_sdk.device.joining import Joining
 from edge_sdk.device.link.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
 from edge_sdk.device.link.incoming_frames import IncomingFrames
 from edge_sdk.device.link.uplink import Uplink
-from edge_sdk.device.refusals import IDENTITY, OWN_IDENTITY, Refusals, identity_taken
+from edge_sdk.device.refusals import IDENTITY, OWN_IDENTITY, Refusals, own_identity_taken
 from edge_sdk.device.refused_assigns import AssignStamps, is_in_place, without_knowledge
 from edge_sdk.device.session import SessionPhase, SessionState
 from edge_sdk.device.training.app_model import OnNewModel
@@ -259,7 +259,7 @@ class Participant:
         context.owner.news(f"broker: {event.reason}{remedy}")
         self._feed(session.LinkDown())
         if event.final and event.taken_over:
-            self._end_refused(identity_taken(event.reason))
+            self._end_refused(own_identity_taken(event.reason))
         elif event.final:
             self._end_refused(Refused("transport", event.reason, "start again when that is repaired"))
 

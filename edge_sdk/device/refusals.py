@@ -20,7 +20,7 @@ DOUBT_S = 5.0
 """How long a device that takes part waits for a Welcome after it asks again."""
 
 
-def identity_taken(reason: str) -> Refused:
+def own_identity_taken(reason: str) -> Refused:
     """Return the refusal with which a device ends whose id another one uses."""
     return Refused(IDENTITY, reason, OWN_IDENTITY)
 
