@@ -17,15 +17,16 @@ from edge_sdk.at_rest.foreign import read_foreign
 from edge_sdk.class_names import checked_names
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.given_arrays import PictureLayout
-from edge_sdk.methods.base import Method
-from edge_sdk.methods.params import has_start
-from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.params import has_start
+from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sdk.objectives import schedule_of
 from edge_sdk.protocol import registry, toml_table
 from edge_sdk.protocol.encodings import ENCODINGS
-from edge_sdk.protocol.frozen_dict import FrozenDict
+from edge_sdk.protocol.frames.frozen_dict import FrozenDict
+from edge_sdk.protocol.frames.leaves import ABOVE_0
+from edge_sdk.protocol.frames.schema import Count, Id, Integer, Real, Text
 from edge_sdk.protocol.knowledge import PAYLOADS
-from edge_sdk.protocol.leaves import ABOVE_0
 from edge_sdk.protocol.messages import (
     FOREVER,
     MOST_NAMES_BYTES,
@@ -37,7 +38,6 @@ from edge_sdk.protocol.messages import (
     TrainSpec,
     Word,
 )
-from edge_sdk.protocol.schema import Count, Id, Integer, Real, Text
 from edge_sdk.protocol.toml_table import allowed, to_table
 from edge_sdk.protocol.transforms import OWN_FIELD, setting_of, unfit_encoding
 from edge_sdk.public_set.samples import PublicSet

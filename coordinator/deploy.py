@@ -61,8 +61,8 @@ from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.durable import refuse_emptied
 from edge_sdk.errors import InUse, MissingExtra, StoreError, UsageError
-from edge_sdk.methods.brought_code import as_method_error
-from edge_sdk.methods.registry import method_of
+from edge_sdk.methods.contract.brought_code import as_method_error
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, OF_LAB, TlsFiles

@@ -34,7 +34,7 @@ from edge_sdk.durable import (
 )
 from edge_sdk.errors import Damaged, RemoteProtocolError, StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.records import record
+from edge_sdk.protocol.frames.records import record
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS meta (name TEXT PRIMARY KEY, value BLOB NOT NULL, digest BLOB);

@@ -19,16 +19,16 @@ from edge_sdk.agent_arguments import check_kinds, check_names, check_options, ch
 from edge_sdk.arrays import Floats
 from edge_sdk.callbacks import Callbacks
 from edge_sdk.data import LocalData, Raw
-from edge_sdk.device.app_model import ModelOrigin, OnNewModel, check_on_new_model
-from edge_sdk.device.data_supply import DataSupply, OwnData
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
 from edge_sdk.device.held_alone import hold_alone, let_go
-from edge_sdk.device.learner import WorkSlices
-from edge_sdk.device.link_notices import LinkNotices
+from edge_sdk.device.link.link_notices import LinkNotices
+from edge_sdk.device.link.recent_lines import RecentLines, round_lines
+from edge_sdk.device.link.security import DeviceSecurity
 from edge_sdk.device.participant import Participant
-from edge_sdk.device.recent_lines import RecentLines, round_lines
-from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import Store
+from edge_sdk.device.training.app_model import ModelOrigin, OnNewModel, check_on_new_model
+from edge_sdk.device.training.data_supply import DataSupply, OwnData
+from edge_sdk.device.training.learner import WorkSlices
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.given_arrays import PictureLayout, channels_last, given_array
 from edge_sdk.identity.folder import ABOUT, Identity, open_identity
@@ -44,7 +44,7 @@ from edge_sdk.policy.policy import Policy
 from edge_sdk.policy.priority import limit_threads, lower_priority
 from edge_sdk.policy.sensors import Sensors
 from edge_sdk.privacy.release import Guarantee
-from edge_sdk.protocol.schema import one_line
+from edge_sdk.protocol.frames.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.serving.deployment import MAX_DROP, Deployment, check_max_drop

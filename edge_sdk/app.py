@@ -13,10 +13,10 @@ from pathlib import Path
 from edge_sdk.agent import Agent
 from edge_sdk.agent_arguments import check_options
 from edge_sdk.boards.profiles import detect
-from edge_sdk.device.app_model import OnNewModel
-from edge_sdk.device.data_supply import OwnData
 from edge_sdk.device.exchange import RoundReport
-from edge_sdk.device.recent_lines import round_lines
+from edge_sdk.device.link.recent_lines import round_lines
+from edge_sdk.device.training.app_model import OnNewModel
+from edge_sdk.device.training.data_supply import OwnData
 from edge_sdk.errors import EdgeError, MissingExtra, ModelError, Refused, RunFailed, UsageError
 from edge_sdk.identity.folder import BROKER_NEEDED, open_device_identity
 from edge_sdk.loading import error_text, load_function, user_place

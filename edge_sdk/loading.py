@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.leaves import one_line
 
 
 def load_function(name: str, where: str, example: str) -> Callable[..., Any]:

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from edge_sdk.errors import EdgeError, UsageError
-from edge_sdk.methods.registry import METHODS, load_method
-from edge_sdk.methods.requests import REQUESTS, Handler
+from edge_sdk.methods.contract.registry import METHODS, load_method
+from edge_sdk.methods.contract.requests import REQUESTS, Handler
 from edge_sdk.objectives import TERMS, load_term
 from edge_sdk.protocol import registry
+from edge_sdk.protocol.frames.schema import registered
 from edge_sdk.protocol.knowledge import PAYLOADS, Payload
-from edge_sdk.protocol.schema import registered
 
 FORMS = ("edge_sdk.torch_terms", "edge_sdk.stacked_terms")
 """The groups of faster forms of loss terms."""

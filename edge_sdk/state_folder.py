@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from edge_sdk.at_rest.quarantine import opened_or_anew
-from edge_sdk.device.budget import NAME as LEDGER_NAME
-from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.recovery import check_owner
 from edge_sdk.device.store import CONTENTS, MemoryStore, SqliteStore, Store
+from edge_sdk.device.training.budget import NAME as LEDGER_NAME
+from edge_sdk.device.training.budget import BudgetLedger
 from edge_sdk.durable import is_emptied, refuse_emptied
 from edge_sdk.errors import UsageError
 from edge_sdk.privacy.release import Guarantee

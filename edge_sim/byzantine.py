@@ -20,9 +20,9 @@ import numpy as np
 from edge_sdk.agent import Agent
 from edge_sdk.errors import UsageError
 from edge_sdk.loading import load_function
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.knowledge import HyperKnowledge, LogitGradients, Payload, PublicLogits
-from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Hello
 from edge_sdk.protocol.transforms import Knowledge
 from edge_sdk.reductions import MOST

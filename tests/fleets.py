@@ -19,12 +19,12 @@ from coordinator.trace import recording_server
 from coordinator.trace.log import TraceWriter
 from edge_sdk.data import Preprocess
 from edge_sdk.device.store import Store
-from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods.requests import Request
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.methods.contract.requests import Request
 from edge_sdk.models.predict_only import PredictOnly
-from edge_sdk.protocol import codec, storage
-from edge_sdk.protocol.codec import Limits
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames import codec, storage
+from edge_sdk.protocol.frames.codec import Limits
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import Hello, Message
 from edge_sdk.transport.memory.hub import Faults, MemoryTransport
 from edge_sim.clock.clock import VirtualClock

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 
 from coordinator.serving.equipment import Equipment
-from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import method_of
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import (
     ClassRows,
     HyperKnowledge,

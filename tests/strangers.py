@@ -13,8 +13,8 @@ from typing import Any
 import msgpack
 from hypothesis import strategies as st
 
-from edge_sdk.protocol.codec import HEADER, HEADER_BYTES, MAGIC
-from edge_sdk.protocol.crc import crc32
+from edge_sdk.protocol.frames.codec import HEADER, HEADER_BYTES, MAGIC
+from edge_sdk.protocol.frames.crc import crc32
 
 FOLDER = Path(__file__).with_name("corpus")
 FIELDS = ("federation", "device", "versions", "sdk", "classes", "samples", "instance", "round", "knowledge", "metrics")

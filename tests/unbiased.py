@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from edge_sdk.data import Preprocess
-from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 
 
 def model(classes: int, input_shape: tuple[int, int, int], seed: int, preprocess: Preprocess) -> TorchModel:

@@ -25,8 +25,8 @@ from coordinator.trace.log import NAME as TRACE
 from coordinator.trace.log import Heard, Trace
 from edge_sdk.arrays import Floats
 from edge_sdk.data import Preprocess
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.knowledge import ClassRows, PublicLogits
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Incoming

@@ -18,11 +18,11 @@ from torch import nn
 
 from benchmarks.common.figures import Found, Page, quantiles
 from coordinator.serving.equipment import Equipment, ready_method
-from edge_sdk.methods.base import Method
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fedal import FedAL
 from edge_sdk.methods.feddf import FedDF
-from edge_sdk.methods.registry import method_of
-from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import PublicLogits, Weights
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec

@@ -31,8 +31,9 @@ from benchmarks.coordinator_load.ingest import link, until
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import to_toml
 from edge_sdk.methods.local import Local
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Limits, Stamp
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Limits, Stamp
 from edge_sdk.protocol.messages import Assign, Hello, Upload
 
 NAME, DEVICES = "flood", 10

@@ -25,8 +25,9 @@ from benchmarks.common.proc import ProcessStatus, process_status
 from coordinator.broker.embedded import EmbeddedBroker, Kind
 from coordinator.config import to_toml
 from edge_sdk.methods.fedmd import FedMD
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.knowledge import Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec, Hello, Message, Upload, Welcome
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices

@@ -19,8 +19,9 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTProtocolVersion
 
 from edge_sdk.device.session import HELLO_FIRST_S, HELLO_MOST_S, RESEND_FIRST_S, RESEND_MOST_S
 from edge_sdk.methods.fedmd import FedMD
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Limits, Stamp
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Limits, Stamp
 from edge_sdk.protocol.knowledge import Payload, PublicLogits
 from edge_sdk.protocol.messages import Assign, FederationSpec, Hello, Message, Receipt, Upload, Welcome
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices

@@ -23,8 +23,8 @@ import edge_sim
 from coordinator.config import load_toml
 from coordinator.report.summary import summary
 from coordinator.serving.outcome import versions
-from edge_sdk.protocol import codec
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.transforms import Encode

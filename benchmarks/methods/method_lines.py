@@ -15,7 +15,7 @@ import statistics
 import tokenize
 from pathlib import Path
 
-from edge_sdk.methods.registry import method_names
+from edge_sdk.methods.contract.registry import method_names
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "methods.md"
@@ -65,9 +65,9 @@ def counted() -> dict[str, dict[str, int]]:
 
 
 def _beside(name: str) -> list[Path]:
-    """Return the other modules of one method: torch_NAME.py, and NAME_*.py that is no method itself."""
-    others = [FOLDER / f"{each}.py" for each in method_names()]
-    return [path for path in (*FOLDER.glob(f"torch_{name}.py"), *FOLDER.glob(f"{name}_*.py")) if path not in others]
+    """Return the other modules of one method: parts/torch_NAME.py, and parts/NAME_*.py."""
+    parts = FOLDER / "parts"
+    return [*parts.glob(f"torch_{name}.py"), *parts.glob(f"{name}_*.py")]
 
 
 def table(found: dict[str, dict[str, int]]) -> str:

@@ -19,7 +19,7 @@ from coordinator.config import to_toml
 from coordinator.record.result import Result
 from coordinator.record.units import human_bytes
 from coordinator.report.run_files import read_run, write_run
-from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sdk.protocol.knowledge import ClassRows, Slot, Weights
 from edge_sim.config import settings
 from edge_sim.runs.runner import run

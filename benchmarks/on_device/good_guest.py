@@ -30,7 +30,7 @@ from coordinator.ledger import Ledger
 from coordinator.rounds import RoundPolicy
 from coordinator.serving.server import Server
 from edge_sdk.device.store import FinishedExchange, RoundStart, SqliteStore
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.policy.conditions import CONDITIONS
 from edge_sdk.policy.linux_sensors import LinuxSensors
 from edge_sdk.policy.sensors import FakeSensors

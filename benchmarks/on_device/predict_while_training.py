@@ -28,7 +28,7 @@ import edge_sdk
 from coordinator.ledger import Ledger
 from coordinator.rounds import RoundPolicy
 from coordinator.serving.server import Server
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sdk.transport.memory.hub import Hub

@@ -29,7 +29,7 @@ from coordinator.ledger import Ledger
 from coordinator.record.result import Result
 from coordinator.report.summary import summary, without_times
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol import storage
+from edge_sdk.protocol.frames import storage
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings

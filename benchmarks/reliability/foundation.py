@@ -30,7 +30,7 @@ from benchmarks.messages import encoding_costs
 from benchmarks.methods import local_accuracy
 from benchmarks.reliability import killing, storms
 from coordinator.broker.embedded import Kind
-from edge_sdk.protocol import codec
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.knowledge import ClassRows, Payload, PublicLogits
 from edge_sdk.protocol.messages import Upload
 

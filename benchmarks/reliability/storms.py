@@ -17,7 +17,7 @@ import numpy as np
 
 from coordinator.ledger import Ledger
 from edge_sdk.errors import RunFailed
-from edge_sdk.protocol import storage
+from edge_sdk.protocol.frames import storage
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings

@@ -20,7 +20,7 @@ from nets import FEATURES, FLEETS, NETS
 from task import DEVICE, RATE, ROUNDS, now_s, tables, tell
 from torch import Tensor, nn
 
-from edge_sdk.methods.job import Job
+from edge_sdk.methods.contract.job import Job
 from edge_sim.config import settings
 from edge_sim.engines.torch_gpu import use_exact_arithmetic
 from edge_sim.fleet.fleet import build_fleet

@@ -32,7 +32,7 @@ from task import Timing
 
 from benchmarks.common.figures import Found, Page, Table
 from benchmarks.simulation.progress import progress
-from edge_sdk.models.torch_device import device_name
+from edge_sdk.models.torch_nets.torch_device import device_name
 
 IN_PROCESSES = ("shards",)
 """Runs in several processes, of which this one's computing time says little."""

@@ -18,8 +18,8 @@ import nets  # the clock above sees the imports
 import torch
 from task import ROUNDS, now_s, tables, tell
 
-from edge_sdk.device.workbench import slices
-from edge_sdk.models.torch_model import answers_of
+from edge_sdk.device.training.workbench import slices
+from edge_sdk.models.torch_nets.torch_model import answers_of
 from edge_sdk.models.torch_training.torch_traced import VARIABLE
 from edge_sim.config import settings
 from edge_sim.engines.memory import freed_memory_kept

@@ -16,7 +16,7 @@ import numpy as np
 
 from edge_sdk.boards.profiles import Board, Effort, load_board
 from edge_sdk.data import Preprocess
-from edge_sdk.device.meter import Meter
+from edge_sdk.device.training.meter import Meter
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sdk.tools.measure.fit import Speed as Figures

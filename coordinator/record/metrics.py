@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from edge_sdk.methods.requests import MeasuredModel
+from edge_sdk.methods.contract.requests import MeasuredModel
 
 SHARES = (0.1, 0.25, 0.5, 0.75, 0.9)
 """The quantiles over devices that a summary contains."""
@@ -29,7 +29,7 @@ CURVES = (
 )
 """Accuracies kept for every device and round: of its personal model, of the global model, and of the mean over the
 round's devices where the global model is a mean over all cached ones.  On the shared test, on the device's own task;
-`pm_v` and `pm_l` are FedNH's (edge_sdk.device.evaluation.personalised_accuracies)."""
+`pm_v` and `pm_l` are FedNH's (edge_sdk.device.training.evaluation.personalised_accuracies)."""
 TARGETS = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95)
 """Mean accuracies for which a summary gives the rounds, bytes and time to reach them."""
 

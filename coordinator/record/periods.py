@@ -11,7 +11,7 @@ from datetime import date, datetime, timezone
 from typing import Any, NamedTuple, TypeAlias
 
 from coordinator.record.result import RoundResult
-from edge_sdk.protocol.records import replace
+from edge_sdk.protocol.frames.records import replace
 
 Kind: TypeAlias = str
 """`hour` or `day`."""

@@ -10,7 +10,7 @@ from coordinator.record import instruments
 from coordinator.record.result import Result
 from coordinator.record.units import human_bytes, printable
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.base import Method
+from edge_sdk.methods.contract.base import Method
 from edge_sdk.protocol.knowledge import ByClass, Payload, Slot
 from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from coordinator.record.insight import Insight
 from coordinator.record.metrics import PREFIXES, Point, global_model, over_devices
-from edge_sdk.methods.requests import MeasuredModel
+from edge_sdk.methods.contract.requests import MeasuredModel
 
 VERDICTS = ("accepted", "duplicate", "stale", "refused", "withheld")
 """The verdicts on uploads."""

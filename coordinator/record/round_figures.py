@@ -15,7 +15,7 @@ from coordinator.record.figures import FigureColumn
 from coordinator.record.metrics import PREFIXES, SHARES
 from coordinator.record.result import RoundResult
 from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, printable
-from edge_sdk.methods.requests import MeasuredModel
+from edge_sdk.methods.contract.requests import MeasuredModel
 
 Cell: TypeAlias = Literal["whole", "number", "sum", "text", "reasons", "computed"]
 """What rounds.csv holds, and is read back; `computed` follows from other figures, and is not read."""

@@ -21,11 +21,11 @@ from coordinator.record.result import Missed, RoundResult
 from coordinator.record.round_figures import of_record
 from coordinator.record.waiting import Waiting
 from edge_sdk.errors import REFUSAL_WORDS
-from edge_sdk.methods.requests import MeasuredModel
+from edge_sdk.methods.contract.requests import MeasuredModel
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.records import getter
 from edge_sdk.protocol.knowledge import ByClass, Payload
 from edge_sdk.protocol.messages import Upload
-from edge_sdk.protocol.records import getter
 
 MISSED_SHARE = 0.1
 """Share of missed exchanges above which a lock-step method is worth a warning (W5)."""

@@ -14,7 +14,7 @@ from coordinator.record.units import human_bytes, human_flops, human_joules, hum
 from coordinator.report.compare import ALONE, Comparison, MethodRuns, Spread, Trial, spread_of
 from coordinator.report.tables import UNKNOWN, Column, Table
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.requests import MeasuredModel
+from edge_sdk.methods.contract.requests import MeasuredModel
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import Any
 
 from coordinator.record.result import Result
 from coordinator.report.summary import summary
-from edge_sdk.methods.requests import MeasuredModel
+from edge_sdk.methods.contract.requests import MeasuredModel
 
 ALONE = "alone"
 """The name of the line in which devices train on their own data and exchange nothing."""

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from coordinator.record import remarks
-from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import load_method, method_fault, method_names, needed_parameters
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.registry import load_method, method_fault, method_names, needed_parameters
 from edge_sdk.protocol import knowledge
+from edge_sdk.protocol.frames.schema import tag_of
 from edge_sdk.protocol.knowledge import Slot
-from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.transforms import encodings_for
 from edge_sdk.protocol.wires import Exchange, slots_of
 

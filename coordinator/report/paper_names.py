@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.report.compare import ALONE
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.registry import load_method
 
 _OWN = {ALONE: "Local", "local": "Local training"}
 """The names of lines that no paper has introduced."""

@@ -45,7 +45,7 @@ from coordinator.report.drawing import (
 )
 from coordinator.report.insight_plots import MethodInsight, insight_drawings
 from coordinator.report.look import SCREEN, Look, chosen_look
-from edge_sdk.methods.requests import MeasuredModel
+from edge_sdk.methods.contract.requests import MeasuredModel
 
 
 def draw_run(

@@ -24,7 +24,7 @@ from coordinator.record.units import human_bytes, human_seconds, of_rounds, perc
 from coordinator.report import text_files
 from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign
 from edge_sdk.errors import RemoteProtocolError, UsageError
-from edge_sdk.protocol import storage
+from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.messages import FOREVER, FederationSpec
 
 NAME = "progress.json"

@@ -10,7 +10,7 @@ from typing import Any
 from coordinator.record import figures
 from coordinator.record.metrics import PREFIXES, TARGETS, Point, to_target
 from coordinator.record.result import VERDICTS, DeviceResult, Result, RoundResult, spread
-from edge_sdk.methods.requests import MeasuredModel
+from edge_sdk.methods.contract.requests import MeasuredModel
 
 SUMMARY_VERSION = 1
 

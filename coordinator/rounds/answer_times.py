@@ -13,7 +13,7 @@ from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 from edge_sdk.protocol.exchange_id import FIRST, ExchangeId
-from edge_sdk.protocol.records import replace
+from edge_sdk.protocol.frames.records import replace
 from edge_sdk.reductions.append_only import AppendOnlyMap
 
 _SLACK = 1.5

@@ -50,7 +50,7 @@ from coordinator.rounds.state import (
     Withheld,
 )
 from edge_sdk.protocol.exchange_id import FIRST, ExchangeId
-from edge_sdk.protocol.records import replace
+from edge_sdk.protocol.frames.records import replace
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 from edge_sdk.reductions.append_only import AppendOnlySet
 

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from coordinator import rounds
 from coordinator.rounds import RoundPhase, RoundState
 from edge_sdk.errors import StoreError
-from edge_sdk.protocol.records import replace
+from edge_sdk.protocol.frames.records import replace
 from edge_sdk.terminal import LineBudget
 
 _ENDED = (RoundPhase.DONE, RoundPhase.FAILED, RoundPhase.DRAINED)

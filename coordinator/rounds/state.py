@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from coordinator.rounds.answer_times import AnswerTimes
 from edge_sdk.protocol.exchange_id import FIRST, ExchangeId
-from edge_sdk.protocol.records import record
+from edge_sdk.protocol.frames.records import record
 
 
 class RoundPhase(str, Enum):

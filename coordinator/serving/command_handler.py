@@ -34,9 +34,9 @@ from coordinator.serving.run_context import RunContext
 from coordinator.serving.sender import Sender
 from coordinator.serving.stopping import why_stop
 from edge_sdk.errors import EdgeError, EmptyRound, LocalProtocolError, RemoteProtocolError, RunFailed, StoreError
-from edge_sdk.methods.base import Method
-from edge_sdk.protocol import storage
+from edge_sdk.methods.contract.base import Method
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import Payload, Slot
 from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
 from edge_sdk.protocol.transforms import Chain

@@ -13,8 +13,8 @@ import numpy as np
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.loading import error_text, load_function
-from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import method_of
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.models.base import Batches, Model
 from edge_sdk.objectives import Objective, Optim
 from edge_sdk.protocol.knowledge import Weights
@@ -24,7 +24,7 @@ from edge_sdk.public_set.samples import PublicSet
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Equipment:
-    """Nets and public samples, loaded when a method that runs nets (edge_sdk.methods.base.Nets) first uses them."""
+    """Nets and public samples, loaded when a method that runs nets (edge_sdk.methods) first uses them."""
 
     nets: Callable[[], Iterable[Model]]
     """Returns one model of each architecture; their weights are overwritten."""

@@ -15,8 +15,8 @@ from coordinator.serving.run_context import RunContext
 from coordinator.serving.seats import Seats
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
-from edge_sdk.protocol.codec import Envelope, Stamp
 from edge_sdk.protocol.entry_guard import legible
+from edge_sdk.protocol.frames.codec import Envelope, Stamp
 from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
 from edge_sdk.terminal import LineBudget
 from edge_sdk.version import __version__

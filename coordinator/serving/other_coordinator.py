@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import ControlAnswer, CoordinatorStatus, Inquiry
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 

@@ -19,7 +19,7 @@ from coordinator.record.result import VERDICTS, DeviceResult, Result, RoundResul
 from coordinator.rounds import RoundPhase
 from coordinator.serving.devices import admission
 from coordinator.serving.server import Server
-from edge_sdk.methods.base import Method
+from edge_sdk.methods.contract.base import Method
 from edge_sdk.protocol.messages import FOREVER, Hello
 from edge_sdk.protocol.transforms import encodings_in_use
 

@@ -8,11 +8,11 @@ from typing import Any
 
 from coordinator.ledger import Ledger, Slots
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Method, Registered
-from edge_sdk.methods.job import has_instruments
-from edge_sdk.protocol import codec, storage
-from edge_sdk.protocol.codec import Limits
+from edge_sdk.methods.contract.base import Method, Registered
+from edge_sdk.methods.contract.job import has_instruments
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import codec, storage
+from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import FederationSpec, Upload
 from edge_sdk.protocol.transforms import Chain

@@ -16,8 +16,8 @@ from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.reduction import Reduction
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.reductions.influence import RobustTable
 

@@ -8,7 +8,7 @@ from typing import Any
 from coordinator.record import remarks
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy
-from edge_sdk.methods.base import Method
+from edge_sdk.methods.contract.base import Method
 from edge_sdk.protocol.messages import FederationSpec, Hello
 
 

@@ -12,13 +12,14 @@ from coordinator.serving.devices.admission import ENCRYPTION, RefusalReason
 from coordinator.serving.intake.shares import BLOCK_EARNS, EXCHANGE_EARNS
 from coordinator.serving.run_context import RunContext
 from edge_sdk.identity.sealing import Sealing
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.body import PackedField
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol import topics
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.body import PackedField
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import (
     Assign,
     ControlAnswer,

@@ -58,12 +58,12 @@ from coordinator.serving.run_view import ServerView
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError
-from edge_sdk.methods.base import Method
+from edge_sdk.methods.contract.base import Method
 from edge_sdk.protocol import topics, transforms
-from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.entry_guard import is_told, legible
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, LogLines, Upload
 from edge_sdk.reductions import Combining
 from edge_sdk.reductions.influence import PAPER, RobustTable

@@ -21,7 +21,7 @@ from typing import BinaryIO
 
 from edge_sdk.at_rest.foreign import open_foreign
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.crc import crc32
+from edge_sdk.protocol.frames.crc import crc32
 
 MARKER = b"\xedREC"
 HEAD = struct.Struct("<4sIII")

@@ -23,7 +23,7 @@ from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign
 from edge_sdk.at_rest.private import write_private
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
-from edge_sdk.protocol import storage
+from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.reductions.influence import RobustTable
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Rejected, SendRefused, TransportEvent

@@ -12,8 +12,8 @@ from coordinator.serving.server import Server
 from coordinator.trace.ledger_calls import RecordedLedger
 from coordinator.trace.log import CoordinatorStart, Ended, Entry, Flushed, FramesSent, Heard, Ticked, TraceWriter
 from edge_sdk.errors import StoreError
-from edge_sdk.protocol import storage
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames import storage
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.base import Screen, Transport, TransportEvent, Will
 
 

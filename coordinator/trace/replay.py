@@ -18,9 +18,9 @@ from coordinator.trace.ledger_calls import ReplayedLedger
 from coordinator.trace.log import CoordinatorStart, Ended, Entry, Flushed, FramesSent, Heard, LedgerRefused, Ticked
 from coordinator.trace.recording_server import state_hash
 from edge_sdk.errors import RemoteProtocolError, RunFailed, UsageError
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Limits
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Limits
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import Message
 from edge_sdk.transport.base import Screen, TransportEvent, Will
 

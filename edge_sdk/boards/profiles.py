@@ -17,8 +17,8 @@ from typing import Annotated, Any, NamedTuple, TypeAlias
 
 from edge_sdk import toml
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.leaves import ABOVE_0, BELOW_1
-from edge_sdk.protocol.schema import Integer, Items, Real, Text
+from edge_sdk.protocol.frames.leaves import ABOVE_0, BELOW_1
+from edge_sdk.protocol.frames.schema import Integer, Items, Real, Text
 from edge_sdk.protocol.toml_table import read_table
 
 RUNTIMES = ("numpy", "onnx", "torch")

@@ -23,7 +23,7 @@ from edge_sdk.boards.profiles import (
     load_link,
 )
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.schema import Items
+from edge_sdk.protocol.frames.schema import Items
 from edge_sdk.protocol.toml_table import read_table
 from edge_sdk.terminal import columns
 

@@ -7,17 +7,24 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeAlias
 
-from edge_sdk.device.divergence import check_knowledge
-from edge_sdk.device.learner import NO_EVALUATION, Evaluation, ExchangeMetrics, Learner, ServeRequest, WorkSlices
+from edge_sdk.device.link.uplink import Uplink
 from edge_sdk.device.store import FinishedExchange, RoundStart, Store
-from edge_sdk.device.uplink import Uplink
+from edge_sdk.device.training.divergence import check_knowledge
+from edge_sdk.device.training.learner import (
+    NO_EVALUATION,
+    Evaluation,
+    ExchangeMetrics,
+    Learner,
+    ServeRequest,
+    WorkSlices,
+)
 from edge_sdk.errors import Diverged, LearningLost, LocalProtocolError, TrainingFailed
 from edge_sdk.policy.energy import TrainingCost
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.protocol.frames.leaves import one_line
+from edge_sdk.protocol.frames.records import maker, record, replace
 from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.leaves import one_line
 from edge_sdk.protocol.messages import Assign, Upload
-from edge_sdk.protocol.records import maker, record, replace
 
 _made_upload = maker(Upload)
 UploadedKnowledge: TypeAlias = Callable[[Assign, Mapping[str, Payload]], Mapping[str, Payload]]

@@ -6,7 +6,7 @@ import copy
 from collections.abc import Mapping, Sequence
 
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
-from edge_sdk.device.learner import WorkSlices
+from edge_sdk.device.training.learner import WorkSlices
 from edge_sdk.policy.energy import TrainingCost
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, Hello

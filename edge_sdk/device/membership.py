@@ -6,18 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from edge_sdk.device import divergence
+from edge_sdk.device.training import divergence
 from edge_sdk.errors import Diverged, LearningLost, RemoteProtocolError, UsageError
-from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import method_of
-from edge_sdk.methods.requests import handler_of
-from edge_sdk.methods.vocabulary import requests_of
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.requests import handler_of
+from edge_sdk.methods.contract.vocabulary import requests_of
 from edge_sdk.models.base import ModelSpec
-from edge_sdk.protocol import codec, transforms
-from edge_sdk.protocol.codec import CommonKnowledge, Limits
+from edge_sdk.protocol import transforms
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import CommonKnowledge, Limits
+from edge_sdk.protocol.frames.records import replace
 from edge_sdk.protocol.knowledge import Expect, Payload
 from edge_sdk.protocol.messages import Assign, FederationSpec, Message, PublicSetSpec, Upload, Welcome
-from edge_sdk.protocol.records import replace
 from edge_sdk.protocol.wires import Exchange, check_roles, down_slots, expectation, expected_weights, frame_limits
 
 

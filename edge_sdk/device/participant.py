@@ -19,21 +19,21 @@ from typing import Any
 
 from edge_sdk.class_names import why_not_alike
 from edge_sdk.device import membership, recovery, session
-from edge_sdk.device.app_model import ModelOrigin, OnNewModel, choose_model, origin_of
-from edge_sdk.device.backoff import Backoff
-from edge_sdk.device.data_supply import DataSupply
-from edge_sdk.device.doubted_refusal import DoubtedRefusal
 from edge_sdk.device.exchange import OngoingExchange, begin_exchange, training_failed
-from edge_sdk.device.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
 from edge_sdk.device.hooks import ParticipantHooks
-from edge_sdk.device.incoming_frames import IncomingFrames
-from edge_sdk.device.learner import Learner, ServeRequest
-from edge_sdk.device.meter import Meter
-from edge_sdk.device.public_supply import PublicSupply
+from edge_sdk.device.link.backoff import Backoff
+from edge_sdk.device.link.doubted_refusal import DoubtedRefusal
+from edge_sdk.device.link.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
+from edge_sdk.device.link.incoming_frames import IncomingFrames
+from edge_sdk.device.link.security import DeviceSecurity
+from edge_sdk.device.link.uplink import Uplink
 from edge_sdk.device.refused_assigns import AssignStamps, RefusedAssigns, is_in_place, without_knowledge
-from edge_sdk.device.security import DeviceSecurity
 from edge_sdk.device.store import Store
-from edge_sdk.device.uplink import Uplink
+from edge_sdk.device.training.app_model import ModelOrigin, OnNewModel, choose_model, origin_of
+from edge_sdk.device.training.data_supply import DataSupply
+from edge_sdk.device.training.learner import Learner, ServeRequest
+from edge_sdk.device.training.meter import Meter
+from edge_sdk.device.training.public_supply import PublicSupply
 from edge_sdk.errors import (
     LearningLost,
     Refused,
@@ -44,12 +44,12 @@ from edge_sdk.errors import (
     TrainingFailed,
 )
 from edge_sdk.policy.conditions import Objection
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frame_parts import Frame
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import (
     Assign,
     CoordinatorStatus,

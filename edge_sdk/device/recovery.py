@@ -6,13 +6,13 @@ import dataclasses
 import logging
 
 from edge_sdk.device.exchange import training_failed
-from edge_sdk.device.learner import Learner
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.session import SessionPhase, SessionState
 from edge_sdk.device.store import RoundStart, Store
+from edge_sdk.device.training.learner import Learner
 from edge_sdk.errors import TrainingFailed, UsageError
-from edge_sdk.protocol import codec
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Welcome
 
 log = logging.getLogger(__name__)

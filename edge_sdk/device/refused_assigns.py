@@ -10,13 +10,13 @@ from collections import OrderedDict
 
 from edge_sdk.device.membership import Membership
 from edge_sdk.errors import RefusedKnowledge, RemoteProtocolError
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frozen_dict import FrozenDict
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.frozen_dict import FrozenDict
+from edge_sdk.protocol.frames.leaves import one_line
+from edge_sdk.protocol.frames.records import replace
 from edge_sdk.protocol.messages import Assign
-from edge_sdk.protocol.records import replace
 
 REFUSED_BEFORE_WITHHELD = 2
 """The number of refused frames with different stamps after which the Assign counts as genuine."""

@@ -15,7 +15,7 @@ from enum import Enum
 from typing import Any, TypeAlias
 
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.records import record, replace
+from edge_sdk.protocol.frames.records import record, replace
 from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 
 HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0

@@ -23,9 +23,9 @@ from edge_sdk.durable import (
     open_database,
     write,
 )
-from edge_sdk.methods.job import SECRET_BYTES
-from edge_sdk.protocol.frame_parts import Frame
-from edge_sdk.protocol.records import record
+from edge_sdk.methods.contract.job import SECRET_BYTES
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.protocol.frames.records import record
 
 
 @record

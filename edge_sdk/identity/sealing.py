@@ -12,8 +12,8 @@ from typing import Protocol
 
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.identity.signatures import SALT_BYTES, FrameSigner, Role
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import HEADER_BYTES, SIGNATURE_BYTES, Limits, Stamp, Verify
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import HEADER_BYTES, SIGNATURE_BYTES, Limits, Stamp, Verify
 
 TAG_BYTES = 16
 LENGTH_BYTES = 4

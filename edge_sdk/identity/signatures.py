@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Protocol
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.codec import HEADER_BYTES, UNSIGNED, Stamp, Verify
+from edge_sdk.protocol.frames.codec import HEADER_BYTES, UNSIGNED, Stamp, Verify
 
 KEY_ID_BYTES = len(UNSIGNED)
 PUBLIC_BYTES = 32

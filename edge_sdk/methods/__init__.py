@@ -1,9 +1,8 @@
 """The methods.  Each method has one file, with its device part and its coordinator part, and names one paper.
 
-A paper's file is NAME.py, with private parts beside it: NAME_noise.py, torch_NAME.py.  Methods share `base` (the class
-Method), `params` (annotations of parameters), `requests` and `job` (a method's requests to a device, and its view of an
-exchange), `averaging` and `transfer` (rounds common to several papers), `registry` and `vocabulary` (the installed
-methods, and what they use), and `brought_code` (errors of foreign methods).  All is pure numpy, except torch_NAME.py.
+This folder is a catalogue: NAME.py is the paper NAME.  `contract` holds what all methods share (the class Method, its
+parameters and requests, rounds common to several papers), `parts` what a paper has beside its file.
+All is pure numpy, except torch_NAME.py.
 May import `protocol`, `objectives`, `reductions`, `errors` and `data`; torch parts also `models`.
 """
 
@@ -14,9 +13,9 @@ from typing import TYPE_CHECKING
 from edge_sdk.lazy import loaded_when_used
 
 if TYPE_CHECKING:
-    from edge_sdk.methods.averaging import Averaging
-    from edge_sdk.methods.base import Caching, Exchange, Method, OnDevice, Slot, Stage, Up
-    from edge_sdk.methods.params import Range, Start, Weighting
+    from edge_sdk.methods.contract.averaging import Averaging
+    from edge_sdk.methods.contract.base import Caching, Exchange, Method, OnDevice, Slot, Stage, Up
+    from edge_sdk.methods.contract.params import Range, Start, Weighting
     from edge_sdk.protocol.exchange_id import ExchangeId
 
 __all__ = [
@@ -35,17 +34,17 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Averaging": "edge_sdk.methods.averaging",
-    "Caching": "edge_sdk.methods.base",
-    "Exchange": "edge_sdk.methods.base",
-    "Method": "edge_sdk.methods.base",
-    "OnDevice": "edge_sdk.methods.base",
-    "Slot": "edge_sdk.methods.base",
-    "Stage": "edge_sdk.methods.base",
-    "Up": "edge_sdk.methods.base",
-    "Range": "edge_sdk.methods.params",
-    "Start": "edge_sdk.methods.params",
-    "Weighting": "edge_sdk.methods.params",
+    "Averaging": "edge_sdk.methods.contract.averaging",
+    "Caching": "edge_sdk.methods.contract.base",
+    "Exchange": "edge_sdk.methods.contract.base",
+    "Method": "edge_sdk.methods.contract.base",
+    "OnDevice": "edge_sdk.methods.contract.base",
+    "Slot": "edge_sdk.methods.contract.base",
+    "Stage": "edge_sdk.methods.contract.base",
+    "Up": "edge_sdk.methods.contract.base",
+    "Range": "edge_sdk.methods.contract.params",
+    "Start": "edge_sdk.methods.contract.params",
+    "Weighting": "edge_sdk.methods.contract.params",
     "ExchangeId": "edge_sdk.protocol.exchange_id",
 }
 if not TYPE_CHECKING:  # a type checker would accept any name

@@ -20,14 +20,14 @@ from typing import Annotated, Any
 import numpy as np
 
 from edge_sdk.arrays import Floats
-from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging, write_weights
-from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up, told, torch_part
-from edge_sdk.methods.params import Range, Start, Weighting
-from edge_sdk.methods.requests import HeadGradients, ReadHead, WriteHead
+from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging, write_weights
+from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, told, torch_part
+from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.requests import HeadGradients, ReadHead, WriteHead
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Count, Matrix, wire
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, Matrix, wire
 from edge_sdk.reductions import MixedSum, mean_over_holders
 
 _STREAM = 0x63726566

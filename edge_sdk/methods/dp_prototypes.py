@@ -20,14 +20,14 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.params import Range
-from edge_sdk.methods.requests import Evaluate, Released, ReleaseSums, WriteHead
+from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.requests import Evaluate, Released, ReleaseSums, WriteHead
 from edge_sdk.privacy.release import FROZEN, SHARES, Assumptions, Guarantee, head_of, means_of, merged, promised
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Blob, Count, wire
 from edge_sdk.protocol.knowledge import MAX_MAGNITUDE, ClassRows, Payload
 from edge_sdk.protocol.messages import FederationSpec, Hello, Scalar
-from edge_sdk.protocol.schema import Blob, Count, wire
 from edge_sdk.reductions import MOST, Bag, carried_over
 
 

@@ -19,14 +19,14 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, told
-from edge_sdk.methods.params import Range
-from edge_sdk.methods.requests import ClassMeans
+from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, told
+from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.requests import ClassMeans
 from edge_sdk.objectives import ClassTarget, CrossEntropy, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Count, Packed, wire
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, Packed, wire
 from edge_sdk.reductions import Bag, mean_over_holders, mean_over_others
 
 

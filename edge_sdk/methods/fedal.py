@@ -24,15 +24,15 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Down, OnDevice, Slot, check_batch, torch_part
-from edge_sdk.methods.params import Range
-from edge_sdk.methods.transfer import DeviceState, Transfer, targets
+from edge_sdk.methods.contract.base import Down, OnDevice, Slot, check_batch, torch_part
+from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.transfer import DeviceState, Transfer, targets
 from edge_sdk.objectives import NORM_FLOOR, LogitGradient, Term, softmax
 from edge_sdk.objectives.schedule import Schedule
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Count, Packed, Tensor, wire
 from edge_sdk.protocol.knowledge import LogitGradients, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec, Scalar
-from edge_sdk.protocol.schema import Count, Packed, Tensor, wire
 from edge_sdk.protocol.toml_table import NO_KEYS
 from edge_sdk.reductions import Bag
 

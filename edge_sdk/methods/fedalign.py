@@ -13,10 +13,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from edge_sdk.methods.averaging import DISCLOSES, Averaging
-from edge_sdk.methods.base import OnDevice, Stage
-from edge_sdk.methods.fedalign_term import Alignment
-from edge_sdk.methods.params import Range, Start, Weighting
+from edge_sdk.methods.contract.averaging import DISCLOSES, Averaging
+from edge_sdk.methods.contract.base import OnDevice, Stage
+from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.parts.fedalign_term import Alignment
 from edge_sdk.objectives import CrossEntropy
 
 

@@ -19,14 +19,14 @@ from typing import Annotated
 import numpy as np
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.averaging import DISCLOSES, UP, Averaging
-from edge_sdk.methods.base import Down, Exchange, Slot
-from edge_sdk.methods.params import Range, Start, Weighting
+from edge_sdk.methods.contract.averaging import DISCLOSES, UP, Averaging
+from edge_sdk.methods.contract.base import Down, Exchange, Slot
+from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.objectives import Distill, Optim
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Items, wire
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Items, wire
 from edge_sdk.reductions import Bag, WeightedSum, mean_in_order
 
 _STREAM = 0x46444446

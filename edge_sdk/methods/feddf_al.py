@@ -16,13 +16,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Annotated, cast
 
-from edge_sdk.methods import averaging, fedal, transfer
-from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.params import Range, Start, Weighting
+from edge_sdk.methods import fedal
+from edge_sdk.methods.contract import averaging, transfer
+from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Items, wire
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Items, wire
 from edge_sdk.reductions import Bag, Contribution, WeightedSum
 
 

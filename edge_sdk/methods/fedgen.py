@@ -21,15 +21,15 @@ from typing import Annotated, Any, cast
 import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
-from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up, torch_part
-from edge_sdk.methods.params import Range, Start, Weighting
-from edge_sdk.methods.requests import ReadHead
+from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging
+from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, torch_part
+from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.requests import ReadHead
 from edge_sdk.objectives import CrossEntropy, HeadLabels, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Count, Vector, wire
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, Vector, wire
 from edge_sdk.reductions import Bag, MixedSum, mean_over_holders
 
 MOST_OF_CHANCE = 0.9

@@ -16,15 +16,15 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from edge_sdk.arrays import Floats
-from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, write_weights
-from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage
-from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
-from edge_sdk.methods.requests import Logits
+from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, write_weights
+from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage
+from edge_sdk.methods.contract.params import Range, SlotAge, Start, Weighting
+from edge_sdk.methods.contract.requests import Logits
 from edge_sdk.objectives import CrossEntropy, Distill
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Count, wire
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, wire
 from edge_sdk.reductions import Change, SlotSum, mean_in_order
 
 

@@ -24,12 +24,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods import fedhkd_privacy
-from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging
-from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.fedhkd_noise import gaussian, mean_of_sums, with_published_noise
-from edge_sdk.methods.params import Range, Start, Weighting
-from edge_sdk.methods.requests import BoundedShare, HyperMeans, Report
+from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging
+from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.params import Range, Start, Weighting
+from edge_sdk.methods.contract.requests import BoundedShare, HyperMeans, Report
+from edge_sdk.methods.parts import fedhkd_privacy
+from edge_sdk.methods.parts.fedhkd_noise import gaussian, mean_of_sums, with_published_noise
 from edge_sdk.objectives import (
     BoundedDistance,
     CrossEntropy,
@@ -41,9 +41,9 @@ from edge_sdk.objectives import (
 )
 from edge_sdk.privacy.accountant import epsilon
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Count, Packed, wire
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, Packed, wire
 from edge_sdk.reductions import PAPERS, Combining, MixedSum
 
 _TOLD_CLASSES = "which classes the device holds, their samples, mean features and mean predictions"

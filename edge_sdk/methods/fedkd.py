@@ -25,16 +25,16 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.params import ProxyFamily, Range, Start
-from edge_sdk.methods.requests import FitBoth, MeasuredModel, ReadChange, WriteWeights
+from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.params import ProxyFamily, Range, Start
+from edge_sdk.methods.contract.requests import FitBoth, MeasuredModel, ReadChange, WriteWeights
 from edge_sdk.objectives import FEATURES, Coupling, CrossEntropy, Distill, FeatureMatch, Objective, Seen, needed
 from edge_sdk.protocol import transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Count, Matrix, Packed, Vector, wire
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.low_rank import LowRank, expanded, factorised, joined
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, Matrix, Packed, Vector, wire
 from edge_sdk.reductions import Bag, mean_in_order
 
 _STREAM = 0x66656B64

@@ -19,16 +19,16 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from edge_sdk.methods.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, slots, write_weights
-from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage
-from edge_sdk.methods.fedkf_term import DataFree
-from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
-from edge_sdk.methods.requests import Evaluate, MeasuredModel
+from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging, over_slots, slots, write_weights
+from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage
+from edge_sdk.methods.contract.params import Range, SlotAge, Start, Weighting
+from edge_sdk.methods.contract.requests import Evaluate, MeasuredModel
+from edge_sdk.methods.parts.fedkf_term import DataFree
 from edge_sdk.objectives import CrossEntropy, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Count, wire
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, wire
 from edge_sdk.reductions import Change, SlotSum
 
 LEAST_CLASS_ENTROPY = 0.3

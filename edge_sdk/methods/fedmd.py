@@ -21,15 +21,15 @@ from typing import Annotated, Literal
 import numpy as np
 
 from edge_sdk.arrays import Floats
-from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch
-from edge_sdk.methods.params import Range
-from edge_sdk.methods.requests import Fit, Logits, Public
+from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch
+from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.requests import Fit, Logits, Public
 from edge_sdk.objectives import Distill, LogitMatch, Term
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Count, Matrix, Packed, wire
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
-from edge_sdk.protocol.schema import Count, Matrix, Packed, wire
 from edge_sdk.reductions import Bag
 
 MAX_DEVICES = 10**6

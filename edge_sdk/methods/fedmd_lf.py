@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from edge_sdk.methods.base import Down
-from edge_sdk.methods.params import Range
-from edge_sdk.methods.transfer import Transfer, targets
+from edge_sdk.methods.contract.base import Down
+from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.transfer import Transfer, targets
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import wire
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import wire
 from edge_sdk.reductions import Bag
 
 

@@ -25,16 +25,16 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.errors import RemoteProtocolError, UsageError
-from edge_sdk.methods.averaging import BODY_DOWN, BODY_UP, Averaging
-from edge_sdk.methods.base import Down, Exchange, OnDevice, Slot, Stage, Up, told
-from edge_sdk.methods.fednh_prototypes import first_prototypes
-from edge_sdk.methods.params import Range, Start
-from edge_sdk.methods.requests import ClassMeans, SetScale, WriteHead
+from edge_sdk.methods.contract.averaging import BODY_DOWN, BODY_UP, Averaging
+from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, told
+from edge_sdk.methods.contract.params import Range, Start
+from edge_sdk.methods.contract.requests import ClassMeans, SetScale, WriteHead
+from edge_sdk.methods.parts.fednh_prototypes import first_prototypes
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import wire
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import wire
 from edge_sdk.reductions import MixedSum, mean_over_holders
 
 UNIT_WITHIN = 0.05

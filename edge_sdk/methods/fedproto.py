@@ -25,15 +25,15 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from edge_sdk.arrays import Floats
-from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch, told
-from edge_sdk.methods.params import Range, Weighting
-from edge_sdk.methods.requests import ClassMeans, Evaluate, Features, Fit, Public
+from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up, check_batch, told
+from edge_sdk.methods.contract.params import Range, Weighting
+from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, Features, Fit, Public
 from edge_sdk.objectives import CrossEntropy, FeatureMatch, Objective, PrototypePull
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import wire
 from edge_sdk.protocol.knowledge import ClassRows, PublicFeatures
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
-from edge_sdk.protocol.schema import wire
 from edge_sdk.reductions import Bag, carried_over, mean_in_order
 
 

@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from edge_sdk.methods.averaging import DISCLOSES, Averaging
-from edge_sdk.methods.base import OnDevice, Stage
-from edge_sdk.methods.params import Range, SlotAge, Start, Weighting
-from edge_sdk.methods.requests import ReadWeights
+from edge_sdk.methods.contract.averaging import DISCLOSES, Averaging
+from edge_sdk.methods.contract.base import OnDevice, Stage
+from edge_sdk.methods.contract.params import Range, SlotAge, Start, Weighting
+from edge_sdk.methods.contract.requests import ReadWeights
 from edge_sdk.objectives import CrossEntropy, Proximal
 from edge_sdk.protocol.knowledge import Weights
 

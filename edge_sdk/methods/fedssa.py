@@ -26,14 +26,14 @@ import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.base import Caching, Down, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.params import Range, SlotAge
-from edge_sdk.methods.requests import ReadHead, Report, WriteHead
+from edge_sdk.methods.contract.base import Caching, Down, Exchange, Method, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.params import Range, SlotAge
+from edge_sdk.methods.contract.requests import ReadHead, Report, WriteHead
 from edge_sdk.objectives import NORM_FLOOR
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Count, Items, Packed, wire
 from edge_sdk.protocol.knowledge import ClassRows, Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, Items, Packed, wire
 from edge_sdk.reductions import MOST, Bag, Change, SlotSum, carried_over, changed
 
 MOST_INFLATION = 10.0

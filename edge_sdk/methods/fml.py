@@ -18,10 +18,10 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from edge_sdk.methods.averaging import Averaging
-from edge_sdk.methods.base import OnDevice, Stage
-from edge_sdk.methods.params import ProxyFamily, Range, Start, Weighting
-from edge_sdk.methods.requests import FitBoth
+from edge_sdk.methods.contract.averaging import Averaging
+from edge_sdk.methods.contract.base import OnDevice, Stage
+from edge_sdk.methods.contract.params import ProxyFamily, Range, Start, Weighting
+from edge_sdk.methods.contract.requests import FitBoth
 from edge_sdk.objectives import Coupling, CrossEntropy, Distill, Objective, Seen
 
 DISCLOSES_PROXY = (

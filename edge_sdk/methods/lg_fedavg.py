@@ -17,13 +17,13 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 
 from edge_sdk.arrays import Floats
-from edge_sdk.methods.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
-from edge_sdk.methods.params import Weighting
-from edge_sdk.methods.requests import ReadHead, WriteHead
+from edge_sdk.methods.contract.base import Down, Exchange, Method, OnDevice, Slot, Stage, Up
+from edge_sdk.methods.contract.params import Weighting
+from edge_sdk.methods.contract.requests import ReadHead, WriteHead
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.schema import Count, wire
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sdk.protocol.schema import Count, wire
 from edge_sdk.reductions import MOST, Bag, mean_over_holders
 
 
@@ -40,7 +40,7 @@ class LastLayerParams(Protocol):
 
     @property
     def weighting(self) -> str:
-        """How devices are weighted in the mean (edge_sdk.methods.params.Weighting)."""
+        """How devices are weighted in the mean (edge_sdk.methods.contract.params.Weighting)."""
 
 
 P = TypeVar("P", bound=LastLayerParams)

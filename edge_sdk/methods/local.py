@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge_sdk.methods.base import Method
+from edge_sdk.methods.contract.base import Method
 
 
 @dataclass(frozen=True, kw_only=True)

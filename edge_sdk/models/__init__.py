@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher
     from edge_sdk.models.predict_only import PredictOnly
     from edge_sdk.models.sklearn_model import SklearnModel
-    from edge_sdk.models.torch_model import TorchModel
+    from edge_sdk.models.torch_nets.torch_model import TorchModel
 
 __all__ = [
     "Batches",
@@ -46,7 +46,7 @@ _HOMES = {
     "OnnxTeacher": "edge_sdk.models.onnx_runtime.onnx_model",
     "PredictOnly": "edge_sdk.models.predict_only",
     "SklearnModel": "edge_sdk.models.sklearn_model",
-    "TorchModel": "edge_sdk.models.torch_model",
+    "TorchModel": "edge_sdk.models.torch_nets.torch_model",
 }
 if not TYPE_CHECKING:  # a type checker would accept any name
     __getattr__ = loaded_when_used(__name__, _HOMES)

@@ -31,7 +31,7 @@ class ModelSpec:
     feature_dim: int = 0
     """The width of the features; 0: the model gives no features."""
     capabilities: frozenset[str] = frozenset({"predict"})
-    """The model's capabilities, from edge_sdk.methods.base.CAPABILITIES."""
+    """The model's capabilities, from edge_sdk.methods.contract.base.CAPABILITIES."""
     terms: frozenset[str] = frozenset()
     """The names of the loss terms that the model can minimise; empty: it can only predict."""
     inert_terms: frozenset[str] = frozenset()

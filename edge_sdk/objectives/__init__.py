@@ -2,8 +2,9 @@
 
 A term is a function of the logits of one mini-batch, or else of its features, of the head alone or of the weights
 alone (`Term.on`).  It gives its value and its slope with respect to those; a runtime takes the slope back to its
-trainable scalars by the chain rule.  Faster forms are registered beside, for torch (edge_sdk.models.torch_forms) and
-for stacks of simulated devices, and equal the mathematics to 1e-5.  The total loss is the sum of the terms' values.
+trainable scalars by the chain rule.  Faster forms are registered beside, for torch
+(edge_sdk.models.torch_nets.torch_forms) and for stacks of simulated devices, and equal the mathematics to 1e-5.
+The total loss is the sum of the terms' values.
 
 Knowledge that a term carries is aligned with the batches of the fit that it is used in: first axis the step, second the
 sample.  Knowledge of classes is looked up by label instead, and serves every step.

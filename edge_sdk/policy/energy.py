@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from edge_sdk.errors import UsageError
 from edge_sdk.policy.sensors import MOST_W, Sensors
-from edge_sdk.protocol.records import record
+from edge_sdk.protocol.frames.records import record
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from edge_sdk.policy.energy import EnergyCounter, PowerMeter, TrainingCost
 from edge_sdk.policy.linux_sensors import LinuxSensors
 from edge_sdk.policy.policy import Policy
 from edge_sdk.policy.sensors import Sensors
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.leaves import one_line
 
 log = logging.getLogger(__name__)
 

@@ -9,8 +9,8 @@ from typing import Annotated
 
 from edge_sdk import toml
 from edge_sdk.errors import LocalProtocolError, UsageError
-from edge_sdk.protocol.leaves import ABOVE_0
-from edge_sdk.protocol.schema import Integer, Real, Text, to_plain
+from edge_sdk.protocol.frames.leaves import ABOVE_0
+from edge_sdk.protocol.frames.schema import Integer, Real, Text, to_plain
 from edge_sdk.protocol.toml_table import read_table
 
 _SPAN = re.compile(r"([01]?\d|2[0-3]):([0-5]\d)\s*-\s*(?:([01]?\d|2[0-3]):([0-5]\d)|(24):(00))")

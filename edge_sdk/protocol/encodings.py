@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
-from edge_sdk.protocol.quantised import CODE_MOST, SCALE_MOST, Quantised
+from edge_sdk.protocol.frames.quantised import CODE_MOST, SCALE_MOST, Quantised
 
 Carried: TypeAlias = NDArray[Any] | Quantised
 """The encoded form of an array of floats."""

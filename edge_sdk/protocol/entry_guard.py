@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from edge_sdk.errors import EdgeError, RemoteProtocolError
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.leaves import one_line
 
 log = logging.getLogger(__name__)
 

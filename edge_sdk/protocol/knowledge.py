@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS, FLAT_ENCODINGS
-from edge_sdk.protocol.schema import (
+from edge_sdk.protocol.frames.schema import (
     LATER,
     Blob,
     ClassIds,
@@ -37,7 +37,7 @@ from edge_sdk.protocol.schema import (
     registered,
     wire,
 )
-from edge_sdk.protocol.value_range import all_within, min_max
+from edge_sdk.protocol.frames.value_range import all_within, min_max
 
 MAX_MAGNITUDE = 1e6
 """Numbers beyond this are finite, but their differences, squares and sums overflow in f4.  So a device whose model has

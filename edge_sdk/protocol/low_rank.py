@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
 from edge_sdk.protocol.encodings import FLOAT_ENCODINGS
+from edge_sdk.protocol.frames.schema import Blob, Counts, Vector, wire
 from edge_sdk.protocol.knowledge import MAX_MAGNITUDE, Expect, Payload, Slot, unfit
-from edge_sdk.protocol.schema import Blob, Counts, Vector, wire
 
 MAX_ARRAYS = 4096
 """The maximum number of arrays of one model, which bounds the tensors that describe them."""

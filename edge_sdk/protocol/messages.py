@@ -15,10 +15,23 @@ from dataclasses import dataclass, field
 from typing import Annotated, TypeAlias
 
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING, ENCODINGS, FLAT_ENCODINGS
-from edge_sdk.protocol.frozen_dict import FrozenDict
+from edge_sdk.protocol.frames.frozen_dict import FrozenDict
+from edge_sdk.protocol.frames.leaves import BELOW_1
+from edge_sdk.protocol.frames.schema import (
+    LATER,
+    Blob,
+    Count,
+    Digest,
+    Id,
+    Integer,
+    Items,
+    Line,
+    Packed,
+    Real,
+    Text,
+    wire,
+)
 from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.leaves import BELOW_1
-from edge_sdk.protocol.schema import LATER, Blob, Count, Digest, Id, Integer, Items, Line, Packed, Real, Text, wire
 
 PROTOCOL_VERSION = 1
 

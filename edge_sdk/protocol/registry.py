@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from edge_sdk.errors import EdgeError, UsageError
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.leaves import one_line
 
 OWN_PACKAGE = "edge-sdk"
 

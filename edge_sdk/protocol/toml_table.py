@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from edge_sdk.errors import RemoteProtocolError, UsageError, meant
-from edge_sdk.protocol import schema
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames import schema
+from edge_sdk.protocol.frames.leaves import one_line
 
 T = TypeVar("T")
 NO_KEYS: Mapping[str, str] = {}

@@ -18,7 +18,7 @@ import zlib
 from typing import NamedTuple
 
 from edge_sdk.errors import LocalProtocolError
-from edge_sdk.protocol.schema import ID
+from edge_sdk.protocol.frames.schema import ID
 
 ROOT = "fl/v1"
 SHARDS = 16

@@ -23,10 +23,10 @@ from edge_sdk.protocol.encodings import (
     Encoding,
     decode_floats,
 )
+from edge_sdk.protocol.frames.records import replace
+from edge_sdk.protocol.frames.schema import tag_of
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, EncodingSpec, FederationSpec, Upload
-from edge_sdk.protocol.records import replace
-from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.wires import Exchange, slots_of
 
 Knowledge: TypeAlias = Mapping[str, Payload]

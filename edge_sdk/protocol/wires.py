@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, Limits
 from edge_sdk.protocol.knowledge import Expect, Payload, Slot
 from edge_sdk.protocol.messages import FederationSpec
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from edge_sdk.data import Raw
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import PublicSetSpec
 
 log = logging.getLogger(__name__)

@@ -14,11 +14,11 @@ from typing import Annotated, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from edge_sdk.protocol.frames.records import field_names, getter
+from edge_sdk.protocol.frames.schema import Count, Integer, Real, Text
+from edge_sdk.protocol.frames.value_range import all_within, min_max
 from edge_sdk.protocol.knowledge import ByClass, LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.low_rank import LowRank
-from edge_sdk.protocol.records import field_names, getter
-from edge_sdk.protocol.schema import Count, Integer, Real, Text
-from edge_sdk.protocol.value_range import all_within, min_max
 
 Roles: TypeAlias = Mapping[str, Payload]
 """Knowledge by role."""

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Doubles
+from edge_sdk.protocol.frames.schema import Blob, Count, Integer, Tensor, wire
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.schema import Blob, Count, Integer, Tensor, wire
 from edge_sdk.reductions.contribution import Contribution
 from edge_sdk.reductions.weighted_sum import WeightedSum
 

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Doubles
 from edge_sdk.errors import RunFailed
+from edge_sdk.protocol.frames.value_range import min_max
 from edge_sdk.protocol.knowledge import Weights
-from edge_sdk.protocol.value_range import min_max
 
 MOST_COUNT = 2**33
 """The largest sum of all counts: values up to 10^6 (knowledge.MAX_MAGNITUDE) times this stay below 2^53."""

@@ -12,8 +12,8 @@ from pathlib import Path
 
 from edge_sdk.arrays import Floats
 from edge_sdk.data import LocalData
-from edge_sdk.device.app_model import ModelOrigin
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.app_model import ModelOrigin
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
 from edge_sdk.policy.conditions import Objection

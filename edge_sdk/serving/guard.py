@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.device.workbench import Workbench, slices
+from edge_sdk.device.training.workbench import Workbench, slices
 
 CHANCE = 0.01
 """A model is refused only if chance explains its drop with less than this probability.

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import load_method, method_fault, method_names, needed_parameters
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.registry import load_method, method_fault, method_names, needed_parameters
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import Graph, read_graph

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
-from edge_sdk.protocol.codec import CONTROL_LIMITS
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS
 from edge_sdk.tools.doctor.broker import BrokerObservation
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles

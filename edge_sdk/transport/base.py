@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias
 
-from edge_sdk.protocol.frame_parts import Frame
-from edge_sdk.protocol.records import record
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.protocol.frames.records import record
 
 
 def _do_nothing() -> None:

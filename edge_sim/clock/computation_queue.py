@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from edge_sdk.agent import Agent
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.workbench import Workbench
 from edge_sim.engines.base import DeviceAnswer, DeviceRequest, Engine
 
 AT_ONCE = 256

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edge_sdk.agent import Agent
-from edge_sdk.methods import brought_code
+from edge_sdk.methods.contract import brought_code
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.clock.checkpoint import copy_store

@@ -15,10 +15,10 @@ from coordinator.rounds import RoundPhase
 from coordinator.serving.server import Server
 from edge_sdk.agent import Agent
 from edge_sdk.device.session import SessionPhase
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Limits
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, Hello, Message, Receipt, Upload, Welcome
 from edge_sim.fleet.hardware import Hardware

@@ -21,13 +21,13 @@ from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
 from edge_sdk.agent import INSTANCE_BYTES, Agent, SimulatedId
-from edge_sdk.device.meter import Meter
 from edge_sdk.device.store import MemoryStore, Store
+from edge_sdk.device.training.meter import Meter
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model
-from edge_sdk.protocol.codec import CommonKnowledge
-from edge_sdk.protocol.frame_parts import Frame
-from edge_sdk.protocol.records import replace
+from edge_sdk.protocol.frames.codec import CommonKnowledge
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.protocol.frames.records import replace
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for

@@ -17,11 +17,11 @@ from coordinator.record.observer import RunObserver
 from coordinator.serving.devices import admission
 from coordinator.serving.server import Server
 from edge_sdk.agent import Agent
-from edge_sdk.device.meter import Meter
-from edge_sdk.methods.base import Method, OnDevice
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.registry import method_of
-from edge_sdk.methods.requests import Evaluate, MeasuredModel
+from edge_sdk.device.training.meter import Meter
+from edge_sdk.methods.contract.base import Method, OnDevice
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.requests import Evaluate, MeasuredModel
 from edge_sdk.protocol import transforms
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.messages import FederationSpec

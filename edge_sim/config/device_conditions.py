@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.schema import Real, Text
+from edge_sdk.protocol.frames.schema import Real, Text
 from edge_sim import byzantine
 from edge_sim.config.availability import read_window
 

@@ -7,7 +7,7 @@ from datetime import date
 from typing import Annotated
 
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.schema import Real, Text
+from edge_sdk.protocol.frames.schema import Real, Text
 from edge_sim.config.availability import DAY_S, read_time
 
 VirtualSeconds = Annotated[float, Real(0.0, 1e10)]

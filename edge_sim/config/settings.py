@@ -11,7 +11,7 @@ from typing import Annotated, Any, overload
 from coordinator.config import Settings, chosen_method, load_toml, read_section, read_settings
 from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
-from edge_sdk.protocol.schema import Count, Integer, Items, Real, Text
+from edge_sdk.protocol.frames.schema import Count, Integer, Items, Real, Text
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import PAPER
 from edge_sdk.transport.memory.hub import Faults

@@ -11,11 +11,11 @@ from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeAlias
 
-from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods import brought_code
-from edge_sdk.methods.base import Method
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import Request
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.methods.contract import brought_code
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.requests import Request
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.engines.same_models import KnownLogits
 

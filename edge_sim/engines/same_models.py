@@ -10,8 +10,8 @@ import copy
 from collections.abc import Callable, Hashable
 
 from edge_sdk.arrays import Floats
-from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods.requests import Evaluate, Request
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.methods.contract.requests import Evaluate, Request
 
 
 class KnownLogits:

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import torch
 
-from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods.requests import Fit
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.methods.contract.requests import Fit
 from edge_sdk.models.optim import moment_count
 from edge_sdk.objectives import CrossEntropy, optim_of
 from edge_sdk.protocol.messages import FederationSpec

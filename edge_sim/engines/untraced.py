@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.workbench import Workbench
 
 Untraced: TypeAlias = frozenset[tuple[str, str]]
 """Names of models, each with the reason."""

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from edge_sdk.boards import profiles
 from edge_sdk.boards.profiles import Board, Link
-from edge_sdk.device.meter import Meter
-from edge_sdk.device.workbench import joint_capabilities, joint_terms
+from edge_sdk.device.training.meter import Meter
+from edge_sdk.device.training.workbench import joint_capabilities, joint_terms
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.registry import method_of
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING
 from edge_sdk.protocol.knowledge import Weights

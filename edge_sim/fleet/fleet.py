@@ -23,7 +23,7 @@ from edge_sdk.data import Augment, LocalData, Preprocess, Samples
 from edge_sdk.errors import EdgeError, UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST
 from edge_sdk.loading import error_text
-from edge_sdk.methods.registry import METHODS, method_of
+from edge_sdk.methods.contract.registry import METHODS, method_of
 from edge_sdk.models.base import Model
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol import registry
@@ -208,7 +208,7 @@ def build_fleet(config: Config) -> Fleet:
     with _naming(config.file):
         check_before_data(config)
         if config.run.device != CPU:
-            from edge_sdk.models.torch_device import check_device  # torch only if a GPU is used
+            from edge_sdk.models.torch_nets.torch_device import check_device  # torch only if a GPU is used
 
             check_device(config.run.device, "run.device")
         dataset = dataset_of(config)

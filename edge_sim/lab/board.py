@@ -16,9 +16,10 @@ from pathlib import Path
 from edge_sdk.agent import Agent, SimulatedId
 from edge_sdk.errors import EdgeError, RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.policy.policy import Policy
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Stamp
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import CoordinatorStatus, LabHello, LabRun, Message
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles

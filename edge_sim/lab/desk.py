@@ -22,8 +22,9 @@ from coordinator.serving import final_prototypes
 from coordinator.serving.equipment import ready_method
 from coordinator.serving.server import Server
 from edge_sdk.errors import RunFailed, TransportError, UsageError
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.messages import CoordinatorStatus, LabHello, LabRun
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles

@@ -17,7 +17,7 @@ from edge_sdk.errors import EdgeError, ModelError, UsageError
 from edge_sdk.loading import load_function
 from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sim.models.model_types import HeadKind, InputShape, ModelFile
 from edge_sim.models.numpy_extractors import Extractor, FrozenNumpyModel, RandomFilters, RandomLayer
 
@@ -142,7 +142,7 @@ def build_model(
     if runtime == "numpy":
         return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
     if runtime == "torch":
-        import edge_sdk.models.torch_model  # noqa: F401  # only now, and first: it names the missing extra
+        import edge_sdk.models.torch_nets.torch_model  # noqa: F401  # only now, and first: it names the missing extra
         from edge_sim.models.torch_families import torch_model  # torch loads only where a net is asked for
 
         return torch_model(name, classes, shape, preprocess, seed, feature_dim=feature_dim, head=head, device=device)

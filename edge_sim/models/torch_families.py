@@ -8,9 +8,9 @@ from math import prod
 from torch import Tensor, nn
 
 from edge_sdk.data import Preprocess
-from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.models.torch_seed import seeded
-from edge_sdk.models.torch_width import WidthSwitch, narrowed
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sdk.models.torch_nets.torch_seed import seeded
+from edge_sdk.models.torch_nets.torch_width import WidthSwitch, narrowed
 from edge_sim.models import torch_paper_cnns, torch_resnets
 from edge_sim.models.model_types import HeadKind, InputShape
 

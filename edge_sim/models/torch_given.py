@@ -9,8 +9,8 @@ from torch import nn
 
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
-from edge_sdk.models.torch_model import TorchModel
-from edge_sdk.models.torch_seed import seeded
+from edge_sdk.models.torch_nets.torch_model import TorchModel
+from edge_sdk.models.torch_nets.torch_seed import seeded
 from edge_sim.models.model_types import HeadKind, InputShape
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from edge_sdk.models.torch_width import WidthSwitch, narrowed
+from edge_sdk.models.torch_nets.torch_width import WidthSwitch, narrowed
 from edge_sim.models.model_types import InputShape
 
 WIDE_GROUPS = 8

@@ -22,11 +22,11 @@ from typing import Annotated, Any, Literal
 from coordinator.config import FederationTable, PublicTable
 from edge_sdk.at_rest.places import unwritable
 from edge_sdk.errors import UsageError, meant
-from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import load_method, method_names, needed_parameters
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.registry import load_method, method_names, needed_parameters
 from edge_sdk.protocol.encodings import ENCODINGS
+from edge_sdk.protocol.frames.schema import ID, Integer, Real, Text
 from edge_sdk.protocol.messages import EncodingSpec, TrainSpec
-from edge_sdk.protocol.schema import ID, Integer, Real, Text
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.reductions.influence import RobustTable
 from edge_sim.config.scenario import ScenarioTable

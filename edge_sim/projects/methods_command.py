@@ -15,7 +15,7 @@ from coordinator.report import method_catalogue
 from coordinator.report.method_catalogue import catalogue_text, describe_methods
 from coordinator.report.tables import Column, Table, show_table
 from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.methods.registry import load_method, method_fault, method_names, needed_parameters
+from edge_sdk.methods.contract.registry import load_method, method_fault, method_names, needed_parameters
 from edge_sdk.terminal import folded, indented, room_of
 
 BEGIN_WITH: tuple[tuple[str, str], ...] = (

@@ -16,7 +16,7 @@ from typing import TextIO, TypeVar
 
 from edge_sdk.at_rest.places import unwritable
 from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.protocol.schema import ID
+from edge_sdk.protocol.frames.schema import ID
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.tools.install import unit
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password

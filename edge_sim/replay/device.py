@@ -19,9 +19,9 @@ from coordinator.trace.replay import NullTransport, message_in
 from edge_sdk.agent import Agent
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import RunFailed, UsageError
-from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frozen_dict import FrozenDict
+from edge_sdk.protocol.frames import storage
+from edge_sdk.protocol.frames.frozen_dict import FrozenDict
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Connected, Incoming, Transport, TransportEvent
 from edge_sim.replay.history import History

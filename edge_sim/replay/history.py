@@ -9,8 +9,8 @@ from coordinator.trace.log import CoordinatorStart, Ended, Entry, FramesSent, He
 from coordinator.trace.replay import message_in
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol import topics
-from edge_sdk.protocol.codec import HEADER
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.codec import HEADER
 from edge_sdk.protocol.messages import Assign, Upload, Welcome
 from edge_sdk.transport.base import Incoming
 

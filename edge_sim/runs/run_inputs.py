@@ -20,8 +20,8 @@ from edge_sdk.arrays import Ints
 from edge_sdk.boards.profiles import SUFFIX, load_board
 from edge_sdk.errors import UsageError
 from edge_sdk.loading import is_foreign
-from edge_sdk.methods.brought_code import OURS
-from edge_sdk.methods.registry import METHODS, load_method
+from edge_sdk.methods.contract.brought_code import OURS
+from edge_sdk.methods.contract.registry import METHODS, load_method
 from edge_sdk.protocol import registry
 from edge_sim.config.named_functions import named_functions
 from edge_sim.config.settings import Config

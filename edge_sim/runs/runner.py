@@ -26,7 +26,7 @@ from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
 from edge_sdk.device.store import Store
 from edge_sdk.errors import RunFailed, UsageError
-from edge_sdk.methods import brought_code
+from edge_sdk.methods.contract import brought_code
 from edge_sdk.policy.priority import limit_threads
 from edge_sdk.transport.mqtt.url import parse_broker_url
 from edge_sim.clock.checkpoint import Checkpoints

@@ -90,7 +90,7 @@ def _device_name(device: str) -> str:
     """Describe the device on which models computed, with a GPU's name."""
     if device == CPU:
         return device
-    from edge_sdk.models.torch_device import device_name
+    from edge_sdk.models.torch_nets.torch_device import device_name
 
     return device_name(device)
 

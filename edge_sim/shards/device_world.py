@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 
 from edge_sdk.agent import SimulatedId
-from edge_sdk.protocol.codec import CommonKnowledge
+from edge_sdk.protocol.frames.codec import CommonKnowledge
 from edge_sdk.transport.memory.hub import Publication
 from edge_sdk.transport.memory.splicing import Splicer
 from edge_sim.clock.clock import VirtualClock

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable
 
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport, Publication
 from edge_sim.clock.clock import VirtualClock
 

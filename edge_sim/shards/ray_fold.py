@@ -16,10 +16,10 @@ import ray
 from ray.exceptions import RayError
 
 from edge_sdk.errors import RunFailed
-from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import FederationSpec, Scalar
 from edge_sdk.reductions import Contribution
 from edge_sim.shards.ray_shard import to_pickle

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any
 
 from edge_sdk.errors import MissingExtra, RunFailed, UsageError
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.version import __version__
 from edge_sim.config.settings import AUTO, RunTable
 from edge_sim.engines.memory import peak_bytes

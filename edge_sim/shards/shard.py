@@ -10,7 +10,7 @@ from typing import Any
 
 from edge_sdk.errors import RunFailed
 from edge_sdk.policy.priority import limit_threads
-from edge_sdk.protocol.codec import CommonKnowledge
+from edge_sdk.protocol.frames.codec import CommonKnowledge
 from edge_sdk.transport.memory.splicing import Splicer
 from edge_sim.clock.computation_queue import ComputationQueue
 from edge_sim.clock.device_group import DeviceGroup

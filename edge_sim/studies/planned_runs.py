@@ -19,7 +19,7 @@ from coordinator.record.result import Result
 from coordinator.report.compare import ACCURACIES, ALONE, Trial
 from coordinator.report.run_files import read_run
 from edge_sdk.errors import MissingExtra, UsageError, meant
-from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.data.datasets import Dataset, dataset_of

@@ -16,7 +16,7 @@ from federated_apps import CLASSES, SAMPLES, Slow, agent_of, federation, wait_fo
 
 import edge_sdk
 from coordinator.rounds import RoundPhase
-from edge_sdk.device.link_notices import AGAIN_S
+from edge_sdk.device.link.link_notices import AGAIN_S
 from edge_sdk.errors import ModelError, Refused, RunFailed, UsageError
 from edge_sdk.transport.base import Disconnected
 from edge_sdk.transport.memory.hub import Hub

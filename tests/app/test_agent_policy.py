@@ -18,7 +18,7 @@ from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
 from edge_sdk.errors import UsageError
 from edge_sdk.policy.sensors import FakeSensors
-from edge_sdk.protocol import codec
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Assign, Message, Welcome
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Hub

@@ -17,7 +17,8 @@ from interrupting import CTRL_C
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.serving.server import Server
 from edge_sdk.device.store import SqliteStore
-from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import DeviceStatus
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Hub

@@ -19,7 +19,7 @@ from coordinator.serving.server import Server
 from edge_sdk.cli import main
 from edge_sdk.device.store import SqliteStore
 from edge_sdk.errors import Refused, UsageError
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.messages import Hello
 from edge_sdk.transport.base import Disconnected
 from edge_sdk.transport.memory.hub import Hub

@@ -17,7 +17,7 @@ from notes import Notes
 import edge_sdk
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.rounds import RoundPhase
-from edge_sdk.device.backoff import Backoff
+from edge_sdk.device.link.backoff import Backoff
 from edge_sdk.device.store import MemoryStore, RoundStart, SqliteStore
 from edge_sdk.errors import EdgeError, InUse, ModelError, StoreError, UsageError
 from edge_sdk.models.predict_only import PredictOnly

@@ -18,9 +18,9 @@ from coordinator.rounds import RoundPhase
 from coordinator.serving.server import Server
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.device import recovery
-from edge_sdk.device.app_model import choose_model, origin_of
 from edge_sdk.device.store import FinishedExchange, MemoryStore, RoundStart, SqliteStore
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.app_model import choose_model, origin_of
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.memory.hub import Hub
 

@@ -14,8 +14,9 @@ from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.ledger import Ledger
 from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.server import Server
-from edge_sdk.methods.registry import load_method
-from edge_sdk.protocol import codec, topics
+from edge_sdk.methods.contract.registry import load_method
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import CoordinatorStatus, FederationSpec, TrainSpec
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.mqtt.transport import MqttTransport

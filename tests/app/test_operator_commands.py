@@ -18,7 +18,7 @@ from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.server import Server
 from edge_sdk.cli import main
 from edge_sdk.errors import Refused
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sdk.transport.mqtt.transport import MqttTransport
 

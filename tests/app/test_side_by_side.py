@@ -13,7 +13,7 @@ from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.ledger import Ledger
 from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.server import Server
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sdk.transport.mqtt.transport import MqttTransport
 

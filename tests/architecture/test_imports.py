@@ -43,12 +43,12 @@ def test_every_file_keeps_the_rule():
         ("edge_sdk/methods/fedavg.py", "from edge_sdk.models.base import Model", "methods may import"),
         (
             "edge_sdk/methods/fedavg.py",
-            "def f():\n    from edge_sdk.device.workbench import Workbench",
+            "def f():\n    from edge_sdk.device.training.workbench import Workbench",
             "methods may import",
         ),
-        ("edge_sdk/reductions/bag.py", "from edge_sdk.methods.base import At", "reductions may import"),
+        ("edge_sdk/reductions/bag.py", "from edge_sdk.methods.contract.base import At", "reductions may import"),
         ("edge_sdk/objectives/base.py", "from edge_sdk.reductions import Bag", "objectives may import"),
-        ("edge_sdk/protocol/codec.py", "from edge_sdk.objectives import Term", "protocol may import"),
+        ("edge_sdk/protocol/frames/codec.py", "from edge_sdk.objectives import Term", "protocol may import"),
         ("edge_sdk/methods/fedal.py", "def f():\n    import torch", "torch belongs in torch_*"),
         ("edge_sdk/models/tool.py", "class A:\n    import onnxruntime", "onnxruntime belongs in onnx_*"),
         (
@@ -72,16 +72,16 @@ def test_a_planted_violation_is_found(path, source, expected):
 @pytest.mark.parametrize(
     ("path", "source"),
     [
-        ("edge_sdk/models/torch_model.py", "import torch"),
+        ("edge_sdk/models/torch_nets/torch_model.py", "import torch"),
         ("edge_sdk/models/onnx_runtime/onnx_model.py", "import onnxruntime\nfrom onnx import helper"),
         ("edge_sdk/transport/mqtt/transport.py", "import paho.mqtt.client"),
         ("edge_sdk/agent.py", "from edge_sdk.methods import base"),
         ("edge_sim/run.py", "from edge_sdk.agent import Agent\nfrom coordinator.serving.server import Server"),
         ("edge_sdk/methods/fedavg.py", "from edge_sdk.reductions import Bag\nfrom edge_sdk.protocol import wires"),
-        ("edge_sdk/methods/torch_fedal.py", "import torch\nfrom edge_sdk.models import torch_device"),
+        ("edge_sdk/methods/parts/torch_fedal.py", "import torch\nfrom edge_sdk.models import torch_device"),
         (
             "coordinator/serving/reduction.py",
-            "from edge_sdk.methods.base import Method\nfrom edge_sdk.reductions import Bag",
+            "from edge_sdk.methods.contract.base import Method\nfrom edge_sdk.reductions import Bag",
         ),
         ("edge_sim/data.py", "def digits():\n    from sklearn.datasets import load_digits"),
         ("coordinator/report/plots.py", "if TYPE_CHECKING:\n    from matplotlib.axes import Axes"),
@@ -136,7 +136,7 @@ DEVICE = ["edge_sdk.app", "edge_sdk.models.numpy_model", "edge_sdk.transport.mqt
 NOT_FOR_A_DEVICE = [
     *HEAVY,
     *("coordinator", "edge_sim", "edge_sdk.tools", "edge_sdk.methods.fedal", "edge_sdk.models.sklearn_model"),
-    *("edge_sdk.methods.averaging", "edge_sdk.models.onnx_file.graph", "edge_sdk.samples.store", "statistics"),
+    *("edge_sdk.methods.contract.averaging", "edge_sdk.models.onnx_file.graph", "edge_sdk.samples.store", "statistics"),
     *("asyncio", "concurrent.futures", "multiprocessing", "doctest", "pdb", "pydoc", "unittest", "xml"),
     *("numpy.f2py", "numpy.fft", "numpy.ma", "numpy.polynomial", "numpy.random", "numpy.testing"),
 ]
@@ -166,9 +166,9 @@ print(json.dumps(before == state()))
 @pytest.mark.torch
 def test_importing_torch_parts_has_no_effect():
     pytest.importorskip("torch")
-    paths = [path for path, _ in sources() if path.startswith("edge_sdk/methods/torch_")]
+    paths = [path for path, _ in sources() if path.startswith("edge_sdk/methods/parts/torch_")]
     names = [path.removesuffix(".py").replace("/", ".") for path in paths]
-    assert "edge_sdk.methods.torch_fedal" in names
+    assert "edge_sdk.methods.parts.torch_fedal" in names
     arguments = [sys.executable, "-c", EFFECTS, json.dumps(names)]
     done = subprocess.run(arguments, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr

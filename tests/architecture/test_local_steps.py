@@ -25,4 +25,4 @@ def test_the_reader_sees_what_it_should():
 
 
 def test_methods_see_only_the_resolved_number_of_steps():
-    assert {path.name: reads(path.read_text()) for path in METHODS.glob("*.py") if reads(path.read_text())} == {}
+    assert {path.name: reads(path.read_text()) for path in METHODS.rglob("*.py") if reads(path.read_text())} == {}

@@ -16,7 +16,7 @@ from properties import examples
 from coordinator.config import federation, load_toml, read_settings, to_toml
 from coordinator.rounds import RoundPolicy
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.registry import method_names
+from edge_sdk.methods.contract.registry import method_names
 from edge_sim.config import settings
 from edge_sim.fleet import fleet as fleets
 

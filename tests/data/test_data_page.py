@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 
 from edge_sdk.data import LocalData, Samples
-from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods.requests import Evaluate
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.methods.contract.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.protocol.schema import Text
+from edge_sdk.protocol.frames.schema import Text
 from edge_sdk.protocol.toml_table import to_table
 from edge_sim.config import settings
 from edge_sim.config.settings import AugmentTable, DataTable, PartitionTable

@@ -12,9 +12,9 @@ import pytest
 
 from edge_sdk import data as preprocessing
 from edge_sdk.data import LocalData, Samples
-from edge_sdk.device.workbench import INFERENCE_BATCH, Workbench
+from edge_sdk.device.training.workbench import INFERENCE_BATCH, Workbench
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.requests import Evaluate
+from edge_sdk.methods.contract.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sim.config import settings
 from edge_sim.fleet import fleet

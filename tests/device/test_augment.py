@@ -11,9 +11,9 @@ import pytest
 
 from edge_sdk import Augment
 from edge_sdk.data import LocalData, Preprocess, Samples, augment_draws
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.requests import ClassMeans, Logits, Private, Public
+from edge_sdk.methods.contract.requests import ClassMeans, Logits, Private, Public
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.public_set.samples import PublicSet

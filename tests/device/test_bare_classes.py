@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from edge_sdk.data import LocalData, Samples
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import NotReleased
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.registry import load_method
-from edge_sdk.methods.requests import ClassMeans, HeadGradients, HyperMeans, Request
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.registry import load_method
+from edge_sdk.methods.contract.requests import ClassMeans, HeadGradients, HyperMeans, Request
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.messages import FederationSpec
 

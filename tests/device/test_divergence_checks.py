@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from edge_sdk.data import LocalData, Samples
-from edge_sdk.device import divergence
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training import divergence
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import Diverged
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import Fit, Private
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.requests import Fit, Private
 from edge_sdk.models.base import FitReport
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import CrossEntropy, Optim

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_sdk.data import LocalData, Samples
-from edge_sdk.device.handlers import batches_of_step
-from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods.requests import Private
+from edge_sdk.device.training.handlers import batches_of_step
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.methods.contract.requests import Private
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sim.engines.base import job_at

@@ -12,12 +12,11 @@ from edge_sdk.app import App
 from edge_sdk.cli import main
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.device.membership import join
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
-from edge_sdk.methods.fml import Mutual
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.registry import load_method
-from edge_sdk.methods.requests import (
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.registry import load_method
+from edge_sdk.methods.contract.requests import (
     ClassMeans,
     Evaluate,
     Features,
@@ -33,6 +32,7 @@ from edge_sdk.methods.requests import (
     WriteHead,
     WriteWeights,
 )
+from edge_sdk.methods.fml import Mutual
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.objectives import CrossEntropy, Optim

@@ -9,7 +9,8 @@ import fleets
 import pytest
 
 from edge_sdk.device.store import FinishedExchange, MemoryStore, RoundStart
-from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Assign, Upload
 
 SLOW_S = 10.0

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 from edge_sdk.data import LocalData, Samples
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.methods import requests
-from edge_sdk.methods.requests import REQUESTS, Request, serves
+from edge_sdk.methods.contract import requests
+from edge_sdk.methods.contract.requests import REQUESTS, Request, serves
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol import registry
 

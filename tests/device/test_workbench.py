@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from edge_sdk.data import LocalData, Samples
-from edge_sdk.device.meter import Meter
-from edge_sdk.device.workbench import INFERENCE_BATCH, Workbench
-from edge_sdk.methods.requests import ClassMeans, Evaluate, ReadHead, WriteHead
+from edge_sdk.device.training.meter import Meter
+from edge_sdk.device.training.workbench import INFERENCE_BATCH, Workbench
+from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, ReadHead, WriteHead
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.protocol.knowledge import ClassRows
 
@@ -99,7 +99,7 @@ def test_every_pass_is_metered() -> None:
 @pytest.mark.torch
 def test_what_a_net_costs_is_counted_layer_by_layer() -> None:
     torch = pytest.importorskip("torch")
-    from edge_sdk.models.torch_model import TorchModel  # only where torch is installed
+    from edge_sdk.models.torch_nets.torch_model import TorchModel  # only where torch is installed
 
     net = torch.nn.Sequential(
         torch.nn.Conv2d(1, 2, 3), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(2 * 2 * 2, CLASSES)
@@ -120,7 +120,7 @@ def test_what_a_net_costs_is_counted_layer_by_layer() -> None:
 @pytest.mark.torch
 def test_class_means_come_from_inference_mode_and_leave_the_model_as_it_is() -> None:
     torch = pytest.importorskip("torch")
-    from edge_sdk.models.torch_model import TorchModel  # only where torch is installed
+    from edge_sdk.models.torch_nets.torch_model import TorchModel  # only where torch is installed
 
     torch.manual_seed(0)
     net = torch.nn.Sequential(

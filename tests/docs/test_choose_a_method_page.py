@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.methods.registry import method_names
+from edge_sdk.methods.contract.registry import method_names
 from edge_sim.projects.methods_command import BEGIN_WITH
 
 RESULTS = Path(__file__).parents[2] / "docs" / "results"

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.protocol import topics
-from edge_sdk.protocol.schema import ID
+from edge_sdk.protocol.frames.schema import ID
 from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.mqtt import send_queue, transport
 from edge_sdk.transport.mqtt.pace import cloud_safe

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from coordinator.ledger import Ledger, Row, Slots
-from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.device.store import FinishedExchange, RoundStart, SqliteStore, Store
+from edge_sdk.device.training.app_model import ModelOrigin
 from edge_sdk.errors import Damaged, StoreError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.samples.store import SampleStore

@@ -15,8 +15,8 @@ from coordinator.ledger import Ledger
 from coordinator.trace.log import TraceWriter
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.private import exposed
-from edge_sdk.device.budget import BudgetLedger
 from edge_sdk.device.store import SqliteStore
+from edge_sdk.device.training.budget import BudgetLedger
 from edge_sdk.identity import key_files
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.samples.store import SampleStore

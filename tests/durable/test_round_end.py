@@ -7,8 +7,8 @@ from fleets import config
 
 from coordinator.ledger import Ledger
 from coordinator.rounds import RoundPhase
-from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import storage
 from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.fleet import fleet as fleets
 

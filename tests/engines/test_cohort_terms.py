@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from edge_sdk import objectives as terms
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Public
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.requests import ClassMeans, Fit, Logits, Public
 from edge_sdk.objectives import Optim
 from edge_sdk.protocol import registry
 from edge_sim.config import settings
@@ -23,7 +23,7 @@ from edge_sim.engines.base import DeviceRequest, Engine, ExactEngine
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # torch is there
+from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # torch is there
 from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
 from edge_sim.engines.stack.torch_dense_stack import DenseStacking  # noqa: E402
 from edge_sim.engines.stack.torch_stacked_terms import STACKED_FORMS  # noqa: E402

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from edge_sdk.agent import Agent
-from edge_sdk.device.meter import Meter
+from edge_sdk.device.training.meter import Meter
 from edge_sim.clock import computation_queue
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
 from edge_sim.engines.base import DeviceAnswer, DeviceRequest, ExactEngine

@@ -11,9 +11,9 @@ pytestmark = pytest.mark.torch
 
 from test_engines import config  # noqa: E402  # torch is there
 
-from edge_sdk.device.workbench import Workbench  # noqa: E402
-from edge_sdk.methods.requests import Evaluate, MeasuredModel  # noqa: E402
-from edge_sdk.models.torch_model import TorchModel  # noqa: E402
+from edge_sdk.device.training.workbench import Workbench  # noqa: E402
+from edge_sdk.methods.contract.requests import Evaluate, MeasuredModel  # noqa: E402
+from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402
 from edge_sim.engines.base import DeviceRequest, Engine, ExactEngine, job_at, serve_alone  # noqa: E402
 from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
 from edge_sim.fleet.fleet import build_fleet  # noqa: E402

@@ -12,7 +12,7 @@ import pytest
 from coordinator.report.summary import summary
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.requests import ClassMeans
+from edge_sdk.methods.contract.requests import ClassMeans
 from edge_sim.config import settings
 from edge_sim.config.settings import Config, RunTable
 from edge_sim.engines import choice
@@ -27,8 +27,8 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402  # torch is there
 
 from edge_sdk.data import LocalData, Preprocess, Samples  # noqa: E402
-from edge_sdk.device.workbench import Workbench  # noqa: E402
-from edge_sdk.models.torch_model import TorchModel  # noqa: E402
+from edge_sdk.device.training.workbench import Workbench  # noqa: E402
+from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402
 from edge_sim.engines.stack.torch_cohort import CohortEngine  # noqa: E402
 from edge_sim.engines.stack.torch_parameter_rows import ParameterRows  # noqa: E402
 from edge_sim.engines.stack.torch_stack import Stack  # noqa: E402

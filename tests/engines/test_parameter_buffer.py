@@ -17,7 +17,7 @@ from torch import nn  # noqa: E402  # behind the line that skips all of this
 
 from edge_sdk.errors import StoreError  # noqa: E402
 from edge_sdk.models.base import lent_weights  # noqa: E402
-from edge_sdk.models.torch_model import TorchModel  # noqa: E402
+from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402
 from edge_sim.engines.stack.torch_parameter_rows import (  # noqa: E402
     ParameterBuffer,
     move_back_into_row,

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from edge_sdk.data import Preprocess
-from edge_sdk.device.workbench import add_by_class
-from edge_sdk.methods.job import Job
+from edge_sdk.device.training.workbench import add_by_class
+from edge_sdk.methods.contract.job import Job
 from edge_sdk.models.base import pack_arrays, unpack_arrays
-from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import Assign, FederationSpec, TrainSpec
 from edge_sdk.reductions.class_rows import mean_over_holders

@@ -18,7 +18,7 @@ from coordinator.ledger import Ledger
 from coordinator.serving.server import Server
 from edge_sdk.agent import Agent
 from edge_sdk.app import App
-from edge_sdk.methods.registry import method_of
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.mqtt.transport import MqttTransport
 

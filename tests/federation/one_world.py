@@ -14,9 +14,10 @@ from coordinator.record.observer import RunObserver
 from coordinator.rounds import RoundPolicy
 from coordinator.serving.server import Server
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.registry import load_method
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.methods.contract.registry import load_method
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import FederationSpec, Message, TrainSpec
 from edge_sdk.transport.memory.hub import Hub
 

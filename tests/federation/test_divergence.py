@@ -15,7 +15,7 @@ from coordinator.report.summary import summary
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.models.base import FitReport
 from edge_sdk.protocol import topics
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import Bye, Receipt, Upload
 from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleet

@@ -15,13 +15,14 @@ from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
 from edge_sdk.methods.fedmd import FedMD
 from edge_sdk.models.predict_only import PredictOnly
-from edge_sdk.protocol import codec, schema, topics
+from edge_sdk.protocol import topics
 from edge_sdk.protocol.encodings import ENCODINGS
 from edge_sdk.protocol.exchange_id import ExchangeId
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames import codec, schema
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.protocol.frames.quantised import Quantised
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import Assign, Hello, Upload, Welcome
-from edge_sdk.protocol.quantised import Quantised
 from edge_sdk.transport.memory.hub import Faults, MemoryTransport
 from edge_sim.config import settings
 from edge_sim.fleet import fleet as sim_fleet

@@ -9,10 +9,11 @@ import fleets
 import pytest
 
 from edge_sdk.device.session import SessionPhase
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.records import replace
 from edge_sdk.protocol.messages import Hello, Refusal
-from edge_sdk.protocol.records import replace
 from edge_sdk.transport.base import Incoming
 
 FED, OWN = "tiny", "device-00"

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from coordinator.ledger import Ledger
-from edge_sdk.protocol import codec
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Upload
 from edge_sim.clock.virtual_fleet import VirtualFleet

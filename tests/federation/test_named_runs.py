@@ -16,8 +16,9 @@ from edge_sdk.device.refused_assigns import AssignStamps
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.policy.conditions import Objection
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload, Welcome
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, SendRefused
 

@@ -15,7 +15,8 @@ from coordinator.rounds import RoundPhase
 from coordinator.serving.seats import MOST_ON_PROBATION
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import Refused
-from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Bye, Hello
 from edge_sdk.terminal import EVERY_S, FIRST_LINES, LineBudget
 

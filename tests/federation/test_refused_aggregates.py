@@ -13,11 +13,11 @@ from coordinator.rounds import RoundPhase
 from coordinator.serving.command_handler import AssignChecks
 from edge_sdk.device.refused_assigns import RefusedAssigns
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol import codec
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.records import replace
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign
-from edge_sdk.protocol.records import replace
 
 VICTIM = "device-03"
 HUGE = "1e+30"

@@ -14,9 +14,10 @@ import pytest
 
 from coordinator.record import run_record
 from coordinator.report.summary import summary
-from edge_sdk.protocol import codec, schema, topics
-from edge_sdk.protocol.codec import HEADER_BYTES
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec, schema
+from edge_sdk.protocol.frames.codec import HEADER_BYTES
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.knowledge import ClassRows, PublicLogits
 from edge_sdk.protocol.messages import (
     Assign,

@@ -10,8 +10,8 @@ import pytest
 from coordinator.rounds import RoundPhase
 from edge_sdk.agent import Agent
 from edge_sdk.methods.fedal import DeviceState
-from edge_sdk.protocol import codec, storage
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import codec, storage
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Receipt, Upload, Welcome
 from edge_sdk.transport.base import Connected, Incoming
 from edge_sdk.transport.memory.hub import Hub, MemoryTransport

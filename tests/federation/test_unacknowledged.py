@@ -7,8 +7,8 @@ from pathlib import Path
 import fleets
 import pytest
 
-from edge_sdk.protocol import codec, storage
-from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.frames import codec, storage
+from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.messages import Assign, Receipt, Upload
 from edge_sdk.transport.memory.hub import MemoryTransport
 

@@ -12,11 +12,12 @@ from notes import Notes
 from one_world import STATUS, World
 
 from coordinator.serving import membership
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Limits
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Limits
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.protocol.frames.schema import tag_of
 from edge_sdk.protocol.messages import CoordinatorStatus, Hello, Message, Refusal
-from edge_sdk.protocol.schema import tag_of
 from edge_sdk.transport.base import Connected, Incoming
 from edge_sdk.transport.memory.hub import MemoryTransport
 

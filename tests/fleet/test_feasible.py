@@ -10,7 +10,7 @@ import pytest
 
 import firmware_profiles
 from edge_sdk.boards.profiles import load_board, load_link
-from edge_sdk.device.meter import Meter
+from edge_sdk.device.training.meter import Meter
 from edge_sdk.errors import UsageError
 from edge_sim.config import settings
 from edge_sim.fleet import feasible

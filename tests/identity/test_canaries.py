@@ -16,7 +16,7 @@ from deployment import Deployment
 from coordinator.lab.broker_settings import ACCESS, CONF
 from coordinator.lab.owner import serve_federation
 from edge_sdk.identity.folder import OPERATOR_FOLDER
-from edge_sdk.protocol import codec
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Assign, Hello, Message, Upload
 
 pytestmark = [pytest.mark.broker, pytest.mark.processes, pytest.mark.timeout(600)]  # a dozen processes

@@ -12,7 +12,8 @@ from edge_sdk.identity.crypto_keys import new_signing_key
 from edge_sdk.identity.folder import open_identity
 from edge_sdk.identity.registry import read_registry
 from edge_sdk.identity.signatures import FrameSigner, Role
-from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Control, ControlAnswer, DeviceEntry, Inquiry
 from edge_sdk.transport.base import Incoming
 

@@ -18,7 +18,7 @@ from cryptography.x509 import load_pem_x509_certificate
 
 from coordinator.lab import owner
 from coordinator.lab.desk import EnrolmentDesk
-from edge_sdk.device.security import SeenStarts
+from edge_sdk.device.link.security import SeenStarts
 from edge_sdk.errors import UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.claims import read_claim

@@ -18,9 +18,10 @@ import pytest
 from coordinator.ledger import Ledger
 from edge_sdk.identity.crypto_keys import new_signing_key
 from edge_sdk.identity.signatures import FrameSigner, Role
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import HEADER_BYTES, SIGNATURE_BYTES, Limits
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import HEADER_BYTES, SIGNATURE_BYTES, Limits
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.memory.hub import MemoryTransport
 
 Sent = tuple[str, bytes]

@@ -13,14 +13,14 @@ import pytest
 
 from coordinator.lab.broker_settings import CONF, one_connection_each, write_settings
 from coordinator.serving.intake.signatures import LabSecurity, newer
-from edge_sdk.device.security import SeenStarts
+from edge_sdk.device.link.security import SeenStarts
 from edge_sdk.errors import InUse, RemoteProtocolError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.crypto_keys import is_genuine, new_signing_key, read_signing_key
 from edge_sdk.identity.folder import CERTIFICATE, SIGNING, TLS_KEY, open_identity
 from edge_sdk.identity.registry import EnrolledDevice, Registry, with_revoked
 from edge_sdk.identity.signatures import FrameSigner, Role, key_id, verifier
-from edge_sdk.protocol import codec
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Bye
 
 BYE = Bye(federation="cameras", device="device-07", reason="done")

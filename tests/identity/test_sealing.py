@@ -24,9 +24,9 @@ from edge_sdk.identity.crypto_sealing import X25519Key, new_exchange_key
 from edge_sdk.identity.folder import SEALING, open_identity
 from edge_sdk.identity.sealing import TAG_BYTES, Sealing, padded_bytes
 from edge_sdk.identity.signatures import FrameSigner, Key, Role, key_id, verifier
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import CONTROL_LIMITS, HEADER_BYTES, SIGNATURE_BYTES
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, HEADER_BYTES, SIGNATURE_BYTES
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import Bye
 from edge_sdk.transport.memory.hub import MemoryTransport
 

@@ -15,7 +15,8 @@ from coordinator.ledger import Ledger
 from edge_sdk.identity import key_files
 from edge_sdk.identity.folder import COORDINATOR_FOLDER, STARTS, open_identity
 from edge_sdk.identity.signatures import FrameSigner, Role
-from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Refusal
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from edge_sdk.methods.base import Step, Up
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.registry import load_method, method_of
-from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit, Logits, ReadHead, Request, WriteHead
+from edge_sdk.methods.contract.base import Step, Up
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.registry import load_method, method_of
+from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, Fit, Logits, ReadHead, Request, WriteHead
 from edge_sdk.models.base import FitReport
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sdk.protocol.messages import FederationSpec, PublicSetSpec, TrainSpec

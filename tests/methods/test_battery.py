@@ -24,14 +24,14 @@ from properties import examples
 
 from coordinator.report import method_catalogue
 from coordinator.serving.equipment import ready_method
-from edge_sdk.device.meter import Meter
+from edge_sdk.device.training.meter import Meter
 from edge_sdk.errors import EmptyRound, UsageError
-from edge_sdk.methods.base import Method
-from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.objectives.optim import Part
-from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, FederationSpec, Hello, Message, Receipt, Upload, Welcome
 from edge_sim.config import settings

@@ -13,13 +13,13 @@ import pytest
 from laws import spec_of
 
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.averaging import read_weights
-from edge_sdk.methods.base import OnDevice, Stage, Up
+from edge_sdk.methods.contract.averaging import read_weights
+from edge_sdk.methods.contract.base import OnDevice, Stage, Up
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.registry import METHODS, load_method, method_of
+from edge_sdk.methods.contract.requests import Evaluate, Fit, ReadHead, ReadWeights
 from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.fedbabu import common_head
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.registry import METHODS, load_method, method_of
-from edge_sdk.methods.requests import Evaluate, Fit, ReadHead, ReadWeights
 from edge_sdk.objectives import CrossEntropy
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights
@@ -247,7 +247,7 @@ def test_the_worked_steps_of_fedrep() -> None:
     """docs/reference/methods/fedrep.md: one step of the head, then one of the body."""
     torch = pytest.importorskip("torch")
     from edge_sdk.models.base import Batches  # beside the torch model
-    from edge_sdk.models.torch_model import TorchModel  # needs torch
+    from edge_sdk.models.torch_nets.torch_model import TorchModel  # needs torch
     from edge_sdk.objectives import CrossEntropy, Optim
 
     net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(1, 1, bias=False), torch.nn.Linear(1, 2))

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import ModelError, NoSamples
-from edge_sdk.methods.brought_code import as_model_error
+from edge_sdk.methods.contract.brought_code import as_model_error
 
 HERE = ("test_brought_code:make",)
 

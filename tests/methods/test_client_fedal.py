@@ -7,8 +7,8 @@ import pytest
 from method_specs import FakeDevice, first_step, job, spec_of
 
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fedal import DeviceState
-from edge_sdk.methods.registry import method_of
 from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices

@@ -7,8 +7,8 @@ import pytest
 from method_specs import FakeDevice, first_step, job, spec_of
 
 from edge_sdk.errors import EmptyRound, RemoteProtocolError
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fedmd import DeviceState, FedMD, leave_one_out
-from edge_sdk.methods.registry import method_of
 from edge_sdk.objectives import LogitMatch, Seen
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import PublicLogits

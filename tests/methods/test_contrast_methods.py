@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.requests import Features, Request, WriteWeights
 from edge_sdk.methods.fedclassavg import Params
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.registry import method_of
-from edge_sdk.methods.requests import Features, Request, WriteWeights
 from edge_sdk.models.base import FitReport
 from edge_sdk.objectives import HeadProximal, ModelContrast, Seen
 from edge_sdk.protocol.knowledge import Weights

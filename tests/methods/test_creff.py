@@ -13,10 +13,10 @@ from method_specs import job, spec_of
 torch = pytest.importorskip("torch")
 
 from edge_sdk.data import LocalData, Samples  # noqa: E402
-from edge_sdk.device.workbench import Workbench  # noqa: E402
-from edge_sdk.methods import torch_creff  # noqa: E402
+from edge_sdk.device.training.workbench import Workbench  # noqa: E402
+from edge_sdk.methods.contract.requests import HeadGradients  # noqa: E402
 from edge_sdk.methods.creff import _STREAM, random_layer  # noqa: E402
-from edge_sdk.methods.requests import HeadGradients  # noqa: E402
+from edge_sdk.methods.parts import torch_creff  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
 from edge_sdk.protocol.messages import Upload  # noqa: E402  # what follows needs torch
 from edge_sim.config import settings  # noqa: E402

@@ -7,8 +7,8 @@ import pytest
 from method_specs import spec_of
 
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fedal import FedAL, clip
-from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import LogitGradient, Optim, softmax
@@ -17,7 +17,7 @@ from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.reductions import Contribution
 
 torch = pytest.importorskip("torch")
-discriminator = pytest.importorskip("edge_sdk.methods.torch_fedal")
+discriminator = pytest.importorskip("edge_sdk.methods.parts.torch_fedal")
 
 pytestmark = pytest.mark.torch
 

@@ -7,8 +7,8 @@ import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fd import FD
-from edge_sdk.methods.registry import method_of
 from edge_sdk.objectives import ClassTarget
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes

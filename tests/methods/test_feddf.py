@@ -13,8 +13,8 @@ from method_specs import spec_of
 from coordinator.config import federation, read_settings
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.feddf import FedDF, State
-from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Model
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import softmax

@@ -12,14 +12,14 @@ from method_specs import job, rows_of, spec_of
 
 torch = pytest.importorskip("torch")
 
-from edge_sdk.methods import torch_fedgen as generators  # noqa: E402
-from edge_sdk.methods.base import NoState, OnDevice  # noqa: E402
+from edge_sdk.methods.contract.base import NoState, OnDevice  # noqa: E402
+from edge_sdk.methods.contract.registry import method_of  # noqa: E402
+from edge_sdk.methods.contract.requests import ReadHead, ReadWeights  # noqa: E402
 from edge_sdk.methods.fedgen import _STREAM, FedGen, Params, generator_shapes, loss, mean_head  # noqa: E402
-from edge_sdk.methods.registry import method_of  # noqa: E402
-from edge_sdk.methods.requests import ReadHead, ReadWeights  # noqa: E402
+from edge_sdk.methods.parts import torch_fedgen as generators  # noqa: E402
 from edge_sdk.objectives import CrossEntropy, HeadLabels  # noqa: E402
-from edge_sdk.protocol import storage  # noqa: E402
 from edge_sdk.protocol.exchange_id import ExchangeId  # noqa: E402
+from edge_sdk.protocol.frames import storage  # noqa: E402
 from edge_sdk.protocol.knowledge import Weights  # noqa: E402
 from edge_sdk.protocol.wires import check_roles, expectation  # noqa: E402
 from edge_sdk.reductions import Contribution  # noqa: E402

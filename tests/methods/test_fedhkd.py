@@ -13,10 +13,10 @@ import pytest
 from laws import spec_of
 from method_specs import job
 
-from edge_sdk.methods.base import NoState, OnDevice
+from edge_sdk.methods.contract.base import NoState, OnDevice
+from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.requests import HyperMeans
 from edge_sdk.methods.fedhkd import FedHKD, Params, State, loss
-from edge_sdk.methods.registry import method_of
-from edge_sdk.methods.requests import HyperMeans
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import (

@@ -17,13 +17,13 @@ from method_specs import job, rows_of
 
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.store import MemoryStore, SqliteStore
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import EmptyRound, UsageError
-from edge_sdk.methods.base import NoState, OnDevice
+from edge_sdk.methods.contract.base import NoState, OnDevice
+from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.requests import BoundedShare, HyperMeans
 from edge_sdk.methods.fedhkd import FedHKD, Params, State, passes
-from edge_sdk.methods.fedhkd_noise import gaussian, on_simplex
-from edge_sdk.methods.registry import method_of
-from edge_sdk.methods.requests import BoundedShare, HyperMeans
+from edge_sdk.methods.parts.fedhkd_noise import gaussian, on_simplex
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import BoundedDistance, PrototypeDistance, Seen, bounded, softmax
 from edge_sdk.privacy.accountant import delta, epsilon

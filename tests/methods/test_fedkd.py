@@ -12,7 +12,7 @@ import pytest
 from method_specs import job, spec_of
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.base import OnDevice
+from edge_sdk.methods.contract.base import OnDevice
 from edge_sdk.methods.fedkd import _STREAM, Adaptive, DeviceState, Params, compressed, energy, received_base
 from edge_sdk.objectives import Seen, logit_gradient, objective_loss
 from edge_sdk.protocol.low_rank import LowRank, expanded, rank_of

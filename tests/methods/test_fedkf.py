@@ -17,11 +17,11 @@ from method_specs import FakeDevice, first_step, job, spec_of
 
 from coordinator.record.metrics import averaged_performance, worst_performance
 from coordinator.serving.devices import admission
-from edge_sdk.methods.base import Registered
+from edge_sdk.methods.contract.base import Registered
+from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.requests import Evaluate, Fit, ReadWeights, WriteWeights
 from edge_sdk.methods.fedkf import FedKF
-from edge_sdk.methods.fedkf_term import DataFree
-from edge_sdk.methods.registry import method_of
-from edge_sdk.methods.requests import Evaluate, Fit, ReadWeights, WriteWeights
+from edge_sdk.methods.parts.fedkf_term import DataFree
 from edge_sdk.objectives import CrossEntropy, Seen
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import Weights

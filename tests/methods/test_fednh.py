@@ -16,11 +16,11 @@ from method_specs import rows_of
 from properties import examples
 
 from edge_sdk.errors import EmptyRound, RemoteProtocolError, UsageError
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.requests import ClassMeans, Evaluate, Fit, ReadWeights, SetScale, WriteHead, WriteWeights
 from edge_sdk.methods.fednh import DeviceState, FedNH, State, updated_prototypes
-from edge_sdk.methods.fednh_prototypes import first_prototypes
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.registry import method_of
-from edge_sdk.methods.requests import ClassMeans, Evaluate, Fit, ReadWeights, SetScale, WriteHead, WriteWeights
+from edge_sdk.methods.parts.fednh_prototypes import first_prototypes
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import softmax
 from edge_sdk.protocol.exchange_id import ExchangeId

@@ -14,9 +14,9 @@ from method_specs import rows_of
 from test_fednh import literal
 
 from coordinator.serving.devices import admission
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fednh import FedNH
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.registry import method_of
 from edge_sdk.protocol.knowledge import payload_bytes
 from edge_sdk.protocol.messages import Assign, Upload
 from edge_sim.config import settings

@@ -10,9 +10,9 @@ import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
 from edge_sdk.errors import RemoteProtocolError, UsageError
+from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.requests import Fit
 from edge_sdk.methods.fedproto import FedProto
-from edge_sdk.methods.registry import method_of
-from edge_sdk.methods.requests import Fit
 from edge_sdk.objectives import PrototypePull
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import ClassRows, PublicFeatures, payload_bytes

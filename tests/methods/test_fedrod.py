@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from method_specs import FakeDevice, first_step, job, spec_of
 
+from edge_sdk.methods.contract.requests import Fit, ReadWeights, WriteWeights
 from edge_sdk.methods.fedrod import DeviceState
-from edge_sdk.methods.requests import Fit, ReadWeights, WriteWeights
-from edge_sdk.protocol import storage
+from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import Weights
 from edge_sim.config import settings
 from edge_sim.fleet.fleet import Device

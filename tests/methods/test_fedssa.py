@@ -13,11 +13,11 @@ import pytest
 from method_specs import FakeDevice, first_step, job, rows_of, spec_of
 
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.requests import Fit, WriteHead
 from edge_sdk.methods.fedssa import DeviceState, FedSSA, Params, State, fused, inflation, mu
-from edge_sdk.methods.registry import method_of
-from edge_sdk.methods.requests import Fit, WriteHead
-from edge_sdk.protocol import storage
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import ClassRows, payload_bytes
 from edge_sdk.protocol.messages import FederationSpec, Upload
 from edge_sdk.protocol.wires import expectation, frame_limits

@@ -12,14 +12,14 @@ import pytest
 from method_specs import spec_of
 
 from edge_sdk.errors import MissingExtra, UsageError
-from edge_sdk.methods.base import CAPABILITIES, Method
+from edge_sdk.methods.contract.base import CAPABILITIES, Method
+from edge_sdk.methods.contract.params import Range
+from edge_sdk.methods.contract.registry import load_method, method_names
+from edge_sdk.methods.contract.vocabulary import check_registered
 from edge_sdk.methods.fedal import FedAL
 from edge_sdk.methods.fedal import Params as FedALParams
 from edge_sdk.methods.fedmd import FedMD
 from edge_sdk.methods.local import Local
-from edge_sdk.methods.params import Range
-from edge_sdk.methods.registry import load_method, method_names
-from edge_sdk.methods.vocabulary import check_registered
 from edge_sdk.objectives import terms
 from edge_sdk.protocol import registry
 from edge_sdk.protocol.knowledge import ClassRows, PublicLogits, Slot, Weights

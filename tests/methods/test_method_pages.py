@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.report.method_catalogue import catalogue_text, describe_methods
-from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.contract.registry import load_method, method_names
 
 PAGES = {path.stem: path.read_text() for path in (Path(__file__).parents[2] / "docs/reference/methods").glob("*.md")}
 

@@ -20,11 +20,11 @@ from properties import examples
 from coordinator.ledger import Ledger, Row, Slots
 from coordinator.record import remarks
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fedavg import FedAvg
-from edge_sdk.methods.registry import method_of
-from edge_sdk.protocol import codec, storage
-from edge_sdk.protocol.codec import Limits
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import codec, storage
+from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.reductions import Contribution

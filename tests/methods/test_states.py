@@ -9,8 +9,8 @@ import pytest
 from laws import EQUIPMENT, spec_of
 
 from coordinator.serving.equipment import ready_method
-from edge_sdk.methods.registry import load_method, method_names
-from edge_sdk.protocol import storage
+from edge_sdk.methods.contract.registry import load_method, method_names
+from edge_sdk.protocol.frames import storage
 
 AVERAGED = ("weights", "rounds", "slots")
 COORDINATOR = {

@@ -15,15 +15,15 @@ pytestmark = pytest.mark.torch
 from torch import nn  # noqa: E402
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported  # noqa: E402
-from edge_sdk.methods.fedkf_term import DataFree  # noqa: E402
-from edge_sdk.methods.torch_fedkf import Imitation, divergence, generator_loss  # noqa: E402
-from edge_sdk.methods.torch_fedkf_generator import Generator, Plan, parameter_count  # noqa: E402
+from edge_sdk.methods.parts.fedkf_term import DataFree  # noqa: E402
+from edge_sdk.methods.parts.torch_fedkf import Imitation, divergence, generator_loss  # noqa: E402
+from edge_sdk.methods.parts.torch_fedkf_generator import Generator, Plan, parameter_count  # noqa: E402
 from edge_sdk.models.base import Batches, pack_arrays, unpack_arrays  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
-from edge_sdk.models.torch_anatomy import survey  # noqa: E402
-from edge_sdk.models.torch_forms import Host  # noqa: E402
-from edge_sdk.models.torch_model import TorchModel  # noqa: E402
-from edge_sdk.models.torch_seed import seeded  # noqa: E402
+from edge_sdk.models.torch_nets.torch_anatomy import survey  # noqa: E402
+from edge_sdk.models.torch_nets.torch_forms import Host  # noqa: E402
+from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402
+from edge_sdk.models.torch_nets.torch_seed import seeded  # noqa: E402
 from edge_sdk.objectives import CrossEntropy, Optim, Seen  # noqa: E402
 
 SGD = Optim(kind="sgd", learning_rate=0.1)

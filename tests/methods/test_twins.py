@@ -15,7 +15,7 @@ torch = pytest.importorskip("torch")
 
 import twins  # noqa: E402  # needs torch
 
-from edge_sdk.methods import torch_fedal as torch_discriminator  # noqa: E402
+from edge_sdk.methods.parts import torch_fedal as torch_discriminator  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -16,15 +16,15 @@ from edge_sdk.cli import main
 from edge_sdk.device.membership import join
 from edge_sdk.errors import RemoteProtocolError, UsageError
 from edge_sdk.methods import Exchange, Method, Slot
-from edge_sdk.methods.registry import METHODS, load_method
-from edge_sdk.methods.requests import REQUESTS, Request, serves
-from edge_sdk.methods.vocabulary import check_registered
+from edge_sdk.methods.contract.registry import METHODS, load_method
+from edge_sdk.methods.contract.requests import REQUESTS, Request, serves
+from edge_sdk.methods.contract.vocabulary import check_registered
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import TERMS, CrossEntropy
 from edge_sdk.protocol import registry
+from edge_sdk.protocol.frames.schema import Vector, wire
 from edge_sdk.protocol.knowledge import PAYLOADS, Payload
 from edge_sdk.protocol.messages import Welcome
-from edge_sdk.protocol.schema import Vector, wire
 from edge_sdk.tools.doctor.finding import Level
 from edge_sdk.tools.doctor.runtimes import judge_plugin
 

@@ -22,21 +22,21 @@ from coordinator.record import remarks
 from coordinator.report.summary import summary
 from coordinator.serving.devices import admission
 from edge_sdk.errors import RunFailed, UsageError
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.feddf_al import FedDFAL
 from edge_sdk.methods.fedgkd import FedGKD
 from edge_sdk.methods.fedper import FedPer
 from edge_sdk.methods.fedprox import FedProx
 from edge_sdk.methods.qffl import QFFL, stepped
-from edge_sdk.methods.registry import method_of
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import Optim, Proximal
-from edge_sdk.protocol import codec
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.quantised import Quantised
 from edge_sdk.protocol.knowledge import Scalars, Weights
 from edge_sdk.protocol.messages import Assign, Hello, TrainSpec, Upload, Welcome
-from edge_sdk.protocol.quantised import Quantised
 from edge_sdk.reductions import Contribution
 from edge_sdk.reductions.weighted_sum import MOST_COUNT, WeightedSum
 from edge_sdk.transport.base import Incoming
@@ -259,7 +259,7 @@ def test_batch_norm_is_warned_of_with_its_remedy_where_weights_are_shared() -> N
 @pytest.mark.torch
 def test_a_net_says_whether_it_has_batch_norm() -> None:
     torch = pytest.importorskip("torch")
-    from edge_sdk.models.torch_model import TorchModel  # needs torch
+    from edge_sdk.models.torch_nets.torch_model import TorchModel  # needs torch
 
     for norm, found in ((torch.nn.BatchNorm2d(2), True), (torch.nn.GroupNorm(1, 2), False)):
         net = torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), norm, torch.nn.Flatten(), torch.nn.Linear(32, 3))

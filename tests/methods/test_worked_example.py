@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 from method_specs import spec_of
 
+from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.methods.fedmd import leave_one_out
-from edge_sdk.methods.registry import method_of
 from edge_sdk.objectives import Distill, LessForgetting, LogitGradient, Seen, Term, logit_gradient, softmax
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.knowledge import PublicLogits
@@ -20,7 +20,7 @@ from edge_sdk.reductions import Contribution
 from edge_sdk.reductions.bag import mean_in_order
 
 torch = pytest.importorskip("torch")
-discriminator = pytest.importorskip("edge_sdk.methods.torch_fedal")
+discriminator = pytest.importorskip("edge_sdk.methods.parts.torch_fedal")
 
 pytestmark = pytest.mark.torch
 

@@ -210,7 +210,7 @@ def test_the_package_names_what_it_lacks() -> None:
 @pytest.mark.parametrize(
     ("package", "module", "name"),
     [
-        ("torch", "edge_sdk.models.torch_model", "mlp"),
+        ("torch", "edge_sdk.models.torch_nets.torch_model", "mlp"),
         ("onnxruntime", "edge_sdk.models.onnx_runtime.onnx_session", "onnx-random"),
         ("onnx", "edge_sim.models.onnx_extractors", "onnx-random"),
         ("torchvision", "edge_sim.models.torch_vision", "resnet18"),

@@ -17,7 +17,7 @@ from edge_sim.models import families
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # only where torch is
+from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # only where torch is
 from edge_sim.models import torch_families  # noqa: E402
 
 CLASSES = 10

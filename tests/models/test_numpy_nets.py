@@ -92,7 +92,7 @@ class TestBesideTorch:
 
     def test_dense_layers(self) -> None:
         torch = pytest.importorskip("torch")
-        from edge_sdk.models.torch_model import TorchModel
+        from edge_sdk.models.torch_nets.torch_model import TorchModel
 
         one = NumpyModel(CLASSES, SHAPE, seed=0, hidden=(12, 8))
         nn = torch.nn

@@ -25,7 +25,7 @@ from torch import Tensor, nn  # noqa: E402  # likewise
 
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # noqa: E402  # likewise
 from edge_sdk.models.onnx_training import body as body_module  # noqa: E402  # likewise
-from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # likewise
+from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
 
 SGD = Optim(kind="sgd", learning_rate=0.05)
 

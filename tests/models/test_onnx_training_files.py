@@ -25,7 +25,7 @@ from onnx import TensorProto, helper, numpy_helper  # noqa: E402  # only where o
 from torch import Tensor, nn  # noqa: E402  # likewise
 
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # noqa: E402  # likewise
-from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # likewise
+from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
 
 RNG = np.random.default_rng(0)
 

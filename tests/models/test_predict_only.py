@@ -10,7 +10,7 @@ from model_suite import check_unsupported
 
 import edge_sdk
 from edge_sdk.errors import ModelError, StoreError
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.registry import load_method
 
 X = np.random.default_rng(0).random((6, 1, 2, 2), np.float32)
 

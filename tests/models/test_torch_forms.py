@@ -22,7 +22,7 @@ from edge_sdk.protocol import registry
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
 
-from edge_sdk.models.torch_forms import TORCH_FORMS  # noqa: E402  # torch is there
+from edge_sdk.models.torch_nets.torch_forms import TORCH_FORMS  # noqa: E402  # torch is there
 from edge_sim.models.torch_families import torch_model  # noqa: E402
 
 STEPS = 3
@@ -132,7 +132,7 @@ class Strange(Nowhere):
 
 def test_a_form_that_does_not_go_with_its_term_spoils_no_other(register: Callable[[str, Any], None]) -> None:
     register("edge_sdk.terms", {"strange": f"{__name__}:Strange"})
-    register(TORCH_FORMS, {"strange": "edge_sdk.models.torch_terms:cross_entropy_loss"})
+    register(TORCH_FORMS, {"strange": "edge_sdk.models.torch_nets.torch_terms:cross_entropy_loss"})
     model = torch_mlp()
     assert "strange" not in model.spec.terms
     assert "data-free" in model.spec.terms

@@ -27,7 +27,7 @@ from model_suite import (
 )
 
 from edge_sdk.data import LocalData, Preprocess, Samples
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import ModelError, StoreError, Unsupported, UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.models.numpy_model import NumpyModel
@@ -40,9 +40,9 @@ from torch import Tensor, nn  # noqa: E402  # only where torch is installed
 from torch.nn.utils import parametrizations  # noqa: E402  # likewise
 from torch.utils.flop_counter import FlopCounterMode  # noqa: E402  # likewise
 
-from edge_sdk.models.torch_cosine import TorchCosineHead, Unit  # noqa: E402  # likewise
-from edge_sdk.models.torch_model import TorchModel  # noqa: E402  # likewise
-from edge_sdk.models.torch_seed import seeded  # noqa: E402  # likewise
+from edge_sdk.models.torch_nets.torch_cosine import TorchCosineHead, Unit  # noqa: E402  # likewise
+from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
+from edge_sdk.models.torch_nets.torch_seed import seeded  # noqa: E402  # likewise
 from edge_sdk.models.torch_training.torch_optim import TorchOptimiser  # noqa: E402  # likewise
 from edge_sim.models.torch_families import torch_model  # noqa: E402  # likewise
 

@@ -18,8 +18,8 @@ from torch import Tensor, nn  # noqa: E402  # torch may be missing
 from edge_sdk.data import Preprocess  # noqa: E402  # likewise
 from edge_sdk.errors import UsageError  # noqa: E402  # likewise
 from edge_sdk.models.base import Batches, FitReport  # noqa: E402  # likewise
-from edge_sdk.models.torch_model import TorchModel, answers_of  # noqa: E402  # likewise
-from edge_sdk.models.torch_seed import seeded  # noqa: E402  # likewise
+from edge_sdk.models.torch_nets.torch_model import TorchModel, answers_of  # noqa: E402  # likewise
+from edge_sdk.models.torch_nets.torch_seed import seeded  # noqa: E402  # likewise
 from edge_sdk.models.torch_training import torch_traced  # noqa: E402  # likewise
 from edge_sdk.models.torch_training.torch_recording import recorded  # noqa: E402  # likewise
 from edge_sdk.objectives import (  # noqa: E402  # likewise
@@ -202,8 +202,8 @@ def batches(steps: int, size: int) -> Batches:
 
 @pytest.fixture(autouse=True)
 def nothing_recorded(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr("edge_sdk.models.torch_model.TRACES", torch_traced.Traces())
-    monkeypatch.setattr("edge_sdk.models.torch_model.PASSES", torch_traced.Passes())
+    monkeypatch.setattr("edge_sdk.models.torch_nets.torch_model.TRACES", torch_traced.Traces())
+    monkeypatch.setattr("edge_sdk.models.torch_nets.torch_model.PASSES", torch_traced.Passes())
     monkeypatch.delenv(torch_traced.VARIABLE, raising=False)
     return
 

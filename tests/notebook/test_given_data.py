@@ -8,7 +8,7 @@ import pytest
 import edge_sdk
 import edge_sim
 from edge_sdk.errors import ModelError, UsageError
-from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 
 torch = pytest.importorskip("torch")
 nn = torch.nn

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from edge_sdk.methods.job import Job
+from edge_sdk.methods.contract.job import Job
 from edge_sdk.objectives import Schedule
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 

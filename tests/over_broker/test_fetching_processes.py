@@ -15,8 +15,8 @@ import pytest
 from deployment import Deployment
 
 from coordinator.broker.embedded import EmbeddedBroker
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.messages import PublicBlock, PublicRequest
 from edge_sdk.public_set.fetch import WINDOW
 from edge_sdk.transport.base import Incoming

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from coordinator.config import chosen_method, load_toml
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.registry import load_method
 from edge_sim import run
 from edge_sim.config import settings
 

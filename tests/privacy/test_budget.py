@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from edge_sdk.device.budget import BudgetLedger
+from edge_sdk.device.training.budget import BudgetLedger
 from edge_sdk.errors import UsageError
 from edge_sdk.privacy.release import Guarantee
 
@@ -73,7 +73,7 @@ WRITER = """
 import sys
 from pathlib import Path
 import numpy as np
-from edge_sdk.device.budget import BudgetLedger
+from edge_sdk.device.training.budget import BudgetLedger
 from edge_sdk.privacy.release import Guarantee
 ledger = BudgetLedger(Path(sys.argv[1]), Guarantee(1000.0, 1e-5))
 print("up", flush=True)

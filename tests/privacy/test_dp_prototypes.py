@@ -19,12 +19,12 @@ from laws import spec_of
 from coordinator.report.summary import summary
 from coordinator.serving.intake.upload_screen import outliers
 from edge_sdk.data import LocalData, Samples
-from edge_sdk.device.budget import BudgetLedger
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.budget import BudgetLedger
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import NotReleased, UsageError
+from edge_sdk.methods.contract.job import Job
+from edge_sdk.methods.contract.requests import Released, ReleaseSums
 from edge_sdk.methods.dp_prototypes import DPPrototypes, Params
-from edge_sdk.methods.job import Job
-from edge_sdk.methods.requests import Released, ReleaseSums
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.privacy.noise import KeyedStream
 from edge_sdk.privacy.release import (

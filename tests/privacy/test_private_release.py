@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 
 from edge_sdk.data import Samples
-from edge_sdk.device.budget import BudgetLedger
-from edge_sdk.device.private_release import release
+from edge_sdk.device.training.budget import BudgetLedger
+from edge_sdk.device.training.private_release import release
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.registry import method_names
+from edge_sdk.methods.contract.registry import method_names
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.privacy.release import GRID, NOTHING_PROMISED, Guarantee, contributions, means_of, sums_by_class
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Limits
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Limits
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.memory.hub import MemoryTransport
 from edge_sim.config import settings
@@ -59,7 +59,7 @@ def test_new_samples_are_a_new_release_and_the_budget_ends() -> None:
 @pytest.mark.torch
 def test_an_extractor_that_is_trained_here_promises_nothing() -> None:
     torch = pytest.importorskip("torch")
-    from edge_sdk.models.torch_model import TorchModel  # torch is optional
+    from edge_sdk.models.torch_nets.torch_model import TorchModel  # torch is optional
 
     body = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(SIDE * SIDE, 8), torch.nn.ReLU())
     net = torch.nn.Sequential(body, torch.nn.Linear(8, CLASSES))

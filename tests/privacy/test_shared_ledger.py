@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.device.budget import NAME, BudgetLedger
+from edge_sdk.device.training.budget import NAME, BudgetLedger
 from edge_sdk.privacy.release import Guarantee
 
 BUDGET, COST = Guarantee(50.0, 1e-5), Guarantee(1.0, 1e-5)

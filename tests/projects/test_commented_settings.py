@@ -10,7 +10,7 @@ import pytest
 
 from edge_sdk import toml
 from edge_sdk.cli import main
-from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sim.config import settings
 from edge_sim.config.settings import DataTable, FleetRow, PartitionTable, RunTable
 from edge_sim.fleet.feasible import check_feasible

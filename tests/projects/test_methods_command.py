@@ -10,7 +10,7 @@ import pytest
 from coordinator.report import method_catalogue
 from coordinator.report.method_catalogue import catalogue_text, describe_methods
 from edge_sdk.cli import main
-from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sim.projects.methods_command import BEGIN_WITH
 
 

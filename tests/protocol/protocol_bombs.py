@@ -16,7 +16,7 @@ from protocol_mutations import Raw, pack
 from protocol_samples import FRAMES, WIDE, body_of, seal
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.codec import decode
+from edge_sdk.protocol.frames.codec import decode
 
 MILLION = 1_000_000
 MEBIBYTE = 2**20

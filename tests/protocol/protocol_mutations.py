@@ -19,7 +19,7 @@ import numpy as np
 from protocol_samples import FRAMES, WIDE, body_of, seal
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.codec import HEADER_BYTES, decode, encode
+from edge_sdk.protocol.frames.codec import HEADER_BYTES, decode, encode
 
 KINDS = frozenset({"magic", "version", "length", "checksum", "limit", "msgpack", "schema", "tensor", "nonfinite"})
 """The words under which a frame may be refused here; signature, topic and knowledge belong to other checks."""

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Limits, Stamp
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Limits, Stamp
+from edge_sdk.protocol.frames.quantised import Quantised
 from edge_sdk.protocol.knowledge import (
     ClassRows,
     HyperKnowledge,
@@ -45,7 +46,6 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
-from edge_sdk.protocol.quantised import Quantised
 
 STAMP = Stamp(boot_epoch=3, sequence=41, key_id=bytes(range(16)))
 WIDE = Limits(frame_bytes=16 * 2**20, tensor_bytes=16 * 2**20)

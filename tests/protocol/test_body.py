@@ -6,7 +6,7 @@ import msgpack
 import numpy as np
 import pytest
 
-from edge_sdk.protocol.body import array_bytes, joined_parts, pack, pack_value
+from edge_sdk.protocol.frames.body import array_bytes, joined_parts, pack, pack_value
 
 
 @pytest.mark.parametrize("count", [1, 65_535, 65_536, 2**20, 2**20 + 1])

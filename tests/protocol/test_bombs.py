@@ -12,7 +12,7 @@ from protocol_bombs import BOMBS, HEAVY, overspent, refuse
 from protocol_samples import WIDE, seal
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.codec import CONTROL_LIMITS, decode
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, decode
 
 
 @pytest.mark.parametrize("name", BOMBS)

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import LocalProtocolError
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Circular, Stamp
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Circular, Stamp
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign, Receipt
 

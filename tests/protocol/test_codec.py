@@ -16,8 +16,9 @@ import pytest
 from protocol_samples import ADDRESS, BATCH, FRAMES, LOGITS, MESSAGES, SPEC, STAMP, VALUES, body_of, seal
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
-from edge_sdk.protocol import schema
-from edge_sdk.protocol.codec import CONTROL_LIMITS, HEADER_BYTES, UNSIGNED, Limits, Stamp, decode, encode
+from edge_sdk.protocol.frames import schema
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, HEADER_BYTES, UNSIGNED, Limits, Stamp, decode, encode
+from edge_sdk.protocol.frames.schema import from_plain, one_line, tag_of, to_plain, wire
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import (
     Bye,
@@ -30,7 +31,6 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
-from edge_sdk.protocol.schema import from_plain, one_line, tag_of, to_plain, wire
 
 BYE = MESSAGES["bye"]
 

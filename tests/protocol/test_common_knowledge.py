@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import CommonKnowledge, Limits, Stamp
-from edge_sdk.protocol.frame_parts import FrameParts
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import CommonKnowledge, Limits, Stamp
+from edge_sdk.protocol.frames.frame_parts import FrameParts
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign, Receipt
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from protocol_samples import ADDRESS, STAMP
 
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.crc import crc32, crc32_combine
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.crc import crc32, crc32_combine
 from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import Assign
 
@@ -50,5 +50,5 @@ def test_a_frame_with_a_part_that_was_packed_before_is_the_same_frame(count: int
 
 
 def test_without_isal_zlib_counts() -> None:
-    code = "import sys, zlib; sys.modules['isal'] = None; from edge_sdk.protocol import crc; assert crc.crc32 is zlib.crc32"
+    code = "import sys, zlib; sys.modules['isal'] = None; from edge_sdk.protocol.frames import crc; assert crc.crc32 is zlib.crc32"
     subprocess.run([sys.executable, "-c", code], check=True)

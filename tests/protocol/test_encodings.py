@@ -12,7 +12,7 @@ from hypothesis.extra.numpy import array_shapes, arrays
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol.encodings import ENCODINGS, F16_MOST, FLAT_ENCODINGS, decode_floats
-from edge_sdk.protocol.quantised import CODE_MOST, SCALE_MOST, Coded, Quantised, coded
+from edge_sdk.protocol.frames.quantised import CODE_MOST, SCALE_MOST, Coded, Quantised, coded
 
 INT8_MOST = np.float32(CODE_MOST * SCALE_MOST)
 TINY = float(np.float32(2.0**-149))

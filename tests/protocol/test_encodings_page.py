@@ -8,9 +8,9 @@ from pathlib import Path
 
 from coordinator.config import load_toml, read_section
 from edge_sdk.protocol.encodings import ENCODINGS
+from edge_sdk.protocol.frames.schema import tag_of
 from edge_sdk.protocol.knowledge import kinds
 from edge_sdk.protocol.messages import EncodingSpec
-from edge_sdk.protocol.schema import tag_of
 from edge_sdk.protocol.transforms import encodings_for
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/encodings.md").read_text()

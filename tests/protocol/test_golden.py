@@ -20,7 +20,7 @@ import pytest
 from protocol_samples import FRAMES, MESSAGES, PAYLOADS, STAMP, body_of, seal
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol import codec
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.knowledge import kinds
 from edge_sdk.protocol.messages import Message
 

@@ -14,7 +14,7 @@ from protocol_samples import ADDRESS, BATCH, CLASSES, COUNTS, PAYLOADS, VALUES
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.objectives import log_softmax
-from edge_sdk.protocol.codec import decode, encode
+from edge_sdk.protocol.frames.codec import decode, encode
 from edge_sdk.protocol.knowledge import (
     MAX_MAGNITUDE,
     ClassRows,

@@ -26,12 +26,12 @@ from hypothesis.extra.numpy import array_shapes, arrays
 from properties import examples
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.codec import CONTROL_LIMITS, Limits, Stamp, decode, encode
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, Limits, Stamp, decode, encode
+from edge_sdk.protocol.frames.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
+from edge_sdk.protocol.frames.quantised import CODE_MOST, SCALE_MOST, Coded, Quantised
+from edge_sdk.protocol.frames.schema import Items
 from edge_sdk.protocol.knowledge import Payload, kinds
-from edge_sdk.protocol.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
 from edge_sdk.protocol.messages import Message
-from edge_sdk.protocol.quantised import CODE_MOST, SCALE_MOST, Coded, Quantised
-from edge_sdk.protocol.schema import Items
 
 MUTANTS = int(os.environ.get("EDGE_MUTATIONS", "20000"))
 

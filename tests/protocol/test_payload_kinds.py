@@ -14,10 +14,10 @@ from protocol_samples import ADDRESS, LOGITS, MESSAGES, SPEC
 from coordinator.config import read_settings
 from coordinator.report import method_catalogue
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError, UsageError
-from edge_sdk.protocol.codec import CONTROL_LIMITS, decode, encode
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, decode, encode
+from edge_sdk.protocol.frames.schema import Matrix, wire
 from edge_sdk.protocol.knowledge import EXAMPLE_SIZES, PAYLOADS, Expect, Payload, Slot, kinds, unfit
 from edge_sdk.protocol.messages import EncodingSpec, Upload
-from edge_sdk.protocol.schema import Matrix, wire
 from edge_sdk.protocol.transforms import chain, encodings_in_use, missing_encodings
 from edge_sdk.protocol.wires import Exchange, check_roles, frame_limits
 

@@ -18,14 +18,16 @@ from protocol_mutations import KINDS as REFUSALS
 
 from coordinator.serving import public_set_server
 from edge_sdk import errors
-from edge_sdk.device import session, uplink
-from edge_sdk.methods.base import CAPABILITIES, Method, Slot
-from edge_sdk.methods.registry import load_method, method_names
-from edge_sdk.protocol import codec, knowledge, low_rank, messages, scan, schema, topics
+from edge_sdk.device import session
+from edge_sdk.device.link import uplink
+from edge_sdk.methods.contract.base import CAPABILITIES, Method, Slot
+from edge_sdk.methods.contract.registry import load_method, method_names
+from edge_sdk.protocol import knowledge, low_rank, messages, topics
 from edge_sdk.protocol.encodings import ENCODINGS, decode_floats
-from edge_sdk.protocol.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
-from edge_sdk.protocol.quantised import Coded, coded
-from edge_sdk.protocol.schema import ID, TAGS, Items
+from edge_sdk.protocol.frames import codec, scan, schema
+from edge_sdk.protocol.frames.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
+from edge_sdk.protocol.frames.quantised import Coded, coded
+from edge_sdk.protocol.frames.schema import ID, TAGS, Items
 from edge_sdk.public_set import fetch
 from edge_sdk.transport.chunks import assembly, packets
 from edge_sdk.transport.mqtt import send_queue

@@ -6,10 +6,10 @@ import pickle
 import pytest
 
 from edge_sdk.device.session import SessionPhase, SessionState
-from edge_sdk.protocol.codec import Stamp
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.records import field_names, getter, maker, replace
 from edge_sdk.protocol.messages import Assign, Receipt, Upload
-from edge_sdk.protocol.records import field_names, getter, maker, replace
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

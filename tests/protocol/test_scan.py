@@ -13,8 +13,8 @@ from properties import examples
 from protocol_mutations import BODIES, BYTE_WISE
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol import scan as scanning
-from edge_sdk.protocol.scan import MAX_DEPTH, MAX_ITEMS, MAX_TEXT_BYTES, MAX_TEXTS_BYTES, MAX_VALUES, scan
+from edge_sdk.protocol.frames import scan as scanning
+from edge_sdk.protocol.frames.scan import MAX_DEPTH, MAX_ITEMS, MAX_TEXT_BYTES, MAX_TEXTS_BYTES, MAX_VALUES, scan
 
 BINARY = 1000
 

@@ -12,7 +12,7 @@ from protocol_samples import ADDRESS
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
-from edge_sdk.protocol.codec import encode
+from edge_sdk.protocol.frames.codec import encode
 from edge_sdk.protocol.messages import Bye
 from edge_sdk.protocol.topics import ACCESS_RULES, SHARDS, matches, sender
 

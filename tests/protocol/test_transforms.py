@@ -12,9 +12,9 @@ from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.methods.fd import FD
 from edge_sdk.methods.fedal import FedAL
 from edge_sdk.methods.fedproto import FedProto
-from edge_sdk.protocol import codec, schema
 from edge_sdk.protocol.encodings import ENCODINGS
-from edge_sdk.protocol.frozen_dict import FrozenDict
+from edge_sdk.protocol.frames import codec, schema
+from edge_sdk.protocol.frames.frozen_dict import FrozenDict
 from edge_sdk.protocol.knowledge import Expect, Payload, PublicFeatures, PublicLogits, Scalars, kinds
 from edge_sdk.protocol.messages import EncodingSpec, Upload
 from edge_sdk.protocol.transforms import (

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from edge_sdk.protocol.value_range import all_finite, all_within, min_max
+from edge_sdk.protocol.frames.value_range import all_finite, all_within, min_max
 
 ANY = st.sampled_from(("f2", "f4", "f8", ">f4", "i4", "i1")).flatmap(
     lambda code: arrays(code, array_shapes(max_dims=2, max_side=5))

@@ -10,9 +10,9 @@ import pytest
 from protocol_samples import ADDRESS, BATCH, PAYLOADS, SPEC, VALUES
 
 from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sdk.methods.fedmd import FedMD
-from edge_sdk.methods.registry import load_method, method_names
-from edge_sdk.protocol.codec import CONTROL_LIMITS, HEADER_BYTES, decode, encode
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, HEADER_BYTES, decode, encode
 from edge_sdk.protocol.knowledge import (
     ClassRows,
     Expect,

@@ -14,9 +14,10 @@ import pytest
 from seeds import SEEDS, seeded
 
 from edge_sdk.device.session import SessionPhase
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Stamp
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import Assign, Bye, Hello, PublicBlock, PublicRequest, Upload, Welcome
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config import settings

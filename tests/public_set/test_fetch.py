@@ -18,7 +18,7 @@ import pytest
 
 from coordinator.serving.public_set_server import REFILL_PER_S, SETS_AT_ONCE, PublicSetServer
 from edge_sdk.errors import Refused, RemoteProtocolError, StoreError
-from edge_sdk.protocol import codec
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import MAX_BLOCKS_ASKED, PUBLIC_BLOCK_BYTES, PublicBlock, PublicRequest
 from edge_sdk.public_set.fetch import PublicFetch, block_count
 from edge_sdk.public_set.samples import PublicSet

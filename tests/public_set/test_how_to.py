@@ -18,7 +18,7 @@ from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import ModelSpec
-from edge_sdk.protocol import codec
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import PUBLIC_BLOCK_BYTES, Hello
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES, WINDOW
 from edge_sdk.public_set.samples import PublicSet

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.protocol import topics
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import Assign, CoordinatorStatus, Message, Receipt, Upload
 from edge_sim.config import settings
 from edge_sim.fleet.fleet import Device

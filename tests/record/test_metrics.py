@@ -19,7 +19,7 @@ from coordinator.record.result import DeviceResult, Result, RoundResult
 from coordinator.record.run_record import FleetWork, RunRecord
 from coordinator.report.run_files import read_run, write_run
 from coordinator.report.summary import summary
-from edge_sdk.device.evaluation import personalised_accuracies, weighted_accuracy
+from edge_sdk.device.training.evaluation import personalised_accuracies, weighted_accuracy
 from edge_sdk.protocol.knowledge import ClassRows
 from edge_sim.config import settings
 from edge_sim.runs.runner import run

@@ -13,7 +13,7 @@ from notes import Notes
 
 from coordinator.record import remarks
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.protocol.knowledge import ClassRows, Slot
 from edge_sdk.protocol.messages import Hello
 from edge_sim.config import settings

@@ -13,7 +13,7 @@ from coordinator.report.compare import Comparison, MethodRuns, Trial
 from coordinator.report.run_files import read_run, write_run
 from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.registry import load_method
 from edge_sim.config import settings
 from edge_sim.runs.runner import run
 from tests import fleets as tiny

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.methods import feddf_al
-from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sdk.protocol.knowledge import ClassRows, Payload, PublicLogits, Weights
 from edge_sdk.reductions import (
     MOST,

@@ -33,7 +33,7 @@ from edge_sdk.app import App
 from edge_sdk.cli import main
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import RunFailed, StoreError, UsageError
-from edge_sdk.protocol import codec
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.base import Incoming, Transport
 from edge_sdk.transport.memory.hub import Faults

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coordinator.report.method_catalogue import describe_methods
-from edge_sdk.methods.registry import load_method, method_names
+from edge_sdk.methods.contract.registry import load_method, method_names
 
 ROWS = {row["name"]: row for row in describe_methods()}
 

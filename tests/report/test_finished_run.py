@@ -15,7 +15,7 @@ from coordinator.deploy import LEDGER, nothing_left
 from coordinator.ledger import Ledger, bound_spec
 from coordinator.report.run_files import read_run, write_run
 from edge_sdk import cli
-from edge_sdk.protocol import storage
+from edge_sdk.protocol.frames import storage
 from edge_sim.runs.runner import run
 
 SILENT = "mqtt://127.0.0.1:1"

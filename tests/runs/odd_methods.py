@@ -9,8 +9,8 @@ import numpy as np
 
 from edge_sdk.methods import Exchange, Method, Slot
 from edge_sdk.objectives import CrossEntropy
+from edge_sdk.protocol.frames.schema import wire
 from edge_sdk.protocol.knowledge import ClassRows
-from edge_sdk.protocol.schema import wire
 
 mistake = ""
 """Which mistake it makes; empty: none."""

@@ -15,9 +15,9 @@ from coordinator.record.instruments import COORDINATOR
 from coordinator.record.result import Result
 from coordinator.report import plots
 from coordinator.report.run_files import read_run, write_run
+from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.methods.fednh import prototype_instruments
 from edge_sdk.methods.fedssa import Params, header_instruments
-from edge_sdk.methods.registry import load_method
 from edge_sim.config import settings
 
 

@@ -14,9 +14,9 @@ from deployment import Deployment
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import to_toml
 from edge_sdk import cli
-from edge_sdk.methods.registry import METHODS
+from edge_sdk.methods.contract.registry import METHODS
 from edge_sdk.objectives import TERMS
-from edge_sdk.protocol.schema import tag_of
+from edge_sdk.protocol.frames.schema import tag_of
 
 SAID = {
     "begin": r"method odd: begin\(\) gave dict, expected a @wire dataclass",

@@ -12,7 +12,7 @@ from coordinator.ledger import Ledger
 from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.server import Server
 from edge_sdk.errors import UsageError
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 from edge_sdk.transport.memory.hub import Hub

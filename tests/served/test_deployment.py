@@ -20,11 +20,11 @@ from coordinator.report.summary import summary
 from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.server import Server
-from edge_sdk.device.app_model import ModelOrigin
 from edge_sdk.device.exchange import RoundReport
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.app_model import ModelOrigin
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import Damaged, UsageError
-from edge_sdk.methods.registry import load_method
+from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.data import LocalData, Samples
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.serving.guard import HeldOut, at_least, compared_on, held_out_of, is_worse, missing_classes, right_on
 

@@ -7,11 +7,11 @@ import dataclasses
 import pytest
 
 from coordinator.serving.devices.admission import RefusalReason, learns, refusal
-from edge_sdk.methods.base import CAPABILITIES
+from edge_sdk.methods.contract.base import CAPABILITIES
 from edge_sdk.methods.fedal import FedAL
 from edge_sdk.methods.fedmd import FedMD
 from edge_sdk.methods.local import Local
-from edge_sdk.protocol import codec
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello, PublicSetSpec, Refusal
 
 OURS, OTHERS = bytes(range(32)), bytes(32)

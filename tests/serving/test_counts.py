@@ -7,7 +7,7 @@ from pathlib import Path
 
 import fleets
 
-from edge_sdk.device.uplink import Uplink
+from edge_sdk.device.link.uplink import Uplink
 from edge_sdk.protocol.messages import Upload
 
 

@@ -9,9 +9,10 @@ import edge_sdk
 from coordinator.ledger import Ledger
 from coordinator.rounds import RoundPolicy
 from coordinator.serving.server import Server
-from edge_sdk.methods.registry import load_method
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.methods.contract.registry import load_method
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.messages import DeviceStatus, FederationSpec
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Hub

@@ -27,7 +27,7 @@ from coordinator.serving.intake.shares import (
 from edge_sdk.device.session import AGAIN_S
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
-from edge_sdk.protocol.codec import CONTROL_LIMITS
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS
 from edge_sdk.transport.base import Place
 from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.chunks.assembly import MAX_SETS, Reassembly

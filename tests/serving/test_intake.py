@@ -7,8 +7,9 @@ import pytest
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.intake.frame_intake import Intake, booked_to
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import CONTROL_LIMITS
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS
 from edge_sdk.protocol.messages import Bye, Control, DeviceStatus, Hello, Upload
 from edge_sdk.transport.base import Incoming
 

@@ -14,8 +14,9 @@ import pytest
 from coordinator.ledger import Ledger
 from coordinator.rounds import RoundPhase, RoundPolicy, RoundState
 from edge_sdk.device.session import SessionPhase
-from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol import topics
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import Control, ControlAnswer, DeviceStatus, Inquiry, LogLines, Refusal
 from edge_sdk.transport.base import Incoming
 

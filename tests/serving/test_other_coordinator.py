@@ -12,7 +12,8 @@ from notes import Notes
 
 from coordinator.serving.other_coordinator import ANSWER_S, LINK_S, SETTLE_S, another_serves
 from coordinator.serving.server import LINK_TOLD_S
-from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import ControlAnswer, CoordinatorStatus, Inquiry, Message
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Screen, TransportEvent, Will
 

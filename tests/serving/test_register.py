@@ -8,10 +8,10 @@ import pytest
 
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.base import CAPABILITIES
+from edge_sdk.methods.contract.base import CAPABILITIES
 from edge_sdk.methods.fedmd import FedMD
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.messages import FederationSpec, Hello, PublicSetSpec
 
 OURS = bytes(range(32))

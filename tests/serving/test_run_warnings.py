@@ -11,7 +11,7 @@ from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy
 from coordinator.serving.intake.upload_screen import UpdateNorms
 from coordinator.serving.run_warnings import RunWarnings
-from edge_sdk.methods.base import Method
+from edge_sdk.methods.contract.base import Method
 from edge_sdk.methods.fedavg import FedAvg
 from edge_sdk.methods.fedmd import FedMD
 from edge_sdk.methods.fedproto import FedProto, State

@@ -30,9 +30,9 @@ from coordinator.serving.equipment import ready_method
 from coordinator.serving.server import RunObserver
 from edge_sdk import cli
 from edge_sdk.errors import RunFailed, UsageError
-from edge_sdk.methods.registry import load_method, method_names
-from edge_sdk.protocol import storage
+from edge_sdk.methods.contract.registry import load_method, method_names
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sim.config import settings
 from edge_sim.fleet.fleet import build_fleet as fleet_of

@@ -24,7 +24,7 @@ from coordinator.record.observer import RunObserver
 from coordinator.report.summary import summary, without_times
 from coordinator.trace.log import Trace, TraceWriter
 from edge_sdk.errors import EdgeError, RunFailed, UsageError
-from edge_sdk.methods.registry import method_names
+from edge_sdk.methods.contract.registry import method_names
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.config import settings

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Limits
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign, Upload
 from edge_sdk.transport.base import Connected, Incoming

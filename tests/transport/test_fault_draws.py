@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.messages import Assign, Bye, Message, Receipt, Upload
 from edge_sdk.transport.memory.fault_draws import NO_EXCHANGE, FaultDraws, exchange_of
 

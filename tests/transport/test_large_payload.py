@@ -11,7 +11,8 @@ from large_device import LIMITS, WEIGHTS, digest, model
 from suite import until
 
 from coordinator.broker.embedded import EmbeddedBroker
-from edge_sdk.protocol import codec, topics
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign, Upload
 from edge_sdk.transport.base import Connected, Incoming

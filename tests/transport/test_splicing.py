@@ -5,9 +5,9 @@ import dataclasses
 import numpy as np
 import pytest
 
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Circular, Stamp
-from edge_sdk.protocol.frame_parts import FrameParts
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Circular, Stamp
+from edge_sdk.protocol.frames.frame_parts import FrameParts
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import Assign
 from edge_sdk.transport.base import Incoming

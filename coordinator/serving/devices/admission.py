@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any
 
-from edge_sdk.methods.base import Method
+from edge_sdk.methods.contract.base import Method
 from edge_sdk.protocol import transforms
 from edge_sdk.protocol.messages import PROTOCOL_VERSION, FederationSpec, Hello, Upload
 
@@ -187,7 +187,7 @@ def _public_set(hello: Hello, spec: FederationSpec, method: Method[Any]) -> Refu
 _REMEDIES = {
     "weights": "; or, if its model has weights to share and its owner agrees, let them leave: App(share_weights=True)",
     "proxy": "; or give it a second model beside its own, whose weights are shared: App(proxy=...)",
-    "width": "; or build its last block with a width switch (edge_sdk.models.torch_width)",
+    "width": "; or build its last block with a width switch (edge_sdk.models.torch_nets.torch_width)",
     "cosine-head": '; or build it with head="cosine", as TorchModel, NumpyModel and OnnxModel can be',
 }
 """By missing capability: a remedy other than bringing another model."""

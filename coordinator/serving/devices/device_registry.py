@@ -7,9 +7,9 @@ from typing import Any
 
 from coordinator.serving.devices import admission
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.base import Method, Registered
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.methods.contract.base import Method, Registered
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.messages import FederationSpec, Hello, Upload
 
 

@@ -10,10 +10,10 @@ from typing import Any
 from coordinator.record import remarks
 from coordinator.serving.devices import admission
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.methods.base import Method
-from edge_sdk.protocol import codec
-from edge_sdk.protocol.codec import Envelope, Limits, Verify
+from edge_sdk.methods.contract.base import Method
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Envelope, Limits, Verify
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, Upload
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 from edge_sdk.protocol.wires import (

@@ -25,10 +25,11 @@ from collections.abc import Callable
 from coordinator.serving.intake import checks
 from coordinator.serving.intake.signatures import LabSecurity
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Envelope, Limits, Verify
+from edge_sdk.protocol import topics
 from edge_sdk.protocol.entry_guard import legible
-from edge_sdk.protocol.records import record
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Envelope, Limits, Verify
+from edge_sdk.protocol.frames.records import record
 from edge_sdk.protocol.topics import CONTROL, STATUS, Origin
 from edge_sdk.transport.base import Incoming
 

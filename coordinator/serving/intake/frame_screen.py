@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 from coordinator.serving.intake.shares import HELLO_COSTS, DeviceShares
 from edge_sdk.protocol import topics
-from edge_sdk.protocol.codec import CONTROL_LIMITS
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS
 from edge_sdk.protocol.topics import CONTROL, Origin
 from edge_sdk.transport.base import Place, Rejected
 

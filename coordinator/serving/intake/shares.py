@@ -10,7 +10,7 @@ import threading
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from edge_sdk.protocol.codec import HEADER_BYTES
+from edge_sdk.protocol.frames.codec import HEADER_BYTES
 from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES
 
 EXCHANGE_EARNS, BLOCK_EARNS = 4, 2

@@ -16,7 +16,7 @@ from edge_sdk.identity.key_files import used_alone
 from edge_sdk.identity.registry import RegistryReader, change_registry, with_revoked
 from edge_sdk.identity.sealing import Sealing, sealed_limits
 from edge_sdk.identity.signatures import FrameSigner, Genuine, Role, signed_text
-from edge_sdk.protocol.codec import Limits, Stamp, Verify
+from edge_sdk.protocol.frames.codec import Limits, Stamp, Verify
 
 LOOK_EVERY_S = 1.0
 """Seconds between two reads of the registry: a revoked device is out within them."""

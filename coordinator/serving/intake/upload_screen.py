@@ -18,10 +18,10 @@ from coordinator.ledger import Slots
 from coordinator.record import remarks
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.devices.device_registry import DeviceRegistry
-from edge_sdk.methods.base import Registered
+from edge_sdk.methods.contract.base import Registered
+from edge_sdk.protocol.frames.records import getter
 from edge_sdk.protocol.knowledge import LogitGradients, Payload, PublicLogits, Weights
 from edge_sdk.protocol.messages import Upload
-from edge_sdk.protocol.records import getter
 from edge_sdk.reductions.influence import CountCap, RobustTable, beyond, capped, count_cap
 
 SizeOf: TypeAlias = Callable[[Mapping[str, Payload]], float | None]

@@ -7,7 +7,7 @@ from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPhase, RoundState
 from coordinator.serving.run_context import RunContext
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import DeviceEntry
 
 WHY_CHARACTERS = 512

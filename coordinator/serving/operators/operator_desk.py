@@ -19,8 +19,8 @@ from coordinator.serving.operators.device_report import DeviceReport
 from coordinator.serving.run_context import RunContext
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
-from edge_sdk.protocol.codec import Stamp
-from edge_sdk.protocol.leaves import one_line
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import DEVICES_PER_PAGE, Control, ControlAnswer, Inquiry, LogLines, LogRequest
 
 T = TypeVar("T")

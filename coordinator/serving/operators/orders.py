@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from coordinator.ledger import Ledger
 from coordinator.serving.devices.device_registry import DeviceRegistry
-from edge_sdk.protocol.codec import Stamp
+from edge_sdk.protocol.frames.codec import Stamp
 
 
 @dataclass(frozen=True, slots=True)

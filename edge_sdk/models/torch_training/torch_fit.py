@@ -12,8 +12,8 @@ from torch import Tensor, nn
 
 from edge_sdk.errors import ModelError
 from edge_sdk.models.checks import check_width
-from edge_sdk.models.torch_anatomy import Tap
-from edge_sdk.models.torch_forms import Loss, Pass
+from edge_sdk.models.torch_nets.torch_anatomy import Tap
+from edge_sdk.models.torch_nets.torch_forms import Loss, Pass
 from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from edge_sdk.protocol.codec import CONTROL_LIMITS
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS
 from edge_sdk.tools.doctor.finding import Finding, fail, ok, warn
 
 NAGLE_S = 0.03

@@ -17,7 +17,7 @@ from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.identity.folder import BROKER_NEEDED, open_device_identity
 from edge_sdk.loading import load_function
 from edge_sdk.policy.policy import load_policy
-from edge_sdk.protocol.schema import ID
+from edge_sdk.protocol.frames.schema import ID
 from edge_sdk.tools.install.unit import Service, unit_text
 from edge_sdk.tools.measure import machine
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password

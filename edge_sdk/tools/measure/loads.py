@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from edge_sdk.device.meter import Meter
+from edge_sdk.device.training.meter import Meter
 from edge_sdk.models.base import Batches, Model
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import CrossEntropy, Optim

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from torch import nn
 
 from edge_sdk.models.base import Model
-from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 from edge_sdk.tools.measure.loads import CLASSES, Workload
 
 

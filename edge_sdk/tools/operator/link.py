@@ -11,9 +11,10 @@ from typing import TypeAlias
 
 from edge_sdk.errors import TransportError, UsageError
 from edge_sdk.identity.signatures import FrameSigner
-from edge_sdk.protocol import codec, topics
-from edge_sdk.protocol.codec import Verify
+from edge_sdk.protocol import topics
 from edge_sdk.protocol.entry_guard import EntryGuard
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Verify
 from edge_sdk.protocol.messages import Control, ControlAnswer, CoordinatorStatus, Inquiry
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
 

@@ -25,7 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from edge_sdk.errors import RemoteProtocolError
-from edge_sdk.protocol.crc import crc32
+from edge_sdk.protocol.frames.crc import crc32
 
 MAGIC = b"EDGC"
 VERSION = 1

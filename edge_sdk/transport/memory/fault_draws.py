@@ -11,8 +11,8 @@ import struct
 
 import msgpack
 
-from edge_sdk.protocol.codec import HEADER_BYTES, MAGIC, SIGNATURE_BYTES
 from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.frames.codec import HEADER_BYTES, MAGIC, SIGNATURE_BYTES
 
 NO_EXCHANGE = ExchangeId(-1, -1)
 """The id for frames outside an exchange, such as a Hello."""

@@ -19,8 +19,8 @@ from typing import NamedTuple, Protocol
 
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol import topics
-from edge_sdk.protocol.codec import HEADER_BYTES
-from edge_sdk.protocol.frame_parts import Frame, FrameParts, beginning
+from edge_sdk.protocol.frames.codec import HEADER_BYTES
+from edge_sdk.protocol.frames.frame_parts import Frame, FrameParts, beginning
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Screen, TransportEvent, Will
 from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 from edge_sdk.transport.memory.fault_draws import FaultDraws

@@ -6,7 +6,7 @@ thousands of them at once, in transit and on each device until its round is over
 
 from __future__ import annotations
 
-from edge_sdk.protocol.frame_parts import FrameParts
+from edge_sdk.protocol.frames.frame_parts import FrameParts
 
 LEAST_BYTES = 16 * 1024
 """Shorter frames are not split."""

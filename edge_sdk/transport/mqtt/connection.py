@@ -11,7 +11,7 @@ from typing import Protocol
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol import topics
-from edge_sdk.protocol.frame_parts import Frame
+from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.base import Incoming, Rejected, Screen, SendRefused, TransportEvent, Will
 from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.chunks.assembly import MissingChunks, Reassembly

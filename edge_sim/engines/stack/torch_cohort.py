@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from edge_sdk.arrays import Floats
-from edge_sdk.device import divergence
-from edge_sdk.device.workbench import Workbench, slices
+from edge_sdk.device.training import divergence
+from edge_sdk.device.training.workbench import Workbench, slices
 from edge_sdk.errors import Diverged
-from edge_sdk.methods.requests import ClassMeans, Fit, Logits, Private
+from edge_sdk.methods.contract.requests import ClassMeans, Fit, Logits, Private
 from edge_sdk.models.base import Batches, FitReport
 from edge_sdk.models.checks import check_fit
-from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 from edge_sdk.models.torch_training.torch_optim import TorchOptimiser
 from edge_sdk.objectives import Optim, needed, softmax
 from edge_sim.engines.base import DeviceAnswer, DeviceRequest, serve_alone

@@ -13,8 +13,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from edge_sdk.device.workbench import Workbench
-from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 from edge_sim.engines.stack.torch_stack import ApplyGradient, Stack, Stacking, StackOutput
 
 _GRADIENTS: Mapping[type[nn.Module], Callable[[Tensor, Tensor], Tensor]] = {

@@ -10,9 +10,9 @@ from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from edge_sdk.arrays import Floats
-from edge_sdk.device.workbench import Workbench, slices
-from edge_sdk.methods.requests import Evaluate
-from edge_sdk.models.torch_model import TorchModel, answers_of
+from edge_sdk.device.training.workbench import Workbench, slices
+from edge_sdk.methods.contract.requests import Evaluate
+from edge_sdk.models.torch_nets.torch_model import TorchModel, answers_of
 from edge_sim.engines.base import DeviceAnswer, DeviceRequest, serve_alone
 from edge_sim.engines.same_models import KnownLogits
 

@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from edge_sdk.device.workbench import Workbench
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import RunFailed, StoreError
-from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 from edge_sdk.models.torch_training.torch_optim import Moments
 from edge_sim.engines.memory import give_back, large_blocks_apart
 

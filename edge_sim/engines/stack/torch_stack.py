@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from edge_sdk.device.workbench import Workbench
-from edge_sdk.methods.requests import Private
-from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.methods.contract.requests import Private
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 
 PRIVATE = Private(np.empty((0, 0), np.int64))
 """All private samples of a device, without mini-batches."""

@@ -1,4 +1,4 @@
-"""The loss terms of models/torch_terms.py for a stack of devices, each of which has its own knowledge.
+"""The loss terms of models/torch_nets/torch_terms.py for a stack of devices, each of which has its own knowledge.
 
 Each form computes a term's value and gradients in closed form; autograd would take longer than both.
 Mini-batches may be of different sizes; `share` is 1 / b for a sample of a mini-batch of b, and 0 for padding, so that a

@@ -10,10 +10,10 @@ from torch import Tensor
 from torch.func import functional_call, vmap
 
 from edge_sdk.arrays import Floats
-from edge_sdk.device.workbench import Workbench
-from edge_sdk.models.torch_anatomy import Tapped
-from edge_sdk.models.torch_cosine import TorchCosineHead
-from edge_sdk.models.torch_model import TorchModel
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.models.torch_nets.torch_anatomy import Tapped
+from edge_sdk.models.torch_nets.torch_cosine import TorchCosineHead
+from edge_sdk.models.torch_nets.torch_model import TorchModel
 from edge_sdk.objectives import FEATURES, needed
 from edge_sim.engines.stack.torch_stack import PRIVATE, ApplyGradient, Stack, Stacking, StackOutput
 

@@ -1,0 +1,252 @@
+"""Inspection of a user's net: where its features and its head are, and the cost of a pass."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from edge_sdk.arrays import Floats
+from edge_sdk.errors import ModelError
+from edge_sdk.models.checks import check_width
+from edge_sdk.models.torch_nets.torch_arrays import to_tensor
+
+Tap: TypeAlias = Callable[[Tensor], "tuple[Tensor, Tensor]"]
+"""Maps a batch to the logits (n, k) and the features (n, d) of its samples, in one forward pass."""
+
+
+class Tapped(nn.Module):
+    """A module that gives logits and features: functional_call substitutes weights only in modules."""
+
+    def __init__(self, net: nn.Module, tap: Tap) -> None:
+        super().__init__()
+        self.net, self._tap = net, tap
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """Return logits and features: (b, c, h, w) -> (b, k), (b, d)."""
+        return self._tap(x)
+
+
+class Cost(NamedTuple):
+    """The cost of the forward pass of one sample."""
+
+    flops: int = 0
+    activation_bytes: int = 0
+    """The bytes that the layers write."""
+    calls: int = 0
+    """The number of calls of layers."""
+
+
+UNMEASURED = Cost()
+_NO_IDS = "scalar types: Long, Int"
+"""How torch says that an nn.Embedding was given floats."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Anatomy:
+    """The results of survey."""
+
+    tap: Tap | None = None
+    """Reads logits and features; None: the net gives no features."""
+    head: nn.Linear | None = None
+    """The layer that makes the logits from the tap's features; None: no linear layer does."""
+    feature_dim: int = 0
+    cost: Cost = UNMEASURED
+
+
+@torch.inference_mode()
+def survey(
+    net: nn.Module, classes: int, *, features: str | None, input_shape: tuple[int, int, int] | None, name: str
+) -> Anatomy:
+    """Inspect a net, and run one zero sample through it if its shape (c, h, w) is known.
+
+    Raises ModelError for an unknown layer, a sample that does not run or is written into, or a number of logits other
+    than classes.
+    """
+    last = _last_linear(net, classes)
+    if features is not None:
+        tap: Tap | None = _output_tap(net, _named_layer(net, features))
+    else:
+        tap = _input_tap(net, last) if last else None
+    if input_shape is None:
+        if features is not None:
+            raise ModelError(f"features={features!r}: pass input_shape=(c, h, w), so that their width can be measured")
+        head = last if last and _has_rows(last) else None
+        return Anatomy(tap=tap, head=head, feature_dim=last.in_features if last else 0)
+    logits, f, cost = _run_zero(net, tap, input_shape, name)
+    check_width(name, tuple(logits.shape), 1, classes)
+    head = last if last and f is not None and _has_rows(last) and _leads_to(logits, last, f) else None
+    return Anatomy(tap=tap, head=head, feature_dim=0 if f is None else f.shape[1], cost=cost)
+
+
+def draws_random_numbers(net: nn.Module) -> bool:
+    """Return whether a training pass may use torch's generators: by dropout, or by unknown layers."""
+    return any(_may_draw(module) for module in net.modules())
+
+
+def _may_draw(module: nn.Module) -> bool:
+    kind = type(module)
+    if not kind.__module__.startswith("torch.nn."):
+        return True
+    return "Dropout" in kind.__name__ or isinstance(module, nn.RReLU) or bool(getattr(module, "dropout", 0))
+
+
+def decayed_parameters(net: nn.Module) -> list[bool]:
+    """Return which trainable parameters weight decay is for, in order of registration.
+
+    Biases, the scale of a cosine head and most parameters of normalisation are scalars or vectors; LayerNorm may have
+    others.
+    """
+    of_norms = {id(p) for m in net.modules() if "Norm" in type(m).__name__ for p in m.parameters(recurse=False)}
+    return [p.dim() > 1 and id(p) not in of_norms for p in net.parameters() if p.requires_grad]
+
+
+def _last_linear(net: nn.Module, classes: int) -> nn.Linear | None:
+    """Return the last nn.Linear in order of registration, if it gives one number per class."""
+    found = [module for module in net.modules() if isinstance(module, nn.Linear)]
+    return found[-1] if found and found[-1].out_features == classes else None
+
+
+def _has_rows(layer: nn.Linear) -> bool:
+    """Whether the rows of a layer can be written: under weight_norm and the like they follow from other parameters."""
+    return "weight" in dict(layer.named_parameters(recurse=False))
+
+
+def _named_layer(net: nn.Module, name: str) -> nn.Module:
+    known: dict[str, nn.Module] = {layer: module for layer, module in net.named_modules() if layer}
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known) or list(known)[:8]
+    raise ModelError(f"features: the net has no layer {name!r}; did you mean {' or '.join(map(repr, near))}?")
+
+
+def _output_tap(net: nn.Module, layer: nn.Module) -> Tap:
+    """Return a tap on the output of a layer."""
+
+    def tap(x: Tensor) -> tuple[Tensor, Tensor]:
+        seen: list[Tensor] = []
+        with layer.register_forward_hook(lambda _layer, _args, out: seen.append(out)):
+            logits = net(x)
+        return logits, _flat(seen, layer)
+
+    return tap
+
+
+def _input_tap(net: nn.Module, layer: nn.Module) -> Tap:
+    """Return a tap on the input of a layer."""
+
+    def tap(x: Tensor) -> tuple[Tensor, Tensor]:
+        seen: list[Tensor] = []
+        with layer.register_forward_pre_hook(lambda _layer, args: seen.append(args[0])):
+            logits = net(x)
+        return logits, _flat(seen, layer)
+
+    return tap
+
+
+def _flat(seen: list[Tensor], layer: nn.Module) -> Tensor:
+    if not seen or not isinstance(seen[-1], Tensor):
+        raise ModelError(f"features: {layer} gives no tensor in a forward pass; name another layer")
+    return seen[-1].flatten(1)
+
+
+def _run_zero(
+    net: nn.Module, tap: Tap | None, input_shape: tuple[int, int, int], name: str
+) -> tuple[Tensor, Tensor | None, Cost]:
+    """Return (logits (1, k), features (1, d) if any, cost) of one zero sample.
+
+    Raises ModelError where it does not run, or is written into.
+    """
+    like = next(net.parameters(), torch.zeros(()))
+    with torch.inference_mode(mode=False):  # whose tensors count what is written into them
+        zero = torch.zeros((1, *input_shape), device=like.device)
+    with passing(name, input_shape):
+        logits, cost = count_cost(net, zero)
+        found = logits, tap(zero)[1] if tap else None, cost
+    _check_unwritten(zero, name)
+    return found
+
+
+@torch.inference_mode()
+def looks_up(net: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether an nn.Embedding takes the values of samples (c, h, w) as they are: they are ids, as of tokens.
+
+    A sample of zeros and one of ones are run: a table of positions is given the same numbers for both.
+    """
+    tables = [layer for layer in net.modules() if isinstance(layer, nn.Embedding | nn.EmbeddingBag)]
+    found = set(range(len(tables)))
+    for value in (0, 1) if tables else ():
+        seen: set[int] = set()
+
+        def look(at: int, args: tuple[Any, ...], value: int = value, seen: set[int] = seen) -> None:
+            if args and isinstance(args[0], Tensor) and args[0].numel() and bool((args[0] == value).all()):
+                seen.add(at)
+
+        with ExitStack() as hooks:
+            for at, table in enumerate(tables):
+                hooks.enter_context(table.register_forward_pre_hook(lambda _layer, args, at=at: look(at, args)))
+            with suppress(RuntimeError, ValueError, TypeError, IndexError):  # a table of one row, or no .long()
+                net(torch.full((1, *shape), float(value), device=next(net.parameters()).device))
+        found &= seen
+    return bool(found)
+
+
+@contextmanager
+def passing(name: str, input_shape: tuple[int, ...]) -> Iterator[None]:
+    """Raise ModelError, in one line, where a forward pass inside does not run for samples of this shape."""
+    try:
+        yield
+    except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
+        told = " ".join(str(error).split())  # in one line
+        remedy = "; samples reach a net as float32: let it begin with x = x.long()" if _NO_IDS in told else ""
+        raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}{remedy}") from error
+
+
+@torch.no_grad()
+def try_sample(net: nn.Module, x: Floats, device: torch.device, name: str) -> None:
+    """Run a copy of the first sample (1, c, h, w) that a net is given.  Raises ModelError where it is written into."""
+    with torch.inference_mode(mode=False):  # whose tensors count what is written into them
+        one = to_tensor(x.copy(), device)
+    net(one)
+    _check_unwritten(one, name)
+
+
+def _check_unwritten(sample: Tensor, name: str) -> None:
+    if sample._version:  # noqa: SLF001  # torch has no other word for it
+        raise ModelError(
+            f"model {name!r}: the net writes into its input, and so would change the samples in memory: let it begin "
+            "with a copy (x = x.clone()), or leave inplace=True out of what its input reaches first"
+        )
+
+
+def count_cost(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:
+    """Return the net's output and its cost: operations of linear and convolution layers (the rest is a few per cent).
+
+    The figures equal those of torch's FlopCounterMode, without loading torch's compiler (seconds on a board).
+    """
+    flops: list[int] = []
+    written: list[int] = []
+
+    def multiply(layer: nn.Module, _args: tuple[Tensor, ...], out: Tensor) -> None:
+        weight: Any = layer.weight  # (outputs, ...): used once per position of the output; perhaps no parameter
+        flops.append(2 * weight.numel() * (out.numel() // len(weight)))
+
+    def write(_layer: nn.Module, _args: tuple[Tensor, ...], out: object) -> None:
+        written.append(out.numel() * out.element_size() if isinstance(out, Tensor) else 0)
+
+    with ExitStack() as hooks:
+        for layer in net.modules():
+            if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+                hooks.enter_context(layer.register_forward_hook(multiply))
+            if next(layer.children(), None) is None:
+                hooks.enter_context(layer.register_forward_hook(write))
+        return net(x), Cost(sum(flops), sum(written), len(written))
+
+
+def _leads_to(logits: Tensor, head: nn.Linear, f: Tensor) -> bool:
+    return f.shape[1] == head.in_features and torch.allclose(head(f), logits, rtol=1e-4, atol=1e-5)

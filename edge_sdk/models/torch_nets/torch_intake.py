@@ -1,0 +1,198 @@
+"""Takes over a net as people have it: out of its wrappers, with lazy layers made, and giving logits as one tensor."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DataParallel, DistributedDataParallel
+from torch.nn.parameter import is_lazy
+from torch.optim.swa_utils import AveragedModel
+
+from edge_sdk.errors import ModelError
+from edge_sdk.models.torch_nets.torch_anatomy import passing
+
+Outputs: TypeAlias = Literal["logits", "probabilities"]
+"""What a net gives."""
+_WRAPPERS = (DataParallel, DistributedDataParallel, AveragedModel)
+_VIEWS = (
+    "View",
+    "UnsafeView",
+    "Squeeze",
+    "Unsqueeze",
+    "Reshape",
+    "Select",
+    "Clone",
+    "ToCopy",
+    "Alias",
+    "Transpose",
+    "T",
+    "Clamp",
+)
+"""Operators at the end of a net that leave its numbers as they are, or nearly so, as autograd names them."""
+_LAST = {"Softmax": "probabilities", "Sigmoid": "probabilities", "LogSoftmax": "log-probabilities"}
+"""What the last operator of a net gives, as autograd names it; any other gives logits."""
+_SUM = 1e-4
+"""How far the sum of a row of probabilities may be from 1."""
+_PROBE = 4
+"""Samples of a probe; not one, for which a row may sum to 1 by chance."""
+
+
+def unwrapped(net: object, name: str | None) -> nn.Module:
+    """Return the net that torch.compile, DataParallel and the like were given, also of those inside it.
+
+    Their names of layers differ from those of the plain net, on which layout, state and export rest.  Raises ModelError
+    for what is no nn.Module, and for TorchScript, whose layers cannot be looked into.
+    """
+    if not isinstance(net, nn.Module):
+        kind = type(net).__name__
+        raise ModelError(f"model {name or kind.lower()!r}: found {kind}: give a torch.nn.Module")
+    net = _inner(net)
+    for layer in list(net.modules()):
+        if isinstance(layer, torch.jit.ScriptModule):
+            raise ModelError(
+                f"model {name or type(layer).__name__.lower()!r}: TorchScript cannot be looked into: give the "
+                "nn.Module that it was made of, or edge_sdk.PredictOnly, which teaches and does not learn"
+            )
+        for own, child in layer.named_children():
+            if child is not _inner(child):
+                setattr(layer, own, _inner(child))
+        if getattr(layer, "_compiled_call_impl", None) is not None:  # layer.compile() in place
+            layer._compiled_call_impl = None  # noqa: SLF001  # torch has no other word for it
+    return net
+
+
+def _inner(net: nn.Module) -> nn.Module:
+    while True:
+        inner = net.module if isinstance(net, _WRAPPERS) else getattr(net, "_orig_mod", None)  # of torch.compile
+        if not isinstance(inner, nn.Module):
+            return net
+        net = inner
+
+
+def make_lazy_layers(net: nn.Module, input_shape: tuple[int, int, int] | None, name: str) -> None:
+    """Let lazy layers see one zero sample (c, h, w), and so find their sizes.  Raises ModelError where that fails."""
+    if not any(is_lazy(tensor) for tensor in (*net.parameters(), *net.buffers())):
+        return
+    if input_shape is None:
+        raise ModelError(f"model {name!r}: it has lazy layers: pass input_shape=(c, h, w), which tells their sizes")
+    with torch.inference_mode(mode=False), torch.no_grad(), passing(name, input_shape):  # what is made then can train
+        net.eval()(torch.zeros((1, *input_shape)))
+
+
+@torch.no_grad()
+def trains_on_one(net: nn.Module, input_shape: tuple[int, int, int]) -> bool:
+    """Whether a copy of a net takes one sample (c, h, w) in training: BatchNorm wants two numbers in each channel."""
+    like = next(net.parameters(), torch.zeros(()))
+    with torch.random.fork_rng(devices=[]):
+        try:
+            copy.deepcopy(net).train()(torch.zeros((1, *input_shape), device=like.device))
+        except ValueError:
+            return False
+    return True
+
+
+def probe(input_shape: tuple[int, int, int]) -> Tensor:
+    """Return samples to look at a net's outputs with: (n, c, h, w), from 0 to 1, so that as token ids they are 0."""
+    return torch.rand((_PROBE, *input_shape), generator=torch.Generator().manual_seed(0))
+
+
+def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, name: str) -> str:
+    """Look at what a net gives for samples x (n, c, h, w), and let it give logits (n, k) from now on.
+
+    Returns what was taken for logits; empty: the net's only output, as it is, also where it does not run, which others
+    tell.  Raises ModelError for probabilities that are not declared, and for outputs of which none is plainly the
+    logits.
+    """
+    if type(net) in _TAKEN:  # by another model of this process
+        return _TAKEN[type(net)]
+    device = next((p.device for p in net.parameters()), x.device)
+    with torch.inference_mode(mode=False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            given = net.eval()(x.to(device).requires_grad_() * 1)  # times 1: it may write into that
+        except (Exception, SystemExit):  # noqa: BLE001  # a net of the user's; the survey runs it, too
+            return ""
+    where, out = _found(given, len(x), classes, name)
+    kind = _kind(out) if out.shape == (len(x), classes) and classes > 1 else "logits"
+    if kind != outputs and (kind == "probabilities" or outputs == "probabilities"):
+        raise ModelError(f"model {name!r}: {_REMEDIES[kind].format(classes)}")
+    said = "" if where is None else f"logits: output {where!r} of a {type(given).__name__}"
+    if kind != "logits":
+        said = "; ".join(filter(None, (said, f"logits: {'the logarithms of its ' if kind == outputs else ''}{kind}")))
+    if where is not None or kind == "probabilities":
+        own: Any = type(net)
+        net.__class__ = _giving_logits(own, where, of_probabilities=kind == "probabilities")
+        _TAKEN[type(net)] = said
+    return said
+
+
+_TAKEN: dict[type[nn.Module], str] = {}
+"""The classes of nets that were made to give logits, and what was taken for them."""
+_REMEDIES = {
+    "probabilities": "it gives probabilities (it ends in a softmax or sigmoid), and what is trained are logits: leave "
+    'that layer out, or make edge_sdk.TorchModel(net, {}, outputs="probabilities") of it',
+    "log-probabilities": 'it gives log-probabilities, which are logits: leave outputs="probabilities" out',
+    "logits": 'outputs="probabilities", but its rows are below 0 or do not sum to 1: leave that out',
+}
+
+
+def _found(given: Any, rows: int, classes: int, name: str) -> tuple[str | int | None, Tensor]:
+    """Return the place of the logits in a net's output, and them; a place of None: it is the logits."""
+    if isinstance(given, Tensor):
+        return None, given
+    places: list[str | int]
+    if isinstance(given, Mapping):
+        places = [*given]
+    elif isinstance(given, (tuple, list)):
+        places = [*range(len(given))]
+    else:
+        places = ["logits"] if hasattr(given, "logits") else []
+    if "logits" in getattr(given, "_fields", ()):
+        places = [given._fields.index("logits")]
+    fit = [at for at in places if isinstance(_at(given, at), Tensor) and _at(given, at).shape == (rows, classes)]
+    if "logits" in fit:
+        fit = ["logits"]
+    if not fit or (len(fit) > 1 and isinstance(given, Mapping)):
+        shown = ", ".join(f"{at!r} {tuple(getattr(_at(given, at), 'shape', ()))}" for at in places[:8])
+        raise ModelError(
+            f"model {name!r}: it gives a {type(given).__name__} ({shown}), in which {len(fit)} outputs could be the "
+            f"logits of {classes} classes: let forward() return those alone, or call them 'logits' in a dict"
+        )
+    return fit[0], _at(given, fit[0])
+
+
+def _at(given: Any, where: Any) -> Any:
+    return given[where] if isinstance(given, (Mapping, tuple, list)) else getattr(given, str(where), None)
+
+
+def _kind(out: Tensor) -> str:
+    """Tell logits, probabilities and log-probabilities (n, k) apart: by the last operator, or by their sums."""
+    node = out.grad_fn
+    while node is not None and node.name().partition("Backward")[0] in _VIEWS:
+        node = node.next_functions[0][0]
+    if node is not None and (last := _LAST.get(node.name().partition("Backward")[0])):
+        return last
+    rows = out.detach().double()
+    if bool((rows >= 0).all()) and bool(((rows.sum(dim=1) - 1).abs() <= _SUM).all()):
+        return "probabilities"
+    if bool((rows <= 0).all()) and bool((rows.logsumexp(dim=1).abs() <= _SUM).all()):
+        return "log-probabilities"
+    return "logits"
+
+
+@cache
+def _giving_logits(kind: type[nn.Module], where: str | int | None, *, of_probabilities: bool) -> type[nn.Module]:
+    """Return a class of nets whose forward pass gives the logits alone; layers and names are those of `kind`."""
+
+    def forward(self: nn.Module, *args: Any, **kwargs: Any) -> Tensor:
+        out: Any = kind.forward(self, *args, **kwargs)
+        if where is not None and not isinstance(out, Tensor):  # in training or in inference it may be one
+            out = _at(out, where)
+        found: Tensor = out.clamp_min(torch.finfo(out.dtype).tiny).log() if of_probabilities else out
+        return found
+
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
