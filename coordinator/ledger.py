@@ -202,6 +202,33 @@ class Ledger:
         return known == spec
 
     @property
+    def spec(self) -> bytes:
+        """The spec that this ledger is bound to; empty before `bind`."""
+        return self._get("spec") or b""
+
+    def begin_generation(self, spec: bytes, state: bytes | None) -> None:
+        """Bind this ledger to another spec, under a new run id, so that devices take part as in a new run.
+
+        Devices and history stay; the uploads of the open round are deleted, so that it begins anew.  state: of the
+        method at its start, with which slots are deleted; None: what the last checkpoint holds stays.
+        """
+        run = os.urandom(16)
+
+        def statements() -> None:
+            self._put(spec=spec, run=run)
+            self._db.execute("DELETE FROM uploads")
+            self._db.execute("DELETE FROM closed")
+            if state is not None:
+                self._db.execute("DELETE FROM slots")
+                for round_, record in self._db.execute("SELECT round, record FROM checkpoint").fetchall():
+                    row = with_digest(round_, state, record)
+                    self._db.execute("DELETE FROM checkpoint")
+                    self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?, ?)", row)
+
+        self._write(statements)
+        self._closing, self._known, self._frames = {}, set(), {}
+
+    @property
     def run(self) -> bytes:
         """The id of this run, 16 bytes; empty before `bind`."""
         return self._get("run") or b""
