@@ -338,6 +338,12 @@ def federation(
         raise UsageError(f"{file}: federation.classes: missing; without a data set it cannot be inferred")
     _check_schedule(settings)
     method = chosen_method(settings)
+    own_loss = settings.train.class_weights != "none" or settings.train.label_noise_q > 0
+    if own_loss and method.global_of == "proxy":
+        raise UsageError(
+            f"{file}: train.class_weights, train.label_noise_q: have no effect under {method.name}, which trains two "
+            "models on losses of its own; leave them out"
+        )
     misfit = method.misfit(table.devices)
     if misfit:
         raise UsageError(f"{file}: method.{misfit}")
