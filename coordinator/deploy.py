@@ -27,7 +27,7 @@ from coordinator.config import (
 )
 from coordinator.lab.broker_settings import one_connection_each
 from coordinator.lab.owner import serve_federation
-from coordinator.ledger import CONTENTS, Ledger, bound_spec
+from coordinator.ledger import CONTENTS, LEDGER, Ledger, bound_spec
 from coordinator.pace_settings import words_of
 from coordinator.page.feed import Feed
 from coordinator.page.live import PageObserver
@@ -39,8 +39,8 @@ from coordinator.record.units import of_rounds
 from coordinator.report.finished_run import holds_finished_run, tell_finished
 from coordinator.report.log import EventLog
 from coordinator.report.plots import draw_run
-from coordinator.report.progress_file import LEDGER, About, ProgressFile, is_running, read_running
 from coordinator.report.progress_file import NAME as PROGRESS
+from coordinator.report.progress_file import About, ProgressFile, is_running, read_running
 from coordinator.report.run_files import write_run
 from coordinator.report.run_table import run_table
 from coordinator.report.summary import summary

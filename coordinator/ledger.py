@@ -53,6 +53,8 @@ CREATE TABLE IF NOT EXISTS periods (
     kind TEXT NOT NULL, number INTEGER NOT NULL, entry TEXT NOT NULL, digest BLOB, PRIMARY KEY (kind, number));
 """
 
+LEDGER = Path("checkpoint") / "ledger.db"
+"""Where the ledger lies in a run directory."""
 CONTENTS = Contents(
     "this run: its state and its uploads since the last round; devices keep their models",
     "with --resume --quarantine it is set aside and the run restarts from the beginning",

@@ -16,8 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from coordinator.lab.keeper import tell_owner
-from coordinator.ledger import Ledger
-from coordinator.report.progress_file import LEDGER
+from coordinator.ledger import LEDGER, Ledger
 from edge_sdk.at_rest.foreign import UNREADABLE
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.private import create_private

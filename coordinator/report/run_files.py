@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from coordinator.ledger import LEDGER
 from coordinator.record.figures import cells, csv_figures, summed
 from coordinator.record.insight import Insight
 from coordinator.record.metrics import CURVES
@@ -42,7 +43,6 @@ from coordinator.record.round_figures import (
     round_cells,
 )
 from coordinator.report import text_files
-from coordinator.report.progress_file import LEDGER
 from coordinator.report.summary import SUMMARY_VERSION, summary
 from coordinator.report.text_files import as_text, csv_text
 from edge_sdk.at_rest.foreign import LARGEST, LARGEST_INTEGER, check_fields, open_foreign

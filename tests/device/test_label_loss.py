@@ -54,9 +54,12 @@ def tables(model: str, **train: object) -> dict:
 def test_a_federation_learns_with_them_in_numpy_and_torch(model: str) -> None:
     plain = runner.run(tables(model))
     robust = runner.run(tables(model, class_weights="balanced", label_noise_q=0.3))
-    before, after = (np.mean([*found.history[-1].global_accuracy.values()]) for found in (plain, robust))
+    before, after = (
+        [np.mean([*entry.global_accuracy.values()]) for entry in found.history if entry.global_accuracy]
+        for found in (plain, robust)
+    )
     assert before != after
-    assert after > before - 0.1
+    assert after[-1] > before[-1] - 0.1
 
 
 def test_a_method_with_losses_of_its_own_refuses_them() -> None:
