@@ -25,6 +25,7 @@ from edge_sdk.device.link.link_notices import LinkNotices
 from edge_sdk.device.link.recent_lines import RecentLines, round_lines
 from edge_sdk.device.link.security import DeviceSecurity
 from edge_sdk.device.participant import Participant
+from edge_sdk.device.standing import AgentStatus, Standing
 from edge_sdk.device.store import Store
 from edge_sdk.device.training.app_model import ModelOrigin, OnNewModel, check_on_new_model
 from edge_sdk.device.training.data_supply import DataSupply, OwnData
@@ -65,7 +66,7 @@ AT_EXIT_S = 2.0
 
 API = (
     *("predict", "export", "rollback", "on_round", "on_update", "on_link", "on_refusal", "on_error", "callback_errors"),
-    *("start", "stop", "leave", "pause", "resume", "run", "running", "over", "missed_the_end"),
+    *("start", "stop", "leave", "pause", "resume", "run", "running", "status", "over", "missed_the_end"),
 )
 """The names that an app uses; the other public ones are for the framework, which also drives simulated devices."""
 
@@ -112,6 +113,8 @@ class Agent(Participant, metaclass=_ListsApi):
 
     sends_logs: whether operators of the federation may read the last lines that `edge-sdk device` prints: news and
     accuracies.
+    stay: whether the agent waits after the end of a run, or after a refusal that may pass, and joins the next run by
+    itself, until it is stopped; otherwise it ends, and says so.
     quarantine: whether a damaged file in `state` is set aside, and the device joins as a new one, in place of Damaged.
     secret: the seed of noise, for simulations, whose noise must repeat; by default the one in `state`.  clock: returns
     the time in seconds.
@@ -151,6 +154,7 @@ class Agent(Participant, metaclass=_ListsApi):
         sensors: Sensors | None = None,
         meter: PowerMeter | None = None,
         sends_logs: bool = True,
+        stay: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_places(federation, identity, broker, state, public_cache)
@@ -163,6 +167,7 @@ class Agent(Participant, metaclass=_ListsApi):
             disclose_classes=disclose_classes,
             share_weights=share_weights,
             sends_logs=sends_logs,
+            stay=stay,
             cloud_safe=cloud_safe,
             quarantine=quarantine,
             max_public_bytes=max_public_bytes,
@@ -174,10 +179,10 @@ class Agent(Participant, metaclass=_ListsApi):
         places = StatePlaces(state, federation, device)
         ledger = places.ledger(privacy)
         supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy, budget=ledger)
-        self._clock = clock
-        self._recent, self._sends_logs = RecentLines(), sends_logs and privacy is None
+        self._clock, self._recent, self._sends_logs = clock, RecentLines(), sends_logs and privacy is None
         self._callbacks, self._link_notices = Callbacks(device), LinkNotices(device)
         self._stopping, self._awake = threading.Event(), threading.Event()
+        self._standing = Standing(stays=stay, news=self.on_news, stopping=self._stopping, wall=time.time)
         self._awake.set()
         self._leaving: str | None = None
         self._policy = policy or Policy()
@@ -377,19 +382,41 @@ class Agent(Participant, metaclass=_ListsApi):
         self._deployment.resume()
         self._awake.set()
 
+    def status(self) -> AgentStatus:
+        """Return what the agent is doing, since when, why not more, and what comes next; `to_json` of it is plain.
+
+        May be called from any thread.
+        """
+        return self._standing.status(self.session)
+
     def run(self) -> None:
         """Take part in this thread, until the federation is over or `stop` is called.
 
         Raises Refused, RunFailed or StoreError, and UsageError if the agent is running.
         """
         self._begin()
-        self._drive()
+        self._live()
 
-    def _begin(self) -> None:
-        """Claim the right to run and open the store."""
+    def _live(self) -> None:
+        """Take part in a run, and if the agent stays, in the following ones."""
+        while True:
+            error: EdgeError | None = None
+            try:
+                self._drive()
+            except EdgeError as ended:
+                error = ended
+            if self._standing.ended(error, asked=self._stopping.is_set()):
+                self._begin(again=True)
+            elif error is None or self._stopping.is_set():
+                return
+            else:
+                raise error
+
+    def _begin(self, *, again: bool = False) -> None:
+        """Claim the right to run and open the store; again: for the next run, after a wait."""
         self._check_process()
         with self._life:
-            if self._active:
+            if self._active or (self._standing.waiting and not again):
                 ending = "is still finishing its last batch" if self._stopping.is_set() else "is running"
                 raise UsageError(f"the agent of {self.device} {ending}; it can be started again when it has ended")
             if self._ended:
@@ -397,8 +424,9 @@ class Agent(Participant, metaclass=_ListsApi):
                 if not self._closes_store:
                     self.store.boot_epoch += 1
             self._active = True
-        self._stopping.clear()
-        self._leaving, self.error = None, None
+        if not again:
+            self._stopping.clear()
+            self._leaving, self.error = None, None
 
     def _opened_alone(self) -> Store:
         """Reserve model and data for this agent, and open the store.  Raises UsageError if another agent has them."""
@@ -423,6 +451,7 @@ class Agent(Participant, metaclass=_ListsApi):
             lower_priority(self._policy.nice)  # after connect(), so that the socket's thread keeps its priority
             limit_threads(self._policy.threads)
             while not self.over and not self._stopping.is_set():
+                self._standing.look(self.session, self._objection.text if self._objection else "")
                 busy = self._may_compute()
                 event = self.transport.poll(0.0 if busy else self._poll_timeout_s())
                 if event is not None:
@@ -547,6 +576,7 @@ class Agent(Participant, metaclass=_ListsApi):
     def on_news(self, line: str) -> None:
         """Call the app's callbacks for news."""
         self._recent.add(line)
+        self._standing.heard(line)
         self._callbacks.call("on_link", line)
 
     def on_class_news(self, line: str) -> None:
@@ -562,7 +592,7 @@ class Agent(Participant, metaclass=_ListsApi):
 
     def _run_in_thread(self) -> None:
         try:
-            self._drive()
+            self._live()
         except Refused as refusal:
             self.error = refusal
             log.error("agent %s cannot take part: %s", self.device, refusal)  # noqa: TRY400  # says what to do
