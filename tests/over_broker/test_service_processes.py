@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import federated_apps as apps
+import pytest
 
 import edge_sdk
 from coordinator.broker.embedded import EmbeddedBroker
@@ -86,6 +87,7 @@ def agent(url: str, name: str, state: Path) -> edge_sdk.Agent:
     )
 
 
+@pytest.mark.processes
 def test_it_is_killed_changed_and_stopped_and_agents_stay(tmp_path: Path) -> None:
     with EmbeddedBroker() as broker:
         coordinator = Coordinator(tmp_path, broker.url)
