@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, cast
 from coordinator.pace_settings import read_pace, rounds_of
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPolicy
-from coordinator.rounds.pace import NO_LIMIT, Pace
+from coordinator.rounds.pace import NO_LIMIT, RoundPace
 from edge_sdk import toml
 from edge_sdk.at_rest.foreign import read_foreign
 from edge_sdk.class_names import checked_names
@@ -213,7 +213,7 @@ class Federation:
     policy: RoundPolicy
     roster: tuple[str, ...]
     robust: RobustTable = PAPER
-    pace: Pace = NO_LIMIT
+    pace: RoundPace = NO_LIMIT
 
 
 def load_toml(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
@@ -382,7 +382,7 @@ def federation(
     return Federation(spec, policy, tuple(sorted(table.roster)), settings.robust, pace)
 
 
-def _policy(table: FederationTable, pace: Pace, *, exchanges: int) -> RoundPolicy:
+def _policy(table: FederationTable, pace: RoundPace, *, exchanges: int) -> RoundPolicy:
     return RoundPolicy(
         expected=table.devices,
         most_devices=table.most_devices or 0,

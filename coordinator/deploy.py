@@ -52,6 +52,7 @@ from coordinator.serving.outcome import device_result, run_result
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.round_pacing import Timetable
 from coordinator.serving.server import Server
+from coordinator.serving.systemd import SystemdObserver
 from coordinator.trace import recording_server
 from coordinator.trace.log import NAME as TRACE
 from coordinator.trace.log import trace_writer
@@ -348,7 +349,8 @@ def _observers(
     )
     pages = [] if feed is None else [PageObserver(feed, about, str(folder), virtual=False)]
     file = ProgressFile(folder, about, say=progress.noted)
-    return ObserverGroup(progress, file, EventLog(folder / "log.jsonl"), *pages, *writers.observers("", progress))
+    log = EventLog(folder / "log.jsonl")
+    return ObserverGroup(progress, file, log, SystemdObserver(), *pages, *writers.observers("", progress))
 
 
 def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[[str], None]) -> Ledger:

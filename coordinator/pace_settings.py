@@ -6,7 +6,7 @@ import re
 from typing import Protocol
 from zoneinfo import ZoneInfoNotFoundError
 
-from coordinator.rounds.pace import DAY_MINUTES, UTC, OpenHours, Pace
+from coordinator.rounds.pace import DAY_MINUTES, UTC, OpenHours, RoundPace
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import FOREVER
 
@@ -60,13 +60,13 @@ def read_hours(text: str, where: str) -> OpenHours:
     return hours
 
 
-def read_pace(table: PaceTable, where: str) -> Pace:
+def read_pace(table: PaceTable, where: str) -> RoundPace:
     """Read the pace that [federation] asks for.  where: the file and section, for messages.  Raises UsageError."""
     every_s = 0.0 if table.every is None else read_duration(table.every, f"{where}.every")
     if table.every is not None and not 1.0 <= every_s <= LONGEST_EVERY_S:
         raise UsageError(f'{where}.every: expected "1s" to "366d", found {table.every!r}')
     hours = None if table.window is None else read_hours(table.window, f"{where}.window")
-    pace = Pace(
+    pace = RoundPace(
         every_s=every_s,
         hours=hours if hours is None or hours.closes - hours.opens != DAY_MINUTES else None,
         zone=table.time_zone or UTC,
@@ -92,7 +92,7 @@ def rounds_of(plain: object) -> object:
     return FOREVER if plain == "forever" else plain
 
 
-def words_of(pace: Pace) -> str:
+def words_of(pace: RoundPace) -> str:
     """Describe a pace in a line, or return an empty text if there is none."""
     found = [f"at least {pace.every_s:g} s apart"] if pace.every_s else []
     found += [f"within {pace.hours} ({pace.zone})"] if pace.hours is not None else []

@@ -25,7 +25,7 @@ from edge_sdk.device.link.link_notices import LinkNotices
 from edge_sdk.device.link.recent_lines import RecentLines, round_lines
 from edge_sdk.device.link.security import DeviceSecurity
 from edge_sdk.device.participant import Participant
-from edge_sdk.device.standing import AgentStatus, Standing
+from edge_sdk.device.standing import AgentStanding, AgentStatus
 from edge_sdk.device.store import Store
 from edge_sdk.device.training.app_model import ModelOrigin, OnNewModel, check_on_new_model
 from edge_sdk.device.training.data_supply import DataSupply, OwnData
@@ -182,7 +182,7 @@ class Agent(Participant, metaclass=_ListsApi):
         self._clock, self._recent, self._sends_logs = clock, RecentLines(), sends_logs and privacy is None
         self._callbacks, self._link_notices = Callbacks(device), LinkNotices(device)
         self._stopping, self._awake = threading.Event(), threading.Event()
-        self._standing = Standing(stays=stay, news=self.on_news, stopping=self._stopping, wall=time.time)
+        self._standing = AgentStanding(stays=stay, news=self.on_news, stopping=self._stopping, wall=time.time)
         self._awake.set()
         self._leaving: str | None = None
         self._policy = policy or Policy()

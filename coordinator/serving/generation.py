@@ -31,7 +31,7 @@ def begin_generation(ledger: Ledger, spec: FederationSpec, state: object) -> str
     if not before.rounds == spec.rounds == FOREVER or before.federation != spec.federation:
         return None
     carried = all(getattr(before, name) == getattr(spec, name) for name in CARRIES)
-    changed = ", ".join(changes(to_table(before, defaults=True), to_table(spec, defaults=True)))
+    changed = ", ".join(spec_changes(to_table(before, defaults=True), to_table(spec, defaults=True)))
     ledger.begin_generation(storage.serialise(spec), None if carried else storage.serialise(state))
     kept = "the coordinator's state is carried over" if carried else "the coordinator's state begins anew"
     return (
@@ -40,12 +40,12 @@ def begin_generation(ledger: Ledger, spec: FederationSpec, state: object) -> str
     )
 
 
-def changes(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> Iterator[str]:
+def spec_changes(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> Iterator[str]:
     """Yield what differs between two tables, such as `train.learning_rate 0.01 becomes 0.005`."""
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
         if isinstance(old, Mapping) and isinstance(new, Mapping):
-            yield from changes(old, new, f"{where}{name}.")
+            yield from spec_changes(old, new, f"{where}{name}.")
         elif old != new:
             shown = isinstance(old, (bytes, type(None))) or isinstance(new, (bytes, type(None)))
             yield f"{where}{name} changes" if shown else f"{where}{name} {old!r} becomes {new!r}"

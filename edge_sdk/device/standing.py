@@ -53,7 +53,7 @@ class AgentStatus:
         return asdict(self)
 
 
-class Standing:
+class AgentStanding:
     """Follows the state of one agent, and waits between two runs."""
 
     def __init__(

@@ -16,7 +16,7 @@ from coordinator.rounds import RoundPhase, RoundPolicy
 from coordinator.serving.server import Server
 from edge_sdk.device import standing
 from edge_sdk.device.session import SessionPhase, SessionState
-from edge_sdk.device.standing import Standing
+from edge_sdk.device.standing import AgentStanding
 from edge_sdk.errors import Refused, RunFailed, StoreError
 from edge_sdk.methods.contract.registry import load_method
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -45,10 +45,10 @@ class Waiting(threading.Event):
         return False
 
 
-def followed(*, stays: bool = True) -> tuple[Standing, Waiting, Clock, list[str]]:
+def followed(*, stays: bool = True) -> tuple[AgentStanding, Waiting, Clock, list[str]]:
     clock, news = Clock(), list[str]()
     stopping = Waiting(clock)
-    return Standing(stays=stays, news=news.append, stopping=stopping, wall=clock), stopping, clock, news
+    return AgentStanding(stays=stays, news=news.append, stopping=stopping, wall=clock), stopping, clock, news
 
 
 def at(phase: SessionPhase, *, linked: bool = True, round_: int = 0) -> SessionState:
