@@ -155,6 +155,16 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     restored = actions.add_parser("restored", help="continue after restoring the lab's folder from a backup")
     restored.add_argument("lab", type=Path, metavar="DIR")
     restored.set_defaults(action="restored")
+    backup = actions.add_parser("backup", help="write the run directory of a stopped coordinator into one file")
+    backup.add_argument("folder", type=Path, metavar="RUN_DIR")
+    backup.add_argument("file", type=Path, metavar="FILE.tar")
+    backup.set_defaults(action="backup")
+    restore = actions.add_parser(
+        "restore", help="make a run directory from that file; devices join again by themselves"
+    )
+    restore.add_argument("file", type=Path, metavar="FILE.tar")
+    restore.add_argument("folder", type=Path, metavar="RUN_DIR")
+    restore.set_defaults(action="restore")
 
 
 LAB = Subcommand(

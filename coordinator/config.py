@@ -11,7 +11,7 @@ from typing import Annotated, Any, TypeVar, cast
 from coordinator.pace_settings import read_pace, rounds_of
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPolicy
-from coordinator.rounds.pace import NO_LIMIT, Pace
+from coordinator.rounds.pace import NO_LIMIT, RoundPace
 from edge_sdk import toml
 from edge_sdk.at_rest.foreign import read_foreign
 from edge_sdk.class_names import checked_names
@@ -213,7 +213,7 @@ class Federation:
     policy: RoundPolicy
     roster: tuple[str, ...]
     robust: RobustTable = PAPER
-    pace: Pace = NO_LIMIT
+    pace: RoundPace = NO_LIMIT
 
 
 def load_toml(path: Path, overrides: Sequence[str] = ()) -> TomlTable:
@@ -338,6 +338,12 @@ def federation(
         raise UsageError(f"{file}: federation.classes: missing; without a data set it cannot be inferred")
     _check_schedule(settings)
     method = chosen_method(settings)
+    own_loss = settings.train.class_weights != "none" or settings.train.label_noise_q > 0
+    if own_loss and method.global_of == "proxy":
+        raise UsageError(
+            f"{file}: train.class_weights, train.label_noise_q: have no effect under {method.name}, which trains two "
+            "models on losses of its own; leave them out"
+        )
     misfit = method.misfit(table.devices)
     if misfit:
         raise UsageError(f"{file}: method.{misfit}")
@@ -376,7 +382,7 @@ def federation(
     return Federation(spec, policy, tuple(sorted(table.roster)), settings.robust, pace)
 
 
-def _policy(table: FederationTable, pace: Pace, *, exchanges: int) -> RoundPolicy:
+def _policy(table: FederationTable, pace: RoundPace, *, exchanges: int) -> RoundPolicy:
     return RoundPolicy(
         expected=table.devices,
         most_devices=table.most_devices or 0,

@@ -27,7 +27,7 @@ from coordinator.config import (
 )
 from coordinator.lab.broker_settings import one_connection_each
 from coordinator.lab.owner import serve_federation
-from coordinator.ledger import CONTENTS, Ledger, bound_spec
+from coordinator.ledger import CONTENTS, LEDGER, Ledger, bound_spec
 from coordinator.pace_settings import words_of
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.record.units import of_rounds
@@ -40,8 +40,8 @@ from coordinator.results.page.values import finished_state
 from coordinator.results.plots.plots import draw_run
 from coordinator.results.report.finished_run import holds_finished_run, tell_finished
 from coordinator.results.report.log import EventLog
-from coordinator.results.report.progress_file import LEDGER, About, ProgressFile, is_running, read_running
 from coordinator.results.report.progress_file import NAME as PROGRESS
+from coordinator.results.report.progress_file import About, ProgressFile, is_running, read_running
 from coordinator.results.report.run_files import write_run
 from coordinator.results.report.run_table import run_table
 from coordinator.results.report.summary import summary
@@ -53,6 +53,7 @@ from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.round_pacing import Timetable
 from coordinator.serving.server import Server
+from coordinator.serving.systemd import SystemdObserver
 from coordinator.trace import recording_server
 from coordinator.trace.log import NAME as TRACE
 from coordinator.trace.log import trace_writer
@@ -351,7 +352,8 @@ def _observers(
     )
     pages = [] if feed is None else [PageObserver(feed, about, str(folder), virtual=False)]
     file = ProgressFile(folder, about, say=progress.noted)
-    return ObserverGroup(progress, file, EventLog(folder / "log.jsonl"), *pages, *writers.observers("", progress))
+    log = EventLog(folder / "log.jsonl")
+    return ObserverGroup(progress, file, log, SystemdObserver(), *pages, *writers.observers("", progress))
 
 
 def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[[str], None]) -> Ledger:

@@ -52,6 +52,8 @@ CREATE TABLE IF NOT EXISTS periods (
     kind TEXT NOT NULL, number INTEGER NOT NULL, entry TEXT NOT NULL, digest BLOB, PRIMARY KEY (kind, number));
 """
 
+LEDGER = Path("checkpoint") / "ledger.db"
+"""Where the ledger lies in a run directory."""
 CONTENTS = Contents(
     "this run: its state and its uploads since the last round; devices keep their models",
     "with --resume --quarantine it is set aside and the run restarts from the beginning",
@@ -199,6 +201,33 @@ class Ledger:
             self._write(lambda: self._put(spec=spec, run=run))
             return True
         return known == spec
+
+    @property
+    def spec(self) -> bytes:
+        """The spec that this ledger is bound to; empty before `bind`."""
+        return self._get("spec") or b""
+
+    def begin_generation(self, spec: bytes, state: bytes | None) -> None:
+        """Bind this ledger to another spec, under a new run id, so that devices take part as in a new run.
+
+        Devices and history stay; the uploads of the open round are deleted, so that it begins anew.  state: of the
+        method at its start, with which slots are deleted; None: what the last checkpoint holds stays.
+        """
+        run = os.urandom(16)
+
+        def statements() -> None:
+            self._put(spec=spec, run=run)
+            self._db.execute("DELETE FROM uploads")
+            self._db.execute("DELETE FROM closed")
+            if state is not None:
+                self._db.execute("DELETE FROM slots")
+                for round_, record in self._db.execute("SELECT round, record FROM checkpoint").fetchall():
+                    row = with_digest(round_, state, record)
+                    self._db.execute("DELETE FROM checkpoint")
+                    self._db.execute("INSERT INTO checkpoint VALUES (?, ?, ?, ?)", row)
+
+        self._write(statements)
+        self._closing, self._known, self._frames = {}, set(), {}
 
     @property
     def run(self) -> bytes:

@@ -3,20 +3,41 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING
+from typing import Protocol
 from zoneinfo import ZoneInfoNotFoundError
 
-from coordinator.rounds.pace import DAY_MINUTES, UTC, OpenHours, Pace
+from coordinator.rounds.pace import DAY_MINUTES, UTC, OpenHours, RoundPace
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import FOREVER
-
-if TYPE_CHECKING:
-    from coordinator.config import FederationTable
 
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(s|min|h|d)")
 _HOURS = re.compile(r"([01]\d|2[0-3]):([0-5]\d)-(?:([01]\d|2[0-3]):([0-5]\d)|(24):(00))")
 LONGEST_EVERY_S = 366 * UNITS["d"]
+
+
+class PaceTable(Protocol):
+    """The keys of [federation] that make up a pace."""
+
+    @property
+    def every(self) -> str | None:
+        """A duration."""
+
+    @property
+    def window(self) -> str | None:
+        """Hours of the day."""
+
+    @property
+    def time_zone(self) -> str | None:
+        """The name of a time zone."""
+
+    @property
+    def bytes_per_day(self) -> int | None:
+        """A number of bytes."""
+
+    @property
+    def joules_per_day(self) -> float | None:
+        """A number of joules."""
 
 
 def read_duration(text: str, where: str) -> float:
@@ -39,13 +60,13 @@ def read_hours(text: str, where: str) -> OpenHours:
     return hours
 
 
-def read_pace(table: FederationTable, where: str) -> Pace:
+def read_pace(table: PaceTable, where: str) -> RoundPace:
     """Read the pace that [federation] asks for.  where: the file and section, for messages.  Raises UsageError."""
     every_s = 0.0 if table.every is None else read_duration(table.every, f"{where}.every")
     if table.every is not None and not 1.0 <= every_s <= LONGEST_EVERY_S:
         raise UsageError(f'{where}.every: expected "1s" to "366d", found {table.every!r}')
     hours = None if table.window is None else read_hours(table.window, f"{where}.window")
-    pace = Pace(
+    pace = RoundPace(
         every_s=every_s,
         hours=hours if hours is None or hours.closes - hours.opens != DAY_MINUTES else None,
         zone=table.time_zone or UTC,
@@ -71,7 +92,7 @@ def rounds_of(plain: object) -> object:
     return FOREVER if plain == "forever" else plain
 
 
-def words_of(pace: Pace) -> str:
+def words_of(pace: RoundPace) -> str:
     """Describe a pace in a line, or return an empty text if there is none."""
     found = [f"at least {pace.every_s:g} s apart"] if pace.every_s else []
     found += [f"within {pace.hours} ({pace.zone})"] if pace.hours is not None else []

@@ -32,6 +32,7 @@ from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.held_alone import hold_alone, let_go
 from edge_sdk.device.link.security import DeviceSecurity
 from edge_sdk.device.participant import Participant
+from edge_sdk.device.standing import AgentStatus
 from edge_sdk.device.store import Store
 from edge_sdk.device.training.app_model import ModelOrigin, OnNewModel, check_on_new_model
 from edge_sdk.device.training.data_supply import DataSupply, OwnData
@@ -96,6 +97,8 @@ class Agent:
 
     sends_logs: whether operators of the federation may read the last lines that `edge-sdk device` prints: news and
     accuracies.
+    stay: whether the agent waits after the end of a run, or after a refusal that may pass, and joins the next run by
+    itself, until it is stopped; otherwise it ends, and says so.
     quarantine: whether a damaged file in `state` is set aside, and the device joins as a new one, in place of Damaged.
     secret: the seed of noise, for simulations, whose noise must repeat; by default the one in `state`.  clock: returns
     the time in seconds.
@@ -136,6 +139,7 @@ class Agent:
         sensors: Sensors | None = None,
         meter: PowerMeter | None = None,
         sends_logs: bool = True,
+        stay: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         check_places(federation, identity, broker, state, public_cache)
@@ -149,6 +153,7 @@ class Agent:
             share_weights=share_weights,
             share_sample_codes=share_sample_codes,
             sends_logs=sends_logs,
+            stay=stay,
             cloud_safe=cloud_safe,
             quarantine=quarantine,
             max_public_bytes=max_public_bytes,
@@ -208,7 +213,7 @@ class Agent:
                 store.close()
             raise
         self._context = context
-        self._loop = AgentLoop(self.participant, self._deployment, policy or Policy(), clock)
+        self._loop = AgentLoop(self.participant, self._deployment, policy or Policy(), clock, stays=stay)
 
     def _deployed(self, folder: Path | None, max_drop: float | None, clock: Callable[[], float]) -> Deployment:
         """Return the copy of the model that `predict` uses."""
@@ -365,19 +370,41 @@ class Agent:
         self._deployment.resume()
         self._loop.awake.set()
 
+    def status(self) -> AgentStatus:
+        """Return what the agent is doing, since when, why not more, and what comes next; `to_json` of it is plain.
+
+        May be called from any thread.
+        """
+        return self._loop.standing.status(self._context.session, self._owner.last_news)
+
     def run(self) -> None:
         """Take part in this thread, until the federation is over or `stop` is called.
 
         Raises Refused, RunFailed or StoreError, and UsageError if the agent is running.
         """
         self._begin()
-        self._drive()
+        self._live()
 
-    def _begin(self) -> None:
-        """Claim the right to run and open the store."""
+    def _live(self) -> None:
+        """Take part in a run, and if the agent stays, in the following ones."""
+        while True:
+            error: EdgeError | None = None
+            try:
+                self._drive()
+            except EdgeError as ended:
+                error = ended
+            if self._loop.standing.ended(error, asked=self._loop.stopping.is_set()):
+                self._begin(again=True)
+            elif error is None or self._loop.stopping.is_set():
+                return
+            else:
+                raise error
+
+    def _begin(self, *, again: bool = False) -> None:
+        """Claim the right to run and open the store; again: for the next run, after a wait."""
         self._check_process()
         with self._life:
-            if self._active:
+            if self._active or (self._loop.standing.waiting and not again):
                 ending = "is still finishing its last batch" if self._loop.stopping.is_set() else "is running"
                 raise UsageError(
                     f"the agent of {self._context.device} {ending}; it can be started again when it has ended"
@@ -387,8 +414,9 @@ class Agent:
                 if not self._closes_store:
                     self._context.store.boot_epoch += 1
             self._active = True
-        self._loop.stopping.clear()
-        self._loop.leaving, self.error = None, None
+        if not again:
+            self._loop.stopping.clear()
+            self._loop.leaving, self.error = None, None
 
     def _opened_alone(self) -> Store:
         """Reserve model and data for this agent, and open the store.  Raises UsageError if another agent has them."""
@@ -433,7 +461,7 @@ class Agent:
 
     def _run_in_thread(self) -> None:
         try:
-            self._drive()
+            self._live()
         except Refused as refusal:
             self.error = refusal
             log.error("agent %s cannot take part: %s", self._context.device, refusal)  # noqa: TRY400  # says what to do

@@ -5,10 +5,12 @@ from __future__ import annotations
 import random
 import secrets
 import threading
+import time
 from collections.abc import Callable
 from contextlib import ExitStack
 
 from edge_sdk.device.participant import Participant
+from edge_sdk.device.standing import AgentStanding
 from edge_sdk.policy.conditions import Objection
 from edge_sdk.policy.gate import PAUSED, PauseReport
 from edge_sdk.policy.policy import Policy
@@ -24,14 +26,23 @@ class AgentLoop:
     """Runs one participant, again and again; other threads only set its two events."""
 
     def __init__(
-        self, participant: Participant, deployment: Deployment, policy: Policy, clock: Callable[[], float]
+        self,
+        participant: Participant,
+        deployment: Deployment,
+        policy: Policy,
+        clock: Callable[[], float],
+        *,
+        stays: bool,
     ) -> None:
-        """clock: returns the time in seconds."""
+        """clock: returns the time in seconds.  stays: whether it waits for the next run after an end."""
         self._participant, self._deployment, self._policy, self._clock = participant, deployment, policy, clock
         self._context, self._work = participant.context, participant.work
         self.stopping, self.awake = threading.Event(), threading.Event()
         """Set to stop after the current batch; cleared to pause training."""
         self.awake.set()
+        self.standing = AgentStanding(
+            stays=stays, news=self._context.owner.news, stopping=self.stopping, wall=time.time
+        )
         self.leaving: str | None = None
         """The reason to announce at the end, if the device will not come back."""
         self._pauses = PauseReport()
@@ -59,6 +70,7 @@ class AgentLoop:
             lower_priority(self._policy.nice)  # after connect(), so that the socket's thread keeps its priority
             limit_threads(self._policy.threads)
             while not participant.over and not self.stopping.is_set():
+                self.standing.look(context.session, self._objection.text if self._objection else "")
                 busy = self._may_compute()
                 event = context.transport.poll(0.0 if busy else self._poll_timeout_s())
                 if event is not None:

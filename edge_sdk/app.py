@@ -103,6 +103,7 @@ def command(args: argparse.Namespace) -> int:
         sends_logs=not args.no_logs,
         on_new_model=args.on_new_model,
         quarantine=args.quarantine,
+        stay=args.stay,
     )
     return 0
 
@@ -122,6 +123,7 @@ def run_device(
     sends_logs: bool = True,
     on_new_model: OnNewModel | None = None,
     quarantine: bool = False,
+    stay: bool = False,
 ) -> None:
     """Take part until the federation is over, and print what happens line by line.
 
@@ -129,7 +131,8 @@ def run_device(
     which brings the id, certificates, and the broker if that is None.  state: the folder for its state; None: state/ID.
     public: an npz file with the public set, in place of the app's own or of fetching one.  policy: a TOML file with
     the policy, in place of the app's own.  sends_logs: whether an operator may read the last lines that are printed.
-    on_new_model: in place of the app's own.  quarantine: whether damaged state is set aside.
+    on_new_model: in place of the app's own.  quarantine: whether damaged state is set aside.  stay: whether to wait for
+    the next run after the end of one, until it is stopped.
 
     Raises Refused, RunFailed, StoreError or UsageError.
     """
@@ -162,6 +165,7 @@ def run_device(
             meter=parts.meter,
             on_new_model=on_new_model or parts.on_new_model,
             quarantine=quarantine,
+            stay=stay,
         )
     except ModelError as error:
         raise UsageError(str(error)) from error

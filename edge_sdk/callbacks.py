@@ -67,10 +67,13 @@ class AppOwner(Owner):
         self.callbacks = Callbacks(device)
         self._device, self._discloses_classes, self._sends_logs = device, discloses_classes, sends_logs
         self._recent, self._link_notices = RecentLines(), LinkNotices(device)
+        self.last_news = ""
+        """The last line of news, or empty."""
 
     def news(self, line: str) -> None:
         """Implement Owner."""
         self._recent.add(line)
+        self.last_news = line
         self.callbacks.call("on_link", line)
 
     def class_news(self, line: str) -> None:

@@ -48,6 +48,11 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
         "(default: the app's choice, or else the better of both on held-out samples)",
     )
     parser.add_argument(
+        "--stay",
+        action="store_true",
+        help="after the end of a run wait for the next one, and join it; a refusal that may pass is waited for, too",
+    )
+    parser.add_argument(
         "--quarantine",
         action="store_true",
         help="set a damaged state file aside, and join the federation anew",

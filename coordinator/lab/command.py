@@ -1,4 +1,4 @@
-"""The commands `edge-sdk lab init`, `serve`, `broker`, `claim`, `revoke` and `restored`."""
+"""The commands `edge-sdk lab init`, `serve`, `broker`, `claim`, `revoke`, `restored`, `backup` and `restore`."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from typing import NoReturn
 
 from coordinator.broker.embedded import check_bind
 from coordinator.lab import broker_settings, keeper, owner
+from coordinator.lab.backup import backup_command, restore_command
 from coordinator.lab.broker_settings import DESK
 from coordinator.lab.desk import SUBSCRIPTION, EnrolmentDesk
 from coordinator.lab.keeper import Keeper, tell_owner
@@ -166,5 +167,7 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "claim": claim_command,
     "revoke": lab_revoke_command,
     "restored": restored_command,
+    "backup": backup_command,
+    "restore": restore_command,
 }
 """The function of each action."""

@@ -32,7 +32,7 @@ class OpenHours:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class RoundPace:
     """The conditions under which a round opens; by default there are none."""
 
     every_s: float = 0.0
@@ -49,7 +49,7 @@ class Pace:
     @property
     def unlimited(self) -> bool:
         """Whether rounds follow one another at once."""
-        return self == Pace(zone=self.zone)
+        return self == RoundPace(zone=self.zone)
 
     @property
     def tz(self) -> tzinfo:
@@ -73,7 +73,7 @@ class DaySpent(NamedTuple):
     joules: float = 0.0
 
 
-NO_LIMIT = Pace()
+NO_LIMIT = RoundPace()
 
 
 class Opening(NamedTuple):
@@ -84,7 +84,7 @@ class Opening(NamedTuple):
     """Why not earlier; empty if at once."""
 
 
-def next_opening(pace: Pace, now_s: float, last_s: float | None, spent: DaySpent) -> Opening:
+def next_opening(pace: RoundPace, now_s: float, last_s: float | None, spent: DaySpent) -> Opening:
     """When the next round may open.  last_s: when the last one opened; spent: on the day of `now_s`.
 
     A clock that was set back delays a round by at most `every_s`.
@@ -103,7 +103,7 @@ def next_opening(pace: Pace, now_s: float, last_s: float | None, spent: DaySpent
     return Opening(at_s, why)
 
 
-def _over_budget(pace: Pace, spent: DaySpent) -> str:
+def _over_budget(pace: RoundPace, spent: DaySpent) -> str:
     if pace.bytes_per_day and spent.octets >= pace.bytes_per_day:
         return f"{spent.octets} bytes were spent today, federation.bytes_per_day is {pace.bytes_per_day}"
     if pace.joules_per_day and spent.joules >= pace.joules_per_day:
@@ -111,11 +111,11 @@ def _over_budget(pace: Pace, spent: DaySpent) -> str:
     return ""
 
 
-def _midnight_after(pace: Pace, at_s: float) -> float:
+def _midnight_after(pace: RoundPace, at_s: float) -> float:
     return datetime.combine(pace.day(at_s) + timedelta(days=1), time(), pace.tz).timestamp()
 
 
-def _open_from(pace: Pace, hours: OpenHours, at_s: float) -> float:
+def _open_from(pace: RoundPace, hours: OpenHours, at_s: float) -> float:
     """Return the first time from `at_s` on that is within the hours."""
     if _holds(pace, hours, at_s):
         return at_s
@@ -130,7 +130,7 @@ def _open_from(pace: Pace, hours: OpenHours, at_s: float) -> float:
     raise AssertionError("hours that open every day open within four days")
 
 
-def _first(pace: Pace, hours: OpenHours, closed_s: float, open_s: float) -> float:
+def _first(pace: RoundPace, hours: OpenHours, closed_s: float, open_s: float) -> float:
     """Return the first time in seconds within the hours; one time is outside of them, and a later one inside."""
     while open_s - closed_s > 1.0:
         middle_s = (closed_s + open_s) // 2
@@ -138,7 +138,7 @@ def _first(pace: Pace, hours: OpenHours, closed_s: float, open_s: float) -> floa
     return open_s
 
 
-def _holds(pace: Pace, hours: OpenHours, at_s: float) -> bool:
+def _holds(pace: RoundPace, hours: OpenHours, at_s: float) -> bool:
     local = datetime.fromtimestamp(at_s, pace.tz)
     return hours.hold(local.hour * 60 + local.minute + local.second / 60)
 

@@ -13,6 +13,7 @@ from coordinator.rounds import RoundPolicy, RoundState
 from coordinator.serving import stopping
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.generation import begin_generation
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.reduction import Reduction
 from edge_sdk.errors import UsageError
@@ -32,27 +33,31 @@ def standing(
     orders: Orders,
     robust: RobustTable,
     revoked: frozenset[str] = frozenset(),
-) -> tuple[Aggregation, RoundState]:
-    """Fill a new registry and a new reduction from the ledger; returns the aggregation and the state of the rounds.
+) -> tuple[Aggregation, RoundState, str]:
+    """Fill a new registry and a new reduction from the ledger; returns aggregation, rounds and news.
 
-    revoked: devices that may no longer take part.
+    News are a line if a new generation begins, or an empty text.  revoked: devices that may no longer take part.
     Raises UsageError if the ledger belongs to another configuration, StoreError if the disk fails.
     """
-    _bind(ledger, spec)
+    news = _bind(ledger, spec, reduction)
     with ledger.reading():
         aggregation, place, answered = _read(ledger, registry, reduction, policy, robust)
     record = aggregation.record
     if place.exchange == policy.exchanges and not record.stopped:
         record.stopped = stopping.why_stop(policy, record)  # the end of this round is not recorded
-    return aggregation, rounds.resumed(
-        policy,
-        place,
-        answered,
-        asked=record.asked,
-        answered=record.answered,
-        gone=orders.gone | revoked,
-        stopping=orders.stopping,
-        enough=bool(record.stopped),
+    return (
+        aggregation,
+        rounds.resumed(
+            policy,
+            place,
+            answered,
+            asked=record.asked,
+            answered=record.answered,
+            gone=orders.gone | revoked,
+            stopping=orders.stopping,
+            enough=bool(record.stopped),
+        ),
+        news,
     )
 
 
@@ -84,10 +89,17 @@ def _read(
     return aggregation, place, frozenset(frames)
 
 
-def _bind(ledger: Ledger, spec: FederationSpec) -> None:
-    """Bind a new ledger to this configuration.  Raises UsageError if it is bound to another one."""
-    if not ledger.bind(storage.serialise(spec)):
+def _bind(ledger: Ledger, spec: FederationSpec, reduction: Reduction) -> str:
+    """Bind a new ledger to this configuration; returns a line if a new generation begins, or an empty text.
+
+    Raises UsageError if it is bound to another configuration, and its rounds have an end.
+    """
+    if ledger.bind(storage.serialise(spec)):
+        return ""
+    news = begin_generation(ledger, spec, reduction.state)
+    if news is None:
         raise _of_another_configuration(spec)
+    return news
 
 
 def check_same_federation(bound: bytes | None, spec: FederationSpec) -> None:

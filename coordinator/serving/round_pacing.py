@@ -11,7 +11,7 @@ from typing import Any
 from coordinator.ledger import Rolled
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import Rested, RoundPolicy, Skip
-from coordinator.rounds.pace import NO_LIMIT, DaySpent, Opening, Pace, next_opening
+from coordinator.rounds.pace import NO_LIMIT, DaySpent, Opening, RoundPace, next_opening
 
 LONGEST_REST_S = 600.0
 """Seconds after which the pace is asked again at the latest, because this machine's clock may be set meanwhile."""
@@ -25,7 +25,7 @@ LONGEST_WAIT_S = 3600.0
 class Timetable:
     """The pace of a federation, and the clock that it follows."""
 
-    pace: Pace = NO_LIMIT
+    pace: RoundPace = NO_LIMIT
     wall: Callable[[], float] = time.time
     """Returns seconds since 1970."""
     ends_s: float | None = None

@@ -148,7 +148,7 @@ class Server:
         self.reduction = Reduction(spec, method, ledger, self._limits, chain)
         self.reduction.method.combining = Combining.under(robust)
         self._orders = Orders(ledger)
-        aggregation, standing = restart.standing(
+        aggregation, standing, news = restart.standing(
             spec,
             policy,
             ledger,
@@ -199,6 +199,8 @@ class Server:
         self._linked, self._link_fault = False, "it does not answer"
         self._link_told, self._link_told_s = "", -math.inf
         self.transport.screen_with(self._screen)
+        if news:
+            self._context.note(news)
         self.observer.begun(ServerView(self.record, clock, self._report, self._operate))
 
     # -- the loop of a deployment -----------------------------------------------------------------------------------

@@ -19,6 +19,9 @@ from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 
 HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
 """A Hello without an answer is repeated after 1, 2, 4 ... 30 s."""
+HELLOS_SOON, HELLO_LATER_S = 20, 900.0
+"""After so many Hellos without an answer, about ten minutes, the waits double again up to 900 s: a coordinator that
+starts announces itself, and is answered at once."""
 RESEND_FIRST_S, RESEND_MOST_S = 4.0, 60.0
 """An upload without a receipt is sent again after 4, 8 ... 60 s."""
 AGAIN_S = 1.0
@@ -77,6 +80,8 @@ class SessionState:
     """When to send a Hello or the upload again."""
     retry_wait_s: float = 0.0
     """The length of the current wait."""
+    hellos: int = 0
+    """Hellos without an answer since the link came up."""
     called_at_s: float | None = None
     """When it last sent a Hello because of a coordinator's status, if ever."""
     resent_at_s: float | None = None
@@ -246,7 +251,7 @@ SessionTransition: TypeAlias = tuple[SessionState, tuple[SessionCommand, ...]]
 
 def _link_up(state: SessionState, event: LinkUp) -> SessionTransition:
     """Resend everything that the broker may have lost during the interruption."""
-    state = _retry_hello(replace(state, linked=True), event.now_s)
+    state = _retry_hello(replace(state, linked=True, hellos=0), event.now_s)
     if state.phase is SessionPhase.REPORTING:
         state = _retry_upload(state, event.now_s, resent_at_s=event.now_s)
         return state, (SayHello(), SendUpload(state.exchange_id))
@@ -260,7 +265,7 @@ def _link_down(state: SessionState, _event: LinkDown) -> SessionTransition:
 
 
 def _welcome(state: SessionState, event: Welcomed) -> SessionTransition:
-    state = replace(state, epoch=event.epoch, run=event.run, owes_hello_at_s=None)
+    state = replace(state, epoch=event.epoch, run=event.run, owes_hello_at_s=None, hellos=0)
     if event.lacks_public_set:
         return _wait_for_assign(state, event.now_s, phase=SessionPhase.FETCHING), (FetchPublic(),)
     if state.pending:
@@ -410,12 +415,13 @@ def _answer_due_s(state: SessionState) -> float:
 
 
 def _retry_hello(state: SessionState, now_s: float) -> SessionState:
-    wait_s = min(max(HELLO_FIRST_S, state.retry_wait_s * 2), HELLO_MOST_S)
+    most_s = HELLO_MOST_S if state.hellos < HELLOS_SOON else HELLO_LATER_S
+    wait_s = min(max(HELLO_FIRST_S, state.retry_wait_s * 2), most_s)
     if state.phase is SessionPhase.FETCHING:
         wait_s = IDLE_HELLO_S
     if state.phase is SessionPhase.IDLE:
         wait_s = min(max(IDLE_HELLO_S, state.retry_wait_s * 2), IDLE_MOST_S)
-    return replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
+    return replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s, hellos=state.hellos + 1)
 
 
 def _retry_upload(state: SessionState, now_s: float, **changes: Any) -> SessionState:

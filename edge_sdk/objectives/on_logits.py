@@ -36,6 +36,41 @@ class CrossEntropy(Term):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class LabelLoss(CrossEntropy):
+    """w_y (1 - p_y^q) / q with p = softmax(f): cross-entropy with a weight for each class, and robust to wrong labels.
+
+    The generalised cross-entropy of Zhang and Sabuncu (2018, eq. 6).  At q = 0 it is the cross-entropy -log p_y; up to
+    the mean absolute error at q = 1, samples of a label that the model finds unlikely count less.  Needs labels.  It
+    shares the name of its base, which a device that asks for it needs; without a form of its own, every runtime
+    minimises it by its slope.
+    """
+
+    class_weights: Floats  # (k,)
+    q: float = 0.0
+    """From 0 to 1."""
+
+    def value(self, seen: Seen) -> float:
+        """Return the mean over b of w_y (1 - p_y^q) / q."""
+        labels = needed(seen.labels, LABELS)
+        logs = log_softmax(seen.logits)[np.arange(len(labels)), labels]  # (b,)
+        rows = -logs if self.q == 0 else -np.expm1(self.q * logs) / self.q
+        return float(self.weight * (self.class_weights[labels] * rows).mean())
+
+    def slope(self, seen: Seen) -> Floats:
+        """Return w_y p_y^q (p - onehot(y)), over b."""
+        labels, rows = needed(seen.labels, LABELS), softmax(seen.logits)  # (b, k)
+        at = np.arange(len(rows))
+        factors = (self.class_weights[labels] * rows[at, labels] ** self.q).astype(rows.dtype)  # (b,)
+        rows[at, labels] -= 1
+        return _mean_slope(rows * factors[:, None], self.weight)
+
+    def misfit(self, shapes: Shapes) -> str:
+        """Check that each class has a weight."""
+        found, expected = self.class_weights.shape, (shapes.classes,)
+        return "" if found == expected else f"carries weights of shape {found}, the model has classes {expected}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class BalancedCrossEntropy(Term):
     """CE(y, softmax(f + gamma log n)), n the device's samples of each class (FedRoD's balanced softmax).
 

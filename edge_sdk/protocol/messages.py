@@ -114,6 +114,11 @@ class TrainSpec:
     clip_norm: Annotated[float, Real(0.0, 1e9)] = field(default=0.0, metadata=LATER)
     """The maximum L2 norm of the gradient over all trained parameters, before weight decay is added; 0 disables
     clipping."""
+    class_weights: Annotated[str, Text(8, "none|balanced")] = field(default="none", metadata=LATER)
+    """balanced: in the cross-entropy on labels, each class that a device holds weighs as much as every other."""
+    label_noise_q: Annotated[float, Real(0.0, 1.0)] = field(default=0.0, metadata=LATER)
+    """q of the generalised cross-entropy, which learns less from labels that are probably wrong, such as 0.7; 0 is the
+    cross-entropy, 1 the mean absolute error."""
     beta1: Annotated[float, Real(0.0, BELOW_1)] = field(default=0.9, metadata=LATER)
     """The decay of adam's first moment."""
     beta2: Annotated[float, Real(0.0, BELOW_1)] = field(default=0.999, metadata=LATER)

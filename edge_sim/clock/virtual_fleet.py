@@ -34,7 +34,6 @@ from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
-from edge_sim.clock.calendar import timetable
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.clock import LocalClock, VirtualClock
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
@@ -46,6 +45,7 @@ from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, ask, unchanged
 from edge_sim.engines.untraced import Untraced
+from edge_sim.fleet.calendar import timetable
 from edge_sim.fleet.fleet import Device, Fleet, hardware
 from edge_sim.fleet.hardware import DeviceCost
 

@@ -12,6 +12,7 @@ from coordinator.config import Settings, chosen_method, load_toml, read_section,
 from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.frames.schema import Count, Integer, Items, Real, Text
+from edge_sdk.protocol.messages import FOREVER
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import PAPER
 from edge_sdk.transport.memory.hub import Faults
@@ -439,5 +440,5 @@ def alone(config: Config, *, every_round: bool = False) -> Config:
         fleet=tuple(replace(row, **asdict(IDEAL_CONDITIONS)) for row in config.fleet),
         faults=Faults(),
         faults_seed=0,
-        scenario=config.scenario.times,
+        scenario=config.scenario.times if federation.rounds == FOREVER else ScenarioTable(),
     )

@@ -28,8 +28,8 @@ from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.messages import CoordinatorStatus, LabHello, LabRun
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent, Will
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
-from edge_sim.clock.calendar import real_timetable
 from edge_sim.config.settings import Config
+from edge_sim.fleet.calendar import real_timetable
 from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.fleet.hardware import DeviceCost
 from edge_sim.lab.board import HELLO_S, take_message

@@ -26,8 +26,8 @@ from coordinator.trace.log import TraceWriter
 from edge_sdk.errors import UsageError
 from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
-from edge_sim.clock.calendar import real_timetable
 from edge_sim.config.settings import Config
+from edge_sim.fleet.calendar import real_timetable
 from edge_sim.fleet.fleet import Fleet
 
 log = logging.getLogger(__name__)

@@ -80,7 +80,10 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "coordinator.rounds": {"edge_sdk.protocol", "edge_sdk.reductions"},
     "coordinator.record": {*NEUTRAL},
     "coordinator.broker": set(),
-    "coordinator.lab": {"edge_sdk.protocol", "edge_sdk.identity", "edge_sdk.transport", "coordinator.broker"},
+    "coordinator.lab": {
+        *("edge_sdk.protocol", "edge_sdk.identity", "edge_sdk.transport"),
+        *("coordinator.broker", "coordinator.ledger"),
+    },
     "coordinator.serving": {
         *NEUTRAL,
         *DEVICE,

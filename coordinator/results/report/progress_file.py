@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coordinator.ledger import LEDGER
 from coordinator.record import remarks
 from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
@@ -29,7 +30,6 @@ from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.messages import FOREVER, FederationSpec
 
 NAME = "progress.json"
-LEDGER = Path("checkpoint") / "ledger.db"
 PROGRESS_VERSION = 1
 EVERY_S = 1.0
 """The least seconds between two writes."""

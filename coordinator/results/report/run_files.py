@@ -27,6 +27,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from coordinator.ledger import LEDGER
 from coordinator.record.round_result import CURVES, Missed, RoundResult
 from coordinator.results.figures.device_figures import cells, csv_figures, summed
 from coordinator.results.figures.insight import Insight
@@ -42,7 +43,6 @@ from coordinator.results.figures.round_figures import (
     round_cells,
 )
 from coordinator.results.report import text_files
-from coordinator.results.report.progress_file import LEDGER
 from coordinator.results.report.summary import SUMMARY_VERSION, summary
 from coordinator.results.report.text_files import as_text, csv_text
 from edge_sdk.at_rest.foreign import LARGEST, LARGEST_INTEGER, check_fields, open_foreign

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.store import RoundStart
 from edge_sdk.device.training.data_supply import DataSupply
+from edge_sdk.device.training.label_loss import with_label_loss
 from edge_sdk.errors import LearningLost, NoSamples, UsageError
 from edge_sdk.methods.contract.base import Step
 from edge_sdk.methods.contract.job import Job
@@ -146,6 +147,7 @@ class Learner:
             except StopIteration as stop:
                 state, knowledge = stop.value
                 return state, knowledge
+            request = with_label_loss(request, job)
             # lent weights are the model's own memory: a later request that changes the model would change the upload
             if lent and not isinstance(request, (Evaluate, Report)):
                 raise UsageError(f"{type(request).__name__} after ReadWeights(lent=True): ask for a copy, lent=False")

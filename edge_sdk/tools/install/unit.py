@@ -55,7 +55,8 @@ def unit_text(service: Service) -> str:
     """Return the unit."""
     own_state = service.state is None
     state = f"%S/{STATE_FOLDER}/{service.device}"
-    options = (quoted_word(option) for option in ("-m", "edge_sdk.cli", "device", *service.options, "--state"))
+    words = ("-m", "edge_sdk.cli", "device", "--stay", *service.options, "--state")
+    options = (quoted_word(option) for option in words)
     command = " ".join(
         [quoted_word(str(service.python)), *options, state if own_state else quoted_word(str(service.state))]
     )

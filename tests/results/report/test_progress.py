@@ -8,6 +8,7 @@ import pytest
 
 from coordinator.record.run_record import RunRecord
 from coordinator.results.report.progress import Progress
+from edge_sdk.protocol.messages import FOREVER
 
 
 class Watch:
@@ -45,7 +46,7 @@ def test_brief_is_the_last_line() -> None:
 def test_a_long_run_says_something_every_minute() -> None:
     told = lines_of(10**9 - 1, each_s=1.0, until=200)
     assert len(told) == 3
-    assert all(f" {number}/1000000000" in line for number, line in zip((60, 120, 180), told, strict=True))
+    assert all(f" {number}/999999999" in line for number, line in zip((60, 120, 180), told, strict=True))
 
 
 @pytest.mark.parametrize(("expected", "lines"), [(3, 3), (20, 20), (21, 11), (1000, 10), (1007, 11)])
@@ -74,3 +75,10 @@ def test_a_refusal_names_the_device_once(device: str, message: str, line: str) -
     out = StringIO()
     Progress("run", out).turned_away(device, message)
     assert out.getvalue().startswith(f"run: {line}")
+
+
+def test_rounds_without_an_end_have_no_share_and_no_time_left() -> None:
+    told = lines_of(FOREVER, each_s=1.0, until=100)
+    assert told[0].startswith("run: round 1,")
+    assert len(told) == 11  # the first ten, and then one a minute
+    assert not any("left" in line or "/" in line for line in told)

@@ -1,0 +1,142 @@
+"""What an agent is doing, since when, why not more, and what comes next; and how long it waits after an end.
+
+An agent that stays waits after the end of a run, after a refusal that may pass, and after a run that failed, and then
+asks for the next run: after a minute, and then after ever longer waits of up to an hour.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from edge_sdk.device.session import SessionPhase, SessionState
+from edge_sdk.errors import Refused, RunFailed
+
+FIRST_S, MOST_S = 60.0, 3600.0
+"""The first and the longest wait after an end, in seconds; the waits double, until a coordinator accepts the device."""
+LASTING = frozenset({"identity", "signature", "encryption", "revoked"})
+"""The reasons of refusals that only the owner can end."""
+NEXT = {
+    "connecting": "the broker answers",
+    "joining": "the coordinator answers",
+    "fetching": "the public set is complete",
+    "idle": "the coordinator opens the next round",
+    "training": "the upload is computed and sent",
+    "paused": "training resumes when that has passed",
+    "reporting": "the coordinator confirms the upload",
+}
+"""What an agent waits for, by its state."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AgentStatus:
+    """What an agent is doing.  `to_json` gives plain values for an app's screen."""
+
+    state: str
+    """connecting, joining, fetching, idle, training, paused, reporting, waiting (for the next run), or off."""
+    since: str
+    """Since when, as 2026-03-01T22:00:00Z, by this machine's clock."""
+    why: str
+    """Why it does not train, as far as it knows; empty if it does, or if nothing keeps it from it."""
+    next: str
+    """What comes next."""
+    round: int
+    """The newest round that it has begun, from 1; 0 before the first."""
+    news: str
+    """The last line for its owner."""
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields as plain values."""
+        return asdict(self)
+
+
+class AgentStanding:
+    """Follows the state of one agent, and waits between two runs."""
+
+    def __init__(
+        self, *, stays: bool, news: Callable[[str], None], stopping: threading.Event, wall: Callable[[], float]
+    ) -> None:
+        """stays: whether it waits for the next run.  news: tells the owner.  wall: returns seconds since 1970."""
+        self._stays, self._news, self._stopping, self._wall = stays, news, stopping, wall
+        self._wait_s = FIRST_S
+        self._known = "off", "it was not started"
+        self._since_s = wall()
+        self._again_s = 0.0
+        self.waiting = False
+        """Whether it waits between two runs."""
+
+    def look(self, session: SessionState, paused: str) -> None:
+        """Note what the agent is doing; paused: why training pauses, or empty."""
+        state = "connecting" if not session.linked else _WORDS.get(session.phase, "off")
+        if state in ("idle", "training", "reporting"):
+            self._wait_s = FIRST_S  # it was accepted
+        if state == "training" and paused:
+            state = "paused"
+        self._note(state, paused if state == "paused" else "")
+
+    def ended(self, error: Exception | None, *, asked: bool) -> bool:
+        """Note that a run has ended for this agent; returns whether it goes on after a wait.
+
+        error: what ended it, or None.  asked: whether its app stopped it.  Raises nothing.
+        """
+        if asked:
+            self._note("off", "it was stopped")
+            return False
+        why = "the run is complete" if error is None else str(error)
+        passing = error is None or isinstance(error, RunFailed) or _may_pass(error)
+        if not self._stays or not passing:
+            self._note("off", why)
+            if passing:
+                self._news(f"{why}; this agent is off: start() joins the next run, and Agent(stay=True) by itself")
+            return False
+        wait_s, self._wait_s = self._wait_s, min(2 * self._wait_s, MOST_S)
+        self._again_s = self._wall() + wait_s
+        self._note("waiting", why)
+        self._news(f"{why}; asks for the next run in {wait_s / 60:g} min")
+        self.waiting = True
+        try:
+            stopped = self._stopping.wait(wait_s)
+        finally:
+            self.waiting = False
+        if stopped:
+            self._note("off", "it was stopped")
+        return not stopped
+
+    def status(self, session: SessionState, news: str = "") -> AgentStatus:
+        """Return what the agent is doing.  news: the last line for its owner."""
+        state, why = self._known
+        following = NEXT.get(state, "start() joins the next run")
+        if state == "waiting":
+            following = f"asks for the next run at {_stamp(self._again_s)}"
+        return AgentStatus(
+            state=state,
+            since=_stamp(self._since_s),
+            why=why,
+            next=following,
+            round=max(0, session.exchange_id.round + 1),
+            news=news,
+        )
+
+    def _note(self, state: str, why: str) -> None:
+        if (state, why) != self._known:
+            self._known, self._since_s = (state, why), self._wall()
+
+
+_WORDS = {
+    SessionPhase.JOINING: "joining",
+    SessionPhase.FETCHING: "fetching",
+    SessionPhase.IDLE: "idle",
+    SessionPhase.WORKING: "training",
+    SessionPhase.REPORTING: "reporting",
+}
+
+
+def _may_pass(error: Exception) -> bool:
+    return isinstance(error, Refused) and error.reason not in LASTING
+
+
+def _stamp(at_s: float) -> str:
+    return datetime.fromtimestamp(at_s, timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
