@@ -47,8 +47,8 @@ CAUSES: tuple[Cause, ...] = (
         BEHIND,
         "it exchanges after ten steps, FedMD after each",
         ONE_RUN.format(VIBRATION, ALL, "fedmd_lf-tau-1"),
-        "refuted by the run above: without those terms, ten steps are level with FedMD. With one step they have nothing "
-        "to hold on to, and it is FedMD",
+        "refuted by the run above: without those terms, ten steps are level with FedMD. With one step they have "
+        "nothing to hold on to, and it is FedMD",
         (
             Pair(VIBRATION, ALL, "fedmd_lf-tau-1", "fedmd_lf", PERSONAL),
             Pair(VIBRATION, ALL, "fedmd_lf-tau-1", "fedmd", PERSONAL),
