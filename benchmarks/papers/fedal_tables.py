@@ -9,7 +9,7 @@ OUTPUTS: Values = {"method.fedal.max_devices": 10}
 TAUS = (1, 10, 15, 20)
 ALPHAS = ("alpha-5", "alpha-2", "alpha-1")
 MAIN = ("fedmd", "fedmd_lf", "fedal")
-LEVEL = "level, within a tenth of a point, where the skew is mildest"
+LEVEL = "what the adversarial term adds is within the margin"
 SPREAD = "within the spread of the seeds"
 CROSSED = (
     "FedMD exchanges after each step, FedMD-LF and FedAL after five: by time (figure 7, seed 0) both are ahead of it "

@@ -92,6 +92,12 @@ def _table(table: Table, kept: Sequence[cells.Row], found_signs: Sequence[Judged
     parts = [f"## {table.title}\n", f"Reported: {table.source}\n", f"Here: {table.scale}\n"]
     parts += [f"Found beside the signs: {table.found}\n"] if table.found else []
     parts += [f"Each row again: `{cells.command(table)} --setting SETTING --method METHOD --seeds SEED --again`\n"]
+    missing = sum(cells.row_of(cell, kept) is None for cell in cells.cells(table))
+    parts += (
+        [f"Rows that are planned and not run yet: {missing}. They are run by `{cells.command(table)}`\n"]
+        if missing
+        else []
+    )
     parts += [_signs(found_signs)] if found_signs else []
     for setting in table.settings:
         found = found_in(table, setting, kept)
