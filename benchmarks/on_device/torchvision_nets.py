@@ -106,7 +106,7 @@ def told(family: str, opset: int, *, newer: bool) -> str:
     try:
         one = OnnxModel(exported(net, shape, opset, newer=newer), train="all")
     except EdgeError as error:
-        return str(error).partition(": ")[2][:60]
+        return "no last linear layer" if "no last linear layer" in str(error) else str(error).partition(": ")[2]
     except Exception as error:  # noqa: BLE001  # an exporter's errors have no common base
         return f"no export: {type(error).__name__}"
     report = one.learning.report if one.learning else None
