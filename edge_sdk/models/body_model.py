@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
-from edge_sdk.models.base import ModelSpec
 from edge_sdk.models.feature_cache import FeatureCache
 from edge_sdk.models.linear_head import LinearHead
-from edge_sdk.models.numpy_model import BY_SLOPE, HeadModel
-from edge_sdk.models.trained_body import Arrangement, TrainedBody, with_body
-from edge_sdk.objectives import names_on
+from edge_sdk.models.numpy_model import HeadModel, head_spec
+from edge_sdk.models.trained_body import ArrangedBody, TrainedBody
 
 
 class BodyModel(HeadModel):
@@ -19,48 +18,29 @@ class BodyModel(HeadModel):
 
     def __init__(
         self,
-        body: Callable[[Floats], Floats] | TrainedBody,
+        body: Callable[[Floats], Floats] | ArrangedBody[TrainedBody],
         head: LinearHead,
         *,
         name: str,
         runtime: str,
-        classes: int,
-        width: int,
         preprocess: Preprocess | None,
         flops: int,
         note: str,
-        arrangement: Arrangement | None = None,
     ) -> None:
-        """Set body: (n, c, h, w) -> (n, width), row by row; flops: floating-point operations of the body per sample.
-
-        arrangement: of the weights of a body that learns, and of the head's.
-        """
-        spec = ModelSpec(
-            name=name,
-            runtime=runtime,
-            classes=classes,
-            feature_dim=width,
-            capabilities=head.abilities | {"predict", "logit-gradients", "features", "head-rows", "head-weights"},
-            terms=names_on(*BY_SLOPE),
-            inert_terms=names_on("features"),
-            preprocess=preprocess or Preprocess(),
-            parameters=head.values().size,
-            flops_per_sample=flops + 2 * width * classes,
-            activation_bytes_per_sample=4 * (width + classes),
-            calls_per_pass=2,
-            note=note,
-        )
+        """Set body: (n, c, h, w) -> (n, width), row by row, or one that learns; flops: its operations per sample."""
+        classes, width = head.rows.shape[0], head.rows.shape[1] - 1
+        flops += 2 * width * classes
+        spec = head_spec(name, runtime, head, preprocess, flops=flops, note=note, bytes_per_sample=4 * width, calls=2)
+        spec = replace(spec, parameters=head.values().size)
         self._cache: FeatureCache | None = None
         """None in a copy for serving: what it is asked about comes once, and from several threads."""
-        if callable(body):
-            super().__init__(spec, head)
-            self._function = body
-            self._cache = FeatureCache(body, width)
+        if isinstance(body, ArrangedBody):
+            super().__init__(spec, head, body)
+            self._function: Callable[[Floats], Floats] = body.body.rows
             return
-        if arrangement is None:
-            raise ValueError("a body that learns needs an arrangement of the weights")
-        super().__init__(with_body(spec, body, arrangement), head, body, arrangement)
-        self._function = body.rows
+        super().__init__(spec, head)
+        self._function = body
+        self._cache = FeatureCache(body, width)
 
     def separate(self) -> None:
         """Take weights of its own; a frozen body stays shared."""

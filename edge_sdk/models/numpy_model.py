@@ -33,7 +33,7 @@ from edge_sdk.models.checks import (
 )
 from edge_sdk.models.cosine_head import CosineHead, make_head
 from edge_sdk.models.linear_head import LinearHead, clipped, with_more
-from edge_sdk.models.trained_body import Arrangement, Back, TrainedBody, with_body
+from edge_sdk.models.trained_body import ArrangedBody, Back, TrainedBody
 from edge_sdk.objectives import (
     FEATURES,
     HeadTerm,
@@ -72,13 +72,17 @@ class HeadModel(ABC):
         self,
         spec: ModelSpec,
         head: LinearHead,
-        body: TrainedBody | None = None,
-        arrangement: Arrangement | None = None,
+        learning: ArrangedBody[TrainedBody] | None = None,
     ) -> None:
-        """body: what gives the features, if it learns; then the arrangement tells how the weights of both lie."""
-        self.spec = spec
+        """spec: with a frozen body.  learning: what gives the features, if it learns."""
+        self.spec = spec if learning is None else learning.described(spec)
         self._head = head
-        self._body, self._arrangement = body, arrangement
+        self._learned = learning
+
+    @property
+    def _body(self) -> TrainedBody | None:
+        """The body, if it learns."""
+        return None if self._learned is None else self._learned.body
 
     @abstractmethod
     def feature_rows(self, x: Floats, index: Ints) -> Floats:
@@ -156,11 +160,9 @@ class HeadModel(ABC):
 
     def _parted(self, values: Floats | None) -> tuple[Floats | None, Floats | None]:
         """Return the body's and the head's part of an array (p,), in the order of each."""
-        if values is None or self._body is None or self._arrangement is None:
+        if values is None or self._learned is None:
             return None, values
-        on_body, on_head = np.zeros_like(self._body.values), np.zeros_like(self._head.values())
-        self._arrangement.parted(values, on_body, on_head)
-        return on_body, on_head
+        return self._learned.parted(values, self._head.values())
 
     def head_rows(self) -> Floats:
         """Return the head's rows: (k, d + 1), a copy."""
@@ -188,17 +190,13 @@ class HeadModel(ABC):
     def _values(self) -> Floats:
         """Return all trainable scalars: (p,), a copy."""
         head = self._head.values()
-        if self._body is None or self._arrangement is None:
-            return head
-        return self._arrangement.joined(self._body.values, head)
+        return head if self._learned is None else self._learned.joined(head)
 
     def head_mask(self) -> NDArray[np.bool_]:
         """Return which weights are the head's, without a scale: (p,).  Raises Unsupported if they cannot be shared."""
         require(self.spec, "weights")
         mask = self._head.mask()
-        if self._body is None or self._arrangement is None:
-            return mask
-        return self._arrangement.joined(np.zeros(self._body.values.size, np.bool_), mask)
+        return mask if self._learned is None else self._learned.mask(mask)
 
     def set_weights(self, values: Floats) -> None:
         """Overwrite the weights (p,), and reset the moments.  Raises Unsupported, or ModelError for another size."""
@@ -219,9 +217,8 @@ class HeadModel(ABC):
         """Take weights of its own: this model was copied from one that goes on training."""
         self._head = copy.copy(self._head)
         self._head.separate()
-        if self._body is not None:
-            self._body = copy.copy(self._body)
-            self._body.separate()
+        if self._learned is not None:
+            self._learned = self._learned.separated()
 
     def state_bytes(self) -> bytes:
         """Return the weights and their moments."""
@@ -272,7 +269,7 @@ class NumpyModel(HeadModel):
             return
         width = prod(input_shape)
         layer = make_head(head, width, classes, seed)
-        spec = _spec(name, layer, preprocess, flops=2 * width * classes, note="")
+        spec = head_spec(name, "numpy", layer, preprocess, flops=2 * width * classes, note="")
         spec = replace(
             spec,
             capabilities=spec.capabilities | {"weights"},
@@ -317,14 +314,16 @@ class NumpyModel(HeadModel):
         )
         made = cls.__new__(cls)
         made._input_shape = None  # noqa: SLF001  # its own: the file checks the samples
-        made._set_parts(parts, preprocess, name, parts.body.report.remark())  # noqa: SLF001  # likewise
+        made._set_parts(parts, preprocess, name, parts.learning.body.report.remark())  # noqa: SLF001  # likewise
         return made
 
     def _set_parts(self, parts: NumpyParts, preprocess: Preprocess | None, name: str, note: str) -> None:
         """Take over a body and a head that learn."""
         k, d = parts.head.rows.shape
-        spec = _spec(name, parts.head, preprocess, flops=parts.body.flops + 2 * k * (d - 1), note=note)
-        super().__init__(with_body(spec, parts.body, parts.arrangement), parts.head, parts.body, parts.arrangement)
+        spec = head_spec(
+            name, "numpy", parts.head, preprocess, flops=parts.learning.body.flops + 2 * k * (d - 1), note=note
+        )
+        super().__init__(spec, parts.head, parts.learning)
         self._parts = parts
 
     def onnx_bytes(self, _x: Floats) -> bytes:
@@ -344,12 +343,22 @@ class NumpyModel(HeadModel):
         return out
 
 
-def _spec(name: str, head: LinearHead, preprocess: Preprocess | None, *, flops: int, note: str) -> ModelSpec:
-    """Return the description of a model with this head, without its weights."""
+def head_spec(
+    name: str,
+    runtime: str,
+    head: LinearHead,
+    preprocess: Preprocess | None,
+    *,
+    flops: int,
+    note: str,
+    bytes_per_sample: int = 0,
+    calls: int = 1,
+) -> ModelSpec:
+    """Return the description of a model with this head under a frozen body, without its weights."""
     classes, width = head.rows.shape[0], head.rows.shape[1] - 1
     return ModelSpec(
         name=name,
-        runtime="numpy",
+        runtime=runtime,
         classes=classes,
         feature_dim=width,
         capabilities=head.abilities | {"predict", "logit-gradients", "features", "head-rows", "head-weights"},
@@ -357,7 +366,7 @@ def _spec(name: str, head: LinearHead, preprocess: Preprocess | None, *, flops: 
         inert_terms=names_on("features"),
         preprocess=preprocess or Preprocess(),
         flops_per_sample=flops,
-        activation_bytes_per_sample=4 * classes,
-        calls_per_pass=1,
+        activation_bytes_per_sample=bytes_per_sample + 4 * classes,
+        calls_per_pass=calls,
         note=note,
     )

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -148,18 +149,49 @@ class Arrangement:
             (head if each.head else body)[each.places] = values[begin:end]
 
 
-def with_body(spec: ModelSpec, body: TrainedBody, arrangement: Arrangement) -> ModelSpec:
-    """Return the description of a model whose body learns, too; spec: with a frozen one."""
-    return replace(
-        spec,
-        capabilities=spec.capabilities | {"weights"},
-        inert_terms=frozenset(),
-        parameters=sum(map(prod, arrangement.shapes)),
-        shapes=arrangement.shapes,
-        layout=arrangement.layout,
-        activation_bytes_per_sample=body.written_bytes + spec.activation_bytes_per_sample,
-        calls_per_pass=body.calls + 1,
-    )
+BodyT_co = TypeVar("BodyT_co", bound=TrainedBody, covariant=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ArrangedBody(Generic[BodyT_co]):
+    """A body that learns, and how its weights lie among those of a model."""
+
+    body: BodyT_co
+    arrangement: Arrangement
+
+    def joined(self, head: Floats) -> Floats:
+        """Return the weights of both (p,); head: those of the head."""
+        return self.arrangement.joined(self.body.values, head)
+
+    def parted(self, values: Floats, head: Floats) -> tuple[Floats, Floats]:
+        """Return the body's and the head's part of an array (p,), in the order of each; head: of the head's size."""
+        on_body, on_head = np.zeros_like(self.body.values), np.zeros_like(head)
+        self.arrangement.parted(values, on_body, on_head)
+        return on_body, on_head
+
+    def mask(self, head: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return which weights are chosen (p,), given which of the head's are; none of the body's is."""
+        return self.arrangement.joined(np.zeros(self.body.values.size, np.bool_), head)
+
+    def separated(self) -> ArrangedBody[BodyT_co]:
+        """Return a copy of the body with weights of its own, and no moments."""
+        body = copy.copy(self.body)
+        body.separate()
+        return ArrangedBody(body, self.arrangement)
+
+    def described(self, spec: ModelSpec) -> ModelSpec:
+        """Return the description of a model whose body learns, too; spec: with a frozen one."""
+        shapes = self.arrangement.shapes
+        return replace(
+            spec,
+            capabilities=spec.capabilities | {"weights"},
+            inert_terms=frozenset(),
+            parameters=sum(map(prod, shapes)),
+            shapes=shapes,
+            layout=self.arrangement.layout,
+            activation_bytes_per_sample=self.body.written_bytes + spec.activation_bytes_per_sample,
+            calls_per_pass=self.body.calls + 1,
+        )
 
 
 def body_pieces(shapes: Mapping[str, tuple[int, ...]]) -> list[WeightPiece]:

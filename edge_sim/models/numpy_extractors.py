@@ -97,8 +97,6 @@ class FrozenNumpyModel(BodyModel):
             make_head(head, body.width, classes, seed),
             name=name,
             runtime="numpy",
-            classes=classes,
-            width=body.width,
             preprocess=preprocess,
             flops=body.flops,
             note=body.note,

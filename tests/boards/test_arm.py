@@ -34,3 +34,14 @@ def test_an_arm_board_sends_what_x86_sends(arm, tmp_path, name):
     assert len(emulated.sent) == arm.ROUNDS
     assert arm.largest_difference(emulated, native) < arm.TOLERANCE
     assert emulated.accuracies[arm.BOARD] == pytest.approx(native.accuracies[arm.BOARD], abs=0.01)
+
+
+def test_all_layers_train_to_the_weights_of_x86(tmp_path):
+    pytest.importorskip("onnxruntime")
+    training = importlib.import_module("benchmarks.arm.training")
+    if why := training.prepare():
+        pytest.skip(why)
+    for net, runtime in (("mlp", "numpy"), ("cnn", "onnx")):
+        training.write_net(tmp_path, net)
+        _, error, moved = training.compare(tmp_path, net, runtime)
+        assert error < training.TOLERANCE < moved

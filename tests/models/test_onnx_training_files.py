@@ -226,6 +226,25 @@ def test_sizes_that_follow_from_the_samples_are_no_part_of_training() -> None:
         OnnxModel(file(nodes, [array("first", 36, 8)]), train="all")
 
 
+def test_parts_of_a_sequence_learn() -> None:
+    """As the newer exporter writes torch.chunk: the second half of 8 numbers, then the first."""
+    whole = [numpy_helper.from_array(np.array(n, np.int64), name) for name, n in (("four", 4), ("0", 0), ("1", 1))]
+    nodes = [
+        dense("flat", "first", "a"),
+        helper.make_node("SplitToSequence", ["a", "four"], ["parts"], axis=1),
+        helper.make_node("SequenceAt", ["parts", "1"], ["b"]),
+        helper.make_node("SequenceAt", ["parts", "0"], ["c"]),
+        helper.make_node("Concat", ["b", "c"], ["features"], axis=1),
+    ]
+    content, x = file(nodes, [array("first", 36, 8), *whole]), samples()[0]
+    model = OnnxModel(content, train="all")
+    assert "learns: 2 of 2 layers" in model.spec.note
+    np.testing.assert_allclose(model.logits(x), answers(content, x), atol=1e-5)
+    before = model.weights()
+    model.fit(batches(1), (CrossEntropy(),), SGD)
+    assert np.abs(model.weights() - before)[: 36 * 8].max() > 1e-4
+
+
 @pytest.mark.parametrize("opset", [13, 15, 17])
 def test_operator_sets_of_the_older_exporter(opset: int) -> None:
     model = OnnxModel(exported(net(), opset_version=opset), train="all")

@@ -26,7 +26,7 @@ from edge_sdk.models.onnx_runtime.onnx_session import OnnxSession
 from edge_sdk.models.onnx_runtime.onnx_split import Split, is_single, scores_of, split_file, sure_ending
 from edge_sdk.models.onnx_training.body import GraphBody, arranged
 from edge_sdk.models.predict_only import PredictOnly
-from edge_sdk.models.trained_body import Arrangement
+from edge_sdk.models.trained_body import ArrangedBody
 
 _NAME = "onnx"
 _COPIES = 4
@@ -94,20 +94,16 @@ class OnnxModel(BodyModel):
         layer = make_head(head, session.width, count, seed)
         if split.rows is not None:
             layer.set_rows(split.rows, np.arange(count))
-        body, arrangement = None, None
-        if train != "head":
-            body, arrangement = _learning(split, graph, layer, train)
+        learning = None if train == "head" else _learning(split, graph, layer, train)
+        body = None if learning is None else learning.body
         super().__init__(
-            body or session.rows,
+            learning or session.rows,
             layer,
             name=name,
             runtime="onnx",
-            classes=count,
-            width=session.width,
             preprocess=preprocess,
             flops=flops_per_sample or _flops(graph) or (body.flops if body else 0),
             note="; ".join([note or graph.description or split.remark(), *([body.report.remark()] if body else [])]),
-            arrangement=arrangement,
         )
 
     def memory_bytes(self, size: int) -> int:
@@ -122,7 +118,7 @@ class OnnxModel(BodyModel):
 
     def weight_names(self) -> tuple[str, ...]:
         """Return the names of the arrays that learn, in the order of `weights`."""
-        return () if self._arrangement is None else self._arrangement.names
+        return () if self._learned is None else self._learned.arrangement.names
 
     def load_state(self, state: bytes) -> None:
         """Restore exactly what state_bytes gave.  Raises StoreError if it does not fit this model.
@@ -196,7 +192,7 @@ class OnnxTeacher(PredictOnly):
         )
 
 
-def _learning(split: Split, graph: Graph, head: LinearHead, train: str) -> tuple[GraphBody, Arrangement]:
+def _learning(split: Split, graph: Graph, head: LinearHead, train: str) -> ArrangedBody[GraphBody]:
     """Return the body of a file, of which `train` learns, and how its weights and the head's lie.
 
     Raises ModelError.
@@ -204,7 +200,7 @@ def _learning(split: Split, graph: Graph, head: LinearHead, train: str) -> tuple
     whole = own_constants(graph)
     part, held = split.body(whole), split.head_weights(whole)
     body = GraphBody(part, split.session.inputs, OnnxEngine(), train=train)
-    return body, arranged(body, head, held, [*whole.constants])
+    return arranged(body, head, held, [*whole.constants])
 
 
 def _flops(graph: Graph) -> int:

@@ -24,7 +24,7 @@ from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, mov
 from edge_sdk.models.onnx_training.rewrites import trainable
 from edge_sdk.models.onnx_training.rules import NotDifferentiable
 from edge_sdk.models.onnx_training.weights import WeightLayer, chosen_layers, layers_of, of_norms
-from edge_sdk.models.trained_body import Arrangement, FlatPart, WeightPiece, body_pieces
+from edge_sdk.models.trained_body import ArrangedBody, Arrangement, FlatPart, WeightPiece, body_pieces
 
 LEAST_OPSET = 13
 """Before it, Softmax and others meant something else."""
@@ -284,8 +284,10 @@ class GraphBody(FlatPart):
         return 2**31 if np.allclose(together, alone, rtol=1e-3, atol=1e-4) else 1
 
 
-def arranged(body: GraphBody, head: LinearHead, held: HeadWeights | None, order: Sequence[str]) -> Arrangement:
-    """Return how the weights of a body and of its head lie: as in the net that the file came from, where it tells.
+def arranged(
+    body: GraphBody, head: LinearHead, held: HeadWeights | None, order: Sequence[str]
+) -> ArrangedBody[GraphBody]:
+    """Return a body, and how its weights and its head's lie: as in the net that the file came from, where it tells.
 
     held: the file's constants that are the head.  order: of all constants of the file.  Raises ModelError where the
     body uses those of the head, too.
@@ -305,18 +307,18 @@ def arranged(body: GraphBody, head: LinearHead, held: HeadWeights | None, order:
     module = "" if held is None else held.weight.removesuffix("weight")
     if held is None or (cosine and (body.after_relu or not module.endswith("."))):  # torch drops a ReLU before it
         rows = [piece(head.kind, at.shape, at), *([piece("scale", (), scale)] if cosine else [])]
-        return Arrangement([*pieces.values(), *rows])
+        return ArrangedBody(body, Arrangement([*pieces.values(), *rows]))
     if not cosine:
         weight = at[:, :-1].T if held.turned else at[:, :-1]
         pieces[held.weight] = piece(held.weight, weight.shape, weight)
         pieces[held.bias] = piece(held.bias, (len(at),), at[:, -1])
-        return Arrangement([pieces[name] for name in order if name in pieces])
+        return ArrangedBody(body, Arrangement([pieces[name] for name in order if name in pieces]))
     prefix = f"{module}1."  # as torch's layer is called behind the one that divides by the length
     pieces[held.weight] = piece(f"{prefix}weight", at[:, :-1].shape, at[:, :-1])
     pieces[held.bias] = piece(f"{prefix}bias", (len(at),), at[:, -1])
     found = [pieces[name] for name in order if name in pieces]
     found.insert(found.index(pieces[held.bias]) + 1, piece(f"{prefix}scale", (), scale))
-    return Arrangement(found)
+    return ArrangedBody(body, Arrangement(found))
 
 
 def _without(graph: Graph, names: Collection[str]) -> Graph:

@@ -21,7 +21,7 @@ from edge_sdk.models.onnx_file.own_constants import own_constants, with_values
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 from edge_sdk.models.onnx_training.body import GraphBody, arranged
 from edge_sdk.models.onnx_training.numpy_graph import NumpyEngine
-from edge_sdk.models.trained_body import Arrangement, TrainedBody
+from edge_sdk.models.trained_body import ArrangedBody, TrainedBody
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -35,9 +35,8 @@ class NumpyParts:
     """Its last layer; None: the head is new."""
     held: HeadWeights | None
     """The constants that are that layer."""
-    body: GraphBody
+    learning: ArrangedBody[GraphBody]
     head: LinearHead
-    arrangement: Arrangement
 
     def written(self, body: TrainedBody, head: LinearHead) -> bytes:
         """Return the file with the present weights of both."""
@@ -84,7 +83,7 @@ def dense_parts(
     whole = replace(graph, nodes=tuple(nodes), constants=constants, outputs={"logits": port("logits")}, name=name)
     found = OutputLayer(tensor, "logits", rows, (nodes[-1],), np.dtype(np.float32))
     body = _body(whole, tensor, None, "auto", "all")
-    return NumpyParts(whole, tensor, found, last, body, layer, arranged(body, layer, last, [*constants]))
+    return NumpyParts(whole, tensor, found, last, arranged(body, layer, last, [*constants]), layer)
 
 
 def file_parts(
@@ -123,7 +122,7 @@ def file_parts(
     if layer is not None:
         made.set_rows(layer.rows, np.arange(count))
     held = None if layer is None else weights_of_layer(whole, layer)
-    return NumpyParts(whole, at, layer, held, body, made, arranged(body, made, held, [*whole.constants]))
+    return NumpyParts(whole, at, layer, held, arranged(body, made, held, [*whole.constants]), made)
 
 
 def _body(graph: Graph, features: str, shape: tuple[int, ...] | None, layout: Layout, train: str) -> GraphBody:

@@ -1,6 +1,6 @@
 """Forms of a graph that compute the same, and whose backward pass is quick: found before it is differentiated.
 
-Each form was measured; docs/results/training-onnx.md says what it saves.
+Each form was measured: ADR 0047 tells what it saves.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from math import prod
 
 import numpy as np
+from numpy.typing import NDArray
 
 from edge_sdk.models.onnx_file.graph import Graph
 from edge_sdk.models.onnx_file.node import Node, node
@@ -28,9 +29,63 @@ def trainable(graph: Graph, shapes: Mapping[str, Shape], learning: Sequence[str]
     shapes: of all tensors, for one sample.  learning: the constants that learn.
     """
     known = dict(shapes)
-    for form in (RecurrentAsSteps, _NormsInWeights, _PoolsBeforeRelu, _ChannelsAsProducts, _PoolsWithPlaces):
+    for form in (
+        _SequencesAsParts,
+        RecurrentAsSteps,
+        _NormsInWeights,
+        _PoolsBeforeRelu,
+        _ChannelsAsProducts,
+        _PoolsWithPlaces,
+    ):
         graph = form(graph, known, learning).applied()
     return graph
+
+
+class _SequencesAsParts(Form):
+    """A tensor that is split into a sequence, and read from it, as the newer exporter writes torch.chunk."""
+
+    def changed(self, each: Node) -> Sequence[Node]:
+        if each.operator == "SequenceAt":
+            maker, at = self.makers.get(each.inputs[0]), self._whole(each.inputs[1])
+            if maker is None or at is None or not self._parts(maker):
+                return [each]
+            return [node("Identity", [_part(maker, int(at) % self._parts(maker))], each.outputs[0])]
+        count = self._parts(each)
+        if not count:
+            return [each]
+        size = self.shapes[each.inputs[0]][self._axis(each)]
+        sizes = self._whole(each.inputs[1])
+        listed = np.array(sizes if sizes is not None and sizes.ndim else [size // count] * count, np.int64)
+        held = self.constant(listed, f"{each.outputs[0]}/sizes")
+        names = [_part(each, at) for at in range(count)]
+        return [node("Split", [each.inputs[0], held], names[0], axis=self._axis(each)).giving(names)]
+
+    def _parts(self, each: Node) -> int:
+        """Return into how many parts an operator splits, if all of them are read one by one; 0: it is another one."""
+        if each.operator != "SplitToSequence" or len(each.inputs) < 2:
+            return 0
+        readers = [one for one in self.graph.nodes if each.outputs[0] in one.inputs]
+        known = all(one.operator == "SequenceAt" and self._whole(one.inputs[1]) is not None for one in readers)
+        sizes = self._whole(each.inputs[1])
+        if sizes is None or not known or self.uses[each.outputs[0]] != len(readers):
+            return 0
+        size = self.shapes[each.inputs[0]][self._axis(each)]
+        if not sizes.ndim:
+            return size // int(sizes) if not size % int(sizes) else 0
+        return len(sizes)
+
+    def _axis(self, each: Node) -> int:
+        return int(each.number("axis", 0)) % len(self.shapes[each.inputs[0]])
+
+    def _whole(self, name: str) -> NDArray[np.generic] | None:
+        """Return a constant."""
+        found = self.graph.constant(name)
+        return None if found is None else found.values()
+
+
+def _part(splitting: Node, at: int) -> str:
+    """Return the name of a part."""
+    return f"{splitting.outputs[0]}/part {at}"
 
 
 class _NormsInWeights(Form):
