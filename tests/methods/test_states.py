@@ -34,6 +34,7 @@ COORDINATOR = {
     "lg_fedavg": ("header", "rounds"),
     "fedclassavg": ("header", "rounds"),
     "fedgh": ("header",),
+    "fedl2g": ("vectors", "rounds"),
     "fedcache": ("cache", "rounds"),
     "fedtgp": ("embedding", "first", "second", "prototypes"),
 }
