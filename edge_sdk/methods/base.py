@@ -218,6 +218,8 @@ class Method(Generic[P]):
     shares_weights: bool = False
     same_layout: bool = True
     """Whether all models must have one layout, if weights are shared; otherwise each layout is averaged separately."""
+    without_weights: str = ""
+    """The setting under which the method shares no weights, so that nets may differ, or empty if there is none."""
     runs_nets: bool = False
     """Whether the coordinator runs models of the devices' architectures (`nets`)."""
     lock_step: bool = False

@@ -23,7 +23,7 @@ COORDINATOR = {
     "fedkd": ("weights", "update", "holders"),
     "feddf": ("models", "members"),
     "feddf_al": ("transfer", "means", "members", "begun"),
-    "fedgen": ("weights", "generator", "generated", "rounds"),
+    "fedgen": ("weights", "generator", "generated", "rounds", "header"),
     "fedgkd": ("models", "rounds", "slots"),
     "fedhkd": ("weights", "hyper", "ages", "rounds"),
     "fedkf": ("student", "rounds", "slots", "first", "unseen"),
