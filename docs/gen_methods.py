@@ -18,6 +18,8 @@ and `edge-sdk methods --json` everything. `docs/gen_methods.py` writes this page
 
 *Bytes* are those of one device in one round at most, for {classes} classes, {feature_dim} features and {weights:,}
 weights. *Teaches*: a model that only predicts may take part, and learns nothing.
+
+FedKTL, which is often compared with, needs a pretrained generator of pictures from the network, and is left out.
 """
 
 GROUPS = {

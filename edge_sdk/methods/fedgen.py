@@ -16,15 +16,16 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, cast
+from typing import Annotated, Any, Literal, cast
 
 import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up, torch_part
+from edge_sdk.methods.contract.last_layer import every_class
 from edge_sdk.methods.contract.params import Range, Start, Weighting
-from edge_sdk.methods.contract.requests import ReadHead
+from edge_sdk.methods.contract.requests import ReadHead, WriteHead
 from edge_sdk.objectives import CrossEntropy, HeadLabels, Objective
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Count, Vector, wire
@@ -59,7 +60,9 @@ class Params:
     generator_rate: Annotated[float, Range(0, 10, paper="0.0003")] = 3e-4
     """The learning rate of the generator."""
     weighting: Weighting = "samples"
-    """The mean over devices: by their `samples` or `uniform`."""
+    """The mean of weights over devices: by their `samples` or `uniform`."""
+    shares: Literal["weights", "head"] = "weights"
+    """What is averaged: all `weights`, as in the paper, or the last layer (`head`); nets may then differ before it."""
     start: Start = "first"
     """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
 
@@ -74,6 +77,8 @@ class State:
     generated: ClassRows | None = None  # (m, n d)
     rounds: Count
     """The number of rounds.  After the last one, generated features are not needed."""
+    header: ClassRows | None = None  # (k, d + 1)
+    """With `shares` = head: the mean of last layers."""
 
 
 class FedGen(Averaging[Params]):
@@ -87,6 +92,7 @@ class FedGen(Averaging[Params]):
     same_width = True
     discloses = f"{DISCLOSES}; which classes the device holds, and how many samples of each"
     reduction = MixedSum
+    without_weights = 'method.shares = "head"'
 
     def __init__(self, params: Params | None = None) -> None:
         super().__init__(params)
@@ -96,6 +102,18 @@ class FedGen(Averaging[Params]):
             "others": Slot(ClassRows, optional=True, extra_columns=1, remainder=True),
         }
         self.exchanges = (Exchange(down={**DOWN, "generated": generated}, up={**UP, **rows}),)
+        if self.params.shares == "head":
+            down = {"header": Slot(ClassRows, optional=True, extra_columns=1), "generated": generated}
+            self.exchanges, self.closing = (Exchange(down=down, up=rows),), Exchange()
+            self.needs, self.shares_weights, self.global_model = self.needs - {"weights"}, False, False
+            self.discloses = "all rows of the last layer, which classes the device holds, and how many samples of each"
+
+    def receive(self, device: OnDevice[Any]) -> Stage[None]:
+        """Take over the mean, or the mean of last layers."""
+        header = device.received(ClassRows, "header")
+        if header is not None:
+            yield WriteHead(header.classes.astype(np.int64), header.rows.astype(np.float32))
+        yield from super().receive(device)
 
     def train(self, device: OnDevice[Any]) -> Stage[None]:
         """Train with the generated features of the round."""
@@ -112,7 +130,7 @@ class FedGen(Averaging[Params]):
             for role, (classes, weights) in parts.items()
             if len(classes)
         }
-        return {**(yield from super().share(device)), **head}
+        return head if self.params.shares == "head" else {**(yield from super().share(device)), **head}
 
     def begin(self, spec: FederationSpec) -> State:
         """Start with a seeded generator."""
@@ -124,12 +142,16 @@ class FedGen(Averaging[Params]):
 
     def down(self, state: State, at: ExchangeId) -> Down:
         """Send the weights and the features, from the second round on; at the end send the mean alone."""
-        return {"weights": state.weights, "generated": state.generated if at.round < state.rounds else None}
+        if at.round == state.rounds:
+            return {"weights": state.weights} if self.params.shares == "weights" else {}
+        mean = {"header": state.header} if self.params.shares == "head" else {"weights": state.weights}
+        return {**mean, "generated": state.generated}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: MixedSum) -> State:
         """Average the weights, train the generator on the mean last layer, and make features of each held class."""
         params, module = self.params, torch_part("torch_fedgen", "FedGen's generator")
-        weights = self.mean(uploads.weights, state.weights)
+        of_head = self.params.shares == "head"
+        weights = None if of_head else self.mean(uploads.weights, state.weights)
         header, counts = mean_head(uploads.rest, spec, only_first=self.of_unrelated_nets(state.weights))
         rng = np.random.default_rng([spec.seed, _STREAM, at.round])
         shapes = generator_shapes(spec, params)
@@ -141,7 +163,13 @@ class FedGen(Averaging[Params]):
             classes=held.astype(np.int32), rows=features.reshape(len(held), -1), counts=np.ones(len(held), np.int32)
         )
         flat_layers = tuple(layer.reshape(-1) for layer in layers)
-        return State(weights=weights, generator=flat_layers, generated=generated, rounds=state.rounds)
+        return State(
+            weights=weights,
+            generator=flat_layers,
+            generated=generated,
+            rounds=state.rounds,
+            header=every_class(header) if of_head else None,
+        )
 
     def instruments(
         self, spec: FederationSpec, before: State, after: State, at: ExchangeId, uploads: MixedSum

@@ -21,6 +21,7 @@ from edge_sdk.objectives.on_features import BoundedDistance, FeatureMatch, Proto
 from edge_sdk.objectives.on_head import HeadDivergence, HeadLabels, HeadMatch, HeadProximal, HeadTerm
 from edge_sdk.objectives.on_logits import (
     BalancedCrossEntropy,
+    ClassLogitMatch,
     ClassTarget,
     CrossEntropy,
     Distill,
@@ -57,6 +58,7 @@ __all__ = [
     "BalancedCrossEntropy",
     "BoundedDistance",
     "ClassContrast",
+    "ClassLogitMatch",
     "ClassTarget",
     "Coupling",
     "CrossEntropy",

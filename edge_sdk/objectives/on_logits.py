@@ -228,6 +228,36 @@ class ClassTarget(Term):
         return misfit("targets", "logits", self.classes, self.rows, shapes.classes)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class ClassLogitMatch(Term):
+    """The mean over b k of (f - v_y)^2: logits towards a vector of their class (FedL2G-l).
+
+    A sample whose class has no vector adds nothing, and still counts in b.  Needs labels.
+    """
+
+    name: ClassVar[str] = "class-logit-match"
+    classes: Ints  # (m,) ascending
+    rows: Floats  # (m, k)
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """Return the mean square."""
+        return float(self.weight * np.mean(self._gaps(seen) ** 2))
+
+    def slope(self, seen: Seen) -> Floats:
+        """Return 2 (f - v_y), over b k."""
+        gaps = self._gaps(seen)
+        return _mean_slope(2 * gaps, self.weight / gaps.shape[1])
+
+    def _gaps(self, seen: Seen) -> Floats:
+        at, known = rows_of(self.classes, seen.labels)
+        return np.where(known[:, None], seen.logits - self.rows[at], np.float32(0))
+
+    def misfit(self, shapes: Shapes) -> str:
+        """Check that each class has a row of k numbers."""
+        return misfit("vectors", "logits", self.classes, self.rows, shapes.classes)
+
+
 def _mean_slope(rows: Floats, weight: float) -> Floats:
     out: Floats = rows * np.float32(weight / len(rows))
     return out

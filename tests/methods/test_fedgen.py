@@ -191,3 +191,24 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
     state = run.server.method_state
     np.testing.assert_allclose(state.weights.values, mean.numpy().ravel(), atol=1e-4)
     np.testing.assert_allclose(state.generated.rows.reshape(-1, fleets.WIDTH), lessons[0].numpy(), atol=1e-4)
+
+
+@pytest.mark.torch
+def test_nets_that_differ_share_a_last_layer_and_what_the_generator_makes(pictures: Path) -> None:
+    pytest.importorskip("torch")
+    runs = {}
+    for shares in ("weights", "head"):
+        tables = fleets.tables(pictures, "fedgen", devices=4)
+        tables["method"] = {"shares": shares, "generator_steps": 2}
+        tables["fleet"] = [{"count": 2, "model": "mlp"}, {"count": 2, "model": "mlp-wide"}]
+        runs[shares] = fleets.Run(settings.parse(tables, Path("test.toml")))
+        sent = runs[shares].tap()
+        runs[shares].finished()
+    assert {each["device"] for each in runs["weights"].result.refused_devices} == {"device-02", "device-03"}
+    assert 'method.shares = "head"' in runs["weights"].result.refused_devices[0]["remedy"]
+    result = runs["head"].result
+    assert result.completed
+    assert not result.refused_devices
+    assert {role for each in sent for role in getattr(each, "knowledge", {})} <= {"header", "others"}
+    assert {role for each in sent for role in getattr(each, "down", {})} == {"header", "generated"}
+    assert runs["head"].server.method_state.weights is None

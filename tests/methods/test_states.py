@@ -23,7 +23,7 @@ COORDINATOR = {
     "fedkd": ("weights", "update", "holders"),
     "feddf": ("models", "members"),
     "feddf_al": ("transfer", "means", "members", "begun"),
-    "fedgen": ("weights", "generator", "generated", "rounds"),
+    "fedgen": ("weights", "generator", "generated", "rounds", "header"),
     "fedgkd": ("models", "rounds", "slots"),
     "fedhkd": ("weights", "hyper", "ages", "rounds"),
     "fedkf": ("student", "rounds", "slots", "first", "unseen"),
@@ -34,6 +34,7 @@ COORDINATOR = {
     "lg_fedavg": ("header", "rounds"),
     "fedclassavg": ("header", "rounds"),
     "fedgh": ("header",),
+    "fedl2g": ("vectors", "rounds"),
     "fedcache": ("cache", "rounds"),
     "fedtgp": ("embedding", "first", "second", "prototypes"),
 }

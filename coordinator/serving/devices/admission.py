@@ -250,6 +250,10 @@ def _layout(hello: Hello, agreed: Hello | None, method: Method[Any]) -> RefusalR
             f"bring the model of {agreed.device}, {agreed.model or 'unnamed'}; or choose a method that does not share "
             "weights (edge-sdk methods lists them)"
         )
+        if method.without_weights:
+            remedy = (
+                f"set {method.without_weights}, under which nets may differ in front of the last layer; or {remedy}"
+            )
     return RefusalReason(
         "layout",
         f"{hello.device}: {shared} has {hello.weight_count} weights of layout "

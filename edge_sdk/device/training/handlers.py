@@ -10,7 +10,7 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
-from edge_sdk.arrays import Doubles, Floats
+from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.device.training import divergence
 from edge_sdk.device.training.meter import Meter
 from edge_sdk.device.training.private_release import check_finite, keyed_noise, released_once, version_of
@@ -23,7 +23,19 @@ from edge_sdk.methods.contract.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport, fits_at_once, lent_weights
 from edge_sdk.models.checks import check_weights
 from edge_sdk.models.cosine_head import scaled
-from edge_sdk.objectives import NORM_FLOOR, Coupling, CrossEntropy, Seen, at_step, at_steps, bounded, softmax
+from edge_sdk.models.directed import directed
+from edge_sdk.objectives import (
+    NORM_FLOOR,
+    Coupling,
+    CrossEntropy,
+    Objective,
+    Optim,
+    Seen,
+    at_step,
+    at_steps,
+    bounded,
+    softmax,
+)
 from edge_sdk.privacy.release import FROZEN, Assumptions, contributions, promised, sums_by_class
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge, Weights
 from edge_sdk.protocol.low_rank import LowRank, as_matrix, factorised, joined
@@ -274,6 +286,36 @@ def serve_head_gradients(bench: Workbench, request: requests.HeadGradients, _job
         yield
     rows = (sums / counts[:, None, None]).reshape(len(classes), -1).astype(np.float32)
     return bench.class_rows(rows, bare)
+
+
+@serves(requests.GuidanceGradients)
+def serve_guidance_gradients(bench: Workbench, request: requests.GuidanceGradients, _job: Job) -> Serving[ClassRows]:
+    """Take the step, and one of rate 1 on the quiz, whose change of the weights is the direction; then undo both."""
+    model, before = bench.model, bench.model.state_bytes()
+    labels, step = bench.labels[request.study], Optim(kind="sgd", learning_rate=request.rate)
+    try:
+        _one_step(bench, request.study, (CrossEntropy(), request.term), step)
+        yield
+        after = model.weights()
+        _one_step(bench, request.quiz, (CrossEntropy(),), Optim(kind="sgd", learning_rate=1.0))
+        direction = after - model.weights()
+    finally:
+        bench.model.load_state(before)
+    yield
+    moves = directed(model).directional(bench.samples[request.study], direction, request.of_what)  # (b, m)
+    bench.meter.trained(bench.model.spec, len(labels), "all")  # a derivative costs about as much as a step
+    classes, at = np.unique(labels, return_inverse=True)
+    sums = np.zeros((len(classes), moves.shape[1]))
+    add_by_class(sums, at, moves)
+    rows = (sums * (2 * request.rate / moves.size)).astype(np.float32)
+    return ClassRows(classes=classes.astype(np.int32), rows=rows, counts=np.ones(len(classes), np.int32))
+
+
+def _one_step(bench: Workbench, indices: Ints, objective: Objective, optim: Optim) -> None:
+    """Take one step on private samples, as they are and in inference mode."""
+    batches = Batches(inputs=bench.samples, labels=bench.labels, indices=indices[None], stochastic=False, seed=0)
+    divergence.check_loss(bench.model.fit(batches, objective, optim), 0)
+    bench.meter.trained(bench.model.spec, len(indices), "all")
 
 
 @serves(requests.BoundedShare)

@@ -77,12 +77,14 @@ CAPABILITIES = (
     "proxy",
     "width",
     "sample-codes",
+    "guidance-gradients",
 )
 """The capabilities of a model: give logits; train on a gradient at its logits; give features; share the rows of its
 last layer with their bias; share them without bias; share all of its weights; compare directions in its last layer.
 `proxy`: the device has a second model beside its own, whose weights it shares in place of the own model's.
 `width`: run its last block at a share of its width.
-`sample-codes`: the device's owner lets codes and labels of its single samples leave."""
+`sample-codes`: the device's owner lets codes and labels of its single samples leave.
+`guidance-gradients`: give the derivatives of its features and logits in a direction of its weights."""
 
 Up: TypeAlias = Mapping[str, Payload]
 """Knowledge by role."""
@@ -216,6 +218,8 @@ class Method(Generic[P]):
     shares_weights: bool = False
     same_layout: bool = True
     """Whether all models must have one layout, if weights are shared; otherwise each layout is averaged separately."""
+    without_weights: str = ""
+    """The setting under which the method shares no weights, so that nets may differ, or empty if there is none."""
     runs_nets: bool = False
     """Whether the coordinator runs models of the devices' architectures (`nets`)."""
     lock_step: bool = False

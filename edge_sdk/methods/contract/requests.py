@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 from edge_sdk.arrays import Doubles, Floats, Ints
 from edge_sdk.errors import UsageError
-from edge_sdk.objectives import Coupling, Objective, Optim
+from edge_sdk.objectives import Coupling, Objective, Optim, Term
 from edge_sdk.objectives.optim import Part
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol import registry
@@ -223,6 +223,24 @@ class HeadGradients(Request):
 
     computes: ClassVar[bool] = True
     layer: Floats  # (k, d + 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class GuidanceGradients(Request):
+    """Answered with ClassRows: how the loss on the quiz, after one step on the study batch, changes with its vectors.
+
+    The step is one of SGD on CE and the term; the gradient is that of the quiz's CE with respect to the term's rows, of
+    the classes in the study batch (FedL2G).  The model stays unchanged, and is run in inference mode.
+    """
+
+    computes: ClassVar[bool] = True
+    study: Ints  # (b,) indices of private samples
+    quiz: Ints  # (q,)
+    term: Term
+    """The mean squared difference of features or logits from the row of their class."""
+    rate: float
+    of_what: Literal["features", "logits"]
+    """What the term is on."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -228,6 +228,30 @@ class TorchModel:
         check_width(self.spec.name, logits.shape, len(x), self.spec.classes)
         return logits, features
 
+    def directional(self, x: Floats, direction: Floats, of_what: Literal["features", "logits"]) -> Floats:
+        """Return the derivative of features (n, d) or logits (n, k) in a direction (p,) of the trainable parameters.
+
+        It is that of inference mode.  Raises Unsupported for features that the net does not have.
+        """
+        tap = self._anatomy.tap
+        if of_what == "features" and tap is None:
+            raise lacks(self.spec, "features")
+        self._check_samples(x)
+        self._switch(train=False)
+        sizes = [parameter.numel() for parameter in self.trained]
+        along = torch.split(torch.from_numpy(direction).to(self._device), sizes)
+        with torch.enable_grad():
+            batch = torch.from_numpy(np.ascontiguousarray(x)).to(self._device)
+            found = tap(batch)[1] if of_what == "features" and tap is not None else self._net(batch)
+            # the slopes with respect to the parameters are linear in these weights, so their slope is the derivative
+            weights = torch.zeros_like(found, requires_grad=True)
+            slopes = torch.autograd.grad(found, self.trained, weights, create_graph=True, allow_unused=True)
+            parts = [(s.flatten() * d).sum() for s, d in zip(slopes, along, strict=True) if s is not None]
+            if not parts:
+                return np.zeros(tuple(found.shape), np.float32)
+            (out,) = torch.autograd.grad(torch.stack(parts).sum(), weights)
+        return np.asarray(out.detach().cpu().numpy(), np.float32)
+
     def onnx_bytes(self, x: Floats) -> bytes:
         """Return the net as an .onnx file: input `samples` (n, c, h, w), output `logits` (n, k).
 
@@ -584,6 +608,7 @@ def _capabilities(net: nn.Module, anatomy: Anatomy, *, trains: bool) -> frozense
         "head-weights": anatomy.head is not None,
         "cosine-head": isinstance(anatomy.head, TorchCosineHead),
         "width": trains and last_switch(net) is not None,
+        "guidance-gradients": trains,
     }
     return frozenset(capability for capability, given in has.items() if given)
 
