@@ -135,7 +135,7 @@ def round_row(
 ) -> PlainRow:
     """Return a row of `history`.
 
-    alone: accuracies of the devices alone, by id.  learners: the devices of which means are taken; None: all.
+    alone: accuracies of the devices alone, by id.  learners: the devices that means are over, or None for all.
     """
 
     def of(found: Mapping[str, float]) -> list[float]:
