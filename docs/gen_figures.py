@@ -7,15 +7,15 @@ from pathlib import Path
 from coordinator.results.figures import device_figures as figures
 from coordinator.results.figures.device_figures import Figure
 from coordinator.results.figures.round_figures import RoundFigure, figures_of_rounds
+from coordinator.results.figures.run_figures import RUN_FIGURES, RunFigure
 
 PAGE = Path(__file__).parent / "reference" / "figures.md"
 HEAD = """\
-# Figures of devices and rounds
+# Figures of devices, rounds and runs
 
 What `per_device` in `summary.json` and the columns of `devices.csv` and `rounds.csv` mean, and the headings under which
 tables show them. `docs/gen_figures.py` writes this page from the declarations in `coordinator/results/figures/`. Files,
 tables and writers are made from them, too: a new figure is declared there, and nowhere else.
-[Reports](reports.md) has the figures of a whole run.
 
 ## Of a device
 
@@ -37,9 +37,27 @@ figures with a name there; Prometheus writes `/` as `_`, and adds `_total` to th
 FILES = {"both": "both", "summary": "`summary.json`", "csv": "`devices.csv`", "neither": ""}
 
 
+RUN = """
+## Of a run
+
+The entries of `summary.json`; one marked `*` is absent where it is 0 or empty. [Reports](reports.md#figures-of-a-run)
+defines the values in each.
+
+| entry | unit | |
+|---|---|---|
+"""
+
+
 def page() -> str:
     """The whole page."""
-    return HEAD + "".join(map(_row, figures.DEVICE_FIGURES)) + ROUNDS + "".join(map(_round_row, figures_of_rounds()))
+    return (
+        HEAD
+        + "".join(map(_row, figures.DEVICE_FIGURES))
+        + ROUNDS
+        + "".join(map(_round_row, figures_of_rounds()))
+        + RUN
+        + "".join(map(_run_row, RUN_FIGURES))
+    )
 
 
 def _row(figure: Figure) -> str:
@@ -53,6 +71,10 @@ def _round_row(figure: RoundFigure) -> str:
     heading = "" if figure.column is None else figure.column.heading
     writer = f"`{figure.writer}`" + (" +" if figure.counter else "") if figure.writer else ""
     return f"| `{figure.name}` | {figure.unit} | {writer} | {heading} | {figure.meaning} |\n"
+
+
+def _run_row(figure: RunFigure) -> str:
+    return f"| `{figure.name}`{' *' if figure.sparse else ''} | {figure.unit} | {figure.meaning} |\n"
 
 
 if __name__ == "__main__":

@@ -30,6 +30,6 @@ class OpenExchange:
     held: tuple[str, ...]
     """Invited devices that declined, or that withheld their upload."""
     due_s: float | None
-    """The deadline, on the coordinator's clock; None: none is set."""
+    """The deadline, on the coordinator's clock, or None if none is set."""
     misses: int
     patience: int

@@ -98,7 +98,7 @@ def few_holders(method: Method[Any], holders: Collection[int], sharers: int, exp
 def slot_room(method: Method[Any], devices: int, weight_count: int, free_bytes: int | None) -> str | None:
     """Warning W8, for a method that keeps a slot for every device: whether slots and a round's uploads have room.
 
-    free_bytes: free bytes where the ledger is stored, on disk or in memory; None: not known.
+    free_bytes: free bytes where the ledger is stored, on disk or in memory, or None if unknown.
     """
     need_bytes = 2 * devices * 4 * weight_count
     if free_bytes is None or need_bytes <= free_bytes:

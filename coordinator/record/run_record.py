@@ -30,7 +30,7 @@ MISSED_SHARE = 0.1
 MAX_REFUSED = 256
 """The most devices whose refusal is kept, so that a sender that invents names fills neither the memory nor a report."""
 MAX_MISSED, NEWEST_MISSED = 2000, 200
-"""The most missed exchanges that are kept one by one, and those of rounds without an end; counts go on."""
+"""The most missed exchanges that are kept one by one, and those of rounds without an end; counts continue."""
 CAME_LATE, SAID_NOTHING, LINK_LOST = (
     "its upload came after the deadline",
     "nothing came before the deadline",
@@ -86,7 +86,7 @@ class FleetWork(NamedTuple):
 
 
 def nobody_knows(_device: str) -> str:
-    """Nothing: outside a simulation nobody knows why a device is silent."""
+    """Default: the cause of silence is unknown outside a simulation."""
     return ""
 
 
@@ -175,7 +175,7 @@ class RunRecord:
     """By device that claimed more samples than it is believed to have: what it claimed last, and what it weighed as."""
     count_cap: tuple[int, int] | None = None
     """The most samples that a device is believed to have in this round, 0: any number, and what those that claim more
-    weigh with; None: no round has opened yet."""
+    weigh with, or None before the first round opens."""
     slot_caps: dict[str, int] = field(default_factory=dict)
     """The caps that cut the counts in slots, by device."""
     left: dict[str, str] = field(default_factory=dict)
@@ -357,7 +357,7 @@ class RunRecord:
     ) -> None:
         """Count an exchange that closed without these devices.
 
-        at: the exchange; None: who missed it is not listed.  away: those whose link was lost, or that missed an earlier
+        at: the exchange, or None to list nobody.  away: those whose link was lost, or that missed an earlier
         deadline.  withheld: those that sent no knowledge because their training diverged or failed.  paused: those that
         an operator paused, which are among `declined`.
         """

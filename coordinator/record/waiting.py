@@ -20,7 +20,7 @@ class Waiting:
         """By device, the waits of the whole run in seconds."""
         self._round_s: Counter[str] = Counter()
         self._last_s: float | None = None
-        """When a device last answered the open exchange (s); None: none has."""
+        """When a device last answered the open exchange (s), or None if none has."""
 
     def answered(self, device: str, now_s: float) -> None:
         """Note that a device answered."""

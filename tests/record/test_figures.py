@@ -15,10 +15,14 @@ from coordinator.record.round_result import CURVES, RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.document.values import run_section
 from coordinator.results.figures import device_figures as figures
-from coordinator.results.figures.device_figures import Figure, FigureColumn
-from coordinator.results.figures.result import DeviceResult
+from coordinator.results.figures import run_figures
+from coordinator.results.figures.columns import FigureColumn
+from coordinator.results.figures.device_figures import Figure
+from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.figures.round_figures import ROUND_FIGURES, counters
-from coordinator.results.report.run_files import read_run, write_run
+from coordinator.results.figures.run_figures import RunFigure
+from coordinator.results.page import values
+from coordinator.results.report.run_files import read_run, run_tables, write_run
 from coordinator.results.report.run_table import run_table
 from coordinator.results.report.tables import plain_text
 from coordinator.results.writers.figures import round_figures
@@ -27,13 +31,14 @@ DOCS = Path(__file__).parents[2] / "docs"
 SPINS = Figure(
     "spins",
     "How often its fan turned.",
-    "device",
     "cost",
+    by="device",
     unit="turns",
     summed=True,
     by_round=True,
     sparse=True,
     column=FigureColumn("fan", say="{:.0f} turns".format),
+    page="Fan",
 )
 
 
@@ -65,14 +70,43 @@ def test_a_figure_that_is_declared_once_shows_everywhere(tmp_path: Path, monkeyp
     assert round_figures(found.history[0], record)["devices/spins"] == 7
     assert "devices/spins" in counters()
 
+    assert all("spins" in run_tables(whole)[name][0] for name in ("rounds", "devices"))  # the notebook's frames
+
     table = plain_text(run_table(whole)).splitlines()
     assert table[0].endswith("fan")
     assert [line.rsplit("  ", 1)[-1] for line in (*table[2:4], table[5])] == ["7 turns", "0 turns", "4 turns"]
     shown = run_section(whole, "run", "", "a").tables[0]
     assert [row[shown.columns.index(("fan", True))].text for row in shown.rows] == ["7 turns", "0 turns"]
+    for columns in (values.device_columns, values.round_columns, values._of_round):  # made once in a process
+        monkeypatch.setattr(values, columns.__name__, columns.__wrapped__)
+    state = values.finished_state(whole, "run").plain()
+    assert ("spins", "Fan", "turns", False, True) in state["device_facts"]
+    assert ("spins", "Fan", "turns", False, True) in state["round_facts"]
+    place, place_of_round = state["device_columns"].index("spins"), state["round_columns"].index("spins")
+    assert [row[place] for row in state["devices"]] == [7, None]
+    assert [row[place_of_round] for row in state["history"]] == [7]
     page = runpy.run_path(str(DOCS / "gen_figures.py"))["page"]()
     assert "| `spins` * | turns | device | both | fan | How often its fan turned. |" in page
     assert "| `spins` | turns | `devices/spins` + |  | How often its fan turned. |" in page
+
+
+def test_a_figure_of_a_run_that_is_declared_once_is_in_its_summary_and_on_the_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = RunFigure(
+        "best", "The best device.", value=lambda run: max(device.id for device in run.devices), sparse=True
+    )
+    monkeypatch.setattr(run_figures, "RUN_FIGURES", (*run_figures.RUN_FIGURES, best))
+    whole = synthetic.result(count=2, rounds=1)
+    write_run(whole, "", tmp_path)
+    assert json.loads((tmp_path / "summary.json").read_text())["best"] == "device-1"
+    assert read_run(tmp_path).method == whole.method
+    assert "| `best` * |  | The best device. |" in runpy.run_path(str(DOCS / "gen_figures.py"))["page"]()
+
+
+def test_what_is_read_back_from_a_summary_is_a_field_of_the_result() -> None:
+    fields = {field.name for field in dataclasses.fields(Result)}
+    assert {each.name for each in run_figures.RUN_FIGURES if each.read} <= fields
 
 
 def test_every_field_is_a_figure() -> None:

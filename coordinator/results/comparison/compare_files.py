@@ -167,7 +167,7 @@ class SweptSetting(NamedTuple):
     setting: Mapping[str, Any]
     chosen: bool
     validation: float | None
-    """The mean validation accuracy over the seeds; None: a run ended early."""
+    """The mean validation accuracy over the seeds, or None if a run ended early."""
 
 
 class SweptCondition(NamedTuple):

@@ -60,7 +60,7 @@ class PaperCell:
     scale: float = 1.0
     signed: bool = False
     say: Callable[[float], str] | None = None
-    """How a cost is written; None: as a number with two digits and its deviation."""
+    """Writes a cost, or None for a number with two digits and its deviation."""
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,8 @@ from coordinator.results.comparison.budgets import budget_table
 from coordinator.results.comparison.compare import Comparison, Trial, setting_text
 from coordinator.results.comparison.compare_files import SweptCondition
 from coordinator.results.comparison.compare_table import compare_table
-from coordinator.results.figures.device_figures import FigureColumn, shown_figures
+from coordinator.results.figures.columns import Declared
+from coordinator.results.figures.device_figures import shown_figures
 from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.figures.round_figures import shown_of_round
 from coordinator.results.report.run_table import run_table
@@ -245,19 +246,19 @@ _PARTS = {"source": "in the source", "private": "for the devices", "test": "in t
 def _device_table(result: Result) -> SortableTable:
     table = run_table(result)
     devices = sorted(result.devices, key=lambda device: device.number)
-    extra = shown_figures(report=True)
+    extra = shown_figures("report")
     shown = _sortable(table, "Devices", [*map(_device_keys, devices)])
     rows = tuple(
-        (*row, *(_cell(column, each.of(device)) for each, column in extra))
+        (*row, *(_cell(each, each.of(device)) for each, _ in extra))
         for row, device in zip(shown.rows, devices, strict=True)
     )
     columns = (*shown.columns, *((column.heading, column.right) for _, column in extra))
     return SortableTable(shown.caption, columns, rows, (*shown.last, *("" for _ in extra)) if shown.last else ())
 
 
-def _cell(column: FigureColumn, value: Any) -> DocumentCell:
-    text = column.say(value)
-    if not column.right:
+def _cell(figure: Declared[Any], value: Any) -> DocumentCell:
+    text = figure.said(value)
+    if figure.column is not None and not figure.column.right:
         return _text(text)
     return DocumentCell(text, value) if text else DocumentCell(UNKNOWN, math.inf)
 
@@ -286,7 +287,7 @@ def _round_cells(result: Result, entry: RoundResult, *, measured: bool) -> Itera
     for model in ("personal", "global") if measured else ("personal",):
         values = [*result.learned(entry.of(model)).values()]
         yield _measure(math.fsum(values) / len(values) if values else 0.0, percent)
-    yield from (_cell(column, figure.of(entry)) for figure, column in shown_of_round())
+    yield from (_cell(figure, figure.of(entry)) for figure, _ in shown_of_round())
 
 
 def _missed_table(result: Result) -> SortableTable:

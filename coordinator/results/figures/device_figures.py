@@ -1,4 +1,4 @@
-"""The figures of a device, each declared once: record, summary.json, devices.csv, tables, report and docs follow.
+"""The figures of a device, each declared once: record, summary.json, devices.csv, tables, report, page and docs follow.
 
 A new figure is an entry of DEVICE_FIGURES and the line that measures it: `RunRecord.add(name, device, amount)`.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, TypeAlias
 
-from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, percent, printable
+from coordinator.record.units import by_reason
+from coordinator.results.figures.columns import ColumnPlace, Declared, FigureColumn, measure, shown, text_column, whole
 from coordinator.results.figures.result import DeviceResult
 
 Group: TypeAlias = Literal["who", "holds", "traffic", "missed", "cost", "source", "steps", "note"]
@@ -19,63 +21,32 @@ GROUPS: tuple[Group, ...] = ("who", "holds", "traffic", "missed", "cost", "sourc
 
 
 @dataclass(frozen=True, slots=True)
-class FigureColumn:
-    """The column that shows a figure to people."""
+class Figure(Declared[DeviceResult]):
+    """A figure of a device."""
 
-    heading: str
-    place: int = 100
-    """Columns stand from left to right in this order."""
-    say: Callable[[Any], str] = str
-    """The text of a value, and of the mean of numbers."""
-    right: bool = True
-    """It holds numbers: they are aligned to the right, and the last row has their mean."""
-    signed: bool = False
-    optional: int = 0
-    """A narrow terminal leaves out columns, 1 first; 0: never this one."""
-    where: Literal["everywhere", "report"] = "everywhere"
-    """A column of the report alone is not in the table on a terminal."""
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """A figure of a device: what it is, who measures it, and where it shows."""
-
-    name: str
-    meaning: str
-    """One sentence for the reference page."""
-    by: Literal["owner", "device", "coordinator", "simulation"]
-    """Who measures it."""
     group: Group
-    unit: str = ""
-    value: Callable[[DeviceResult], Any] | None = None
-    """How it follows from the result; None: the field of this name, or else what the record summed."""
-    summed: bool = False
+    by: Literal["owner", "device", "coordinator", "simulation"] = field(kw_only=True)
+    """Who measures it."""
+    summed: bool = field(default=False, kw_only=True)
     """The record adds it up by device, over rounds and restarts."""
-    by_round: bool = False
-    """rounds.csv and writers have the sum over devices of each round."""
-    files: Literal["both", "summary", "csv", "neither"] = "both"
-    sparse: bool = False
+    by_round: bool = field(default=False, kw_only=True)
+    """rounds.csv, the page and writers have the sum over devices of each round."""
+    files: Literal["both", "summary", "csv", "neither"] = field(default="both", kw_only=True)
+    sparse: bool = field(default=False, kw_only=True)
     """summary.json leaves it out where it is 0 or empty."""
-    blank: bool = False
+    blank: bool = field(default=False, kw_only=True)
     """Its cell in devices.csv is empty where it is 0."""
-    entry: Callable[[DeviceResult], Any] | None = None
-    """What stands in summary.json where it is not the value itself; None is left out."""
-    cell: Callable[[Any], object] | None = None
-    """What stands in devices.csv where it is not the value itself."""
-    column: FigureColumn | None = None
-
-    def of(self, device: DeviceResult) -> Any:
-        """The figure of a device."""
-        if self.value is not None:
-            return self.value(device)
-        return getattr(device, self.name) if self.name in FIELDS else device.sums.get(self.name, 0)
+    entry: Callable[[DeviceResult], Any] | None = field(default=None, kw_only=True)
+    """Makes its entry in summary.json where that is not the value itself; None is left out."""
+    cell: Callable[[Any], object] | None = field(default=None, kw_only=True)
+    """Makes its cell in devices.csv where that is not the value itself."""
 
 
 FIELDS = frozenset(DeviceResult.__dataclass_fields__)
 """The figures that the code computes with; `DeviceResult.sums` holds the others that the record summed."""
 
 
-def _words(values: Sequence[int]) -> str:
+def _listed(values: Sequence[int]) -> str:
     return " ".join(map(str, values))
 
 
@@ -83,237 +54,199 @@ def _since_joining(place: int) -> Callable[[DeviceResult], float | None]:
     return lambda device: None if device.since_joining is None else device.since_joining[place]
 
 
-def _in_report(heading: str, place: int, say: Callable[[Any], str]) -> FigureColumn:
-    """A measure of the report, unknown where it is 0."""
-    return FigureColumn(heading, place, lambda value: say(value) if value else "", where="report")
+def _missed(device: DeviceResult) -> int:
+    return device.silent + sum(device.declined.values())
 
 
-_whole: Callable[[Any], str] = "{:.0f}".format
+_owner, _device, _coordinator, _simulation = (
+    partial(Figure, by=who) for who in ("owner", "device", "coordinator", "simulation")
+)
 
 DEVICE_FIGURES: tuple[Figure, ...] = (
-    Figure(
-        "id", "Its name in the federation.", "owner", "who", column=FigureColumn("device", 1, printable, right=False)
+    _owner("id", "Its name in the federation.", "who", column=text_column("device", 1)),
+    _coordinator("number", "Its index in the sorted roster, or the number with which it enrolled.", "who"),
+    _device("board", "The profile of its hardware.", "who", column=text_column("board", 2, optional=2), page="Board"),
+    _simulation("link", "The profile of its link.", "who", page="Link"),
+    _device("model", "The family of its model.", "who", column=text_column("model", 3, optional=7), page="Model"),
+    _device(
+        "runtime", "What its model computes with.", "who", column=text_column("runtime", 4, optional=1), page="Runtime"
     ),
-    Figure("number", "Its index in the sorted roster, or the number with which it enrolled.", "coordinator", "who"),
-    Figure(
-        "board",
-        "The profile of its hardware.",
-        "device",
-        "who",
-        column=FigureColumn("board", 2, printable, right=False, optional=2),
-    ),
-    Figure("link", "The profile of its link.", "simulation", "who"),
-    Figure(
-        "model",
-        "The family of its model.",
-        "device",
-        "who",
-        column=FigureColumn("model", 3, printable, right=False, optional=7),
-    ),
-    Figure(
-        "runtime",
-        "What its model computes with.",
-        "device",
-        "who",
-        column=FigureColumn("runtime", 4, printable, right=False, optional=1),
-    ),
-    Figure("note", "A note on its model, such as the origin of a frozen extractor.", "device", "note"),
-    Figure("learns", "Whether it learns; else it can only teach, and counts in no mean.", "coordinator", "holds"),
-    Figure("joined", "Whether it joined; else it never came or was not let in.", "coordinator", "holds"),
-    Figure(
+    _device("note", "A note on its model, such as the origin of a frozen extractor.", "note", page="Note"),
+    _coordinator("learns", "Whether it learns; else it can only teach, and counts in no mean.", "holds"),
+    _coordinator("joined", "Whether it joined; else it never came or was not let in.", "holds"),
+    _device(
         "samples",
         "Samples that it trains on.",
-        "device",
         "holds",
-        column=FigureColumn("samples", 6, _whole, optional=3),
+        column=FigureColumn("samples", 6, whole, optional=3),
+        page="Samples",
     ),
-    Figure("test_samples", "Samples of its own test part.", "device", "holds", sparse=True, blank=True),
-    Figure(
+    _device("test_samples", "Samples of its own test part.", "holds", sparse=True, blank=True),
+    _device(
         "classes",
         "The classes that it holds samples of; in `summary.json` how many they are.",
-        "device",
         "holds",
         entry=lambda device: len(device.classes) if device.class_counts else None,
-        value=lambda device: device.classes,
-        cell=_words,
-        column=FigureColumn("classes", 5, _words, right=False, optional=6),
+        cell=_listed,
+        column=text_column("classes", 5, _listed, optional=6),
     ),
-    Figure(
+    _device(
         "class_counts",
         "Samples of each class, where its owner discloses them.",
-        "device",
         "holds",
         entry=lambda device: [*device.class_counts] or None,
-        cell=_words,
+        cell=_listed,
     ),
-    Figure(
+    _device(
         "accuracy",
         "The newest accuracy of its own, personal model on the test that all share.",
-        "device",
         "holds",
         unit="share",
-        column=FigureColumn("federated", 10, percent),
+        column=FigureColumn("federated", 10),
     ),
-    Figure(
+    _simulation(
         "standalone_accuracy",
         "The accuracy after the same training on its own data alone.",
-        "simulation",
         "holds",
         unit="share",
-        column=FigureColumn("alone", 9, percent),
+        column=FigureColumn("alone", 9),
     ),
-    Figure(
+    _coordinator(
         "gain",
         "The difference of both, in points.",
-        "coordinator",
         "holds",
         value=lambda _device: None,
         files="neither",
         column=FigureColumn("gain", 11, signed=True),
     ),
-    Figure(
+    _device(
         "before_accuracy",
         "Of its own model before its first round, as in `since_joining`.",
-        "device",
         "holds",
         unit="share",
         value=_since_joining(0),
         files="csv",
     ),
-    Figure(
+    _device(
         "now_accuracy",
         "Of its own model now, on the same samples.",
-        "device",
         "holds",
         unit="share",
         value=_since_joining(1),
         files="csv",
     ),
-    Figure(
+    _device(
         "global_accuracy",
         "The newest accuracy of the global model on the test that all share.",
-        "device",
         "holds",
         unit="share",
         value=lambda device: device.metrics.get("global_accuracy"),
         files="csv",
-        column=FigureColumn("global", 12, percent, optional=8),
+        column=FigureColumn("global", 12, optional=8),
     ),
-    Figure("metrics", "All other values of its newest evaluations, by name.", "device", "holds", files="summary"),
-    Figure(
+    _device("metrics", "All other values of its newest evaluations, by name.", "holds", files="summary"),
+    _coordinator(
         "bytes_up",
         "Whole frames that it sent, joining and sending again included.",
-        "coordinator",
         "traffic",
         unit="bytes",
-        column=FigureColumn("sent", 13, human_bytes, optional=5),
+        column=FigureColumn("sent", 13, optional=5),
+        page="Sent",
     ),
-    Figure(
+    _coordinator(
         "bytes_down",
         "Whole frames that were sent to it.",
-        "coordinator",
         "traffic",
         unit="bytes",
-        column=FigureColumn("received", 14, human_bytes, optional=4),
+        column=FigureColumn("received", 14, optional=4),
+        page="Received",
     ),
-    Figure("rounds_done", "Rounds whose last upload of it counted.", "coordinator", "traffic", unit="rounds"),
-    Figure(
+    _coordinator("rounds_done", "Rounds whose last upload of it counted.", "traffic", unit="rounds"),
+    _coordinator(
         "waited_s",
         "How long exchanges stayed open because of this device.",
-        "coordinator",
         "cost",
         unit="s",
         sparse=True,
-        column=_in_report("waited for", 17, human_seconds),
+        column=measure("waited for", 17, "report"),
+        page="The run waited for it",
     ),
-    Figure("flops", "Floating-point operations, evaluations included.", "simulation", "cost", unit="FLOP", sparse=True),
-    Figure(
+    _simulation("flops", "Floating-point operations, evaluations included.", "cost", unit="FLOP", sparse=True),
+    _device(
         "busy_s",
         "Computing: in a simulation by its board's profile, over a broker as it measured its training.",
-        "device",
         "cost",
         unit="s",
         summed=True,
         sparse=True,
-        column=_in_report("computed for", 15, human_seconds),
+        column=measure("computed for", 15, "report"),
+        page="Computing",
     ),
-    Figure(
+    _device(
         "energy_j",
         "What it drew: in a simulation in the whole run, over a broker while it trained.",
-        "device",
         "cost",
         unit="J",
         summed=True,
         sparse=True,
-        column=_in_report("drew", 16, human_joules),
+        column=measure("drew", 16, "report"),
+        page="Energy",
     ),
-    Figure(
+    _simulation(
         "steps",
         "Optimiser steps on private and public samples.",
-        "simulation",
         "steps",
         sparse=True,
         blank=True,
-        column=FigureColumn("steps", 8, _whole, optional=10),
+        column=FigureColumn("steps", 8, whole, optional=10),
     ),
-    Figure(
+    _simulation(
         "standalone_steps",
         "Those of the same device alone.",
-        "simulation",
         "steps",
         sparse=True,
         blank=True,
-        column=FigureColumn("alone steps", 7, _whole, optional=9),
+        column=FigureColumn("alone steps", 7, whole, optional=9),
     ),
-    Figure("joules_source", "Where its joules are from: `measured` or `profile`.", "device", "source", sparse=True),
-    Figure(
+    _device("joules_source", "Where its joules are from: `measured` or `profile`.", "source", sparse=True),
+    _device(
         "withheld",
         "Uploads without knowledge, because its training diverged or failed.",
-        "device",
         "missed",
         unit="uploads",
         summed=True,
     ),
-    Figure(
+    _device(
         "joining",
         "The figures of its own model before its first round, by name.",
-        "device",
         "missed",
         files="summary",
         sparse=True,
     ),
-    Figure(
+    _device(
         "not_served",
         "Rounds whose model its app does not predict with, because it is worse on held-out samples.",
-        "device",
         "missed",
         unit="rounds",
         summed=True,
         sparse=True,
     ),
-    Figure(
-        "declined",
-        "Exchanges that its owner's policy declined, by reason.",
-        "device",
-        "missed",
-        unit="exchanges",
-        sparse=True,
+    _device(
+        "declined", "Exchanges that its owner's policy declined, by reason.", "missed", unit="exchanges", sparse=True
     ),
-    Figure(
+    _coordinator(
         "silent",
         "Exchanges whose deadline passed without an answer.",
-        "coordinator",
         "missed",
         unit="exchanges",
         summed=True,
         sparse=True,
     ),
-    Figure(
+    _coordinator(
         "missed",
         "Exchanges that it declined or left without an answer.",
-        "coordinator",
         "missed",
-        value=lambda device: device.silent + sum(device.declined.values()),
+        value=_missed,
         files="neither",
         column=FigureColumn("missed", 18, where="report"),
     ),
@@ -336,11 +269,14 @@ def csv_figures() -> tuple[Figure, ...]:
     return tuple(sorted(in_file, key=lambda figure: GROUPS.index(figure.group)))
 
 
-def shown_figures(*, report: bool = False) -> tuple[tuple[Figure, FigureColumn], ...]:
-    """The figures with a column in the table of a run, from left to right; report: those of the report alone."""
-    columns = [(figure, figure.column) for figure in DEVICE_FIGURES if figure.column is not None]
-    wanted = "report" if report else "everywhere"
-    return tuple(sorted((each for each in columns if each[1].where == wanted), key=lambda each: each[1].place))
+def shown_figures(where: ColumnPlace = "table") -> tuple[tuple[Figure, FigureColumn], ...]:
+    """The figures with a column in tables of devices, from left to right."""
+    return shown(DEVICE_FIGURES, where)
+
+
+def page_figures() -> tuple[Figure, ...]:
+    """The figures that the live page shows of a device."""
+    return tuple(figure for figure in DEVICE_FIGURES if figure.page)
 
 
 def known(values: Mapping[str, float | None]) -> dict[str, float]:

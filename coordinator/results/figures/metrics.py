@@ -107,5 +107,5 @@ def over_devices(accuracy: Mapping[str, float], samples: Mapping[str, int], *, e
 
 
 def to_target(points: Sequence[Point], target: float) -> Point | None:
-    """The first point whose accuracy is at least the target; None: it was never reached."""
+    """The first point whose accuracy is at least the target, or None if it was never reached."""
     return next((point for point in points if point.accuracy >= target), None)

@@ -30,7 +30,7 @@ WORST_SHARE = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceResult:
-    """One device at the end of a run.  Accuracies are fractions in [0, 1]; None: not measured.
+    """One device at the end of a run.  Accuracies are fractions in [0, 1], or None if not measured.
 
     device_figures.py beside this file, and docs/reference/figures.md, say what each field is.
     """
@@ -80,7 +80,7 @@ class DeviceResult:
 
     @property
     def since_joining(self) -> tuple[float, float] | None:
-        """Accuracies of its own model before its first round and now, on the same samples; None: not both are known.
+        """Accuracies of its own model before its first round and now, on the same samples, or None if one is unknown.
 
         They are those of `test` where the device has one, else of its own test part, else of its validation part.
         """
@@ -92,7 +92,7 @@ class DeviceResult:
 
     @property
     def accuracy_now(self) -> float | None:
-        """Accuracy of its own model now, on the first of the same parts that it has; None: not measured."""
+        """Accuracy of its own model now, on the first of the same parts that it has, or None."""
         return next((after for _, after in self._measured_now), None)
 
     @property

@@ -1,19 +1,20 @@
-"""The figures of a round, each declared once: record, rounds.csv, the report's table, writers and docs follow.
+"""The figures of a round, each declared once: record, rounds.csv, the report's table, page, writers and docs follow.
 
 A new figure is an entry of ROUND_FIGURES and a field of RoundResult; one that is a sum over devices is declared with
-them alone, with `by_round` (coordinator/results/figures/device_figures.py).
+them alone, with `by_round` (device_figures.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Literal, TypeAlias
 
 from coordinator.record.round_result import PREFIXES, RoundResult
-from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, printable
-from coordinator.results.figures import device_figures as figures
-from coordinator.results.figures.device_figures import FigureColumn
+from coordinator.record.units import by_reason
+from coordinator.results.figures import device_figures
+from coordinator.results.figures.columns import Declared, FigureColumn, measure, shown, text_column
 from coordinator.results.figures.metrics import SHARES
 from edge_sdk.methods.contract.requests import MeasuredModel
 
@@ -22,32 +23,19 @@ Cell: TypeAlias = Literal["whole", "number", "sum", "text", "reasons", "computed
 
 
 @dataclass(frozen=True, slots=True)
-class RoundFigure:
-    """A figure of a round: what it is, how the record comes to it, and where it shows."""
+class RoundFigure(Declared[RoundResult]):
+    """A figure of a round."""
 
-    name: str
-    meaning: str
     cell: Cell = "computed"
-    unit: str = ""
-    value: Callable[[RoundResult], Any] | None = None
-    """How it follows from the round; None: it is the field of this name, or a sum over devices."""
-    in_csv: bool = True
-    later: bool = False
+    in_csv: bool = field(default=True, kw_only=True)
+    later: bool = field(default=False, kw_only=True)
     """Older run directories do not have it."""
-    metered: bool = False
+    metered: bool = field(default=False, kw_only=True)
     """Its cell is empty, and no writer has it, where nobody metered it."""
-    column: FigureColumn | None = None
-    """The column of the report's table of rounds."""
-    writer: str = ""
+    writer: str = field(default="", kw_only=True)
     """Its name for TensorBoard, Prometheus and the like."""
-    counter: bool = False
+    counter: bool = field(default=False, kw_only=True)
     """Prometheus adds it up."""
-
-    def of(self, entry: RoundResult) -> Any:
-        """The figure of a round."""
-        if self.value is not None:
-            return self.value(entry)
-        return getattr(entry, self.name) if self.name in FIELDS else entry.sums.get(self.name, 0)
 
 
 FIELDS = frozenset(RoundResult.__dataclass_fields__)
@@ -82,15 +70,6 @@ PERSONAL = ("pm_v", "pm_l")
 """FedNH's measures, whose columns are means over the learning devices."""
 
 
-def _took(entry: RoundResult) -> float:
-    return entry.virtual_s or entry.wall_s
-
-
-def _measure(heading: str, place: int, say: Callable[[Any], str]) -> FigureColumn:
-    """A measure, unknown where it is 0."""
-    return FigureColumn(heading, place, lambda value: say(value) if value else "")
-
-
 _ACCURACIES: tuple[RoundFigure, ...] = (
     RoundFigure("accuracy_mean", "The mean accuracy of personal models.", unit="share"),
     RoundFigure("accuracy_min", "The lowest.", unit="share"),
@@ -107,12 +86,14 @@ _ACCURACIES: tuple[RoundFigure, ...] = (
         for name, column in SHARED_COLUMNS[model].items()
     ),
 )
+_spent = partial(RoundFigure, metered=True, counter=True)
 _COUNTED: tuple[RoundFigure, ...] = (
     RoundFigure(
         "contributors",
         "Devices whose uploads counted.",
         "whole",
         column=FigureColumn("contributors", 4),
+        page="Answers",
         writer="devices/contributors",
     ),
     RoundFigure("exchanges", "Exchanges of knowledge.", "whole"),
@@ -121,7 +102,7 @@ _COUNTED: tuple[RoundFigure, ...] = (
         "Whole frames that devices sent.",
         "whole",
         unit="bytes",
-        column=_measure("sent", 5, human_bytes),
+        column=measure("sent", 5),
         writer="bytes/up",
         counter=True,
     ),
@@ -130,20 +111,18 @@ _COUNTED: tuple[RoundFigure, ...] = (
         "Whole frames that were sent to devices.",
         "whole",
         unit="bytes",
-        column=_measure("received", 6, human_bytes),
+        column=measure("received", 6),
         writer="bytes/down",
         counter=True,
     ),
     RoundFigure("scalars_up", "Numbers of knowledge in accepted uploads, in any encoding.", "whole"),
     RoundFigure("scalars_down", "Numbers of knowledge that were sent to devices.", "whole"),
-    RoundFigure(
+    _spent(
         "device_flops",
         "What all devices computed, evaluations included.",
         "whole",
         unit="FLOP",
-        metered=True,
         writer="work/flops",
-        counter=True,
     ),
     RoundFigure("wall_s", "How long it took on this machine, over a broker.", "number", unit="s"),
     RoundFigure("virtual_s", "How long it took on the boards' clock, in memory.", "number", unit="s"),
@@ -151,51 +130,44 @@ _COUNTED: tuple[RoundFigure, ...] = (
         "took_s",
         "`virtual_s` in memory, `wall_s` over a broker; not in `rounds.csv`.",
         unit="s",
-        value=_took,
+        value=lambda entry: entry.virtual_s or entry.wall_s,
         in_csv=False,
-        column=_measure("took", 7, human_seconds),
+        column=measure("took", 7),
+        page="Took",
         writer="time/round_s",
     ),
-    RoundFigure(
+    _spent(
         "device_s",
         "Computing of all devices.",
         "number",
         unit="s",
-        metered=True,
-        column=_measure("computing", 8, human_seconds),
+        column=measure("computing", 8),
         writer="work/computing_s",
-        counter=True,
     ),
     RoundFigure(
         "waited_s",
         "How long it waited for `waited_for`.",
         "number",
         unit="s",
-        column=_measure("for", 11, human_seconds),
+        column=measure("for", 11),
+        page="Waited",
         writer="time/waited_s",
     ),
-    RoundFigure(
-        "device_j",
-        "What all devices drew.",
-        "number",
-        unit="J",
-        metered=True,
-        column=_measure("drawn", 9, human_joules),
-        writer="work/joules",
-        counter=True,
-    ),
+    _spent("device_j", "What all devices drew.", "number", unit="J", column=measure("drawn", 9), writer="work/joules"),
     RoundFigure(
         "waited_for",
         "The device that it waited for longest.",
         "text",
-        column=FigureColumn("waited for", 10, printable, right=False),
+        column=text_column("waited for", 10),
+        page="Waited longest for",
     ),
     RoundFigure(
         "declined",
         "Exchanges that devices declined, by reason.",
         "reasons",
         later=True,
-        column=FigureColumn("declined", 12, by_reason, right=False),
+        column=text_column("declined", 12, by_reason),
+        page="Declined",
         writer="devices/declined",
         counter=True,
     ),
@@ -205,6 +177,7 @@ _COUNTED: tuple[RoundFigure, ...] = (
         "whole",
         later=True,
         column=FigureColumn("silent", 13),
+        page="Missed the deadline",
         writer="devices/silent",
         counter=True,
     ),
@@ -216,12 +189,30 @@ def figures_of_rounds() -> tuple[RoundFigure, ...]:
     """All figures of a round in the order of rounds.csv, with those that are sums over devices at the end."""
     sums = (
         RoundFigure(
-            each.name, each.meaning, "sum", unit=each.unit, later=True, writer=f"devices/{each.name}", counter=True
+            each.name,
+            each.meaning,
+            "sum",
+            unit=each.unit,
+            later=True,
+            page=each.page,
+            writer=f"devices/{each.name}",
+            counter=True,
         )
-        for each in figures.DEVICE_FIGURES
+        for each in device_figures.DEVICE_FIGURES
         if each.by_round
     )
     return (*ROUND_FIGURES, *sums)
+
+
+def shown_of_round() -> tuple[tuple[RoundFigure, FigureColumn], ...]:
+    """The figures with a column in the report's table of rounds, from left to right."""
+    return shown(figures_of_rounds())
+
+
+def page_figures_of_round() -> tuple[RoundFigure, ...]:
+    """The figures that the live page is sent of a round, from left to right as in the report's table."""
+    sent = [figure for figure in figures_of_rounds() if figure.page or figure.writer]
+    return tuple(sorted(sent, key=lambda each: 100 if each.column is None else each.column.place))
 
 
 def csv_columns(*, older: bool = False) -> tuple[str, ...]:
@@ -230,15 +221,9 @@ def csv_columns(*, older: bool = False) -> tuple[str, ...]:
 
 
 def round_cells(entry: RoundResult) -> dict[str, object]:
-    """What a round counted, by column of rounds.csv."""
+    """The figures that a round counted, by column of rounds.csv."""
     counted = [each for each in figures_of_rounds() if each.cell != "computed"]
     return {each.name: by_reason(each.of(entry)) if each.cell == "reasons" else each.of(entry) for each in counted}
-
-
-def shown_of_round() -> tuple[tuple[RoundFigure, FigureColumn], ...]:
-    """The figures with a column in the report's table of rounds, from left to right."""
-    columns = [(figure, figure.column) for figure in figures_of_rounds() if figure.column is not None]
-    return tuple(sorted(columns, key=lambda each: each[1].place))
 
 
 def written(entry: RoundResult) -> dict[str, float]:
@@ -252,5 +237,5 @@ def written(entry: RoundResult) -> dict[str, float]:
 
 
 def counters() -> frozenset[str]:
-    """The names for writers of the figures that go on over rounds."""
+    """The names for writers of the figures that are added up over rounds."""
     return frozenset(figure.writer for figure in figures_of_rounds() if figure.counter)

@@ -86,7 +86,7 @@ class Feed:
     # -- the page's thread --------------------------------------------------------------------------------------------
 
     def newer_than(self, number: int | None) -> SentState | None:
-        """Return what a browser that shows the state of this number lacks; None: it shows the newest.
+        """Return what a browser that shows the state of this number lacks, or None if it shows the newest.
 
         A browser that shows none, or that missed one, gets everything.
         """

@@ -140,15 +140,17 @@ class PageObserver(RunObserver):
 
     def _device(self, entry: DeviceEntry, record: RunRecord, now_s: float, simulated: Mapping[str, float]) -> PlainRow:
         name, figures = entry.device, {**simulated, **entry.figures}
+        counted = {
+            **{key: getattr(entry, key) for key in ("board", "model", "runtime")},
+            **figures,
+            "link": self._links.get(name),
+            "bytes_up": record.bytes_up[name],
+            "bytes_down": record.bytes_down[name],
+            "waited_s": record.waiting.total_s[name] or None,
+        }
         return device_row(
-            **{key: getattr(entry, key) for key in ("state", "why", "round", "board", "model", "runtime")},
-            **{key: figures.get(key) for key in ("accuracy", "temperature_c", "heat", "busy_s", "air_s", "energy_j")},
-            id=name,
-            version=entry.sdk,
-            link=self._links.get(name),
-            **{"global": record.metrics.get(name, {}).get("global_accuracy")},
+            **counted
+            | {key: getattr(entry, key) for key in ("state", "why", "round")}
+            | {"id": name, "version": entry.sdk, "global": record.metrics.get(name, {}).get("global_accuracy")},
             seen_s=None if entry.seen_s is None else round(now_s - entry.seen_s, 1),
-            bytes_up=record.bytes_up[name],
-            bytes_down=record.bytes_down[name],
-            waited_s=record.waiting.total_s[name] or None,
         )

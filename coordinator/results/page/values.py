@@ -1,8 +1,10 @@
 """What the page shows, as plain values for JSON; the same for a run that goes on and for one that is over.
 
 A state has `head` (the run in a few figures), `round` (the open exchange), `devices` (one list a device, in the order
-of PAGE_DEVICE_COLUMNS), `history` (one list a round, in the order of PAGE_ROUND_COLUMNS), `ledger` (totals, refusals,
+of `device_columns`), `history` (one list a round, in the order of `round_columns`), `ledger` (totals, refusals,
 warnings) and `missed` (round, exchange, device, why).  An unknown figure is None.
+
+`device_facts` and `round_facts` say under which headings the declared figures are shown.
 """
 
 from __future__ import annotations
@@ -10,11 +12,14 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cache
 from typing import Any, TypeAlias
 
 from coordinator.record.round_result import CURVES, Missed, RoundResult
 from coordinator.record.run_record import KINDS
+from coordinator.results.figures.device_figures import page_figures
 from coordinator.results.figures.result import DeviceResult, Result, spread
+from coordinator.results.figures.round_figures import RoundFigure, page_figures_of_round
 
 PlainRow: TypeAlias = "list[Any]"
 
@@ -23,7 +28,7 @@ Measured: TypeAlias = "tuple[int, Mapping[str, float]]"
 STATE_VERSION = 1
 MOST_CURVES = 60
 """The most devices whose curves are drawn together."""
-PAGE_DEVICE_COLUMNS = (
+LIVE_COLUMNS = (
     "id",
     "state",
     "why",
@@ -32,45 +37,17 @@ PAGE_DEVICE_COLUMNS = (
     "global",
     "temperature_c",
     "heat",
-    "board",
-    "link",
-    "model",
-    "runtime",
     "version",
     "seen_s",
-    "bytes_up",
-    "bytes_down",
-    "busy_s",
     "air_s",
-    "energy_j",
-    "waited_s",
-    "samples",
     "class_counts",
-    "note",
 )
-"""`seen_s`: when its last frame came, on the clock of the head's `now_s`.  Of a simulated board, `heat`: the share
-of that at which it slows down, and `air_s`: seconds of sending and receiving."""
-PAGE_ROUND_COLUMNS = (
-    "round",
-    "mean",
-    "worst",
-    "best",
-    "global",
-    "alone",
-    "own_task",
-    "bytes_up",
-    "bytes_down",
-    "time_s",
-    "device_s",
-    "device_j",
-    "contributors",
-    "waited_for",
-    "waited_s",
-    "silent",
-    "declined",
-    "instruments",
-)
-"""Accuracies are shares; bytes, seconds and joules are those of this round alone."""
+"""What the page's views show of a device, beside the declared figures that have a heading there.
+
+`seen_s`: when its last frame came, on the clock of the head's `now_s`.  Of a simulated board, `heat`: the share of that
+at which it slows down, and `air_s`: seconds of sending and receiving."""
+ACCURACY_COLUMNS = ("round", "mean", "worst", "best", "global", "alone", "own_task", "instruments")
+"""What the page's views show of a round, beside the declared figures: accuracies are shares."""
 MOST_MISSED = 50
 """The most missed exchanges that the page lists."""
 PARTS = ("round", "ledger", "missed")
@@ -106,8 +83,10 @@ class PageState:
         """Return everything, for a browser that knows nothing yet."""
         return {
             "version": STATE_VERSION,
-            "device_columns": PAGE_DEVICE_COLUMNS,
-            "round_columns": PAGE_ROUND_COLUMNS,
+            "device_columns": device_columns(),
+            "round_columns": round_columns(),
+            "device_facts": [figure.fact for figure in page_figures()],
+            "round_facts": [figure.fact for figure in _of_round() if figure.page],
             "head": self.head,
             "round": self.round,
             "devices": [*self.devices.values()],
@@ -129,9 +108,26 @@ class PageState:
         }
 
 
+@cache
+def device_columns() -> tuple[str, ...]:
+    """The columns of `devices`."""
+    return (*LIVE_COLUMNS, *(figure.name for figure in page_figures()))
+
+
+@cache
+def round_columns() -> tuple[str, ...]:
+    """The columns of `history`; bytes, seconds and joules are those of a round alone."""
+    return (*ACCURACY_COLUMNS, *(figure.name for figure in _of_round()))
+
+
+@cache
+def _of_round() -> tuple[RoundFigure, ...]:
+    return page_figures_of_round()
+
+
 def device_row(**values: Any) -> PlainRow:
     """Return a row of `devices`; what is not given is None."""
-    return [values.get(name) for name in PAGE_DEVICE_COLUMNS]
+    return [values.get(name) for name in device_columns()]
 
 
 def round_row(
@@ -139,7 +135,7 @@ def round_row(
 ) -> PlainRow:
     """Return a row of `history`.
 
-    alone: accuracies of the devices alone, by id.  learners: the devices of which means are taken; None: all.
+    alone: accuracies of the devices alone, by id.  learners: the devices that means are over, or None for all.
     """
 
     def of(found: Mapping[str, float]) -> list[float]:
@@ -154,19 +150,16 @@ def round_row(
         "global": _mean(of(entry.global_accuracy)),
         "alone": _mean(of(alone or {})),
         "own_task": _mean(of(entry.local_accuracy)),
-        "bytes_up": entry.bytes_up,
-        "bytes_down": entry.bytes_down,
-        "time_s": entry.virtual_s or entry.wall_s,
-        "device_s": entry.device_s or None,
-        "device_j": entry.device_j or None,
-        "contributors": entry.contributors,
-        "waited_for": entry.waited_for,
-        "waited_s": entry.waited_s,
-        "silent": entry.silent,
-        "declined": dict(entry.declined),
         "instruments": {name: _mean(values.values()) for name, values in entry.instruments.items()},
+        **{figure.name: _page_value(figure, entry) for figure in _of_round()},
     }
-    return [values[name] for name in PAGE_ROUND_COLUMNS]
+    return [values[name] for name in round_columns()]
+
+
+def _page_value(figure: RoundFigure, entry: RoundResult) -> Any:
+    """A declared figure of a round, or None if nobody metered it."""
+    value = figure.of(entry)
+    return dict(value) if isinstance(value, Mapping) else (value or None) if figure.metered else value
 
 
 def ledger_values(
@@ -249,12 +242,14 @@ def _finished_device(device: DeviceResult, refused: Mapping[str, Mapping[str, st
     note = refused.get(device.id)
     state = "refused" if note else ("done" if device.joined else "never joined")
     why = f"{note['message']}; {note['remedy']}" if note else ""
+    declared = [(figure, figure.of(device)) for figure in page_figures()]
     return device_row(
-        **{name: getattr(device, name) for name in ("id", "accuracy", "board", "link", "model", "runtime", "note")},
-        **{name: getattr(device, name) for name in ("bytes_up", "bytes_down", "samples")},
-        **{name: getattr(device, name) or None for name in ("busy_s", "energy_j", "waited_s")},
-        **{"state": state, "why": why, "round": device.rounds_done, "global": device.metrics.get("global_accuracy")},
+        **{"id": device.id, "accuracy": device.accuracy, "global": device.metrics.get("global_accuracy")},
+        state=state,
+        why=why,
+        round=device.rounds_done,
         class_counts=[*device.class_counts] or None,
+        **{figure.name: (value or None) if figure.sparse else value for figure, value in declared},
     )
 
 

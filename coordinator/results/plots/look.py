@@ -39,7 +39,7 @@ class Look:
     formats: tuple[str, ...] = ("png", "svg")
     """The files of each picture."""
     width_in: float | None = None
-    """The width of every picture in inches, as a paper needs it; None: each picture has its own."""
+    """The width of every picture in inches, as a paper needs it, or None to let each picture have its own."""
     titles: bool = True
     """Whether a picture has a title and a subtitle; in a paper the caption says that."""
     text_as_text: bool = False

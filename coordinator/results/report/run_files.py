@@ -42,6 +42,7 @@ from coordinator.results.figures.round_figures import (
     figures_of_rounds,
     round_cells,
 )
+from coordinator.results.figures.run_figures import fields_read
 from coordinator.results.report import text_files
 from coordinator.results.report.summary import SUMMARY_VERSION, summary
 from coordinator.results.report.text_files import as_text, csv_text
@@ -286,7 +287,7 @@ def _whole(row: dict[str, str]) -> dict[str, str]:
 def _check_complete(folder: Path, found: Result, measured: Sequence[int | None]) -> None:
     """Raise UsageError where the end of rounds.csv or accuracy.csv is lost.
 
-    measured: the accuracies of each round that rounds.csv tells of; None: it does not tell.
+    measured: the number of accuracies of each round in rounds.csv, or None if it is unknown.
     """
     path = folder / "rounds.csv"
     if len(found.history) < found.rounds_done:
@@ -353,38 +354,8 @@ def _result(
         devices=tuple(_device_from(entry) for entry in whole["per_device"]),
         history=tuple(history),
         standalone_history=tuple(RoundResult(round=number, accuracy=alone[number]) for number in sorted(alone)),
-        refused_devices=tuple(whole["refused_devices"]),
-        warnings=tuple(whole["warnings"]),
-        stopped=whole.get("stopped", ""),
-        class_names=tuple(whole.get("class_names", ())),
-        card=whole.get("card", {}),  # older runs do not have it
-        refused_by_devices=whole.get("refused_by_devices", {}),
-        privacy=whole.get("privacy", {}),
-        encoding=whole.get("encoding", {}),  # older runs do not have it
-        memory=whole.get("memory", {}),  # older runs do not have it
-        resumed=whole.get("resumed", {}),
         scalars={way: whole["scalars"][f"{way}_total"] for way in ("up", "down")},
-        one_model=whole.get("one_model", False),
-        models=tuple(whole.get("models", ("personal",))),  # older runs do not have it
-        **{
-            key: whole[key]
-            for key in (
-                "federation",
-                "method",
-                "seed",
-                "rounds",
-                "completed",
-                "rounds_done",
-                "updates",
-                "refused_frames",
-                "metrics",
-                "time",
-                "data",
-                "versions",
-                "transport",
-                "reason",
-            )
-        },
+        **fields_read(whole),
     )
 
 

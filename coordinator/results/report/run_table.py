@@ -8,7 +8,8 @@ from typing import Any
 
 from coordinator.record import remarks
 from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, percent, printable
-from coordinator.results.figures.device_figures import FigureColumn, shown_figures
+from coordinator.results.figures.columns import FigureColumn
+from coordinator.results.figures.device_figures import shown_figures
 from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import UNKNOWN, Column, Table
@@ -128,8 +129,8 @@ def _encodings(result: Result) -> list[str]:
 def _row(device: DeviceResult, names: Sequence[str], alone: float | None, federated: float | None) -> tuple[str, ...]:
     own = {"runtime": _runtime(device), "classes": _classes(device, names), **_compared(alone, federated)}
     return tuple(
-        own[figure.name] if figure.name in own else _said(column, figure.of(device))
-        for figure, column in shown_figures()
+        own[figure.name] if figure.name in own else figure.said(figure.of(device)) or UNKNOWN
+        for figure, _ in shown_figures()
     )
 
 
@@ -140,10 +141,6 @@ def _compared(alone: float | None, federated: float | None) -> dict[str, str]:
         "accuracy": _percent(federated),
         "gain": _gain(alone, federated),
     }
-
-
-def _said(column: FigureColumn, value: Any) -> str:
-    return UNKNOWN if value is None else column.say(value) or UNKNOWN
 
 
 def _runtime(device: DeviceResult) -> str:
@@ -161,7 +158,7 @@ def _mean_row(result: Result) -> tuple[str, ...]:
             found.append(own.get(figure.name, ""))
         else:
             values = [value for value in map(figure.of, result.devices) if value is not None]
-            found.append(column.say(statistics.fmean(values) if values else 0.0))
+            found.append(figure.said(statistics.fmean(values) if values else 0.0))
     return tuple(found)
 
 

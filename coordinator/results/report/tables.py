@@ -80,7 +80,7 @@ def show_table(table: Table, stream: TextIO) -> None:
 def plain_text(table: Table, room: int | None = None) -> str:
     """The table and the lines below it as aligned text; where that does not fit, a few lines for each row.
 
-    room: the width in characters; None: any.
+    room: the width in characters, or None for any.
     """
     if room is not None:
         left_out = _left_out(table, room)

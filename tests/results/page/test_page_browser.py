@@ -16,7 +16,7 @@ from page_parts import a_state
 
 from coordinator.results.page.feed import Feed
 from coordinator.results.page.serving import served
-from coordinator.results.page.values import PAGE_ROUND_COLUMNS, device_row, finished_state
+from coordinator.results.page.values import device_row, finished_state, round_columns
 
 sync_api = pytest.importorskip("playwright.sync_api")
 pytest.importorskip("uvicorn")
@@ -132,7 +132,7 @@ def test_plots_are_drawn(opened):
 @pytest.mark.parametrize("shared", [True, False])
 def test_the_legend_names_a_shared_model_only_where_there_is_one(opened, shared):
     state = finished_state(synthetic.result(), "runs/demo")
-    place = PAGE_ROUND_COLUMNS.index("global")
+    place = round_columns().index("global")
     history = tuple([*row[:place], 0.5 if shared else None, *row[place + 1 :]] for row in state.history)
     page = opened(Feed(replace(state, history=history)))
     page.get_by_role("link", name="Learning").click()

@@ -14,7 +14,7 @@ import synthetic
 from coordinator.results.page.command import folder_state
 from coordinator.results.page.feed import Feed
 from coordinator.results.page.serving import page_feed, served
-from coordinator.results.page.values import PAGE_DEVICE_COLUMNS, PAGE_ROUND_COLUMNS
+from coordinator.results.page.values import device_columns, round_columns
 from coordinator.results.report.run_files import write_run
 from edge_sdk import cli
 from edge_sdk.errors import UsageError
@@ -33,9 +33,9 @@ def test_a_finished_run_is_shown_whole(folder):
     assert state.head["state"] == "finished"
     assert state.head["accuracy"] == pytest.approx(sum(d.accuracy for d in result.devices) / len(result.devices))
     assert [row[0] for row in state.history] == [entry.round for entry in result.history]
-    row = dict(zip(PAGE_DEVICE_COLUMNS, state.devices["device-3"], strict=True))
+    row = dict(zip(device_columns(), state.devices["device-3"], strict=True))
     assert (row["board"], row["link"], row["class_counts"]) == ("x86", "wifi", [*result.devices[3].class_counts])
-    alone = [row[PAGE_ROUND_COLUMNS.index("alone")] for row in state.history]
+    alone = [row[round_columns().index("alone")] for row in state.history]
     assert (alone[-1] is not None) == bool(result.standalone_history)
 
 

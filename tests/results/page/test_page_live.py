@@ -8,7 +8,7 @@ import pytest
 from coordinator.record.observer import ObserverGroup, RunObserver
 from coordinator.results.page.feed import EVERY_S, IDLE_S, Feed
 from coordinator.results.page.live import PageObserver
-from coordinator.results.page.values import PAGE_DEVICE_COLUMNS, PAGE_ROUND_COLUMNS
+from coordinator.results.page.values import device_columns, round_columns
 from coordinator.results.report.progress_file import About
 
 ABOUT = About(federation="tiny", method="fedmd", seed=7, rounds=3, expected=3)
@@ -66,7 +66,7 @@ def seen(pictures, *, step_s=IDLE_S, power_cut=None, **federation):
 
 
 def column(state, name):
-    return {device: row[PAGE_DEVICE_COLUMNS.index(name)] for device, row in state.devices.items()}
+    return {device: row[device_columns().index(name)] for device, row in state.devices.items()}
 
 
 def test_devices_appear_train_and_are_measured(pictures):
@@ -79,7 +79,7 @@ def test_devices_appear_train_and_are_measured(pictures):
     assert None not in column(last, "accuracy").values()
     assert column(last, "link") == {"device-00": "wifi", "device-01": None, "device-02": None}
     assert [row[0] for row in last.history] == [1, 2, 3]
-    assert last.history[-1][PAGE_ROUND_COLUMNS.index("mean")] > 0
+    assert last.history[-1][round_columns().index("mean")] > 0
 
 
 def test_the_open_exchange_names_who_is_awaited(pictures):

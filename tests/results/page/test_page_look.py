@@ -5,7 +5,7 @@ import re
 import pytest
 
 from coordinator.record.round_result import Missed
-from coordinator.results.page.values import PAGE_DEVICE_COLUMNS, PAGE_ROUND_COLUMNS
+from coordinator.results.page.values import device_columns, round_columns
 
 starlette_app = pytest.importorskip("coordinator.results.page.starlette_app", exc_type=ImportError)
 
@@ -53,8 +53,8 @@ def test_no_file_names_another_address(name):
 def test_the_page_reads_only_columns_that_there_are():
     used = {*re.findall(r"\brow\.([a-z_]+)\b", text_of("views.js"))}
     assert used <= {
-        *PAGE_DEVICE_COLUMNS,
-        *PAGE_ROUND_COLUMNS,
+        *device_columns(),
+        *round_columns(),
         *Missed._fields,
         "name",
         "right",

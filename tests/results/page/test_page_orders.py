@@ -16,7 +16,7 @@ from coordinator.results.page.feed import Feed
 from coordinator.results.page.guard import TOKEN_VARIABLE, Guard
 from coordinator.results.page.live import PageObserver
 from coordinator.results.page.serving import served
-from coordinator.results.page.values import PAGE_DEVICE_COLUMNS
+from coordinator.results.page.values import device_columns
 from coordinator.results.report.progress_file import About
 
 pytest.importorskip("starlette")
@@ -180,7 +180,7 @@ def test_the_runs_thread_carries_commands_out(states):
 
 
 def test_simulated_boards_tell_their_heat_and_their_seconds(states):
-    rows = [dict(zip(PAGE_DEVICE_COLUMNS, row, strict=True)) for row in states[1].devices.values()]
+    rows = [dict(zip(device_columns(), row, strict=True)) for row in states[1].devices.values()]
     assert all(row["busy_s"] > 0 and row["energy_j"] > 0 and row["air_s"] >= 0 for row in rows)
     assert all(0 <= row["heat"] <= 1 for row in rows)
 

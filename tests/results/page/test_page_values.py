@@ -9,7 +9,7 @@ from page_parts import a_state
 
 from coordinator.record.round_result import Missed, RoundResult
 from coordinator.results.page.feed import LOOKS_S, Feed
-from coordinator.results.page.values import PAGE_ROUND_COLUMNS, HistoryRows, device_row, finished_state, round_row
+from coordinator.results.page.values import HistoryRows, device_row, finished_state, round_columns, round_row
 
 
 def test_a_browser_that_knows_nothing_gets_everything():
@@ -85,7 +85,7 @@ def test_a_feed_is_watched_while_browsers_look():
 
 def test_means_are_taken_over_the_devices_that_learn():
     entry = RoundResult(round=1, accuracy={"a": 0.4, "b": 0.8, "teacher": 0.9})
-    row = dict(zip(PAGE_ROUND_COLUMNS, round_row(entry, learners={"a", "b"}), strict=True))
+    row = dict(zip(round_columns(), round_row(entry, learners={"a", "b"}), strict=True))
     assert row["mean"] == pytest.approx(0.6)
     assert (row["worst"], row["best"], row["global"]) == (0.4, 0.8, None)
 
@@ -93,7 +93,7 @@ def test_means_are_taken_over_the_devices_that_learn():
 def test_a_round_is_made_again_when_another_device_has_measured_it():
     history, curves = HistoryRows(), {"accuracy": {1: {"a": 0.4}}}
     rounds = [RoundResult(round=1), RoundResult(round=2)]
-    place = PAGE_ROUND_COLUMNS.index("mean")
+    place = round_columns().index("mean")
     first = history.rows(rounds, lambda name: curves.get(name, {}))
     assert [row[place] for row in first] == [0.4, None]
     curves["accuracy"][1]["b"] = 0.8

@@ -30,6 +30,15 @@ const format = {
     if (whole < 3600) return Math.floor(whole / 60) + GAP + "min" + GAP + String(whole % 60).padStart(2, "0") + GAP + "s";
     return Math.floor(whole / 3600) + GAP + "h" + GAP + String(Math.floor((whole % 3600) / 60)).padStart(2, "0") + GAP + "min";
   },
+  counts: (value) => Object.entries(value).map(([word, count]) => count + " " + word).join(", ") || UNKNOWN,
+  /* A declared figure: by its unit, or by what its value is. */
+  fact: ([name, , unit, blank], row) => {
+    const value = row[name];
+    if (value === null || value === undefined || (blank && !value)) return UNKNOWN;
+    if (typeof value === "object") return format.counts(value);
+    const say = { bytes: format.bytes, s: format.seconds, J: format.joules, share: format.percent }[unit];
+    return say ? say(value) : typeof value === "number" && !Number.isInteger(value) ? format.number(value) : format.text(value);
+  },
   ago: (value) => (value === null || value === undefined ? UNKNOWN : (value < 60 ? Math.max(0, Math.round(value)) + GAP + "s" : format.seconds(value)) + " ago"),
 };
 

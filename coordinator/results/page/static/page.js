@@ -2,7 +2,7 @@
 /* Keeps the state of the run, takes what the server sends, and shows the view that the address names. */
 
 const run = {
-  head: {}, round: {}, devices: new Map(), history: [], ledger: {}, missed: [], deviceColumns: [], roundColumns: [], heardAt: 0,
+  head: {}, round: {}, devices: new Map(), history: [], ledger: {}, missed: [], deviceColumns: [], roundColumns: [], deviceFacts: [], roundFacts: [], heardAt: 0,
   /* The run's clock: it goes on between two states where it is a real one. */
   now() { return this.head.clock === "wall" ? this.head.now_s + (performance.now() - this.heardAt) / 1000 : this.head.now_s; },
 };
@@ -16,6 +16,8 @@ function take(found, whole) {
   if (whole) {
     run.deviceColumns = found.device_columns;
     run.roundColumns = found.round_columns;
+    run.deviceFacts = found.device_facts;
+    run.roundFacts = found.round_facts;
     run.devices.clear();
     run.history = [];
   }

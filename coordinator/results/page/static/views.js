@@ -126,15 +126,8 @@ class RoundView {
       { name: "Why", text: (row) => row.why || "", why: true },
     ], (row) => row.id);
     this.open = make("section", {}, this.line, this.figures, this.bar, make("h3", {}, "Who is awaited"), this.nobody, this.awaited.element, this.more, this.held.element);
-    this.table = new LiveTable("Rounds, the newest first", [
-      { name: "Round", text: (row) => String(row.round), number: true },
-      { name: "Answers", text: (row) => String(row.contributors), number: true },
-      { name: "Took", text: (row) => format.seconds(row.time_s), number: true },
-      { name: "Waited longest for", text: (row) => row.waited_for || UNKNOWN },
-      { name: "Waited", text: (row) => (row.waited_for ? format.seconds(row.waited_s) : UNKNOWN), number: true },
-      { name: "Missed the deadline", text: (row) => String(row.silent), number: true, wide: true },
-      { name: "Declined", text: (row) => Object.entries(row.declined).map(([why, count]) => count + " " + why).join(", ") || UNKNOWN, wide: true },
-    ], (row) => row.round);
+    this.rounds = make("div");
+    this.table = null;
     this.missed = new LiveTable("Who missed which exchange, and why, the newest first", [
       { name: "Device", text: (row) => row.device, link: (row) => link(row.device) },
       { name: "Round", text: (row) => String(row.round), number: true },
@@ -142,7 +135,7 @@ class RoundView {
       { name: "Why", text: (row) => row.why, why: true },
     ], (row) => row.round + "." + row.exchange + "." + row.device);
     this.lost = make("section", {}, make("h3", {}, "Deadlines that were missed"), this.missed.element);
-    this.element = make("div", {}, this.orders.element, this.open, make("h3", {}, "Rounds that are done"), this.table.element, this.lost);
+    this.element = make("div", {}, this.orders.element, this.open, make("h3", {}, "Rounds that are done"), this.rounds, this.lost);
   }
   show(run) {
     this.run = run;
@@ -150,9 +143,18 @@ class RoundView {
     const now = run.round, going = now && now.phase === "collecting";
     this.open.hidden = !now || now.phase === undefined;
     if (!this.open.hidden) this.showOpen(run, now, going);
-    this.table.show(run.history.slice(-200).reverse());
+    if (!this.table && run.roundFacts.length) this.makeTable(run.roundFacts);
+    if (this.table) this.table.show(run.history.slice(-200).reverse());
     this.lost.hidden = !run.missed.length;
     this.missed.show([...run.missed].reverse());
+  }
+  /* The figures come with the first state. */
+  makeTable(facts) {
+    this.table = new LiveTable("Rounds, the newest first", [
+      { name: "Round", text: (row) => String(row.round), number: true },
+      ...facts.map((fact, place) => ({ name: fact[1], text: (row) => format.fact(fact, row), number: fact[4], wide: place > 3 })),
+    ], (row) => row.round);
+    this.rounds.replaceChildren(this.table.element);
   }
   showOpen(run, now, going) {
     const name = now.closing ? "Closing exchange" : "Round " + now.round + " of " + run.head.rounds + ", exchange " + now.exchange + " of " + now.exchanges;
@@ -183,7 +185,7 @@ class RoundView {
 const AXES = {
   rounds: { name: "rounds", whole: true, text: (value) => String(value), of: (row) => row.round, sums: false },
   bytes: { name: "bytes of all devices, both ways", text: format.bytes, of: (row) => row.bytes_up + row.bytes_down, sums: true },
-  time: { name: "time", text: format.seconds, of: (row) => row.time_s, sums: true },
+  time: { name: "time", text: format.seconds, of: (row) => row.took_s, sums: true },
   joules: { name: "joules of all devices", text: format.joules, of: (row) => row.device_j, sums: true },
 };
 
@@ -302,14 +304,14 @@ class LedgerView {
   show(run) {
     const found = run.ledger, history = run.history, x = history.map((row) => row.round);
     setFigures(this.figures, [["Sent by devices", format.bytes(found.bytes_up)], ["Sent to devices", format.bytes(found.bytes_down)],
-      ["Rounds took", format.seconds(history.reduce((sum, row) => sum + row.time_s, 0))],
+      ["Rounds took", format.seconds(history.reduce((sum, row) => sum + row.took_s, 0))],
       ["Waiting for the last device", format.seconds(history.reduce((sum, row) => sum + row.waited_s, 0))],
       ["Computing, all devices", format.seconds(history.reduce((sum, row) => sum + (row.device_s || 0), 0) || null)]]);
     for (const plot of this.plots()) plot.element.hidden = !history.length;
     this.bytes.show([x, history.map((row) => row.bytes_up), history.map((row) => row.bytes_down)]);
     const computing = (row) => (row.device_s === null ? null : row.device_s / Math.max(1, row.contributors));
-    const rest = (row) => (row.device_s === null ? null : Math.max(0, row.time_s - row.waited_s - computing(row)));
-    this.times.show([x, history.map((row) => row.time_s), history.map((row) => row.waited_s), history.map(computing), history.map(rest)]);
+    const rest = (row) => (row.device_s === null ? null : Math.max(0, row.took_s - row.waited_s - computing(row)));
+    this.times.show([x, history.map((row) => row.took_s), history.map((row) => row.waited_s), history.map(computing), history.map(rest)]);
     const kinds = (found.kinds || []).filter((row) => row[1] || row[2]);
     this.kinds.element.hidden = !kinds.length;
     this.kinds.show(kinds);
@@ -357,9 +359,8 @@ class DeviceView {
     this.curves.element.hidden = this.curves.empty;
     setFigures(this.figures, [["Round", format.text(row.round)], ["Accuracy", format.percent(row.accuracy)], ["Shared model", format.percent(row.global)],
       ["Temperature", format.heat(row)], ["Last heard", row.seen_s === null ? UNKNOWN : format.ago(run.now() - row.seen_s)]]);
-    setFigures(this.facts, [["Board", format.text(row.board)], ["Link", format.text(row.link)], ["Model", format.text(row.model)], ["Runtime", format.text(row.runtime)],
-      ["edge-sdk", format.text(row.version)], ["Samples", format.text(row.samples)], ["Sent", format.bytes(row.bytes_up)], ["Received", format.bytes(row.bytes_down)],
-      ["Computing", format.seconds(row.busy_s)], ["Sending and receiving", format.seconds(row.air_s)], ["Energy", format.joules(row.energy_j)], ["The run waited for it", format.seconds(row.waited_s)], ["Note", format.text(row.note)]]);
+    setFigures(this.facts, [...run.deviceFacts.map((fact) => [fact[1], format.fact(fact, row)]),
+      ["Sending and receiving", format.seconds(row.air_s)], ["edge-sdk", format.text(row.version)]]);
     if (row.class_counts) this.classes.show(row.class_counts.map((count, name) => [name, count]));
   }
 }
