@@ -30,9 +30,9 @@ from coordinator.rounds import (
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices import admission
 from coordinator.serving.reduction import Reduction
+from coordinator.serving.round_pacing import why_stop
 from coordinator.serving.run_context import RunContext
 from coordinator.serving.sender import Sender
-from coordinator.serving.stopping import why_stop
 from edge_sdk.errors import EdgeError, EmptyRound, LocalProtocolError, RemoteProtocolError, RunFailed, StoreError
 from edge_sdk.methods.contract.base import Method
 from edge_sdk.protocol.exchange_id import ExchangeId

@@ -10,7 +10,7 @@ from coordinator.ledger import Ledger
 from coordinator.record.periods import Periods
 from coordinator.record.run_record import RunRecord
 from coordinator.rounds import RoundPolicy, RoundState
-from coordinator.serving import stopping
+from coordinator.serving import round_pacing
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.generation import begin_generation
@@ -44,7 +44,7 @@ def standing(
         aggregation, place, answered = _read(ledger, registry, reduction, policy, robust)
     record = aggregation.record
     if place.exchange == policy.exchanges and not record.stopped:
-        record.stopped = stopping.why_stop(policy, record)  # the end of this round is not recorded
+        record.stopped = round_pacing.why_stop(policy, record)  # the end of this round is not recorded
     return (
         aggregation,
         rounds.resumed(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from coordinator.ledger import Rolled
 from coordinator.record.run_record import RunRecord
+from coordinator.record.units import human_bytes, percent
 from coordinator.rounds import Rested, RoundPolicy, Skip
 from coordinator.rounds.pace import NO_LIMIT, DaySpent, Opening, RoundPace, next_opening
 
@@ -107,3 +109,25 @@ class RoundPacing:
             (key.kind, key.number): periods.kept[key].to_json() for key in periods.unsaved
         }
         return Rolled(written, periods.oldest(), self._record.rolled + 1)
+
+
+def why_stop(policy: RoundPolicy, record: RunRecord) -> str:
+    """Why the run ends with the round whose exchanges are all closed, or empty if it continues.
+
+    Bytes are those that all devices have sent and received so far, joining included.  The accuracy is the mean over the
+    devices that were evaluated last: of the global model where the method has one, else of their
+    own models.
+    """
+    if policy.stop_at_bytes:
+        spent = record.bytes_up.total() + record.bytes_down.total()
+        if spent >= policy.stop_at_bytes:
+            return f"{human_bytes(spent)} were spent, stop_at_bytes is {human_bytes(policy.stop_at_bytes)}"
+    if policy.stop_at_accuracy:
+        curves = record.global_accuracy or record.accuracy
+        newest = curves.get(max(curves, default=0), {})
+        mean = statistics.fmean(newest.values()) if newest else 0.0
+        if mean >= policy.stop_at_accuracy:
+            whose = "the global model" if record.global_accuracy else "the devices' own models"
+            wanted = percent(policy.stop_at_accuracy)
+            return f"the mean accuracy of {whose} is {percent(mean)}, stop_at_accuracy is {wanted}"
+    return ""

@@ -50,11 +50,11 @@ from coordinator.serving.membership import MembershipHandler
 from coordinator.serving.operators.device_report import DeviceReport
 from coordinator.serving.operators.operator_desk import OperatorDesk
 from coordinator.serving.operators.orders import Orders
+from coordinator.serving.operators.run_view import ServerView
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
 from coordinator.serving.round_pacing import AT_ONCE, RoundPacing, Timetable
 from coordinator.serving.run_context import RunContext
-from coordinator.serving.run_view import ServerView
 from coordinator.serving.run_warnings import RunWarnings
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError, TransportError

@@ -100,12 +100,12 @@ class FedL2G(Method[Params]):
         """Train towards the guiding vectors, on all samples but the quiz."""
         job = device.job
         rest, _ = parts(job, self.params)
-        own = replace(job, samples=len(rest))
-        if job.round < self.params.warm_up or not own.local_steps:
+        if job.round < self.params.warm_up or not job.local_steps:
             return
         objective = (CrossEntropy(), self.term(device.received(ClassRows, "guidance")))
-        batches = Private(rest[own.private_batches(own.local_steps).indices])
-        yield Fit(source=batches, objective=objective, optim=clipped(job))
+        job = replace(job, samples=len(rest))
+        batches = Private(rest[job.private_batches(job.local_steps).indices])
+        yield Fit(source=batches, objective=objective, optim=_with_clipping(job))
 
     def share(self, device: OnDevice[Any]) -> Stage[Up]:
         """Send the gradient of the quiz's loss with respect to the guiding vectors of the study batch's classes."""
@@ -172,7 +172,7 @@ def parts(job: Job, params: Params) -> tuple[Ints, Ints]:
     return np.sort(order[quiz:]), np.sort(order[:quiz])
 
 
-def clipped(job: Job) -> Optim:
+def _with_clipping(job: Job) -> Optim:
     """Return the optimiser of the round, which clips gradients."""
     return replace(job.optim, clip_norm=job.optim.clip_norm or CLIP)
 

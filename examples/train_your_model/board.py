@@ -38,7 +38,7 @@ def model(runtime: str) -> edge_sdk.Model:
     import torch
     from make_parts import SIZE, net
 
-    saved = torch.load("model.pt")
+    saved = torch.load("model.pt", weights_only=True)
     made = net(saved["width"])
     made.load_state_dict(saved["state"])
     return edge_sdk.TorchModel(made, len(SHAPES), input_shape=(3, SIZE, SIZE), preprocess=SCALED)

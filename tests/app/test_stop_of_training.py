@@ -22,9 +22,13 @@ def test_it_stops_within_200_ms(serve, tmp_path) -> None:
         hub, state = Hub(), tmp_path / str(attempt)
         serve(federation(hub, devices=1, rounds=1, local_steps=100))
         agent = agent_of(hub, "left", model=edge_sdk.OnnxModel(file, train="all"), state=state)
-        before = agent.bench.model.weights()
+        before = agent.participant.context.bench.model.weights()
         agent.start()
-        wait_for(lambda agent=agent, before=before: agent.working and (agent.bench.model.weights() != before).any())
+        wait_for(
+            lambda agent=agent, before=before: (
+                agent.participant.work.computing and (agent.participant.context.bench.model.weights() != before).any()
+            )
+        )
         begun = time.monotonic()
         agent.stop()
         took_s.append(time.monotonic() - begun)

@@ -66,7 +66,7 @@ def complaint(act) -> str:
         act()
     message = str(caught.value)
     assert "\n" not in message
-    assert len(message) < 400
+    assert len(message) < 450
     return message
 
 

@@ -58,9 +58,9 @@ class FickleLedger(Ledger):
         self.disk.ask()
         super().commit(rows)
 
-    def checkpoint(self, *arguments: Any) -> None:
+    def checkpoint(self, *arguments: Any, **more: Any) -> None:
         self.disk.ask()
-        super().checkpoint(*arguments)
+        super().checkpoint(*arguments, **more)
 
 
 class FickleStore(MemoryStore):

@@ -152,9 +152,9 @@ def test_knowledge_of_other_samples_is_not_used_and_codes_go_again() -> None:
 def test_without_the_owners_word_no_code_leaves(pictures: Path) -> None:
     run = fleets.Run(fleets.config(pictures, "fedcache", devices=3))
     virtual = run.devices[1]
-    virtual.agent.bench.shares_codes = False
+    virtual.agent.participant.context.bench.shares_codes = False
     with pytest.raises(UsageError, match="share_sample_codes"):
-        fleets.answer_of(virtual.agent.bench, EncodeSamples(size=4, seed=0))
+        fleets.answer_of(virtual.agent.participant.context.bench, EncodeSamples(size=4, seed=0))
     run.finished()
     (refused,) = run.result.refused_devices
     assert (refused["device"], refused["reason"]) == ("device-01", "capability")
@@ -230,7 +230,7 @@ def test_a_run_is_its_naive_twin(pictures: Path) -> None:
     np.testing.assert_array_equal(run.server.method_state.cache.relatives.reshape(-1, 3), relatives)
     np.testing.assert_allclose(run.server.method_state.cache.logits, cache.numpy(), atol=2e-6)
     for virtual, twin in zip(run.devices, twins, strict=True):
-        np.testing.assert_allclose(virtual.agent.bench.model.weights(), twin.weights, atol=2e-6)
+        np.testing.assert_allclose(virtual.agent.participant.context.bench.model.weights(), twin.weights, atol=2e-6)
 
 
 def test_only_the_first_upload_has_codes(pictures: Path) -> None:

@@ -112,7 +112,7 @@ def test_a_run_is_its_naive_twin(pictures: Path, params: dict[str, Any]) -> None
     np.testing.assert_allclose(run.server.method_state.header.rows, expected, atol=2e-6)
     for virtual, twin in zip(run.devices, twins, strict=True):
         twin.head.load_state_dict(head.state_dict())
-        np.testing.assert_allclose(virtual.agent.bench.model.weights(), twin.weights, atol=2e-6)
+        np.testing.assert_allclose(virtual.agent.participant.context.bench.model.weights(), twin.weights, atol=2e-6)
     assert np.abs(expected - begun).max() > 1e-3  # the tolerance means something
 
 

@@ -158,7 +158,7 @@ def test_a_run_is_its_naive_twin_of_second_order(pictures: Path, on: str) -> Non
     run.finished()
     np.testing.assert_allclose(run.server.method_state.vectors, vectors.numpy(), atol=2e-6)
     for virtual, twin in zip(run.devices, twins, strict=True):
-        np.testing.assert_allclose(virtual.agent.bench.model.weights(), twin.weights, atol=2e-6)
+        np.testing.assert_allclose(virtual.agent.participant.context.bench.model.weights(), twin.weights, atol=2e-6)
     assert np.abs(vectors.numpy() - begun).max() > 1e-4  # the tolerance means something
 
 
@@ -169,10 +169,10 @@ def test_the_gradient_leaves_the_model_as_it_was(pictures: Path) -> None:
     tables["method"] = {"warm_up": 1}
     tables["fleet"] = [{"count": 2, "model": "mlp"}]
     run = fleets.Run(settings.parse(tables, Path("test.toml")))
-    before = [device.agent.bench.model.weights() for device in run.devices]
+    before = [device.agent.participant.context.bench.model.weights() for device in run.devices]
     run.finished()
     for device, weights in zip(run.devices, before, strict=True):
-        np.testing.assert_array_equal(device.agent.bench.model.weights(), weights)
+        np.testing.assert_array_equal(device.agent.participant.context.bench.model.weights(), weights)
     assert {"guidance_gradient", "guidance_mean_gradient", "guidance_length"} <= {
         name for entry in run.result.history for name in entry.instruments
     }

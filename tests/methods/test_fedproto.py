@@ -119,7 +119,7 @@ def test_inference_by_prototypes_is_measured_among_own_classes_and_among_all(pic
     run = fleets.Run(fleets.config(pictures, "fedproto", devices=4, rounds=2)).finished()
     prototypes = run.server.method_state.prototypes
     for virtual, found in zip(run.devices, run.result.devices, strict=True):
-        bench = virtual.agent.bench
+        bench = virtual.agent.participant.context.bench
         gaps = ((bench.features(bench.test)[:, None] - prototypes.rows[None]) ** 2).sum(-1)  # (t, k)
         truth, held = bench.data.test.y, np.array(bench.class_counts) > 0
         assert found.metrics["prototype_accuracy_all"] == pytest.approx((gaps.argmin(1) == truth).mean())

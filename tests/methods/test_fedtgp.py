@@ -158,7 +158,7 @@ def test_a_run_is_its_naive_twin(pictures: Path, most: float) -> None:
     np.testing.assert_allclose(state.prototypes.rows, prototypes.numpy(), atol=2e-6)
     np.testing.assert_allclose(state.embedding, embedding.detach().numpy(), atol=2e-6)
     for virtual, twin in zip(run.devices, twins, strict=True):
-        np.testing.assert_allclose(virtual.agent.bench.model.weights(), twin.weights, atol=2e-6)
+        np.testing.assert_allclose(virtual.agent.participant.context.bench.model.weights(), twin.weights, atol=2e-6)
     assert np.abs(state.embedding - begun.embedding).max() > 1e-3  # the tolerance means something
 
 
@@ -168,7 +168,7 @@ def test_both_inferences_are_reported(pictures: Path) -> None:
     for device in run.result.devices:
         assert "head_accuracy" in device.metrics
     for virtual, device in zip(run.devices, run.result.devices, strict=True):
-        bench = virtual.agent.bench
+        bench = virtual.agent.participant.context.bench
         right = (bench.logits(bench.test).argmax(axis=1) == bench.data.test.y).mean()
         assert right == pytest.approx(device.accuracy)
     by_head = fleets.Run(made(pictures, server_epochs=50, predict="head")).finished()

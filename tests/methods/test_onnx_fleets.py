@@ -25,9 +25,9 @@ CLASSES = 3
 HIDDEN = (6,)
 RNG = np.random.default_rng(0)
 MEANS = RNG.normal(size=(CLASSES, 4, 4))
-LEFT_OUT = {"fedalign", "fedkf", "dp_prototypes"}
-"""The first trains narrower copies of a net of residual blocks, the second differentiates the net by its samples: in torch
-alone.  The third needs more samples than there are here, and shares no weights."""
+LEFT_OUT = {"fedalign", "fedkf", "fedl2g", "dp_prototypes"}
+"""The first trains narrower copies of a net of residual blocks, the second differentiates the net by its samples, the third
+its gradient by the weights: in torch alone.  The fourth needs more samples than there are here, and shares no weights."""
 COSINE = {"fednh"}
 """Under its head, torch drops the ReLU in front of it: that is another net, with another layout."""
 SMALL = {"fedhkd": {"min_count": 1}, "fml": {"proxy": "softmax"}, "fedkd": {"proxy": "softmax"}}

@@ -188,9 +188,9 @@ def watched(run: fleets.Run) -> list[tuple[int, tuple[str, ...]]]:
     seen: list[tuple[int, tuple[str, ...]]] = []
     checkpoint = run.server.ledger.checkpoint
 
-    def noting(round_: int, *arguments: Any) -> None:
+    def noting(round_: int, *arguments: Any, **more: Any) -> None:
         seen.append((round_ - 1, run.server.ledger.contributors(ExchangeId(round_ - 1, 0))))
-        checkpoint(round_, *arguments)
+        checkpoint(round_, *arguments, **more)
 
     run.server.ledger.checkpoint = noting  # type: ignore[method-assign]  # to listen
     return seen
@@ -262,7 +262,9 @@ def test_a_round_that_is_finished_twice_counts_once(pictures: Path, tmp_path: Pa
         raise PowerCutError
 
     checkpoint = first.server.ledger.checkpoint
-    first.server.ledger.checkpoint = lambda begun, *rest: dies() if begun == 4 else checkpoint(begun, *rest)
+    first.server.ledger.checkpoint = lambda begun, *rest, **more: (
+        dies() if begun == 4 else checkpoint(begun, *rest, **more)
+    )
     with pytest.raises(PowerCutError):
         first.run()
     state = first.coordinator_bytes

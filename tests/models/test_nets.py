@@ -90,7 +90,8 @@ def test_what_it_is_made_of(name: str) -> None:
     switched = {"width"} if name.startswith(("resnet8", "wresnet")) or name == "resnet" else set()
     assert (
         net.spec.capabilities
-        == {"predict", "logit-gradients", "weights", "features", "head-rows", "head-weights"} | switched
+        == {"predict", "logit-gradients", "weights", "features", "head-rows", "head-weights", "guidance-gradients"}
+        | switched
     )
 
 

@@ -117,7 +117,7 @@ class TestAgainstNumpy:
         np.testing.assert_array_equal(ours.features(x), oracle.features(x))
         assert ours.spec.flops_per_sample == oracle.spec.flops_per_sample
         assert ours.spec.parameters == oracle.spec.parameters == CLASSES * 37
-        assert ours.spec.capabilities == oracle.spec.capabilities
+        assert ours.spec.capabilities == oracle.spec.capabilities | {"guidance-gradients"}
 
 
 class TestCosineAgainstNumpy:
@@ -351,12 +351,12 @@ class TestFeatureLayer:
         below = nn.Sequential(nn.Flatten(), normed(nn.Linear(36, 8)), nn.Linear(8, CLASSES))
         assert "head-rows" in TorchModel(below, CLASSES, input_shape=shape).spec.capabilities
         model = TorchModel(nn.Sequential(nn.Flatten(), normed(nn.Linear(36, CLASSES))), CLASSES, input_shape=shape)
-        assert model.spec.capabilities == {"predict", "logit-gradients", "weights", "features"}
+        assert model.spec.capabilities == {"predict", "logit-gradients", "weights", "features", "guidance-gradients"}
         check_unsupported(model, "head-rows")
 
     def test_a_net_without_a_linear_layer(self) -> None:
         model = wrap(nn.Sequential(nn.Conv2d(1, CLASSES, 6), nn.Flatten()))
-        assert model.spec.capabilities == {"predict", "logit-gradients", "weights"}
+        assert model.spec.capabilities == {"predict", "logit-gradients", "weights", "guidance-gradients"}
         check_unsupported(model, "features")
         check_unsupported(model, "head-rows")
 

@@ -78,7 +78,7 @@ def test_the_noise_has_the_size_that_the_promise_needs() -> None:
 
 # -- V1: no record leaves a device ----------------------------------------------------------------------------------
 
-NETS = {"fedalign": "resnet", **dict.fromkeys(("fedbabu", "fedkf", "fedper", "fedrep"), "mlp")}
+NETS = {"fedalign": "resnet", **dict.fromkeys(("fedbabu", "fedkf", "fedl2g", "fedper", "fedrep"), "mlp")}
 """The nets of methods for which a softmax model is too small."""
 LONG = {"creff", "fedgen", "feddf_al", "fedalign"}
 

@@ -258,7 +258,7 @@ def test_payloads_are_equal_when_their_numbers_are(payload):
     assert arrived == payload
     assert arrived is not payload
     assert payload != "something else"
-    field = "values" if hasattr(payload, "values") else "counts"
+    field = next(name for name in ("values", "counts", "codes") if hasattr(payload, name))
     assert replace(payload, **{field: getattr(payload, field) + getattr(payload, field).dtype.type(1)}) != payload
     with pytest.raises(TypeError, match="unhashable"):
         hash(payload)

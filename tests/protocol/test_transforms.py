@@ -17,6 +17,7 @@ from edge_sdk.protocol.frames import codec, schema
 from edge_sdk.protocol.frames.frozen_dict import FrozenDict
 from edge_sdk.protocol.knowledge import Expect, Payload, PublicFeatures, PublicLogits, Scalars, kinds
 from edge_sdk.protocol.messages import EncodingSpec, Upload
+from edge_sdk.protocol.sample_knowledge import SampleCodes
 from edge_sdk.protocol.transforms import (
     Chain,
     chain,
@@ -71,7 +72,7 @@ def test_an_empty_chain_changes_nothing():
 
 def test_every_field_in_the_settings_is_that_of_a_kind():
     assert {field.name for field in fields(EncodingSpec)} <= {*map(field_of, kinds().values()), "others"}
-    assert {kind for kind in kinds().values() if not kind.coded} == {PublicFeatures, Scalars}
+    assert {kind for kind in kinds().values() if not kind.coded} == {PublicFeatures, SampleCodes, Scalars}
 
 
 @pytest.mark.parametrize(("kind", "name"), EVERY)

@@ -39,11 +39,12 @@ from edge_sim.shards.shards import divided
 PARAMETERS = {
     "fedal": {"tau": 2, "max_devices": 10, "public_batch": 16},
     "feddf_al": {"tau": 2, "max_devices": 10, "public_batch": 16},
+    "fedl2g": {"warm_up": 1},
     "fedmd": {"public_batch": 16},
     "fedmd_lf": {"public_batch": 16},
     "fedssa": {"cached": True},
 }
-MODELS = {"fedalign": "resnet", **dict.fromkeys(("fedbabu", "fedkf", "fedper", "fedrep"), "mlp")}
+MODELS = {"fedalign": "resnet", **dict.fromkeys(("fedbabu", "fedkf", "fedl2g", "fedper", "fedrep"), "mlp")}
 """Models of methods that a softmax model cannot take part in."""
 SLOW = ("creff", "fedalign", "fedgen", "fedkd", "fedkf")
 LOSSY = Faults(drop=0.1, duplicate=0.1, delay=0.3, delay_s=3.0)

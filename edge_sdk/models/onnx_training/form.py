@@ -16,7 +16,7 @@ from edge_sdk.models.onnx_training.emitter import Shape
 from edge_sdk.models.onnx_training.gradient import depending
 
 
-class Form:
+class GraphForm:
     """A change of some operators."""
 
     def __init__(self, graph: Graph, shapes: dict[str, Shape], learning: Sequence[str]) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from edge_sdk.models.onnx_file.node import Node, node
-from edge_sdk.models.onnx_training.form import Form
+from edge_sdk.models.onnx_training.form import GraphForm
 
 _MOST_STEPS = 256
 """A longer series stays one operator, which freezes what lies before it: its graph would take minutes to load."""
@@ -16,7 +16,7 @@ _KEPT = {"hidden_size", "direction", "linear_before_reset"}
 """The attributes that are followed; with others, such as peepholes or clipping, the operator stays."""
 
 
-class RecurrentAsSteps(Form):
+class RecurrentAsSteps(GraphForm):
     """An LSTM or a GRU over a series of known length, step by step."""
 
     def changed(self, each: Node) -> Sequence[Node]:
@@ -31,7 +31,7 @@ class RecurrentAsSteps(Form):
 class _Unrolled:
     """The operators of all steps."""
 
-    def __init__(self, form: Form, each: Node) -> None:
+    def __init__(self, form: GraphForm, each: Node) -> None:
         self.nodes: list[Node] = []
         self._form, self._each, self._name = form, each, f"{next(filter(None, each.outputs))}/steps"
         self._gates = _GATES[each.operator]

@@ -15,7 +15,7 @@ from edge_sdk.models.onnx_file.graph import Graph
 from edge_sdk.models.onnx_file.node import Node, node
 from edge_sdk.models.onnx_training.conv_rules import selection
 from edge_sdk.models.onnx_training.emitter import Shape
-from edge_sdk.models.onnx_training.form import Form
+from edge_sdk.models.onnx_training.form import GraphForm
 from edge_sdk.models.onnx_training.recurrent import RecurrentAsSteps
 from edge_sdk.models.onnx_training.window import KernelWindow
 
@@ -41,7 +41,7 @@ def trainable(graph: Graph, shapes: Mapping[str, Shape], learning: Sequence[str]
     return graph
 
 
-class _SequencesAsParts(Form):
+class _SequencesAsParts(GraphForm):
     """A tensor that is split into a sequence, and read from it, as the newer exporter writes torch.chunk."""
 
     def changed(self, each: Node) -> Sequence[Node]:
@@ -88,7 +88,7 @@ def _part(splitting: Node, at: int) -> str:
     return f"{splitting.outputs[0]}/part {at}"
 
 
-class _NormsInWeights(Form):
+class _NormsInWeights(GraphForm):
     """A BatchNormalization behind a convolution as a change of its weights: no pass over the activations."""
 
     def changed(self, each: Node) -> Sequence[Node]:
@@ -119,7 +119,7 @@ class _NormsInWeights(Form):
         return [*found, conv.between([conv.inputs[0], f"{name}/weight", shift], each.outputs[0])]
 
 
-class _PoolsBeforeRelu(Form):
+class _PoolsBeforeRelu(GraphForm):
     """A Relu behind the pool that it stood before: it has as many times less to do as a window is large."""
 
     def changed(self, each: Node) -> Sequence[Node]:
@@ -132,7 +132,7 @@ class _PoolsBeforeRelu(Form):
         return [each.between(relu.inputs, name), node("Relu", [name], each.outputs[0])]
 
 
-class _ChannelsAsProducts(Form):
+class _ChannelsAsProducts(GraphForm):
     """A convolution of each channel on its own over few places, as a product with a matrix made of the kernel."""
 
     def changed(self, each: Node) -> Sequence[Node]:
@@ -168,7 +168,7 @@ class _ChannelsAsProducts(Form):
         return [*found, node("Transpose", [last], y, perm=order)]
 
 
-class _PoolsWithPlaces(Form):
+class _PoolsWithPlaces(GraphForm):
     """A pool whose windows overlap names the places of the largest numbers, which its backward pass needs."""
 
     def changed(self, each: Node) -> Sequence[Node]:
