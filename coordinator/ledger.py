@@ -210,8 +210,8 @@ class Ledger:
     def begin_generation(self, spec: bytes, state: bytes | None) -> None:
         """Bind this ledger to another spec, under a new run id, so that devices take part as in a new run.
 
-        Devices and history stay; the uploads of the open round are deleted, so that it begins anew.  state: of the
-        method at its start, with which slots are deleted; None: what the last checkpoint holds stays.
+        Devices and history stay; the uploads of the open round are deleted, and its exchanges open again.  state: the
+        method's first state, which replaces the stored one and deletes the slots; None keeps both.
         """
         run = os.urandom(16)
 

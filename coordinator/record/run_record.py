@@ -321,7 +321,7 @@ class RunRecord:
     def add(self, name: str, device: str, amount: float) -> None:
         """Add to a figure of a device; coordinator/results/figures/device_figures.py declares its name."""
         self.sums[name][device] += amount  # type: ignore[assignment]  # a Counter of seconds or joules, too
-        self.round_sums[name] += amount  # type: ignore[assignment]
+        self.round_sums[name] += amount  # type: ignore[assignment]  # likewise
 
     def displaced(self, device: str) -> None:
         """Forget a device that was on probation, and gave up its place."""

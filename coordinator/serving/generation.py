@@ -16,7 +16,7 @@ from edge_sdk.protocol.messages import FOREVER, FederationSpec
 from edge_sdk.protocol.toml_table import to_table
 
 CARRIES = ("method", "params", "contract", "classes", "feature_dim", "public", "class_names")
-"""The settings under which the method's state means the same; if one of them changes, the state begins anew."""
+"""The settings under which the method's state means the same; if one of them changes, its state starts new."""
 
 
 def begin_generation(ledger: Ledger, spec: FederationSpec, state: object) -> str | None:
@@ -33,7 +33,7 @@ def begin_generation(ledger: Ledger, spec: FederationSpec, state: object) -> str
     carried = all(getattr(before, name) == getattr(spec, name) for name in CARRIES)
     changed = ", ".join(spec_changes(to_table(before, defaults=True), to_table(spec, defaults=True)))
     ledger.begin_generation(storage.serialise(spec), None if carried else storage.serialise(state))
-    kept = "the coordinator's state is carried over" if carried else "the coordinator's state begins anew"
+    kept = "the coordinator's state is carried over" if carried else "the coordinator starts with a new state"
     return (
         f"a new generation: {changed}; {kept}, the open round begins again, and {len(ledger.enrolled())} devices take "
         "part with the models that they have"

@@ -32,7 +32,7 @@ class SystemdObserver(RunObserver):
         """Say that the coordinator serves."""
         self._send("READY=1")
 
-    def waited(self, record: RunRecord) -> None:  # noqa: ARG002
+    def waited(self, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
         """Say that the loop turns, twice in each interval of the watchdog."""
         if self._every_s is not None and self._clock() >= self._next_s:
             self._next_s = self._clock() + self._every_s

@@ -100,7 +100,7 @@ def test_other_settings_begin_a_generation(lived: Path) -> None:
 def test_another_method_begins_with_a_state_of_its_own(lived: Path) -> None:
     notes: list[str] = []
     server = started(lived, notes, method="fedhkd")
-    assert any("method 'fedproto' becomes 'fedhkd'" in line and "state begins anew" in line for line in notes)
+    assert any("method 'fedproto' becomes 'fedhkd'" in line and "starts with a new state" in line for line in notes)
     assert server.method.name == "fedhkd"
     server.ledger.close()
 

@@ -87,7 +87,7 @@ def snapshot(about: About, record: RunRecord, *, done: int, devices: int) -> dic
 
 
 def _service(record: RunRecord) -> dict[str, Any]:
-    """What is told of rounds without an end: the attempts that were skipped, and the newest hours and days."""
+    """For rounds without an end: how many attempts were skipped, and the newest hours and days."""
     found: dict[str, Any] = {"skipped": record.skips, "last_skip": record.last_skip}
     for name, kind, most in (("hours", "hour", MOST_HOURS), ("days", "day", MOST_DAYS)):
         periods = record.periods.newest(kind, most)

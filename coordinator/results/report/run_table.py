@@ -79,7 +79,8 @@ def _notes(result: Result) -> list[str]:
     lines = [*_cause(result), *_local(result), *_own_task(result), *_costs(result)]
     lines += [*_declines(result), *_encodings(result)]
     if result.stopped:
-        lines.append(f"stopped after {result.rounds_done} of {result.rounds} rounds: {result.stopped}")
+        planned = f" of {result.rounds}" if result.rounds > result.rounds_done else ""  # forever has no number
+        lines.append(f"stopped after {result.rounds_done}{planned} rounds: {result.stopped}")
     if not result.completed:
         reason = printable(result.reason) or "no reason was given"
         lines.append(f"ended early after {result.rounds_done} of {result.rounds} rounds: {reason}")

@@ -60,7 +60,7 @@ class RunWriters:
         return Progress(f"{self._federation} {part}".strip(), stream)
 
     def observers(self, part: str, lines: RunObserver) -> list[RunObserver]:
-        """The observers of a part of a run; lines: is told of a writer that fails."""
+        """The observers of a part of a run; lines: receives the reason if a writer fails."""
         return [WriterObserver(self._writers, part, lines.noted)] if self._writers else []
 
 
