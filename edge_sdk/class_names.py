@@ -25,8 +25,9 @@ def class_ids(
     """Return labels as ids (n,), with the names of the classes.
 
     y: what `labels_of` takes; names of classes, (n,) or (n, 1); or a pandas categorical.  A frame of one column is that
-    column.  names: all classes in order; without them they are the categories, or the names that occur, sorted.  expected: begins what is said of other
-    labels.  Raises UsageError for a name that is not among `names`, and for a label that is missing.
+    column.  names: all classes in order; without them they are the categories, or the names that occur, sorted.
+    expected: begins what is said of other labels.  Raises UsageError for a name that is not among `names`, and for a
+    label that is missing.
     """
     given = checked_names(names)
     if hasattr(y, "select_dtypes") and y.shape[1] == 1:
