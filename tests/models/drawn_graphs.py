@@ -14,7 +14,7 @@ from edge_sdk.models.onnx_file.graph import Graph, port, tensor_port
 from edge_sdk.models.onnx_file.node import Node, node
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 
-OPSET, IR = 21, 10
+OPSET, IR = 23, 11
 LEAST_MARGIN = 1e-4
 """How near a number may come to where a slope jumps: single precision must not see it on the other side."""
 Both: TypeAlias = "tuple[Tensor, Tensor]"
@@ -214,6 +214,35 @@ def attention(to: Drawn) -> None:
     to.nodes.append(node("MatMul", [name, to.name], f"t{len(to.nodes)}"))
     to.name, to.value = f"t{len(to.nodes) - 1}", (values[0] @ to.value[0], values[1] @ to.value[1])
     return to.apply("Softmax", [], lambda x: x.softmax(-1), axis=-1)
+
+
+def fused_attention(to: Drawn) -> None:
+    """Attention as one operator, by heads of the tensor itself and of its products with weights."""
+    if to.rank not in (3, 4):
+        return attention(to)
+    with_weight(to)
+    w, first = to.weight(*to.shape[1:])
+    k, key = f"t{len(to.nodes)}", (to.value[0] * first[0], to.value[1] * first[1])
+    to.nodes.append(node("Mul", [to.name, w], k))
+    heads = to.pick(*[each for each in (1, 2, 3) if not to.shape[-1] % each])
+    causal, s = to.pick(0, 1), to.shape[-2]
+    chosen = to.rng.random((s, s)) < 0.7
+    chosen[:, 0] = True  # each row has something to weigh
+    mask = to.pick(None, chosen, to.rng.normal(size=(s, s)).astype(np.float32))
+    more: dict[str, Any] = {"scale": float(to.pick(0.5, 1.0))} if to.pick(0, 1) else {}
+    told = {"is_causal": causal, **more, **({"q_num_heads": heads, "kv_num_heads": heads} if to.rank == 3 else {})}
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        wide = [each.unflatten(-1, (heads, -1)).transpose(1, 2) if x.dim() == 3 else each for each in (x, y, x)]
+        bias = torch.zeros(s, s, dtype=x.dtype)
+        if mask is not None:
+            given = torch.from_numpy(mask)
+            bias = bias.masked_fill(~given, -torch.inf) if mask.dtype == np.bool_ else bias + given.to(x.dtype)
+        bias = bias.masked_fill(torch.ones(s, s).tril() == 0, -torch.inf) if causal else bias
+        found = nnf.scaled_dot_product_attention(*wide, attn_mask=bias, scale=more.get("scale"))
+        return found.transpose(1, 2).flatten(2) if x.dim() == 3 else found
+
+    to.apply("Attention", [k, to.name, *([] if mask is None else [to.fixed(mask)])], run, key, **told)
 
 
 def conv(to: Drawn) -> None:
@@ -486,6 +515,7 @@ OPERATORS: dict[str, Callable[[Drawn], None]] = {
     "gemm": gemm,
     "matmul": matmul,
     "attention": attention,
+    "fused attention": fused_attention,
     "conv": conv,
     "conv transpose": conv_transpose,
     "gathered at": gathered_at,
