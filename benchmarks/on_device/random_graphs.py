@@ -114,7 +114,9 @@ def main() -> None:
         f"| {engine} | {total.above[engine]} | {worst:.1e} | {own:.1e} | {sum(total.failed.values())} |"
         for engine, (worst, own) in sorted(total.worst.items())
     ]
-    told = "\n".join(["Those above, with the seed that draws them again:", "", *(f"- `{line}`" for line in total.lines)])
+    told = "\n".join(
+        ["Those above, with the seed that draws them again:", "", *(f"- `{line}`" for line in total.lines)]
+    )
     PAGE.write_text(
         TEXT.format(graphs=args.graphs, date=time.strftime("%Y-%m-%d"), counted=f"{total.counted:,}",
                     drawn=f"{total.drawn:,}", operators=kinds, rows="\n".join(rows), told=told if total.lines else ""),
