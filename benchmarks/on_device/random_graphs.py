@@ -2,9 +2,9 @@
 
     python -m benchmarks.on_device.random_graphs [--graphs 20000] [--seed 0] [--processes 1]
 
-Each graph has two to six operators of tests/models/drawn_graphs.py.  ONNX Runtime, numpy and torch compute its gradients,
-torch in double precision, too.  A graph counts where torch's own single precision is within 1e-5 of it, and where no
-number lies so near to a kink that rounding decides.
+Each graph has two to six operators of tests/models/drawn_graphs.py.  ONNX Runtime, numpy and torch compute its
+gradients, torch in double precision, too.  A graph counts where torch's own single precision is within 1e-5 of it,
+and where no number lies so near to a kink that rounding decides.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ TEXT = """# Gradients of random graphs, beside torch's
 
 Written by `python -m benchmarks.on_device.random_graphs --graphs {graphs}` on {date}; nothing here is typed by hand.
 {counted} of {drawn} graphs that were drawn count: of two to six of {operators} kinds of operators each
-(`tests/models/drawn_graphs.py`), where torch's own single precision is within 1e-5 of double precision and no number lies so near
-to a kink that rounding decides. A difference is the largest one of a slope, as a share of the largest slope.
+(`tests/models/drawn_graphs.py`), where torch's own single precision is within 1e-5 of double precision and no number
+lies so near to a kink that rounding decides. A difference is the largest one of a slope, as a share of the largest slope.
 
 | engine | graphs above 1e-5 | largest difference | torch's own there | did not run |
 |---|---:|---:|---:|---:|
@@ -87,7 +87,7 @@ def tally(wanted: int, seed: int, at: int) -> Tally:
     sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "models")]
     torch, operators = importlib.import_module("torch"), sorted(importlib.import_module("drawn_graphs").OPERATORS)
     torch.set_num_threads(1)
-    rng, found = random.Random(f"{seed}/{at}"), Tally()  # noqa: S311  # no secret
+    rng, found = random.Random(f"{seed}/{at}"), Tally()
     while found.counted < wanted:
         tried([rng.choice(operators) for _ in range(rng.randint(2, 6))], rng.getrandbits(32), found)
         if not found.drawn % 1000:

@@ -242,7 +242,7 @@ def fused_attention(to: Drawn) -> None:
         found = nnf.scaled_dot_product_attention(*wide, attn_mask=bias, scale=more.get("scale"))
         return found.transpose(1, 2).flatten(2) if x.dim() == 3 else found
 
-    to.apply("Attention", [k, to.name, *([] if mask is None else [to.fixed(mask)])], run, key, **told)
+    return to.apply("Attention", [k, to.name, *([] if mask is None else [to.fixed(mask)])], run, key, **told)
 
 
 def conv(to: Drawn) -> None:

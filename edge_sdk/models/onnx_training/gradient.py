@@ -75,8 +75,8 @@ def training_graph(
 def step_graph(made: TrainingGraph, classes: int) -> Graph:
     """Return one graph of both passes, with a linear head and the mean cross-entropy between them.
 
-    It takes the weights, the samples, ROWS and TARGETS; it gives the logits (b, k), the slopes of the rows, and those of
-    the weights.  The operators of a backward pass mean the same in all later operator sets.
+    It takes the weights, the samples, ROWS and TARGETS; it gives the logits (b, k), the slopes of the rows, and those
+    of the weights.  The operators of a backward pass mean the same in all later operator sets.
     """
     forward, backward = made.forward, made.backward
     output = next(iter(forward.outputs))
