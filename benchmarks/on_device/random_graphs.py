@@ -32,7 +32,8 @@ TEXT = """# Gradients of random graphs, beside torch's
 Written by `python -m benchmarks.on_device.random_graphs --graphs {graphs}` on {date}; nothing here is typed by hand.
 {counted} of {drawn} graphs that were drawn count: of two to six of {operators} kinds of operators each
 (`tests/models/drawn_graphs.py`), where torch's own single precision is within 1e-5 of double precision and no number
-lies so near to a kink that rounding decides. A difference is the largest one of a slope, as a share of the largest slope.
+lies so near to a kink that rounding decides. A difference is the largest one of a slope, as a share of the largest
+slope.
 
 | engine | graphs above 1e-5 | largest difference | torch's own there | did not run |
 |---|---:|---:|---:|---:|
