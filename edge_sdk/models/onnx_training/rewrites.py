@@ -92,7 +92,8 @@ def _part(splitting: Node, at: int) -> str:
 class _AttentionAsProducts(GraphForm):
     """Attention (opset 23) as its products and its Softmax, which can be differentiated."""
 
-    _KEPT = frozenset({"is_causal", "scale", "softcap", "q_num_heads", "kv_num_heads", "softmax_precision"})
+    _KEPT = frozenset({"is_causal", "scale", "softcap", "q_num_heads", "kv_num_heads", "softmax_precision",
+                       "qk_matmul_output_mode"})  # fmt: skip
     """The attributes that are followed; with others, or with keys of earlier calls, the operator stays."""
 
     def changed(self, each: Node) -> Sequence[Node]:
