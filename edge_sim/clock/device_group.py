@@ -22,10 +22,13 @@ class SimulatedDevice(SilentDevice, Protocol):
     """The interface of a device that a group needs."""
 
     device: Device
-    participant: Participant
     hardware: Hardware
     powered: bool
     excused: bool
+
+    @property
+    def participant(self) -> Participant:
+        """Its present participant."""
 
     @property
     def over(self) -> bool:

@@ -38,6 +38,7 @@ from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.clock import LocalClock, VirtualClock
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
 from edge_sim.clock.device_group import DeviceGroup
+from edge_sim.clock.dormant import Dormant, DormantKinds
 from edge_sim.clock.interrupts import held_back
 from edge_sim.clock.resumption import Resumption, resumption_point
 from edge_sim.clock.scenario_faults import DeviceFaults, schedule_faults
@@ -48,6 +49,9 @@ from edge_sim.engines.untraced import Untraced
 from edge_sim.fleet.calendar import timetable
 from edge_sim.fleet.fleet import Device, Fleet, hardware
 from edge_sim.fleet.hardware import DeviceCost
+
+DORMANT_FROM = 500
+"""Fleets of so many devices build an agent only for devices that have work; smaller ones start fast enough."""
 
 
 class VirtualFleet:
@@ -73,6 +77,7 @@ class VirtualFleet:
         engine: Engine | None = None,
         wrap_method: MethodWrapper = unchanged,
         secured: Path | None = None,
+        dormant_from: int = DORMANT_FROM,
     ) -> None:
         """caches: a folder into which devices fetch the public set from the coordinator, or None to give them the set.
 
@@ -80,11 +85,13 @@ class VirtualFleet:
 
         state: what `to_json` returned, for a resumed run.  new_server: makes the coordinator, such as one that writes
         a trace.  engine: default: ExactEngine.  wrap_method: decides where uploads are added up.
+
+        dormant_from: the number of devices from which on those without work yet have no agent in memory.
         """
         state = state or {"now_s": 0.0, "begun_s": None, "hardware": {}}
         self.clock = VirtualClock(state["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
-        self._checkpoints = checkpoints
+        self._checkpoints, self._dormant_from = checkpoints, dormant_from
         self._engine = engine or ExactEngine()
         self._queue = ComputationQueue(self._engine)
         self.devices: tuple[VirtualDevice, ...] = ()
@@ -128,7 +135,8 @@ class VirtualFleet:
     def _new_devices(
         self, fleet: Fleet, stores: Mapping[str, Store], caches: Path | None, secured: Path | None
     ) -> tuple[VirtualDevice, ...]:
-        common = CommonKnowledge()
+        common, kinds = CommonKnowledge(), DormantKinds()
+        may_sleep = len(fleet.devices) >= self._dormant_from and isinstance(self._engine, ExactEngine)
         return tuple(
             VirtualDevice(
                 device,
@@ -140,6 +148,7 @@ class VirtualFleet:
                 caches=caches,
                 identity=secured / device.kit.id if secured else SimulatedId(device.kit.id),
                 common=common,
+                kinds=kinds if may_sleep and caches is None and secured is None else None,
             )
             for device in fleet.devices
         )
@@ -380,8 +389,12 @@ class VirtualDevice:
         caches: Path | None = None,
         identity: str | Path,
         common: CommonKnowledge | None = None,
+        kinds: DormantKinds | None = None,
     ) -> None:
-        """identity: the device's id, or a folder with its keys.  common: knowledge shared within this process."""
+        """identity: the device's id, or a folder with its keys.  common: knowledge shared within this process.
+
+        kinds: which devices may be dormant, or None if this one may not.
+        """
         self._queue, self._identity, self._common = queue, identity, common
         self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
@@ -394,12 +407,38 @@ class VirtualDevice:
         conditions = device.conditions
         self._own = LocalClock(clock, offset_s=conditions.clock_offset_s, drift=conditions.clock_drift)
         self._agent_type = agent_for(conditions.byzantine, federation, device.kit.seed)
-        self._start(store)
+        self._dormant: Dormant | None = None
+        """What there is of the device in place of its agent, or None while it is awake."""
+        example = kinds.example(device) if kinds is not None and store is None else None
+        if example is None:
+            self._start(store)
+            if kinds is not None:
+                kinds.add(self)
+        else:
+            self._link()
+            self._dormant = Dormant(device, example, self._transport, federation)
 
     @property
     def over(self) -> bool:
         """Whether its part in the run has ended."""
-        return self.participant.over
+        return self._dormant.over if self._dormant is not None else self.participant.over
+
+    @property
+    def dormant(self) -> bool:
+        """Whether the device has no agent, because it has had no work yet."""
+        return self._dormant is not None
+
+    @property
+    def agent(self) -> Agent:
+        """The device's agent; a dormant device wakes."""
+        if self._dormant is not None:
+            self._wake_up(self._dormant)
+        return self._agent
+
+    @property
+    def participant(self) -> Participant:
+        """The participant of the agent; a dormant device wakes."""
+        return self.agent.participant
 
     @property
     def online(self) -> bool:
@@ -409,7 +448,7 @@ class VirtualDevice:
     def connect(self) -> None:
         """Switch the board on and connect to the broker."""
         self.hardware.power_on(self.clock.now_s)
-        self.participant.connect()
+        (self._dormant or self.participant).connect()
         if self.faults is not None:
             self.faults.schedule_battery_check()
 
@@ -431,8 +470,34 @@ class VirtualDevice:
         self._start(store)
         self.connect()
 
-    def _start(self, store: Store | None) -> None:
+    def _link(self) -> None:
+        """Enter the broker's clients."""
         self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self.hardware.transfer_s)
+        self._computed = 0
+        self._waker = _Waker(self.clock, self._wake, self._due_s)
+        self._transport.on_event = self._waker.soon
+
+    def _start(self, store: Store | None) -> None:
+        self._link()
+        self._build(store)
+
+    def _wake_up(self, dormant: Dormant) -> None:
+        """Build the agent, and give it what the dormant device has taken."""
+        self._dormant = None
+        self._transport.muted = True
+        self._build(None)
+        participant = self._agent.participant
+        participant.connect()
+        for event, now_s in dormant.happened:
+            if event is None:
+                participant.tick(now_s)
+            else:
+                participant.handle(event, now_s)
+        self._transport.muted = False
+        if not dormant.agrees_with(participant):
+            raise RunFailed(f"{self.device.kit.id} woke in another state than it slept in: please report this")
+
+    def _build(self, store: Store | None) -> None:
         agent: Agent = self._agent_type(
             federation=self._federation,
             broker=self._transport,
@@ -453,29 +518,38 @@ class VirtualDevice:
             clock=lambda: self._own.now_s,
         )
         agent.on_link(lambda _line: None)  # simulated faults are expected: without this each would be logged
-        self.agent, self.participant = agent, agent.participant
-        context = self.participant.context
+        self._agent = agent
+        context = agent.participant.context
         if self._identity != self.device.kit.id:  # with keys, a device obeys only a Refusal that names its instance
             context.instance = secrets.token_bytes(INSTANCE_BYTES)
         context.serve = partial(ask, context.bench, self.device.kit.brought)
         context.common_knowledge = self._common
         self._queue.attach(self.device.kit.number, context.bench)
-        self._computed = 0
-        self._waker = _Waker(self.clock, self._wake, self._due_s)
-        self._transport.on_event = self._waker.soon
 
     def _due_s(self) -> float | None:
-        due_s = self.participant.next_due_s()
+        due_s = (self._dormant or self.participant).next_due_s()
         return None if due_s is None else self._own.true_s(due_s)
 
     def _wake(self) -> None:
-        device, now_s = self.participant, self._own.now_s
+        now_s = self._own.now_s
+        if self._dormant is not None and self._stayed_dormant(self._dormant, now_s):
+            return
+        device = self.participant
         self._queue.settle(device)
         while (event := self._transport.poll(0.0)) is not None:
             device.handle(event, now_s)
         device.tick(now_s)
         if device.work.busy and device.work.begun != self._computed:
             self._compute()
+
+    def _stayed_dormant(self, dormant: Dormant, now_s: float) -> bool:
+        """Take what is there; returns False, with the device awake, once something needs an agent."""
+        while (event := self._transport.poll(0.0)) is not None:
+            if not dormant.handle(event, now_s):
+                self.participant.handle(event, now_s)
+                return False
+        dormant.tick(now_s)
+        return True
 
     def _compute(self) -> None:
         """Begin the work at once, and finish it when the board would."""
