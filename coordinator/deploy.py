@@ -43,7 +43,7 @@ from coordinator.results.report.log import EventLog
 from coordinator.results.report.progress_file import NAME as PROGRESS
 from coordinator.results.report.progress_file import About, ProgressFile, is_running, read_running
 from coordinator.results.report.run_files import write_run
-from coordinator.results.report.run_table import run_table
+from coordinator.results.report.run_table import MOST_ROWS, run_table
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import show_table
 from coordinator.results.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
@@ -282,7 +282,7 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
     else:
-        show_table(run_table(result), sys.stdout)
+        show_table(run_table(result, MOST_ROWS), sys.stdout)
         sys.stdout.write(f"\nsummary: {folder / 'summary.json'}\n")
 
 

@@ -156,7 +156,7 @@ def _run_in(
         run_folder.keep_inputs(out, run_inputs(parsed, fleet))
     export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
-    wanted = parsed.run.standalone != "off" and parsed.federation.method != "local"
+    wanted = parsed.run.standalone != "off" and parsed.federation.method != "local" and not fleet.measured
     public = 0 if fleet.dataset.public is None else len(fleet.dataset.public.samples)
     alone = settings.alone(
         replace(parsed, data=replace(parsed.data, public=public)),  # the devices alone hold the same samples
@@ -201,7 +201,8 @@ def _run_in(
         else ()
     )
     slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
-    warnings = (*found.warnings, *parsed.remarks, *left, *slow, *unseen, *filter(None, [fleet.dataset.remark]))
+    remarks = (*parsed.remarks, *left, *slow, *unseen, fleet.dataset.remark, fleet.measured_line)
+    warnings = (*found.warnings, *filter(None, remarks))
     return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
 
 
