@@ -163,6 +163,11 @@ def _taken_line(shape: tuple[int, ...], taken: PictureLayout, where: str, *, sur
     )
 
 
+def public_taken(public: int, private: int) -> str:
+    """Say that so many samples are the public set, beside those that devices hold."""
+    return f"{public} of the {public + private} training samples are the public set (data.public)"
+
+
 def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
     """Return samples (n, ...) as u1 or finite f4, the types that devices take; True and False become 1 and 0.
 

@@ -201,7 +201,9 @@ def _run_in(
         else ()
     )
     slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
-    warnings = (*found.warnings, *parsed.remarks, *left, *slow, *unseen, *filter(None, [fleet.dataset.remark]))
+    public_taken = fleet.dataset.public_taken if parsed.data.public is None else ""  # else the user knows it
+    taken = filter(None, [public_taken, fleet.dataset.remark])
+    warnings = (*found.warnings, *parsed.remarks, *left, *slow, *unseen, *taken)
     return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
 
 
