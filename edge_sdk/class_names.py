@@ -29,6 +29,8 @@ def class_ids(
     labels.  Raises UsageError for a name that is not among `names`, and for a label that is missing.
     """
     given = checked_names(names)
+    if hasattr(y, "select_dtypes") and y.shape[1] == 1:  # a frame of pandas with the labels' column alone
+        y = y.iloc[:, 0]
     categorical = getattr(y, "cat", y)  # a pandas Series has its codes and categories there
     if hasattr(categorical, "codes") and hasattr(categorical, "categories"):
         codes, categories = np.asarray(categorical.codes), [*categorical.categories]

@@ -45,6 +45,8 @@ def given_array(values: Any, where: str) -> NDArray[Any]:
         names = [f"{where}, sample {number}" for number in range(len(values))]
         pictures = [picture_bytes(value, None, name) for value, name in zip(values, names, strict=True)]
         return stacked_pictures(pictures, names, remedy="resize them first")
+    if hasattr(values, "select_dtypes") and (numbers := _numbers_of_frame(values, where)) is not None:
+        return numbers
     try:
         found = np.asarray(_plain(values))
     except (TypeError, ValueError, RuntimeError) as error:
@@ -54,10 +56,30 @@ def given_array(values: Any, where: str) -> NDArray[Any]:
         raise UsageError(f"{where}: {type(values).__name__} is sparse: write {_name(where)}.toarray()")
     if hasattr(values, "select_dtypes") and found.dtype.kind == "O":
         raise UsageError(
-            f"{where}: a {type(values).__name__} with columns of several types or missing values: write "
+            f"{where}: a {type(values).__name__} with columns that are no numbers: write "
             f'{_name(where)}.select_dtypes("number").to_numpy(np.float32), or make numbers of the other columns first'
         )
     return found
+
+
+def _numbers_of_frame(frame: Any, where: str) -> NDArray[Any] | None:
+    """Return the numbers of a frame of pandas, also of its nullable types; None: some columns are no numbers.
+
+    Raises UsageError for a missing value of a nullable column; NaN of another one stays.
+    """
+    own = [getattr(each, "numpy_dtype", each) for each in frame.dtypes]
+    kinds = [each for each in own if isinstance(each, np.dtype) and each.kind in "biuf"]
+    if not kinds or len(kinds) < len(own):
+        return None
+    missing = np.array(frame.isna())  # (n, d)
+    missing[:, [isinstance(each, np.dtype) for each in frame.dtypes]] = False
+    if missing.any():
+        row, column = np.argwhere(missing)[0]
+        raise UsageError(
+            f"{where}: sample {row} has no value in column {frame.columns[column]!r}: write {_name(where)}.fillna(0), "
+            "or leave samples without a value out, with their labels"
+        )
+    return np.asarray(frame.to_numpy(np.result_type(*kinds)))
 
 
 def _plain(values: Any) -> Any:
@@ -210,6 +232,13 @@ def check_numbers(x: NDArray[Any], where: str) -> None:
     raise UsageError(f"{where}: expected uint8 or finite floats, found {x.dtype}: {remedy}")
 
 
+def _is_missing(label: Any) -> bool:
+    """Whether this stands for no label: None, NaN, or NA of pandas, which need not be installed."""
+    if isinstance(label, (float, np.floating)):
+        return bool(np.isnan(label))
+    return label is None or type(label).__name__ in {"NAType", "NaTType"}
+
+
 def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
     """Return labels (n,): whole numbers as they are, (n, 1) without its second axis, one-hot rows (n, k) as classes.
 
@@ -230,8 +259,10 @@ def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
         found = found.astype(np.int64)
     if found.ndim == 1 and found.size and found.dtype.kind == "f" and (found == np.rint(found)).all():
         raise UsageError(f"{refused}, one for each sample (n,): write {name}.astype(int)")
-    if found.ndim == 1 and found.dtype.kind == "f" and np.isnan(found).any():
-        raise UsageError(f"{where}: sample {int(np.isnan(found).argmax())} has no label; leave it out")
+    if found.ndim == 1 and (missing := [*map(_is_missing, found)] if found.dtype.kind in "fO" else []) and any(missing):
+        raise UsageError(f"{where}: sample {missing.index(True)} has no label; leave it out")
+    if found.ndim == 1 and found.dtype.kind == "O":
+        raise UsageError(f"{refused} or names of classes, one for each sample (n,): write {name}.astype(str) for names")
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise UsageError(f"{refused}, one for each sample (n,)")
     return found
