@@ -236,7 +236,7 @@ def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: Obse
     if folder is None:
         return _alone(alone, fleet, observer)
     settings, inputs = to_toml(alone.tables), run_inputs(alone, fleet)
-    if holds_finished_run(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
+    if holds_finished_run(folder) and run_folder.kept_settings(folder) == settings:
         kept = read_run(folder)
         same_samples = kept.data.get("sha256", fleet.dataset.sha256) == fleet.dataset.sha256
         if same_samples and not changed_inputs(run_folder.kept_inputs(folder), inputs):
