@@ -53,7 +53,7 @@ class EventLog(RunObserver):
 
     def _write(self, event: str, **fields: Any) -> None:
         with suppress(OSError):
-            with open(self._path, "a", encoding="utf-8", opener=_opened) as file:  # noqa: PTH123  # Path has no opener
+            with open(self._path, "a", encoding="utf-8", opener=_opened) as file:  # Path has no opener
                 file.write(json.dumps({"time_s": round(time.time(), 3), "event": event, **fields}) + "\n")
                 full = file.tell() >= MOST_BYTES
             if full:
