@@ -46,7 +46,14 @@ from coordinator.results.report.run_files import write_run
 from coordinator.results.report.run_table import run_table
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import show_table
-from coordinator.results.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
+from coordinator.results.writers.opening import (
+    NO_WRITERS,
+    RunWriters,
+    WriterOptions,
+    options_of_run,
+    run_writers,
+    writer_options,
+)
 from coordinator.serving import other_coordinator, restart
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from coordinator.serving.intake.signatures import LabSecurity
@@ -60,7 +67,6 @@ from coordinator.trace.log import trace_writer
 from edge_sdk import toml
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.at_rest.quarantine import opened_or_anew
-from edge_sdk.cli import options_of_run
 from edge_sdk.durable import refuse_emptied
 from edge_sdk.errors import InUse, MissingExtra, StoreError, UsageError
 from edge_sdk.methods.contract.brought_code import as_method_error

@@ -11,7 +11,6 @@ import logging
 import os
 import pkgutil
 import re
-import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -90,16 +89,6 @@ def add_writer_options(parser: argparse.ArgumentParser) -> None:
     options.add_argument(
         "--log-format", choices=("text", "json"), default="text", help="lines on stderr (default: text)"
     )
-
-
-def options_of_run(args: argparse.Namespace) -> str:
-    """Return the options that show or write a run as the user typed them, for the command that resumes it."""
-    given = [option for name, option in (("no_plots", "--no-plots"), ("json", "--json")) if getattr(args, name)]
-    given += [f"--page {shlex.quote(args.page)}"] if args.page is not None else []
-    given += [f"--log {shlex.quote(tool)}" for tool in args.log]
-    given += [f"--metrics {shlex.quote(args.metrics)}"] if args.metrics is not None else []
-    given += [f"--log-format {args.log_format}"] if args.log_format != "text" else []
-    return "".join(f" {each}" for each in given)
 
 
 def commands(word: str = "") -> list[Subcommand]:

@@ -25,9 +25,8 @@ from coordinator.results.report.run_files import write_run
 from coordinator.results.report.run_table import run_table
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import show_table
-from coordinator.results.writers.opening import RunWriters, run_writers, writer_options
+from coordinator.results.writers.opening import RunWriters, options_of_run, run_writers, writer_options
 from edge_sdk import toml
-from edge_sdk.cli import options_of_run
 from edge_sdk.errors import MissingExtra
 from edge_sdk.protocol.messages import FOREVER
 from edge_sim.config import settings
