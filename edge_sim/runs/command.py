@@ -25,7 +25,7 @@ from coordinator.results.report.run_files import write_run
 from coordinator.results.report.run_table import MOST_ROWS, run_table
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import show_table
-from coordinator.results.writers.opening import RunWriters, run_writers, writer_options
+from coordinator.results.writers.opening import RunWriters, options_of_run, run_writers, writer_options
 from edge_sdk import toml
 from edge_sdk.errors import MissingExtra
 from edge_sdk.protocol.messages import FOREVER
@@ -139,7 +139,7 @@ def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
         return "the federation had not begun, so nothing can be resumed: start again"
     overrides = "".join(f" --set {shlex.quote(each)}" for each in args.overrides)
     file, broker, folder = (shlex.quote(str(each)) for each in (args.file, args.broker, out))
-    options = f"{overrides} --broker {broker}{' --trace' * args.trace} --out {folder}"
+    options = f"{overrides} --broker {broker}{' --trace' * args.trace}{options_of_run(args)} --out {folder}"
     return f"the state is kept, continue with: edge-sdk simulate {file}{options} --resume"
 
 

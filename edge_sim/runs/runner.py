@@ -201,7 +201,8 @@ def _run_in(
         else ()
     )
     slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
-    remarks = (*parsed.remarks, *left, *slow, *unseen, fleet.dataset.remark, fleet.measured_line)
+    public_taken = fleet.dataset.public_taken if parsed.data.public is None else ""  # else the user knows it
+    remarks = (*parsed.remarks, *left, *slow, *unseen, public_taken, fleet.dataset.remark, fleet.measured_line)
     warnings = (*found.warnings, *filter(None, remarks))
     return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
 
@@ -235,7 +236,7 @@ def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: Obse
     if folder is None:
         return _alone(alone, fleet, observer)
     settings, inputs = to_toml(alone.tables), run_inputs(alone, fleet)
-    if holds_finished_run(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
+    if holds_finished_run(folder) and run_folder.kept_settings(folder) == settings:
         kept = read_run(folder)
         same_samples = kept.data.get("sha256", fleet.dataset.sha256) == fleet.dataset.sha256
         if same_samples and not changed_inputs(run_folder.kept_inputs(folder), inputs):
