@@ -515,9 +515,10 @@ def _answer(state: RoundState, upload: Received | Withheld | Persisted) -> SendR
 
 
 def _too_few(state: RoundState) -> str:
+    gone = len(state.gone)
     return (
-        f"the quorum of {state.policy.quorum} cannot be reached: of {state.policy.expected} devices "
-        f"{len(state.gone)} were refused or left ({', '.join(sorted(state.gone)) or 'none'})"
+        f"the quorum of {state.policy.quorum} cannot be reached: of {state.policy.expected} devices {gone} "
+        f"{'was' if gone == 1 else 'were'} refused or left ({', '.join(sorted(state.gone)) or 'none'})"
     )
 
 
