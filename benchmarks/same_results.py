@@ -43,7 +43,20 @@ MACHINE = ("time", "versions", "memory", "out", "path", "card")
 """Keys of summary.json that depend on the machine, on where the run lies, or on its settings alone."""
 LATER = ("declined", "silent", "joules_source", "not_served", "before_accuracy", "now_accuracy")
 """Keys and columns that were added after digests had been taken; in these runs they are empty or nought."""
-MIXED = ("local", "fedmd", "fedmd_lf", "fedal", "fedproto", "fedssa", "fd", "lg_fedavg", "fedclassavg", "fedgh", "fedtgp", "fedcache")
+MIXED = (
+    "local",
+    "fedmd",
+    "fedmd_lf",
+    "fedal",
+    "fedproto",
+    "fedssa",
+    "fd",
+    "lg_fedavg",
+    "fedclassavg",
+    "fedgh",
+    "fedtgp",
+    "fedcache",
+)
 """Methods under which the devices of this fleet may have models of three architectures."""
 MODELS = {"fedalign": "resnet"}
 """Models of methods that a cnn cannot take part in."""
