@@ -24,7 +24,7 @@ from edge_sdk.models.onnx_file.tensors import Constant, tensor_of  # noqa: E402 
 from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine  # noqa: E402  # only with onnxruntime
 from edge_sdk.models.onnx_training.body import GraphEngine  # noqa: E402  # likewise
 from edge_sdk.models.onnx_training.gradient import moving, training_graph  # noqa: E402  # likewise
-from edge_sdk.models.onnx_training.numpy_graph import NumpyEngine  # noqa: E402  # likewise
+from edge_sdk.models.onnx_training.numpy_body import NumpyEngine  # noqa: E402  # likewise
 from edge_sdk.models.onnx_training.rewrites import trainable  # noqa: E402  # likewise
 
 TOLERANCE = 1e-5
