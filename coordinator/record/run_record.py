@@ -323,6 +323,10 @@ class RunRecord:
         self.sums[name][device] += amount  # type: ignore[assignment]  # a Counter of seconds or joules, too
         self.round_sums[name] += amount  # type: ignore[assignment]  # likewise
 
+    def add_to_round(self, name: str, amount: float) -> None:
+        """Add to a figure of the open round; coordinator/results/figures/round_figures.py declares its name."""
+        self.round_sums[name] += amount  # type: ignore[assignment]  # a Counter of seconds or joules, too
+
     def displaced(self, device: str) -> None:
         """Forget a device that was on probation, and gave up its place."""
         for counts in (self.bytes_up, self.bytes_down, self.sums["silent"]):
