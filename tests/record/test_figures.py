@@ -27,7 +27,7 @@ from coordinator.results.page import values
 from coordinator.results.report.run_files import read_run, run_tables, write_run
 from coordinator.results.report.run_table import run_table
 from coordinator.results.report.tables import plain_text
-from coordinator.results.writers.figures import round_figures
+from coordinator.results.writers.opening import round_figures
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPINS = Figure(
