@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Collection
 from dataclasses import replace
 
+from coordinator.rounds import selection
 from coordinator.rounds.state import (
     DeviceRefused,
     Dismiss,
@@ -156,8 +155,8 @@ def choose_devices(state: RoundState, pool: frozenset[str], more: int = 0) -> fr
     policy = state.policy
     if state.wanted is None:
         return pool
-    count = invitations(state.wanted, state.asked, state.answered) if policy.over_select else state.wanted
-    return select(pool, count + more, policy.seed, state.place.round)
+    count = selection.invitations(state.wanted, state.asked, state.answered) if policy.over_select else state.wanted
+    return selection.select(pool, count + more, policy.seed, state.place.round)
 
 
 def heard_late(state: RoundState, event: Received | Withheld | Persisted) -> RoundState:
@@ -291,32 +290,3 @@ def skip(state: RoundState, reason: str, *, opened: bool = True) -> RoundTransit
 def rest(state: RoundState) -> RoundTransition:
     """Ask the pace; until it answers there is nothing to wait for."""
     return replace(state, phase=RoundPhase.RESTING, rest_until_s=math.inf), (Rest(state.place),)
-
-
-# -- The devices of a round that invites only some of them: how many, and which ones ----------------------------------
-#
-# The functions are pure, so a restart draws the same devices.  Devices are ranked by a hash of (seed, round, device),
-# and the first ones are invited.  A device that joins or leaves changes no other device's rank.
-
-_PRIOR = 2
-"""Prior: this many devices asked, and all answered.  So the first round invites exactly as many as it wants."""
-_LEAST_RATE = 0.1
-"""Lowest assumed rate of answers, so that a round invites at most ten times the wanted number."""
-
-
-def select(pool: Collection[str], count: int, seed: int, round_: int) -> frozenset[str]:
-    """Choose `count` devices of the pool, or all of them if there are fewer."""
-    return frozenset(sorted(pool, key=lambda device: _rank(seed, round_, device))[:count])
-
-
-def invitations(wanted: int, asked: int, answered: int) -> int:
-    """The number of devices to invite for `wanted` answers, if `answered` of `asked` came: wanted / rate, rounded up.
-
-    rate = (answered + 2) / (asked + 2), at least 0.1.
-    """
-    rate = max(_LEAST_RATE, (answered + _PRIOR) / (asked + _PRIOR))
-    return math.ceil(wanted / min(1.0, rate))
-
-
-def _rank(seed: int, round_: int, device: str) -> bytes:
-    return hashlib.sha256(f"{seed} {round_} {device}".encode()).digest()

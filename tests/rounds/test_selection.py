@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rounds_model import Model, names
 
 from coordinator import rounds
-from coordinator.rounds import Invite, Reduce, RoundPhase, RoundPolicy, exchanges
+from coordinator.rounds import Invite, Reduce, RoundPhase, RoundPolicy, selection
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 NAMES = st.frozensets(st.sampled_from(names(26)), max_size=20)
@@ -21,26 +21,26 @@ POLICY = RoundPolicy(
 
 
 def test_how_many_are_asked_by_hand() -> None:
-    assert exchanges.invitations(10, asked=0, answered=0) == 10
-    assert exchanges.invitations(10, asked=98, answered=48) == 20  # half of them answer
-    assert exchanges.invitations(10, asked=18, answered=13) == 14  # 10 / 0.75
-    assert exchanges.invitations(10, asked=1000, answered=0) == 100
-    assert exchanges.invitations(10, asked=10, answered=30) == 10
+    assert selection.invitations(10, asked=0, answered=0) == 10
+    assert selection.invitations(10, asked=98, answered=48) == 20  # half of them answer
+    assert selection.invitations(10, asked=18, answered=13) == 14  # 10 / 0.75
+    assert selection.invitations(10, asked=1000, answered=0) == 100
+    assert selection.invitations(10, asked=10, answered=30) == 10
 
 
 @given(NAMES, st.integers(0, 30), st.integers(0, 5), st.integers(0, 5))
 def test_a_draw_is_even_in_size_and_stable(pool: frozenset[str], count: int, seed: int, round_: int) -> None:
-    chosen = exchanges.select(pool, count, seed, round_)
+    chosen = selection.select(pool, count, seed, round_)
     assert chosen <= pool
     assert len(chosen) == min(count, len(pool))
     for gone in pool:  # whoever goes is replaced by one other, and nobody else changes
-        assert len(chosen - exchanges.select(pool - {gone}, count, seed, round_)) == (gone in chosen)
+        assert len(chosen - selection.select(pool - {gone}, count, seed, round_)) == (gone in chosen)
 
 
 def test_everybody_has_a_turn() -> None:
-    turns = Counter(device for r in range(1000) for device in exchanges.select(names(10), 3, 0, r))
+    turns = Counter(device for r in range(1000) for device in selection.select(names(10), 3, 0, r))
     assert all(240 < turns[device] < 360 for device in names(10))
-    assert exchanges.select(names(10), 3, 0, 7) != exchanges.select(names(10), 3, 1, 7)
+    assert selection.select(names(10), 3, 0, 7) != selection.select(names(10), 3, 1, 7)
 
 
 def opened(policy: RoundPolicy = POLICY) -> Model:
