@@ -30,7 +30,6 @@ from edge_sdk.identity.folder import (
     IdentityCard,
     crypto_certificates,
     crypto_keys,
-    crypto_sealing,
     open_identity,
 )
 from edge_sdk.identity.registry import (
@@ -142,7 +141,7 @@ def _is_address(host: str) -> bool:
 
 def _new_sealing_key(folder: Path) -> str:
     """Make the coordinator's key for encryption; returns its public key in hexadecimal digits."""
-    key = crypto_sealing().new_exchange_key()
+    key = crypto_keys("encryption").new_exchange_key()
     key_files.write_whole(folder / SEALING, key.to_pem(), key_files.PRIVATE)
     public: bytes = key.public
     return public.hex()
