@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,8 @@ LONGEST_REST_S = 600.0
 """Seconds after which the pace is asked again at the latest, because this machine's clock may be set meanwhile."""
 KEPT_ROUNDS = 1000
 """Rounds without an end that are kept one by one; a tenth more before they are cut."""
+REASONS_SAID = 3
+"""Of so many devices that decline, a skipped round says why."""
 LONGEST_WAIT_S = 3600.0
 """Longest pause in seconds between two attempts at a round, where the pace has none."""
 
@@ -91,10 +93,19 @@ class RoundPacing:
         record, number = self._record, skip.place.round + 1
         if not skip.opened:
             record.pace["opened_s"] = self._opened_before_s
+        reason = "; ".join([skip.reason, *self._why_declined()])
         self._skipped += 1
         record.skips += 1
-        record.last_skip = {"round": number, "at_s": self._wall(), "reason": skip.reason}
-        return f"round {number} is skipped for now: {skip.reason}" if self._skipped == 1 else None
+        record.last_skip = {"round": number, "at_s": self._wall(), "reason": reason}
+        return f"round {number} is skipped for now: {reason}" if self._skipped == 1 else None
+
+    def _why_declined(self) -> Iterator[str]:
+        """Why devices decline, for the first few of them."""
+        declining = sorted(self._record.declining.items())
+        for device, (word, why) in declining[:REASONS_SAID]:
+            yield f"{device}: {why or word}"
+        if len(declining) > REASONS_SAID:
+            yield f"and {len(declining) - REASONS_SAID} more decline"
 
     def roll_up(self) -> None:
         """Add the round that was just closed to its hour and its day."""

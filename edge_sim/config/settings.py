@@ -293,6 +293,11 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         )
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
+    if federation.min_new_samples:
+        raise UsageError(
+            f"{file}: federation.min_new_samples: simulated devices get no new samples, so they would take part once; "
+            "leave it out (edge-sdk simulate --set federation.min_new_samples=0)"
+        )
     robust = tables.get("robust", {})
     scenario = read_section(ScenarioTable, tables.get("scenario", {}), "scenario", file)
     scenario.check(f"{file}: scenario")
