@@ -47,6 +47,8 @@ class NewSamples:
         text = f"fewer than the {wanted} new samples that federation.min_new_samples asks for"
         if context.bench.budget is None:  # a budget keeps numbers of samples on the device
             text = f"{found} of the {wanted} new samples that federation.min_new_samples asks for"
+        if context.data.changes and context.bench.capacity < wanted:
+            text += f", and its SampleStore holds at most {context.bench.capacity}: raise max_samples or max_bytes"
         if not context.data.changes:
             text += ", and its data do not change: give its Agent a SampleStore"
         self.objection = Objection(FEW_NEW_SAMPLES, text)
