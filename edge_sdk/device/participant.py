@@ -47,6 +47,7 @@ from edge_sdk.transport.base import (
     Connected,
     Disconnected,
     Incoming,
+    LinkNotice,
     SendRefused,
     TransportEvent,
 )
@@ -165,6 +166,8 @@ class Participant:
             self._feed(session.LinkUp(now_s))
         elif isinstance(event, Disconnected):
             self._disconnected(event, now_s)
+        elif isinstance(event, LinkNotice):
+            self.context.owner.news(event.text)
         elif isinstance(event, SendRefused) and event.too_long:
             self._tell_too_long(event.reason)
         elif isinstance(event, SendRefused):
