@@ -20,11 +20,11 @@ from coordinator.lab.broker_settings import DESK
 from coordinator.lab.desk import SUBSCRIPTION, EnrolmentDesk
 from coordinator.lab.keeper import Keeper, tell_owner
 from coordinator.lab.retained import clear_retained
+from coordinator.systemd import SystemdNotifier
 from edge_sdk.errors import StoreError, TransportError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.folder import AUTHORITY, CERTIFICATE, TLS_KEY
 from edge_sdk.identity.registry import check_lab
-from edge_sdk.systemd import SystemdNotifier
 from edge_sdk.transport.base import Connected, Disconnected, Incoming
 from edge_sdk.transport.mqtt.tls import OF_LAB, TlsFiles
 from edge_sdk.transport.mqtt.transport import MqttTransport

@@ -15,10 +15,10 @@ from typing import cast
 
 from coordinator.lab import broker_settings, owner
 from coordinator.lab.broker_settings import CONF, DESK
+from coordinator.systemd import SystemdNotifier
 from edge_sdk.errors import TransportError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.folder import AUTHORITY, CERTIFICATE, TLS_KEY
-from edge_sdk.systemd import SystemdNotifier
 
 START_S, STOP_S = 20.0, 3.0
 POLL_S = 0.5

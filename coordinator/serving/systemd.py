@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from coordinator.record.observer import RunObserver, RunView
 from coordinator.record.run_record import RunRecord
-from edge_sdk.systemd import SystemdNotifier
+from coordinator.systemd import SystemdNotifier
 
 
 class SystemdObserver(RunObserver):

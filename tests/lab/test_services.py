@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.lab import broker_settings, keeper, owner
-from edge_sdk.systemd import SystemdNotifier
+from coordinator.systemd import SystemdNotifier
 
 PAGES = Path(__file__).parents[2] / "docs" / "how-to"
 WATCHDOG_S = 4.0

@@ -12,7 +12,7 @@ import pytest
 
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.systemd import SystemdObserver
-from edge_sdk.systemd import SystemdNotifier
+from coordinator.systemd import SystemdNotifier
 
 
 @pytest.fixture
