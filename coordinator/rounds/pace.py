@@ -66,6 +66,10 @@ class RoundPace:
         """The date at this time."""
         return datetime.fromtimestamp(at_s, self.tz).date()
 
+    def says(self, at_s: float) -> str:
+        """The time in words, such as `22:00 on 2026-03-01 (Europe/Berlin)`."""
+        return datetime.fromtimestamp(at_s, self.tz).strftime("%H:%M on %Y-%m-%d") + f" ({self.zone})"
+
 
 class DaySpent(NamedTuple):
     """What all devices have spent since the day began."""
