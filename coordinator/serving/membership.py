@@ -16,7 +16,7 @@ from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.frames.codec import Envelope, Stamp
-from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
+from edge_sdk.protocol.messages import FEW_NEW_SAMPLES, Bye, DeviceStatus, Hello, PublicRequest
 from edge_sdk.terminal import LineBudget
 from edge_sdk.version import __version__
 
@@ -85,6 +85,8 @@ class MembershipHandler:
         self._orders, self._signed = context.orders, context.security is not None  # signed stamps can be trusted
         self._expected, self._seats = context.policy.expected, Seats(context)
         self._strangers, self._disk_faults = LineBudget(), LineBudget(first=1)
+        self._few_told = set[str]()
+        """The devices of which a line said that they wait for new samples."""
 
     def take(self, envelope: Envelope, frame: bytes, came_bytes: int, now_s: float) -> rounds.RoundEvent | None:
         """Handle a decoded message other than an upload; returns the event for the rounds, or None.
@@ -295,11 +297,14 @@ class MembershipHandler:
         if not changes or device not in self._registry.numbers or not self._registry.newest_status(device, stamp):
             return None
         if not status.declines:
-            self._context.note(f"{device} takes part again")
-            del reasons[device]
+            if reasons.pop(device)[0] != FEW_NEW_SAMPLES:
+                self._context.note(f"{device} takes part again")
             return None if device in self._orders.paused else rounds.Willing(device, now_s)
-        if reasons.get(device, ("", ""))[0] != status.declines:
+        few, before = status.declines == FEW_NEW_SAMPLES, reasons.get(device, ("", ""))[0]
+        if before != status.declines and not (few and device in self._few_told):
             self._context.note(f"{device} declined: {status.why or status.declines}")
+        if few:  # happens between all rounds, so only the first time is worth a line
+            self._few_told.add(device)
         reasons[device] = status.declines, status.why
         return rounds.Declined(device, status.declines_round, now_s)
 
