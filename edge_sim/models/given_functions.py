@@ -117,7 +117,7 @@ def receive_functions(sent: Mapping[str, bytes]) -> None:
 def _sendable(make: Callable[..., Any]) -> bytes:
     """Return a function as a reference to its module, with the arguments of a functools.partial."""
     try:
-        pickled = pickle.dumps(make)
+        pickled = b"" if "<" in getattr(make, "__qualname__", "") else pickle.dumps(make)  # dill makes lambdas pickle
     except Exception:  # noqa: BLE001  # objects of the user's may raise anything; functions inside others do
         pickled = b""
     if not pickled or b"__main__" in pickled:
