@@ -530,7 +530,8 @@ class Server:
             try:
                 with legible():
                     upload = self.reduction.undone(upload)
-                    self._demands.check(upload, hello, place, closing=self.rounds.closing)
+                    alone = upload.device in self.record.control.alone
+                    self._demands.check(upload, hello, place, closing=self.rounds.closing, alone=alone)
             except RemoteProtocolError as error:
                 self.record.refused_uploads[upload.device] = place, one_line(str(error))
                 self._commands.answer(upload.device, place, "refused", one_line(str(error)))

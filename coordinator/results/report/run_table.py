@@ -76,7 +76,8 @@ def _pair(device: DeviceResult, *, compared: bool, own: bool) -> tuple[float | N
 
 
 def _notes(result: Result) -> list[str]:
-    lines = [*_cause(result), *_local(result), *_own_task(result), *_costs(result)]
+    lines = [printable(result.uplift["text"])] if result.uplift else []
+    lines += [*_cause(result), *_local(result), *_own_task(result), *_costs(result)]
     lines += [*_declines(result), *_encodings(result)]
     if result.stopped:
         planned = f" of {result.rounds}" if result.rounds > result.rounds_done else ""  # forever has no number
@@ -96,6 +97,8 @@ def _cause(result: Result) -> list[str]:
     if not _is_compared(result):
         return []
     change = "by the devices' own training and the federation together, on each device's held-out samples"
+    if result.uplift:
+        return [f"change: {change}"]
     return [f"change: {change}; what training alone gives, only a simulation of the same data tells"]
 
 
