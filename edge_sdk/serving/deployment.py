@@ -92,7 +92,8 @@ class Deployment:
         """The data on which this process last measured the model that joined."""
         self._candidate: JudgedModel | None = None
         self._catching_up = False
-        """Whether the model restarted below the served one, so that being worse does not pause training."""
+        """Whether the model restarted below the served one, or trained alone in the control group, so that being worse
+        does not pause training."""
         self._clock, self._refused = clock, 0
         self._pause_s, self._pause_ends_s = 0.0, -math.inf
 
@@ -235,6 +236,7 @@ class Deployment:
         yield from self.measure_joining()
         result = yield from slices
         work.joining = self.joining
+        self._catching_up |= work.assign.alone
         if work.learner.membership.completes_personal(work.assign) and work.learner.learns:
             work.not_served = yield from self.judge(work.assign.round + (not work.assign.closing))
         return result
