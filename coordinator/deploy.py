@@ -22,6 +22,7 @@ from coordinator.config import (
     load_toml,
     public_set,
     public_to_serve,
+    read_section,
     read_settings,
     to_toml,
 )
@@ -46,6 +47,7 @@ from coordinator.results.report.run_files import write_run
 from coordinator.results.report.run_table import run_table
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import show_table
+from coordinator.results.writers.alerts import AlertObserver, AlertsTable
 from coordinator.results.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
 from coordinator.serving import other_coordinator, restart
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
@@ -124,6 +126,8 @@ def run_coordinator(
     tables = load_toml(file, overrides)  # unfiltered: with the sections that only a simulation reads
     settings = read_settings(tables, file)
     ready = federation(settings)
+    alerts = read_section(AlertsTable, tables.get("alerts", {}), "alerts", file)
+    alerts.check(f"{file}: alerts")
     if trace and ready.policy.paced:
         raise UsageError("--trace: a run whose rounds wait for the time of day cannot be replayed; leave out --trace")
     folder = out or Path("runs") / ready.spec.federation
@@ -166,7 +170,7 @@ def run_coordinator(
                 timetable=Timetable(pace=ready.pace),
                 public_server=public_set_server(ready, settings, folder),
                 security=reach.security,
-                observer=_observers(ready, folder, progress, feed, writers),
+                observer=_observers(ready, folder, progress, feed, writers, alerts=alerts),
             )
             earlier_s = server.record.wall_s
             for warning in server.warnings:
@@ -339,9 +343,15 @@ def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) 
 
 
 def _observers(
-    ready: Federation, folder: Path, progress: RunObserver, feed: Feed | None, writers: RunWriters
+    ready: Federation,
+    folder: Path,
+    progress: RunObserver,
+    feed: Feed | None,
+    writers: RunWriters,
+    *,
+    alerts: AlertsTable,
 ) -> RunObserver:
-    """Return the observers of a run: its log lines, its files, and its live page if it has one."""
+    """Return the observers of a run: its log lines, its files, its alerts, and its live page if it has one."""
     spec = ready.spec
     about = About(
         federation=spec.federation,
@@ -353,7 +363,10 @@ def _observers(
     pages = [] if feed is None else [PageObserver(feed, about, str(folder), virtual=False)]
     file = ProgressFile(folder, about, say=progress.noted)
     log = EventLog(folder / "log.jsonl")
-    return ObserverGroup(progress, file, log, SystemdObserver(), *pages, *writers.observers("", progress))
+    lines = ObserverGroup(progress, log)
+    webhook = writers.webhook(alerts.webhook) if alerts.webhook else None
+    watch = AlertObserver(alerts, spec.federation, lines.noted, show=writers.show, webhook=webhook)
+    return ObserverGroup(lines, file, SystemdObserver(), *pages, *writers.observers("", progress), watch)
 
 
 def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[[str], None]) -> Ledger:
