@@ -47,7 +47,7 @@ from edge_sdk.reductions.influence import PAPER, RobustTable
 T = TypeVar("T")
 TomlTable = dict[str, Any]
 
-SECTIONS = ("federation", "method", "train", "public", "encoding", "robust", "alerts")
+SECTIONS = ("federation", "method", "train", "public", "encoding", "robust", "alerts", "guard")
 SIMULATION = ("data", "partition", "fleet", "faults", "scenario", "run")
 """Sections that only the simulator reads; a coordinator ignores them, so that one file serves both."""
 

@@ -51,6 +51,7 @@ from coordinator.results.writers.alerts import AlertObserver, AlertsTable
 from coordinator.results.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
 from coordinator.serving import other_coordinator, restart
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
+from coordinator.serving.intake.canary import GuardTable, read_canary
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.round_pacing import Timetable
@@ -128,6 +129,11 @@ def run_coordinator(
     ready = federation(settings)
     alerts = read_section(AlertsTable, tables.get("alerts", {}), "alerts", file)
     alerts.check(f"{file}: alerts")
+    guard = read_section(GuardTable, tables.get("guard", {}), "guard", file)
+    nets = load_nets(settings.federation.nets) if guard.canary else []
+    canary = read_canary(guard, method_of(ready.spec), file.parent, nets, f"{file}: guard")
+    if trace and canary is not None:
+        raise UsageError("--trace: a replay has no canary samples; leave out --trace, or guard.canary")
     if trace and ready.policy.paced:
         raise UsageError("--trace: a run whose rounds wait for the time of day cannot be replayed; leave out --trace")
     folder = out or Path("runs") / ready.spec.federation
@@ -168,6 +174,7 @@ def run_coordinator(
                 roster=ready.roster,
                 robust=ready.robust,
                 timetable=Timetable(pace=ready.pace),
+                canary=canary,
                 public_server=public_set_server(ready, settings, folder),
                 security=reach.security,
                 observer=_observers(ready, folder, progress, feed, writers, alerts=alerts),

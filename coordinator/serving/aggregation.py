@@ -8,6 +8,7 @@ from dataclasses import replace
 from coordinator.record.instruments import COORDINATOR
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.intake.canary import Canary
 from coordinator.serving.intake.upload_screen import UploadScreen
 from coordinator.serving.reduction import Reduction
 from edge_sdk.errors import EmptyRound
@@ -28,8 +29,16 @@ class Aggregation:
         record: RunRecord,
         exchanges: int,
         robust: RobustTable = PAPER,
+        *,
+        canary: Canary | None = None,
     ) -> None:
-        """exchanges: the number of exchanges in a round.  robust: limits on the influence of one device."""
+        """exchanges: the number of exchanges in a round.  robust: limits on the influence of one device.
+
+        canary: tries the result of a round before devices get it.
+        """
+        self._canary = canary
+        self.held_back = False
+        """Whether the canary held the last closed exchange back."""
         self._registry, self._reduction, self.record = registry, reduction, record
         self.screen = UploadScreen(robust, registry, record, reduction.method.size_of)
         reduction.as_counted = self.screen.in_slot
@@ -108,8 +117,10 @@ class Aggregation:
     def close(self, place: ExchangeId, contributors: tuple[str, ...]) -> list[str]:
         """Let the method reduce an exchange without the uploads that the screen leaves out; returns lines to log.
 
-        Raises EdgeError if the method cannot; then only uploads that were left out have changed the state.
+        Raises EdgeError if the method cannot; then only uploads that were left out have changed the state.  Raises
+        EmptyRound if the canary holds the result back; then the state is that of before.
         """
+        self.held_back = False
         screen = self.screen
         far_off = screen.outliers()
         fresh = screen.to_leave_out(far_off)
@@ -121,12 +132,19 @@ class Aggregation:
             self.record.contributed.subtract(fresh)
         out = tuple(device for device in contributors if screen.left_out(device))
         alone = tuple(device for device in contributors if device in self._alone)
+        before = self._reduction.state
         try:
             found = self._reduction.finish(place, counted, self._registry.numbers, screen.registered, (*out, *alone))
         except EmptyRound as error:
             raise (EmptyRound(f"round {place.round}: {screen.why_none()}") if out and not counted else error) from None
         finally:
             self._alone.clear()
+        if self._canary is not None and place.exchange == self._last:
+            fault = self._canary.fault(self._reduction.method, before, self._reduction.state, place)
+            if fault:
+                screen.close(place.round, far_off)
+                self._reduction.state, self.held_back, self._sent = before, True, None
+                raise EmptyRound(fault)
         self.record.instrument(place.round + 1, COORDINATOR, found)
         self.contributors = len(counted)
         self._sent = None

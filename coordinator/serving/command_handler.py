@@ -188,7 +188,8 @@ class CommandHandler:
         except StoreError:
             raise
         except EmptyRound as error:
-            skips = state.policy.forever or self._record.control.alone.issuperset(reduce.contributors)
+            skips = state.policy.forever or self._aggregation.held_back
+            skips = skips or self._record.control.alone.issuperset(reduce.contributors)
             return self._void(reduce.place, error, now_s) if skips else Broken(str(error))
         except EdgeError as error:
             return Broken(str(error))

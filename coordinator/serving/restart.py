@@ -5,6 +5,8 @@ The open round is recomputed from the checkpoint at its start and the durable up
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from coordinator import rounds
 from coordinator.ledger import Ledger
 from coordinator.record.periods import Periods
@@ -14,9 +16,10 @@ from coordinator.serving import round_pacing
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.generation import begin_generation
+from coordinator.serving.intake.canary import Canary
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.reduction import Reduction
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import EmptyRound, UsageError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.messages import FederationSpec
@@ -32,6 +35,7 @@ def standing(
     *,
     orders: Orders,
     robust: RobustTable,
+    canary: Canary | None = None,
     revoked: frozenset[str] = frozenset(),
 ) -> tuple[Aggregation, RoundState, str]:
     """Fill a new registry and a new reduction from the ledger; returns aggregation, rounds and news.
@@ -41,7 +45,7 @@ def standing(
     """
     news = _bind(ledger, spec, reduction)
     with ledger.reading():
-        aggregation, place, answered = _read(ledger, registry, reduction, policy, robust)
+        aggregation, place, answered = _read(ledger, registry, reduction, policy, robust, canary=canary)
     record = aggregation.record
     if place.exchange == policy.exchanges and not record.stopped:
         record.stopped = round_pacing.why_stop(policy, record)  # the end of this round is not recorded
@@ -62,7 +66,13 @@ def standing(
 
 
 def _read(
-    ledger: Ledger, registry: DeviceRegistry, reduction: Reduction, policy: RoundPolicy, robust: RobustTable
+    ledger: Ledger,
+    registry: DeviceRegistry,
+    reduction: Reduction,
+    policy: RoundPolicy,
+    robust: RobustTable,
+    *,
+    canary: Canary | None,
 ) -> tuple[Aggregation, ExchangeId, frozenset[str]]:
     """Fill registry and reduction; returns the aggregation, the open exchange, and the devices that answered in it."""
     registry.restore(ledger.enrolled())
@@ -72,7 +82,7 @@ def _read(
         record = RunRecord.from_json(checkpoint.record, checkpoint.history, Periods.restored(checkpoint.periods))
         round_ = checkpoint.round
         reduction.load(checkpoint.state)
-    aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust)
+    aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust, canary=canary)
     if record.stopped:
         round_ = policy.rounds  # only the closing exchange is left
     closed = ledger.closed(round_)
@@ -81,7 +91,8 @@ def _read(
         frames = ledger.uploads(place)
         for device in closed[exchange]:
             aggregation.add_stored(frames[device])
-        aggregation.close(place, closed[exchange])
+        with suppress(EmptyRound):  # it was said before the restart, and has no result either time
+            aggregation.close(place, closed[exchange])
     place = ExchangeId(round_, len(closed))
     frames = ledger.uploads(place)
     for device in sorted(frames):

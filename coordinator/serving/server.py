@@ -41,6 +41,7 @@ from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.devices import admission
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.intake import checks
+from coordinator.serving.intake.canary import Canary
 from coordinator.serving.intake.checks import UploadChecks
 from coordinator.serving.intake.frame_intake import Intake, booked_to
 from coordinator.serving.intake.frame_screen import FrameScreen
@@ -114,11 +115,12 @@ class Server:
         begun_s: float | None = None,
         robust: RobustTable = PAPER,
         timetable: Timetable = AT_ONCE,
+        canary: Canary | None = None,
     ) -> None:
         """begun_s: when a resumed run opened its first exchange, in seconds of this clock, or None if unknown.
 
         security: the keys of the lab, or None to leave frames unsigned.  robust: limits on one device's influence.
-        timetable: when rounds open.
+        timetable: when rounds open.  canary: tries the result of a round before devices get it.
         """
         self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))
@@ -156,6 +158,7 @@ class Server:
             self.reduction,
             orders=self._orders,
             robust=robust,
+            canary=canary,
             revoked=security.revoked if security else frozenset(),
         )
         self.record = aggregation.record
