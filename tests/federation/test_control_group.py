@@ -9,7 +9,11 @@ import fleets
 import pytest
 from test_version_skew import OLD, with_old_device
 
+from coordinator.results.page.values import finished_state
+from coordinator.results.report.progress_file import About, running_text, snapshot
+from coordinator.results.report.run_table import run_table
 from coordinator.results.report.summary import summary
+from coordinator.results.writers.figures import round_figures
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import Assign, Upload
 
@@ -76,6 +80,20 @@ def test_a_round_that_draws_the_group_alone_has_no_result(pictures: Path) -> Non
     run = simulated(pictures, "fedproto", participants=1, quorum=1, rounds=12, control=0.5).finished()
     assert run.result.completed, run.result.reason
     assert {entry.contributors for entry in run.result.history} == {0, 1}
+
+
+def test_report_page_progress_and_writers_say_it(pictures: Path) -> None:
+    run = simulated(pictures, rounds=8)
+    text = run.finished().result.uplift["text"]
+    record = run.server.record
+    assert text in run_table(run.result).notes
+    about = About(federation="tiny", method="fedmd", seed=0, rounds=8, expected=8)
+    progress = snapshot(about, record, done=8, devices=8)
+    assert progress["uplift"] == text
+    assert text in running_text(Path("run"), {**progress, "source": "file", "updated_s": 0.0, "elapsed_s": 1.0})
+    assert finished_state(run.result, "run").head["uplift"] == text
+    written = round_figures(record.rounds[-1], record)
+    assert written["uplift/low"] <= written["uplift"] <= written["uplift/high"]
 
 
 @pytest.mark.parametrize(
