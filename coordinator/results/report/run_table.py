@@ -10,6 +10,7 @@ from coordinator.record import remarks
 from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, percent, printable
 from coordinator.results.figures.columns import FigureColumn
 from coordinator.results.figures.device_figures import shown_figures
+from coordinator.results.figures.drift import drift_line
 from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import UNKNOWN, Column, Table
@@ -77,6 +78,7 @@ def _pair(device: DeviceResult, *, compared: bool, own: bool) -> tuple[float | N
 
 def _notes(result: Result) -> list[str]:
     lines = [printable(result.uplift["text"])] if result.uplift else []
+    lines += [drift] if (drift := drift_line(result.history)) else []
     lines += [*_cause(result), *_local(result), *_own_task(result), *_costs(result)]
     lines += [*_declines(result), *_encodings(result)]
     if result.stopped:
