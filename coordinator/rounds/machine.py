@@ -453,7 +453,7 @@ def _asked(state: RoundState, pool: frozenset[str], more: int = 0) -> frozenset[
     """Choose the devices of the pool that this exchange invites; `more` is added to the number to choose."""
     policy = state.policy
     if state.wanted is None:
-        return pool
+        return pool.intersection(policy.closed_with) if state.closing and policy.closed_with else pool
     count = selection.invitations(state.wanted, state.asked, state.answered) if policy.over_select else state.wanted
     return selection.select(pool, count + more, policy.seed, state.place.round)
 

@@ -57,6 +57,8 @@ class RoundPolicy:
     """Whether to invite more devices than `participants`, by the measured rate of answers; the first answers count."""
     seed: int = 0
     """The seed for the draw of participants."""
+    closed_with: tuple[str, ...] = ()
+    """The devices that the closing exchange invites, or empty for all: a simulation of very many measures a sample."""
     stop_at_bytes: int = 0
     """End the run after the round in which the bytes of all devices, both ways, reach this; 0: no limit."""
     stop_at_accuracy: float = 0.0
@@ -214,6 +216,8 @@ class RoundState:
         subtracted, so that a device whose training diverged, or that is too hot, does not end the run.
         """
         policy = self.policy
+        if self.closing and policy.closed_with:
+            return max(1, min(policy.quorum, len(policy.closed_with)) - len(self.withheld))
         if policy.quorum < policy.expected:
             return policy.quorum
         declined = (self.declined & self.members) - self.folded if self.declined else frozenset()

@@ -14,7 +14,7 @@ from edge_sdk.arrays import Ints
 from edge_sdk.class_names import empty_classes, listed, name_of
 from edge_sdk.data import Augment, Samples
 from edge_sdk.errors import UsageError
-from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, public_taken
 from edge_sdk.public_set.samples import PublicSet
 from edge_sim.config.settings import Config, DataTable
 from edge_sim.data.draw import draw_equally, draw_evenly
@@ -89,11 +89,6 @@ def dataset_of(config: Config) -> Dataset:
     if not config.takes_public:
         table = replace(table, public=0)
     return load_dataset(table, federation.seed, config.file.parent, federation.classes, federation.class_names)
-
-
-def public_taken(public: int, private: int) -> str:
-    """Say that so many samples are the public set, beside those that devices hold."""
-    return f"{public} of the {public + private} training samples are the public set (data.public)"
 
 
 def public_count(given: int | None, samples: int) -> int:

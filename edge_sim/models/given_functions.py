@@ -119,8 +119,8 @@ def _sendable(make: Callable[..., Any]) -> bytes:
         pickled = b""
     if not pickled or b"__main__" in pickled:
         raise UsageError(
-            f"models: with several processes (run.processes, run.cluster) {_plain_name(make)!r} must stand at the top "
-            "of a module that they can import: move it to a file of its own, such as my_models.py, and write "
-            "from my_models import ...; or leave run.processes and run.cluster out"
+            f"models: with several processes (run.processes, run.cluster, a broker) {_plain_name(make)!r} must stand "
+            "at the top of a module that they can import: move it to a file of its own, such as my_models.py, and "
+            "write from my_models import ...; or leave run.processes, run.cluster and the broker out"
         )
     return pickled

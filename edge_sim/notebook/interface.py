@@ -5,7 +5,6 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
@@ -19,7 +18,6 @@ from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.models.base import Model
 from edge_sim.config import settings as config_settings
 from edge_sim.config.settings import AUTO, Config
-from edge_sim.data.datasets import public_taken
 from edge_sim.models.given_functions import check_sendable
 from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
 from edge_sim.notebook.given import GivenData, GivenModels, functions_of, with_models, write_data
@@ -69,7 +67,7 @@ def run_federation(
     if keep_models and out is None:
         raise UsageError("keep_models: needs out, the folder to keep them in")
     if models is not None and broker != "memory":
-        raise UsageError(f"models: functions are known in this process alone, not over {broker}; give MODULE:FACTORY")
+        check_sendable(functions_of(models))
     trained: dict[str, Model] = {}
 
     def keep(virtual: VirtualRun) -> None:
@@ -81,11 +79,6 @@ def run_federation(
 
     with _ready(config, models, data, settings, out) as (parsed, folder):
         result = run(parsed, broker=broker, out=out, resume=resume, observer=observed, finished=keep, **options)
-        samples = result.card.get("samples", {})
-        if parsed.data.public is None and "public" in samples:
-            taken = public_taken(samples["public"], samples["private"])
-            result = replace(result, warnings=(*result.warnings, taken))
-        result = replace(result, warnings=(*result.warnings, *_taken_outputs(trained)))
         if out is not None:
             write_run(result, to_toml(parsed.tables), folder)
             if keep_models:
@@ -188,17 +181,6 @@ def _tables(config: ConfigSource) -> tuple[dict[str, Any], Path]:
     if isinstance(config, Mapping):
         return {**config}, Path("config")
     return load_toml(Path(config)), Path(config)
-
-
-def _taken_outputs(trained: Mapping[str, Model]) -> list[str]:
-    """Return, for each kind of model, what was taken for its logits; nothing where these are its only output."""
-    found = {
-        f"model {model.spec.name!r}: {part}"
-        for model in trained.values()
-        for part in model.spec.note.split("; ")
-        if part.startswith("logits: ")
-    }
-    return sorted(found)
 
 
 def _write_models(trained: Mapping[str, Model], folder: Path) -> None:

@@ -13,6 +13,7 @@ from coordinator.config import to_toml
 from coordinator.results.comparison.compare_files import COMPARISON, SWEEP
 from coordinator.results.report import text_files
 from coordinator.results.report.finished_run import holds_finished_run
+from edge_sdk.at_rest.foreign import UNREADABLE
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.durable import as_store_error, file_lock
 from edge_sdk.errors import InUse, UsageError
@@ -95,6 +96,13 @@ def keep_settings(folder: Path, config: Config) -> None:
         text_files.replace_file(path, to_toml(config.tables))
 
 
+def kept_settings(folder: Path) -> str:
+    """Return the text that `keep_settings` wrote, or empty where it does not read."""
+    with suppress(*UNREADABLE):
+        return text_files.read_text(folder / KEPT)
+    return ""
+
+
 def keep_samples(folder: Path, sha256: str) -> None:
     """Write the digest of the data set, against which a resumed run is checked.  Raises StoreError."""
     path = folder / SAMPLES
@@ -113,8 +121,8 @@ def check_same_samples(folder: Path, before: str, now: str) -> None:
 
 def kept_samples(folder: Path) -> str:
     """Return the digest that `keep_samples` wrote, or empty for runs of older versions."""
-    with suppress(OSError, UnicodeDecodeError):
-        return (folder / SAMPLES).read_text(encoding="utf-8").strip()
+    with suppress(*UNREADABLE):
+        return text_files.read_text(folder / SAMPLES).strip()
     return ""
 
 
@@ -127,8 +135,8 @@ def keep_inputs(folder: Path, inputs: RunInputs) -> None:
 
 def kept_inputs(folder: Path) -> RunInputs:
     """Return the digests that `keep_inputs` wrote, or empty for runs of older versions."""
-    with suppress(OSError, ValueError):
-        found = json.loads((folder / INPUTS).read_text(encoding="utf-8"))
+    with suppress(*UNREADABLE):
+        found = text_files.read_json(folder / INPUTS)
         return found if isinstance(found, dict) else {}
     return {}
 

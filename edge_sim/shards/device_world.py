@@ -18,7 +18,7 @@ from edge_sdk.transport.memory.splicing import Splicer
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.computation_queue import ComputationQueue
 from edge_sim.clock.scenario_faults import DeviceFaults, schedule_broker_faults
-from edge_sim.clock.virtual_fleet import VirtualDevice
+from edge_sim.clock.virtual_device import VirtualDevice
 from edge_sim.fleet.fleet import Device
 from edge_sim.shards.half_hub import HalfHub
 from edge_sim.shards.messages import ShardSetup

@@ -96,7 +96,7 @@ class ShardedFleet:
         """The costs at the end of the run."""
         self.untraced = NONE
         """The models that trained untraced; known at the end of the run."""
-        self._whole_fleet = WholeFleet(lambda: self.server, self._numbers, self._measure)
+        self._whole_fleet = WholeFleet(lambda: self.server, fleet.measured_numbers, self._measure)
         causes = SilenceCauses(self.clock, self.hub, self._why_silent)
         observer = ObserverGroup(*filter(None, (observer,)), self._whole_fleet, causes)
         self._coordinator = VirtualCoordinator(

@@ -6,9 +6,12 @@ from collections.abc import Callable
 
 from coordinator.record.units import human_bytes, human_joules, human_seconds, printable
 from coordinator.results.comparison.compare import FIGURES, Comparison, MethodRuns, Spread, Trial
-from coordinator.results.figures.result import Result, unmeasured
+from coordinator.results.figures.result import unmeasured
 from coordinator.results.report.tables import UNKNOWN, Column, Table
+from edge_sdk.given_arrays import public_taken
 
+MOST_WARNINGS = 12
+"""The most warnings that a comparison writes out."""
 COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("up_per_device_round", "up / device-round", human_bytes),
     ("down_per_device_round", "down / device-round", human_bytes),
@@ -76,7 +79,7 @@ def _notes(comparison: Comparison) -> list[str]:
     ]
     if comparison.on_boards:
         lines.append(_measured(comparison))
-    return lines + run_notes(comparison) + _warnings(comparison)
+    return lines + run_notes(comparison) + _public(comparison) + _warnings(comparison)
 
 
 def run_notes(comparison: Comparison, named: Callable[[str], str] = str) -> list[str]:
@@ -93,18 +96,23 @@ def run_notes(comparison: Comparison, named: Callable[[str], str] = str) -> list
 
 
 def _warnings(comparison: Comparison) -> list[str]:
-    """The warnings and the notes of all runs, each once, with the methods that it concerns."""
+    """The warnings of all runs, each once, with the methods that it concerns, and how many are left out."""
     found: dict[str, dict[str, None]] = {}
     for line in comparison.lines:
         for result in (trial.result for trial in line.trials):
-            for text in (*(f"warning: {each}" for each in result.warnings), *_model_notes(result)):
-                found.setdefault(printable(text), {})[line.method] = None
-    return [text if len(of) == len(comparison.lines) else f"{', '.join(of)}: {text}" for text, of in found.items()]
+            noted = unmeasured(result)  # among the notes on single runs
+            for text in (each for each in result.warnings if each not in noted):
+                found.setdefault(f"warning: {printable(text)}", {})[line.method] = None
+    said = [text if len(of) == len(comparison.lines) else f"{', '.join(of)}: {text}" for text, of in found.items()]
+    more = len(said) - MOST_WARNINGS
+    return [*said[:MOST_WARNINGS], *([f"{more} further warnings: see summary.json of each run"] if more > 0 else [])]
 
 
-def _model_notes(result: Result) -> dict[str, None]:
-    """What devices say about their models, such as the output that was taken for the logits."""
-    return {f"model {device.model}: {device.note}": None for device in result.devices if device.note}
+def _public(comparison: Comparison) -> list[str]:
+    """How many samples no device gets because a method needs a public set."""
+    cards = [trial.result.card for line in comparison.lines for trial in line.trials]
+    samples = [card["samples"] for card in cards if "public" in card.get("samples", {})]
+    return [*dict.fromkeys(public_taken(each["public"], each["private"]) for each in samples)]
 
 
 def _left_out(trial: Trial) -> tuple[str, ...]:

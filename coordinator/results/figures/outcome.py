@@ -106,6 +106,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         stopped=record.stopped,
         privacy=server.method.promise(server.hellos.values()),
         uplift=lifted.to_json() if lifted else {},
+        card={"measured": len(sample)} if (sample := server.rounds.policy.closed_with) else {},
     )
     return dataclasses.replace(found, warnings=(*found.warnings, *unmeasured(found)))
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -46,6 +47,16 @@ def writer_options(args: argparse.Namespace) -> WriterOptions:
     if args.metrics is not None:
         metrics_address(args.metrics)
     return WriterOptions(tuple(dict.fromkeys(args.log)), args.metrics, args.log_format == "json")
+
+
+def options_of_run(args: argparse.Namespace) -> str:
+    """Return the options that show or write a run as the user typed them, for the command that resumes it."""
+    given = [option for name, option in (("no_plots", "--no-plots"), ("json", "--json")) if getattr(args, name)]
+    given += [f"--page {shlex.quote(args.page)}"] if args.page is not None else []
+    given += [f"--log {shlex.quote(tool)}" for tool in args.log]
+    given += [f"--metrics {shlex.quote(args.metrics)}"] if args.metrics is not None else []
+    given += [f"--log-format {args.log_format}"] if args.log_format != "text" else []
+    return "".join(f" {each}" for each in given)
 
 
 class RunWriters:

@@ -73,6 +73,11 @@ class NumpyEngine:
         """Return the passes of a training graph.  Raises ModelError for an operator that numpy does not compute."""
         return NumpyPasses(made, weights, slopes)
 
+    def step(
+        self, _made: TrainingGraph, _weights: Mapping[str, AnyArray], _slopes: Mapping[str, AnyArray], _classes: int
+    ) -> None:
+        """Return None: in numpy, a step is as quick in parts."""
+
 
 class NumpyPasses:
     """The passes of a training graph by numpy."""

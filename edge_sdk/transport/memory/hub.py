@@ -273,9 +273,13 @@ class MemoryTransport:
         """When the last frame of each sender arrives here, by client id, in virtual seconds."""
         self.on_event: Callable[[], None] = lambda: None
         """Called when there is an event to poll; a simulator wakes its participants with it."""
+        self.muted = False
+        """Whether `connect` and `send` do nothing, because a participant only repeats what was done before."""
 
     def connect(self, subscriptions: Sequence[str], will: Will | None = None) -> None:
         """Connect at once, or when the hub is up again.  May be called again after `close`."""
+        if self.muted:
+            return
         if self._closed:
             self._closed = False
             self._inbox.clear()
@@ -299,7 +303,7 @@ class MemoryTransport:
         del answered  # there is no broker that could acknowledge it
         if not isinstance(frame, (bytes, FrameParts)):
             raise LocalProtocolError(f"{topic}: a frame is bytes, not {type(frame).__name__}")
-        if self.online and not self._transfers_already(topic, frame):
+        if self.online and not self.muted and not self._transfers_already(topic, frame):
             self._hub.publish(self, topic, frame, retain=retain)
 
     def note_transfer(self, topic: str, frame: Frame, until_s: float) -> None:
