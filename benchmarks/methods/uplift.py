@@ -29,7 +29,7 @@ SEEDS = (0, 1, 2)
 ROUNDS, PERSONS, SHARE = 40, 21, 0.25
 PLANS = (("the whole run", ROUNDS), ("10 rounds", 10))
 """How long a control group stays: its name, and rounds."""
-RUNS: tuple[tuple[str, dict[str, Any]], ...] = (("fedavg", {}), ("fedper", {}))
+RUNS: tuple[tuple[str, dict[str, Any]], ...] = (("fedavg", {}),)
 
 
 def main(path: Path) -> None:

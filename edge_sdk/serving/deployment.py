@@ -19,8 +19,9 @@ from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
 from edge_sdk.policy.conditions import Objection
+from edge_sdk.reductions.sign_test import LEAST_SAMPLES, Right, is_worse
 from edge_sdk.serving.drift import DriftWatch
-from edge_sdk.serving.guard import LEAST_SAMPLES, Right, compared_on, held_out_of, is_worse, missing_classes, right_on
+from edge_sdk.serving.guard import compared_on, held_out_of, missing_classes, right_on
 from edge_sdk.serving.versions import UNKNOWN, Version, Versions
 
 REFUSED_IN_A_ROW = 3

@@ -12,7 +12,8 @@ import synthetic
 import edge_sdk
 from coordinator.results.figures.drift import drift_line
 from edge_sdk.device.training.data_supply import DataSupply
-from edge_sdk.serving.drift import DriftWatch, feature_shift, label_shift, sketch_of
+from edge_sdk.reductions.shift import feature_shift, label_shift, sketch_of
+from edge_sdk.serving.drift import DriftWatch
 
 CLASSES = 4
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from coordinator.record.round_result import RoundResult
 from coordinator.record.units import printable
-from edge_sdk.serving.drift import FEATURES, LABELS
+from edge_sdk.reductions.shift import FEATURES, LABELS
 
 MOST_NAMED = 10
 """The most devices that the line names."""

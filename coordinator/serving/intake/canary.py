@@ -21,7 +21,7 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.schema import Real, Text
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.serving.guard import LEAST_SAMPLES, Right, is_worse
+from edge_sdk.reductions.sign_test import LEAST_SAMPLES, Right, is_worse
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
