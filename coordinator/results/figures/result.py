@@ -59,7 +59,7 @@ class DeviceResult:
     bytes_down: int = 0
     rounds_done: int = 0
     waited_s: float = 0.0
-    """Seconds for which exchanges stayed open because of this device (coordinator/record/waiting.py)."""
+    """Seconds for which exchanges stayed open because of this device (coordinator/record/open_exchange.py)."""
     busy_s: float = 0.0
     """Seconds of computing: in a simulation by its board, over a broker as it measured them; 0: nobody metered."""
     energy_j: float = 0.0
