@@ -6,12 +6,9 @@ with other settings begins a new generation.
 
 from __future__ import annotations
 
-<<<<<<< HEAD
-from contextlib import suppress
-=======
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
->>>>>>> main
 
 from coordinator import rounds
 from coordinator.ledger import Ledger
@@ -21,17 +18,10 @@ from coordinator.rounds import RoundPolicy, RoundState
 from coordinator.serving import round_pacing
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices.device_registry import DeviceRegistry
-<<<<<<< HEAD
-from coordinator.serving.generation import begin_generation
 from coordinator.serving.intake.canary import Canary
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.reduction import Reduction
-from edge_sdk.errors import EmptyRound, UsageError
-=======
-from coordinator.serving.operators.orders import Orders
-from coordinator.serving.reduction import Reduction
-from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
->>>>>>> main
+from edge_sdk.errors import EmptyRound, RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.messages import FOREVER, FederationSpec

@@ -26,11 +26,8 @@ from edge_sdk.methods.contract.requests import (
     Request,
     TermShares,
 )
-<<<<<<< HEAD
 from edge_sdk.methods.local import Local
-=======
 from edge_sdk.objectives import CrossEntropy, LabelLoss, Term
->>>>>>> main
 from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign
