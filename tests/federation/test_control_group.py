@@ -13,7 +13,7 @@ from coordinator.results.page.values import finished_state
 from coordinator.results.report.progress_file import About, running_text, snapshot
 from coordinator.results.report.run_table import run_table
 from coordinator.results.report.summary import summary
-from coordinator.results.writers.figures import round_figures
+from coordinator.results.writers.opening import round_figures
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.messages import Assign, Upload
 

@@ -18,6 +18,7 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.round_figures import written
+from coordinator.results.figures.uplift import uplift
 from coordinator.results.report.progress import Progress
 from coordinator.results.writers.metrics import PrometheusWriter, metrics_address
 from coordinator.results.writers.tools import MlflowWriter, TensorBoardWriter, WandbWriter
@@ -42,7 +43,8 @@ def round_figures(result: RoundResult, record: RunRecord) -> dict[str, float]:
         values = [*curves.get(max(curves, default=0), {}).values()]
         if values:
             found |= {f"{name}/mean": statistics.fmean(values), f"{name}/min": min(values), f"{name}/max": max(values)}
-    return found | written(result)
+    lifted = uplift(record.control)
+    return found | written(result) | (lifted.written() if lifted else {})
 
 
 class WriterObserver(RunObserver):
