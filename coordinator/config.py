@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
+from coordinator.control_settings import check_control, unfit_for_control
 from coordinator.pace_settings import read_pace, rounds_of
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPolicy
@@ -46,7 +47,7 @@ from edge_sdk.reductions.influence import PAPER, RobustTable
 T = TypeVar("T")
 TomlTable = dict[str, Any]
 
-SECTIONS = ("federation", "method", "train", "public", "encoding", "robust")
+SECTIONS = ("federation", "method", "train", "public", "encoding", "robust", "alerts", "guard")
 SIMULATION = ("data", "partition", "fleet", "faults", "scenario", "run")
 """Sections that only the simulator reads; a coordinator ignores them, so that one file serves both."""
 
@@ -108,6 +109,11 @@ class FederationTable:
     lost, and where it needs more than two fifths of `deadline_s`."""
     join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""
+    control: Annotated[float, Real(0.0, 1.0)] = 0.0
+    """The share of the devices that train alone, as a control group: reports say how much better the others are, with
+    an interval.  0: none."""
+    control_rounds: Annotated[int, Integer(1, 10**6)] = 50
+    """The rounds after which other devices train alone, until every device has had its turn."""
     patience: Annotated[int, Integer(0, 1000)] = 3
     """Deadlines that an exchange may pass without a quorum before the run fails.  Deadlines missed because devices
     decline do not count, nor, in a deployment without a roster, those before the first upload."""
@@ -134,6 +140,7 @@ class FederationTable:
                 f"{where}.participants: expected at most the {self.devices} devices, found {self.participants}"
             )
         read_pace(self, where)
+        check_control(self, where)
         checked_names(self.class_names, where=f"{where}.class_names")
         if self.class_names and self.classes not in (None, len(self.class_names)):
             raise UsageError(f"{where}.class_names: {len(self.class_names)} names for {self.classes} classes")
@@ -347,6 +354,8 @@ def federation(
             f"{file}: train.class_weights, train.label_noise_q: have no effect under {method.name}, which trains two "
             "models on losses of its own; leave them out"
         )
+    if table.control and (no_control := unfit_for_control(method)):
+        raise UsageError(f"{file}: federation.control: {no_control}; leave it out")
     misfit = method.misfit(table.devices)
     if misfit:
         raise UsageError(f"{file}: method.{misfit}")
@@ -402,6 +411,8 @@ def _policy(table: FederationTable, pace: RoundPace, *, exchanges: int) -> Round
         stop_at_bytes=table.stop_at_bytes or 0,
         stop_at_accuracy=table.stop_at_accuracy or 0.0,
         seed=table.seed,
+        control=table.control,
+        control_rounds=table.control_rounds,
         paced=table.rounds == FOREVER or not pace.unlimited,
         forever=table.rounds == FOREVER,
     )

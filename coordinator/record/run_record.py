@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coordinator.record.control_group import ControlGroup
 from coordinator.record.instruments import ByName
 from coordinator.record.open_exchange import Waiting
 from coordinator.record.periods import Periods
@@ -178,6 +179,8 @@ class RunRecord:
     weigh with, or None before the first round opens."""
     slot_caps: dict[str, int] = field(default_factory=dict)
     """The caps that cut the counts in slots, by device."""
+    control: ControlGroup = field(default_factory=ControlGroup)
+    """The devices that train alone, and what they and the others reached."""
     left: dict[str, str] = field(default_factory=dict)
     """Devices that sent a Bye before the end -> reason."""
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -532,6 +535,7 @@ class RunRecord:
     def to_json(self) -> dict[str, Any]:
         """The record as plain values for JSON, without what it notes of each round (`new_history`)."""
         found = {name: getattr(self, name) for name in (*_RESTORED, *_RESTORED_LATER)}
+        found["control"] = self.control.to_json()
         return {**found, **({"closed": self._closed} if self.rolled else {}), **self.sums}
 
     def new_history(self) -> dict[int, dict[str, Any]]:
@@ -631,6 +635,7 @@ _RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
     "skips": int,
     "last_skip": dict,
     "rolled": int,
+    "control": ControlGroup.from_json,
 }
 """Those that older records may lack."""
 

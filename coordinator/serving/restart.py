@@ -7,6 +7,7 @@ with other settings begins a new generation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from coordinator import rounds
@@ -17,9 +18,10 @@ from coordinator.rounds import RoundPolicy, RoundState
 from coordinator.serving import round_pacing
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.intake.canary import Canary
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.reduction import Reduction
-from edge_sdk.errors import RemoteProtocolError, StoreError, UsageError
+from edge_sdk.errors import EmptyRound, RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.messages import FOREVER, FederationSpec
@@ -72,6 +74,7 @@ def standing(
     *,
     orders: Orders,
     robust: RobustTable,
+    canary: Canary | None = None,
     revoked: frozenset[str] = frozenset(),
 ) -> tuple[Aggregation, RoundState, str]:
     """Fill a new registry and a new reduction from the ledger; returns aggregation, rounds and news.
@@ -81,7 +84,7 @@ def standing(
     """
     news = _bind(ledger, spec, reduction)
     with ledger.reading():
-        aggregation, place, answered = _read(ledger, registry, reduction, policy, robust)
+        aggregation, place, answered = _read(ledger, registry, reduction, policy, robust, canary=canary)
     record = aggregation.record
     if place.exchange == policy.exchanges and not record.stopped:
         record.stopped = round_pacing.why_stop(policy, record)  # the end of this round is not recorded
@@ -102,7 +105,13 @@ def standing(
 
 
 def _read(
-    ledger: Ledger, registry: DeviceRegistry, reduction: Reduction, policy: RoundPolicy, robust: RobustTable
+    ledger: Ledger,
+    registry: DeviceRegistry,
+    reduction: Reduction,
+    policy: RoundPolicy,
+    robust: RobustTable,
+    *,
+    canary: Canary | None,
 ) -> tuple[Aggregation, ExchangeId, frozenset[str]]:
     """Fill registry and reduction; returns the aggregation, the open exchange, and the devices that answered in it."""
     registry.restore(ledger.enrolled())
@@ -112,7 +121,7 @@ def _read(
         record = RunRecord.from_json(checkpoint.record, checkpoint.history, Periods.restored(checkpoint.periods))
         round_ = checkpoint.round
         reduction.load(checkpoint.state)
-    aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust)
+    aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust, canary=canary)
     if record.stopped:
         round_ = policy.rounds  # only the closing exchange is left
     closed = ledger.closed(round_)
@@ -121,7 +130,8 @@ def _read(
         frames = ledger.uploads(place)
         for device in closed[exchange]:
             aggregation.add_stored(frames[device])
-        aggregation.close(place, closed[exchange])
+        with suppress(EmptyRound):  # it was said before the restart, and has no result either time
+            aggregation.close(place, closed[exchange])
     place = ExchangeId(round_, len(closed))
     frames = ledger.uploads(place)
     for device in sorted(frames):

@@ -41,6 +41,7 @@ from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.devices import admission
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.intake import checks
+from coordinator.serving.intake.canary import Canary
 from coordinator.serving.intake.checks import UploadChecks
 from coordinator.serving.intake.frame_intake import Intake, booked_to
 from coordinator.serving.intake.frame_screen import FrameScreen
@@ -115,11 +116,12 @@ class Server:
         begun_s: float | None = None,
         robust: RobustTable = PAPER,
         timetable: Timetable = AT_ONCE,
+        canary: Canary | None = None,
     ) -> None:
         """begun_s: when a resumed run opened its first exchange, in seconds of this clock, or None if unknown.
 
         security: the keys of the lab, or None to leave frames unsigned.  robust: limits on one device's influence.
-        timetable: when rounds open.
+        timetable: when rounds open.  canary: tries the result of a round before devices get it.
         """
         self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))
@@ -157,6 +159,7 @@ class Server:
             self.reduction,
             orders=self._orders,
             robust=robust,
+            canary=canary,
             revoked=security.revoked if security else frozenset(),
         )
         self.record = aggregation.record
@@ -533,7 +536,8 @@ class Server:
             try:
                 with legible():
                     upload = self.reduction.undone(upload)
-                    self._demands.check(upload, hello, place, closing=self.rounds.closing)
+                    alone = upload.device in self.record.control.alone
+                    self._demands.check(upload, hello, place, closing=self.rounds.closing, alone=alone)
             except RemoteProtocolError as error:
                 self.record.refused_uploads[upload.device] = place, one_line(str(error))
                 self._commands.answer(upload.device, place, "refused", one_line(str(error)))

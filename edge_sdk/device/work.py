@@ -59,6 +59,12 @@ class Backoff:
 
 log = logging.getLogger(__name__)
 
+CONTROL_GROUP = (
+    "this device is in the control group for some rounds: it trains alone, so that the others can be compared with it; "
+    "predict() keeps the best model"
+)
+"""What the owner is told once."""
+
 
 class Work:
     """At most one exchange at a time; what it changes in the model counts once it is stored."""
@@ -107,6 +113,8 @@ class Work:
             if context.examiner is not None:
                 work.slices = context.examiner.examined(work, work.slices)
             self.current, self._stamp = work, stamp
+            if assign.alone:
+                self._incoming.tell_once("alone", CONTROL_GROUP)
         except StoreError:
             context.session = dataclasses.replace(context.session, phase=SessionPhase.IDLE)
             raise

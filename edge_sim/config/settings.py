@@ -473,6 +473,7 @@ def alone(config: Config, *, every_round: bool = False) -> Config:
         config.federation,
         method="local",
         participants=drawn,
+        control=0.0,
         over_selection=False,
         quorum=None,
         stop_at_bytes=None,

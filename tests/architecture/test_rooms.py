@@ -93,7 +93,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "coordinator.results": {
         *NEUTRAL,
         *("coordinator.address", "coordinator.record", "coordinator.rounds", "coordinator.serving"),
-        "coordinator.ledger",
+        *("coordinator.ledger", "coordinator.pace_settings"),
     },
     "edge_sim.models": CLIENT,
     "edge_sim.config": {

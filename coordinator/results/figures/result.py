@@ -156,6 +156,8 @@ class Result:
     privacy: Mapping[str, Any] = field(default_factory=dict)
     """What was promised about one training record, in methods that release sums with noise: mode, promise, and where it
     holds for all devices epsilon, delta, unit and neighbours.  Empty: other methods promise nothing."""
+    uplift: Mapping[str, Any] = field(default_factory=dict)
+    """What the federation adds beside its control group, as `figures/uplift.py` has it.  Empty: there is no group."""
     missed: tuple[Missed, ...] = ()
     """Who missed which exchange, in the order in which they closed; the first MAX_MISSED of them."""
     card: Mapping[str, Any] = field(default_factory=dict)
@@ -264,7 +266,7 @@ def unmeasured(result: Result) -> tuple[str, ...]:
     A run's accuracy is the mean over each device's newest evaluation.  Empty if all devices were measured
     after the same round, or none was measured.
     """
-    expected = [device for device in result.devices if device.learns]
+    expected = [device for device in result.devices if device.learns and not device.sums.get("alone")]
     if "measured" in result.card:  # a sample of the devices is measured
         expected = [device for device in expected if device.accuracy is not None]
     never = [device.id for device in expected if device.accuracy is None]

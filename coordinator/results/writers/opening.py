@@ -18,9 +18,11 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.round_figures import written
+from coordinator.results.figures.uplift import uplift
 from coordinator.results.report.progress import Progress
 from coordinator.results.writers.metrics import PrometheusWriter, metrics_address
 from coordinator.results.writers.tools import MlflowWriter, TensorBoardWriter, WandbWriter
+from coordinator.results.writers.webhook import Webhook
 from edge_sdk.errors import UsageError
 
 
@@ -41,7 +43,8 @@ def round_figures(result: RoundResult, record: RunRecord) -> dict[str, float]:
         values = [*curves.get(max(curves, default=0), {}).values()]
         if values:
             found |= {f"{name}/mean": statistics.fmean(values), f"{name}/min": min(values), f"{name}/max": max(values)}
-    return found | written(result)
+    lifted = uplift(record.control)
+    return found | written(result) | (lifted.written() if lifted else {})
 
 
 class WriterObserver(RunObserver):
@@ -107,6 +110,23 @@ class RunWriters:
 
     def __init__(self, writers: list[FigureWriter], options: WriterOptions, federation: str) -> None:
         self._writers, self._options, self._federation = writers, options, federation
+        self._webhooks: list[Webhook] = []
+
+    def webhook(self, url: str) -> Webhook:
+        """A webhook that is closed with the writers."""
+        self._webhooks.append(Webhook(url))
+        return self._webhooks[-1]
+
+    def show(self, figures: Mapping[str, float]) -> None:
+        """Serve figures of the moment to Prometheus, if it is served."""
+        for writer in self._writers:
+            if isinstance(writer, PrometheusWriter):
+                writer.show(figures)
+
+    def close(self) -> None:
+        """Close the webhooks, after what they still have to send."""
+        for each in self._webhooks:
+            each.close()
 
     def lines(self, part: str, stream: TextIO | None = None) -> RunObserver:
         """The observer that writes lines: for people, or as JSON."""
@@ -139,7 +159,11 @@ def run_writers(
                 writers.append(WandbWriter(federation, name, folder / "wandb", flat(tables)))
             else:
                 writers.append(MlflowWriter(federation, name, folder / "mlruns", flat(tables)))
-        yield RunWriters(writers, options, federation)
+        made = RunWriters(writers, options, federation)
+        try:
+            yield made
+        finally:
+            made.close()
     finally:
         for writer in writers:
             with suppress(Exception):  # the run is over, and its own files are written

@@ -13,7 +13,7 @@ from edge_sdk.device.membership import Membership
 from edge_sdk.device.store import RoundStart
 from edge_sdk.device.training.data_supply import DataSupply
 from edge_sdk.errors import LearningLost, NoSamples, UsageError
-from edge_sdk.methods.contract.base import Step
+from edge_sdk.methods.contract.base import NoState, Step
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import (
     Evaluate,
@@ -26,6 +26,7 @@ from edge_sdk.methods.contract.requests import (
     Request,
     TermShares,
 )
+from edge_sdk.methods.local import Local
 from edge_sdk.objectives import CrossEntropy, LabelLoss, Term
 from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import Payload
@@ -117,7 +118,14 @@ class Learner:
         of a skipped round at once, and any error of the model, its loss or the samples.
         """
         job = self.job(assign)
-        return self._served(self.membership.method.step(self.state, assign.down, job), job, measured, serve)
+        step = self._alone(job) if assign.alone else self.membership.method.step(self.state, assign.down, job)
+        return self._served(step, job, measured, serve)
+
+    def _alone(self, job: Job) -> Step[Any]:
+        """Train as the method `local` does, once a round; the method's state on this device stays as it is."""
+        if not job.exchange:
+            yield from Local().step(NoState(), {}, job)
+        return self.state, {}
 
     def job(self, assign: Assign) -> Job:
         """Return the facts about an exchange that a method and its requests may use on this device."""
