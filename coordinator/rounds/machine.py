@@ -15,9 +15,11 @@ An upload counts only once it is durable: `Received` is answered by `Persist`, a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
-from coordinator.rounds import selection
+from coordinator.rounds import buffered, selection
 from coordinator.rounds.state import (
     Broken,
     CancelDrain,
@@ -60,6 +62,7 @@ NOT_INVITED, NOT_BEGUN, CLOSED = (
     "this exchange is closed",
 )
 """The reasons in receipts of uploads that do not count."""
+NO_VERSIONS: Mapping[str, int] = MappingProxyType({})
 
 # -- what the rules do ----------------------------------------------------------------------------------------------
 
@@ -84,10 +87,20 @@ def _gather_gone(state: RoundState, event: DeviceRefused | Left) -> RoundTransit
 def _join_running(state: RoundState, event: Joined) -> RoundTransition:
     """A new device waits for the next exchange; a device that was invited to this one gets its Assign again."""
     state = _joined(state, event)
+    if buffered.applies(state) and state.phase is RoundPhase.COLLECTING:
+        return _rejoin_buffer(state, event)
     if state.phase is RoundPhase.COLLECTING and event.device in state.missing:
         state = replace(state, times=state.times.without(event.device))
         return state, (_invite(state, {event.device}, event.now_s),)
     return state, ()
+
+
+def _rejoin_buffer(state: RoundState, event: Joined) -> RoundTransition:
+    """Send the newest version to a device that had work, because it may have lost it; to others if there is room."""
+    if event.device not in state.work:
+        return _go_on(state, event.now_s)
+    state = buffered.asked(state, frozenset({event.device}), event.now_s)
+    return state, (_invite(state, {event.device}, event.now_s),)
 
 
 def _leave(state: RoundState, event: DeviceRefused | Left) -> RoundTransition:
@@ -133,11 +146,22 @@ def _lose(state: RoundState, event: Lost) -> RoundTransition:
 
 def _receive(state: RoundState, event: Received) -> RoundTransition:
     state = _heard_late(_seen(state, event.device), event)
+    if buffered.applies(state) and buffered.takes(state, event.device, event.place):
+        return state, (Persist(event.device, event.place, event.upload),)
+    if buffered.applies(state) and buffered.works_on(state, event.device, event.place):
+        return _receive_too_old(state, event)
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
     if event.device not in state.invited:
         return state, (SendReceipt(event.device, event.place, "refused", NOT_INVITED),)
     return state, (Persist(event.device, event.place, event.upload),)
+
+
+def _receive_too_old(state: RoundState, event: Received) -> RoundTransition:
+    """Give work to a device whose upload came too late to count."""
+    late = _answer(state, event)
+    state, commands = _go_on(buffered.released(state, event.device), event.now_s)
+    return state, (late, *commands)
 
 
 def _receive_closed(state: RoundState, event: Received | Withheld | Persisted) -> RoundTransition:
@@ -146,6 +170,8 @@ def _receive_closed(state: RoundState, event: Received | Withheld | Persisted) -
 
 def _receive_gathering(state: RoundState, event: Received) -> RoundTransition:
     """Ignore an upload for an exchange that a restart has not reopened yet: the device will send it again."""
+    if buffered.applies(state) and not buffered.counted(state, event.device, event.place):
+        return state, ()
     if event.place < state.place or (event.place == state.place and event.device in state.folded):
         return state, (_answer(state, event),)
     return state, ()
@@ -156,6 +182,8 @@ def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
     state = _seen(state, event.device)
     if event.device in state.withheld and event.place == state.place:
         return state, (SendReceipt(event.device, event.place, "duplicate", ""),)
+    if buffered.applies(state) and buffered.takes(state, event.device, event.place):
+        return _withhold_version(state, event)
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
     if state.closing or event.device not in state.invited:
@@ -176,9 +204,23 @@ def _withhold(state: RoundState, event: Withheld) -> RoundTransition:
     return state, (noted, *commands)
 
 
+def _withhold_version(state: RoundState, event: Withheld) -> RoundTransition:
+    """Ask the device again with the next version."""
+    one = event.device
+    state = replace(
+        buffered.released(state, one), withheld=state.withheld | {one}, invited=state.invited - ({one} - state.folded)
+    )
+    noted = SendReceipt(one, event.place, "withheld", event.reason)
+    if not state.yield_possible:
+        state, commands = _fail_or_skip(state, _too_withheld(state, event))
+        return state, (noted, *commands)
+    state, closing = _close_if_complete(state)
+    return state, (noted, *closing)
+
+
 def _note_decline(state: RoundState, event: Declined) -> RoundTransition:
     """Note who declines.  A status about another round is late: that round is over."""
-    state = replace(state, times=state.times.without(event.device))
+    state = replace(buffered.released(state, event.device), times=state.times.without(event.device))
     if event.round is None:
         return replace(state, declining=state.declining | {event.device}), ()
     if event.round == state.place.round:
@@ -189,6 +231,8 @@ def _note_decline(state: RoundState, event: Declined) -> RoundTransition:
 def _decline(state: RoundState, event: Declined) -> RoundTransition:
     """Continue without the device; a round with a fixed number of participants invites another one in its place."""
     state, _ = _note_decline(_seen(state, event.device), event)
+    if buffered.applies(state):
+        return _go_on(state, event.now_s)
     state, commands = _close_if_complete(state)
     if commands or state.wanted is None or event.device not in state.invited:
         return state, commands
@@ -201,6 +245,8 @@ def _consent(state: RoundState, event: Willing) -> RoundTransition:
     one = event.device
     state = replace(_seen(state, one), declining=state.declining - {one}, sitting_out=state.sitting_out - {one})
     known = state.invited | state.withheld
+    if buffered.applies(state) and state.phase is RoundPhase.COLLECTING:
+        return _go_on(state, event.now_s)
     if state.phase is not RoundPhase.COLLECTING or one not in state.members or one in known:
         return state, ()
     if state.wanted is not None and len(state.folded) + len(state.missing) >= state.wanted:
@@ -211,6 +257,8 @@ def _consent(state: RoundState, event: Willing) -> RoundTransition:
 
 def _fold(state: RoundState, event: Persisted) -> RoundTransition:
     """Count a durable upload, even if its device has left meanwhile: a restart would find the upload and count it."""
+    if buffered.applies(state):
+        return _fold_buffered(state, event)
     if event.place != state.place or event.device in state.folded:
         return state, (_answer(state, event),)
     one = event.device
@@ -223,6 +271,30 @@ def _fold(state: RoundState, event: Persisted) -> RoundTransition:
     return state, (Fold(event.device, event.place, event.upload), *closing)
 
 
+def _fold_buffered(state: RoundState, event: Persisted) -> RoundTransition:
+    """Count a durable upload in this buffer or the next one, and give its device work again."""
+    if buffered.counted(state, event.device, event.place):
+        return state, (_answer(state, event),)
+    state, now = buffered.answered(state, event)
+    first: Fold | SendReceipt = SendReceipt(event.device, event.place, "accepted", "")
+    if now:
+        one, folded = event.device, state.folded
+        grown = folded if isinstance(folded, AppendOnlySet) else AppendOnlySet(folded)
+        state = replace(state, folded=grown.added(one), invited=state.invited | {one}, withheld=state.withheld - {one})
+        first = Fold(one, event.place, event.upload)
+    state, commands = _go_on(state, event.now_s)
+    return state, (first, *commands)
+
+
+def _go_on(state: RoundState, now_s: float) -> RoundTransition:
+    """Send the newest version to idle devices; close a buffer that is full, or for which nobody else computes."""
+    devices: frozenset[str] = frozenset()
+    if len(state.folded) < state.policy.buffer:
+        state, devices = buffered.idle(state, now_s)
+    state, closing = _close_if_complete(state)
+    return state, closing or ((_invite(state, devices, now_s),) if devices else ())
+
+
 def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
     policy = state.policy
     if event.now_s >= state.due_s:
@@ -233,7 +305,8 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
         if consent and state.stopping and not state.closing:
             return replace(state, phase=RoundPhase.DRAINED), ()
         # too few uploads came from the invited devices: invite new ones, too
-        asked = _asked(state, state.members - state.withheld - state.declined, len(state.invited))
+        open_to = state.members - state.withheld - state.declined
+        asked = _asked(state, open_to, len(state.invited)) if not policy.buffer or state.closing else frozenset()
         nobody_yet = policy.open and state.place == FIRST and not (state.folded or state.withheld)
         excused = consent or nobody_yet or bool(asked - state.invited - state.away)
         if policy.forever and consent:
@@ -248,9 +321,20 @@ def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
             retry_at_s=event.now_s,
             times=state.times.without_all(),
         )
+    if buffered.applies(state) and event.now_s >= state.retry_at_s:
+        return _ask_again(state, event.now_s)
     if event.now_s >= state.retry_at_s and state.missing:
         return _invite_again(state, event.now_s)
     return state, ()
+
+
+def _ask_again(state: RoundState, now_s: float) -> RoundTransition:
+    """Send the newest version again to silent devices that have it, and to idle ones."""
+    wait_s = min(max(state.retry_wait_s, state.policy.retry_s) * 2, state.policy.deadline_s)
+    state = replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
+    silent = buffered.silent(state, now_s)
+    state, idle = buffered.idle(buffered.asked(state, silent, now_s), now_s)
+    return state, (_invite(state, silent | idle, now_s),) if silent | idle else ()
 
 
 def _invite_again(state: RoundState, now_s: float) -> RoundTransition:
@@ -378,6 +462,7 @@ def _absent(state: RoundState, device: str) -> RoundState:
         declining=state.declining - {device},
         sitting_out=state.sitting_out - {device},
         times=state.times.without(device),
+        work=buffered.released(state, device).work,
     )
 
 
@@ -424,6 +509,8 @@ def _open(state: RoundState, now_s: float) -> RoundTransition:
     """
     if not state.quorum_possible:
         return _fail(state, _too_few(state))
+    if buffered.applies(state):
+        return _open_buffer(state, now_s)
     restarted = state.phase is RoundPhase.GATHERING and (state.place > FIRST or bool(state.folded))
     here = state.members - state.away
     pool = here if len(here | state.folded) >= state.policy.quorum else state.members
@@ -449,6 +536,24 @@ def _open(state: RoundState, now_s: float) -> RoundTransition:
     return state, (_invite(state, state.missing, now_s),)
 
 
+def _open_buffer(state: RoundState, now_s: float) -> RoundTransition:
+    """Open the buffer of a new version, and send the version to idle devices."""
+    policy = state.policy
+    state = replace(
+        state,
+        phase=RoundPhase.COLLECTING,
+        due_s=now_s + policy.deadline_s,
+        retry_at_s=now_s + policy.retry_s,
+        retry_wait_s=policy.retry_s,
+        times=state.times.opened(state.place, frozenset(), now_s, policy.deadline_s),
+        misses=0,
+        unlinked_s=0.0,
+    )
+    state, waited = buffered.opened(state)
+    state, commands = _go_on(state, now_s)
+    return state, (*waited, *commands)
+
+
 def _asked(state: RoundState, pool: frozenset[str], more: int = 0) -> frozenset[str]:
     """Choose the devices of the pool that this exchange invites; `more` is added to the number to choose."""
     policy = state.policy
@@ -471,7 +576,7 @@ def _measured(state: RoundState) -> RoundState:
     If enough answers came before the deadline, nobody knows whether the other devices would have answered: they are put
     in `unheard`.  Devices that were put there in the round before and are away by now count as asked without an answer.
     """
-    if state.place.exchange or state.closing:
+    if state.place.exchange or state.closing or state.policy.buffer:
         return state
     unheard = state.missing if state.wanted is not None and len(state.folded) >= state.wanted else frozenset()
     silent_or_here = state.invited - (state.declined - state.folded)
@@ -509,6 +614,8 @@ def _answer(state: RoundState, upload: Received | Withheld | Persisted) -> SendR
     """The receipt for an upload that does not count: refused, duplicate or late."""
     if upload.place > state.place:
         return SendReceipt(upload.device, upload.place, "refused", NOT_BEGUN)
+    if buffered.applies(state) and buffered.counted(state, upload.device, upload.place):
+        return SendReceipt(upload.device, upload.place, "duplicate", "")
     if upload.place == state.place and upload.device in state.folded:
         return SendReceipt(upload.device, upload.place, "duplicate", "")
     return SendReceipt(upload.device, upload.place, "late", CLOSED)
@@ -746,15 +853,27 @@ def resumed(
     gone: frozenset[str] = frozenset(),
     stopping: bool = False,
     enough: bool = False,
+    counted_to: Mapping[str, int] = NO_VERSIONS,
+    ahead: tuple[Persisted, ...] = (),
 ) -> RoundState:
     """The state after a restart: gathering again, at an exchange that has durable uploads of the devices in `folded`.
 
     asked, answered: the counts of RoundState when the last round ended.  gone: devices that an operator took out.
     stopping: an operator stops the run at the end of this round.  enough: only the closing exchange is left,
-    because a budget is spent or a target is reached.
+    because a budget is spent or a target is reached.  counted_to, ahead: of RoundState, with a buffer.
     `place` is one past the last exchange of a round if all its exchanges are closed but its end is not recorded.
     """
-    state = RoundState(policy=policy, place=place, asked=asked, answered=answered, gone=gone, stopping=stopping)
+    state = RoundState(
+        policy=policy,
+        place=place,
+        asked=asked,
+        answered=answered,
+        gone=gone,
+        stopping=stopping,
+        counted_to=counted_to,
+        ahead=ahead,
+        asked_to=place.round,
+    )
     if place.exchange == policy.exchanges:
         following = policy.rounds if enough else place.round + 1
         return replace(state, place=ExchangeId(following, 0), unrecorded=place.round)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from coordinator.ledger import Ledger, Slots
@@ -17,6 +18,13 @@ from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import FederationSpec, Upload
 from edge_sdk.protocol.transforms import Chain
 from edge_sdk.reductions import Contribution
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredUpload:
+    """An upload of the ledger that does not count yet: what the rounds pass from Persisted to Fold."""
+
+    upload: Upload
 
 
 class Reduction:
