@@ -119,8 +119,8 @@ class FedMD(Method[Params]):
         self.closing = Exchange(down=down)
         if self.params.leaves_out:
             self.own_rounds = (
-                "a device cannot take its own logits out of a mean without knowing how old they were; set method.target "
-                '= "all"'
+                "a device cannot take its own logits out of a mean without knowing how old they were; set "
+                'method.target = "all"'
             )
         if self.params.form == "digest":
             self.terms = frozenset({"cross-entropy", "logit-match"})

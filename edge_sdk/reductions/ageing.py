@@ -60,7 +60,7 @@ def lighter(payload: Payload, tau: int) -> Payload:
 def aged(
     knowledge: Mapping[str, Payload], tau: int, began: Mapping[str, Payload], newest: Mapping[str, Payload]
 ) -> dict[str, Payload]:
-    """Return the knowledge of an upload as it counts; began, newest: what devices are sent in both versions, by role."""
+    """Return the knowledge of an upload as it counts; began, newest: what both versions send to devices, by role."""
     found: dict[str, Payload] = {}
     for role, payload in knowledge.items():
         before, now = began.get(role), newest.get(role)

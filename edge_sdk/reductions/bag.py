@@ -59,7 +59,7 @@ def mean_in_order(arrays: Iterable[NDArray[np.floating]], weights: Sequence[int]
     """
     total: NDArray[np.float64] | None = None
     count = 0
-    for array, weight in zip(arrays, weights or repeat(1)):
+    for array, weight in zip(arrays, weights or repeat(1), strict=False):
         weighted = array.astype(np.float64) * weight if weight != 1 else array.astype(np.float64)
         total = weighted if total is None else total + weighted
         count += weight

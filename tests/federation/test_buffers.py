@@ -79,7 +79,7 @@ def test_with_few_busy_devices_others_take_over(pictures: Path) -> None:
         ("fedavg", {"rounds": "forever"}, "a buffer is always open"),
         ("fedavg", {"every": "1h"}, "a buffer is always open"),
         ("fedal", {}, "fedal needs rounds: each of its 3 exchanges"),
-        ("fedtgp", {}, "fedtgp does more with the"),
+        ("fedtgp", {}, "fedtgp needs rounds: it does more with the"),
         ("qffl", {}, "more with the"),
         ("feddf", {}, "feddf"),
         ("fedmd", {}, 'set method.target = "all"'),
