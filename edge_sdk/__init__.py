@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from edge_sdk.app import App
     from edge_sdk.data import Augment, LocalData, Preprocess, Samples
     from edge_sdk.device.exchange import RoundReport
-    from edge_sdk.errors import Damaged, EdgeError, Refused, StoreError, UsageError
+    from edge_sdk.errors import Damaged, EdgeError, Refused, RunFailed, StoreError, UsageError
     from edge_sdk.models import (
         Model,
         ModelSpec,
@@ -52,6 +52,7 @@ _HOME = {
     "PublicSet": "edge_sdk.public_set.samples",
     "Refused": "edge_sdk.errors",
     "RoundReport": "edge_sdk.device.exchange",
+    "RunFailed": "edge_sdk.errors",
     "SampleStore": "edge_sdk.samples.store",
     "Samples": "edge_sdk.data",
     "SklearnModel": "edge_sdk.models",
@@ -84,6 +85,7 @@ __all__ = [
     "PublicSet",
     "Refused",
     "RoundReport",
+    "RunFailed",
     "SampleStore",
     "Samples",
     "SklearnModel",

@@ -24,11 +24,14 @@ def class_ids(
 ) -> tuple[NDArray[Any], tuple[str, ...]]:
     """Return labels as ids (n,), with the names of the classes.
 
-    y: what `labels_of` takes; names of classes, (n,) or (n, 1); or a pandas categorical.  names: all classes in order;
-    without them they are the categories, or the names that occur, sorted.  expected: begins what is said of other
-    labels.  Raises UsageError for a name that is not among `names`, and for a label that is missing.
+    y: what `labels_of` takes; names of classes, (n,) or (n, 1); or a pandas categorical.  A frame of one column is that
+    column.  names: all classes in order; without them they are the categories, or the names that occur, sorted.
+    expected: begins what is said of other labels.  Raises UsageError for a name that is not among `names`, and for a
+    label that is missing.
     """
     given = checked_names(names)
+    if hasattr(y, "select_dtypes") and y.shape[1] == 1:
+        y = y.iloc[:, 0]
     categorical = getattr(y, "cat", y)  # a pandas Series has its codes and categories there
     if hasattr(categorical, "codes") and hasattr(categorical, "categories"):
         codes, categories = np.asarray(categorical.codes), [*categorical.categories]

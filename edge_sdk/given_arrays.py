@@ -26,6 +26,8 @@ GREY = ("1", "L", "LA")
 """Pillow's modes of pictures without colour."""
 DEEP = ("I", "F")
 """Prefixes of Pillow's modes with more than eight bits a value, which would be clipped as bytes."""
+NAMED = 5
+"""Number of columns that a message names."""
 _BILINEAR = 2
 """Pillow's number of this way of resizing."""
 
@@ -45,6 +47,8 @@ def given_array(values: Any, where: str) -> NDArray[Any]:
         names = [f"{where}, sample {number}" for number in range(len(values))]
         pictures = [picture_bytes(value, None, name) for value, name in zip(values, names, strict=True)]
         return stacked_pictures(pictures, names, remedy="resize them first")
+    if hasattr(values, "select_dtypes"):
+        return _frame_array(values, where)
     try:
         found = np.asarray(_plain(values))
     except (TypeError, ValueError, RuntimeError) as error:
@@ -52,12 +56,29 @@ def given_array(values: Any, where: str) -> NDArray[Any]:
         raise UsageError(f"{where}: {type(values).__name__} makes no array of numbers: {told}") from None
     if hasattr(values, "toarray") and found.dtype.kind == "O":
         raise UsageError(f"{where}: {type(values).__name__} is sparse: write {_name(where)}.toarray()")
-    if hasattr(values, "select_dtypes") and found.dtype.kind == "O":
-        raise UsageError(
-            f"{where}: a {type(values).__name__} with columns of several types or missing values: write "
-            f'{_name(where)}.select_dtypes("number").to_numpy(np.float32), or make numbers of the other columns first'
-        )
     return found
+
+
+def _frame_array(frame: Any, where: str) -> NDArray[Any]:
+    """Return the numbers of a frame of pandas, (n, d), in the type that holds those of all columns."""
+    name = _name(where)
+    others = [f"{column!r} ({kind})" for column, kind in frame.dtypes.items() if kind.kind not in "biuf"]
+    if others:
+        raise UsageError(
+            f"{where}: columns that are not of real numbers: {', '.join(others[:NAMED])}; leave them out with "
+            f'{name}.select_dtypes("number"), or make numbers of them: {name}.astype(float), or of categories '
+            f"pandas.get_dummies({name})"
+        )
+    missing = frame.isna().any()
+    if missing.any():
+        columns = ", ".join(map(repr, missing.index[missing][:NAMED]))
+        raise UsageError(
+            f"{where}: values are missing in {columns}: write {name}.fillna({name}.mean()), or leave those samples out"
+        )
+    kinds = [  # Float64, Int64 and Sparse are of pandas alone
+        getattr(kind, "numpy_dtype", getattr(kind, "subtype", kind)) for kind in frame.dtypes
+    ]
+    return np.asarray(frame.to_numpy(np.result_type(*kinds) if kinds else np.float32))
 
 
 def _plain(values: Any) -> Any:

@@ -15,14 +15,16 @@ from typing import TYPE_CHECKING
 from edge_sdk.lazy import loaded_when_used
 
 if TYPE_CHECKING:
+    from edge_sdk.errors import RunFailed
     from edge_sim.notebook.interface import compare_methods as compare
     from edge_sim.notebook.interface import run_federation as run
     from edge_sim.notebook.interface import sweep_settings as sweep
     from edge_sim.notebook.outcomes import SimulationResult as Result
 
-__all__ = ["Result", "compare", "run", "sweep"]
+__all__ = ["Result", "RunFailed", "compare", "run", "sweep"]
 _HOMES = {
     "Result": "edge_sim.notebook.outcomes:SimulationResult",
+    "RunFailed": "edge_sdk.errors:RunFailed",
     "compare": "edge_sim.notebook.interface:compare_methods",
     "run": "edge_sim.notebook.interface:run_federation",
     "sweep": "edge_sim.notebook.interface:sweep_settings",

@@ -301,8 +301,24 @@ def test_frames_and_columns_of_pandas() -> None:
     np.testing.assert_array_equal(samples.y, LABELS)
     np.testing.assert_array_equal(edge_sdk.Samples(frame, pandas.DataFrame({"y": LABELS})).y, LABELS)
     np.testing.assert_array_equal(edge_sdk.Samples(frame, pandas.get_dummies(LABELS)).y, LABELS)
-    with pytest.raises(UsageError, match=r'^x: a DataFrame with .*write x\.select_dtypes\("number"\)'):
+    for kind in ("str", "category"):
+        names = pandas.DataFrame({"y": list("babbaa")}, dtype=kind)
+        np.testing.assert_array_equal(edge_sdk.Samples(frame, names).y, [1, 0, 1, 1, 0, 0])
+    with pytest.raises(UsageError, match=r"^x: columns .*: 'name' \(str\); .*x\.select_dtypes\(\"number\"\)"):
         edge_sdk.Samples(frame.assign(name=list("uvwxyz")), LABELS)
+    with pytest.raises(UsageError, match=r"^x: values are missing in 'b': write x\.fillna\(x\.mean\(\)\)"):
+        edge_sdk.Samples(frame.assign(b=pandas.array([1, None, 3, 4, 5, 6], "Int64")), LABELS)
+
+
+@pytest.mark.parametrize(
+    "kinds", [["Float32"], ["Int64", "bool"], ["Float64", "Int64", "boolean"], ["int8", "float32"]]
+)
+def test_a_frame_whose_columns_have_different_types_of_numbers(kinds: list[str]) -> None:
+    pandas = pytest.importorskip("pandas")
+    columns = [pandas.Series([0, 1, 1, 0, 1, 0]).astype(kind) for kind in kinds]
+    x = edge_sdk.Samples(pandas.concat(columns, axis=1), LABELS).x
+    assert x.dtype.kind in "fi"
+    np.testing.assert_array_equal(x, np.repeat([[0], [1], [1], [0], [1], [0]], len(kinds), axis=1))
 
 
 @pytest.mark.torch

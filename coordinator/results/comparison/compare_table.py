@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from coordinator.record.units import human_bytes, human_joules, human_seconds, printable
 from coordinator.results.comparison.compare import FIGURES, Comparison, MethodRuns, Spread, Trial
-from coordinator.results.figures.result import unmeasured
+from coordinator.results.figures.result import Result, unmeasured
 from coordinator.results.report.tables import UNKNOWN, Column, Table
 
 COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
@@ -76,7 +76,7 @@ def _notes(comparison: Comparison) -> list[str]:
     ]
     if comparison.on_boards:
         lines.append(_measured(comparison))
-    return lines + run_notes(comparison)
+    return lines + run_notes(comparison) + _warnings(comparison)
 
 
 def run_notes(comparison: Comparison, named: Callable[[str], str] = str) -> list[str]:
@@ -90,6 +90,21 @@ def run_notes(comparison: Comparison, named: Callable[[str], str] = str) -> list
         for trial in line.trials
         for words in (*_absences(trial), *_left_out(trial))
     ]
+
+
+def _warnings(comparison: Comparison) -> list[str]:
+    """The warnings and the notes of all runs, each once, with the methods that it concerns."""
+    found: dict[str, dict[str, None]] = {}
+    for line in comparison.lines:
+        for result in (trial.result for trial in line.trials):
+            for text in (*(f"warning: {each}" for each in result.warnings), *_model_notes(result)):
+                found.setdefault(printable(text), {})[line.method] = None
+    return [text if len(of) == len(comparison.lines) else f"{', '.join(of)}: {text}" for text, of in found.items()]
+
+
+def _model_notes(result: Result) -> dict[str, None]:
+    """What devices say about their models, such as the output that was taken for the logits."""
+    return {f"model {device.model}: {device.note}": None for device in result.devices if device.note}
 
 
 def _left_out(trial: Trial) -> tuple[str, ...]:
