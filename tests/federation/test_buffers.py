@@ -17,6 +17,8 @@ METHODS = {
     "fedprox": {},
     "fedproto": {},
     "fedssa": {},
+    "lg_fedavg": {},
+    "fedcache": {},
     "fedmd": {"target": "all", "public_batch": 8},
 }
 

@@ -11,7 +11,6 @@ from edge_sdk.reductions.ageing import COUNTED
 
 def why_in_rounds(method: Method[Any]) -> str:
     """Return why a method needs rounds, or "" if uploads of different ages can count together in a buffer."""
-    name = method.name
     if len(method.exchanges) > 1:
         return f"each of its {len(method.exchanges)} exchanges answers the one before, which all devices must have done"
     if method.lock_step:
@@ -24,10 +23,10 @@ def why_in_rounds(method: Method[Any]) -> str:
     if not exchange.up:
         return "devices send nothing"
     for role, slot in exchange.up.items():
+        if role in method.newest:
+            continue
         if role not in method.means:
-            return (
-                f"{name} does more with the {role} of a round than average them, so an old upload cannot count for less"
-            )
+            return f"it does more with the {role} of a round than average them, so an old upload cannot count for less"
         sent = exchange.down.get(role)
         both_ways = slot.kind is Weights and sent is not None and sent.kind is Weights and not sent.personal
         if slot.kind not in COUNTED and not both_ways:

@@ -239,6 +239,8 @@ class Method(Generic[P]):
     means: frozenset[str] = frozenset()
     """The roles of uploads that the method only combines by a weighted mean, so that an old upload can count for less
     (edge_sdk/reductions/ageing.py).  A class that reduces in its own way declares them again."""
+    newest: frozenset[str] = frozenset()
+    """The roles of which the coordinator keeps the newest upload of each device, so that its age does not matter."""
     own_rounds: str = ""
     """Why the method needs rounds under its parameters, although `means` names its uploads; empty if it does not."""
     robust: frozenset[str] = frozenset()
@@ -249,8 +251,9 @@ class Method(Generic[P]):
     """The dataclass of the method's parameters, taken from `Method[Params]`."""
 
     def __init_subclass__(cls) -> None:
-        if "means" not in vars(cls) and any(name in vars(cls) for name in _REDUCING):
-            cls.means = frozenset()
+        if any(name in vars(cls) for name in _REDUCING):
+            cls.means = vars(cls).get("means", frozenset())
+            cls.newest = vars(cls).get("newest", frozenset())
         for base in vars(cls).get("__orig_bases__", ()):
             for argument in typing.get_args(base):
                 if isinstance(argument, type) and dataclasses.is_dataclass(argument):
