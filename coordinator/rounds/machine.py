@@ -40,6 +40,7 @@ from coordinator.rounds.state import (
     Reduce,
     Rest,
     Rested,
+    RoundCommand,
     RoundDone,
     RoundEvent,
     RoundPhase,
@@ -98,7 +99,7 @@ def _join_running(state: RoundState, event: Joined) -> RoundTransition:
 def _rejoin_buffer(state: RoundState, event: Joined) -> RoundTransition:
     """Send the newest version to a device that had work, because it may have lost it; to others if there is room."""
     if event.device not in state.work:
-        return _go_on(state, event.now_s)
+        return _give_work(state, event.now_s)
     state = buffered.asked(state, frozenset({event.device}), event.now_s)
     return state, (_invite(state, {event.device}, event.now_s),)
 
@@ -160,6 +161,7 @@ def _receive(state: RoundState, event: Received) -> RoundTransition:
 def _receive_too_old(state: RoundState, event: Received) -> RoundTransition:
     """Give work to a device whose upload came too late to count."""
     late = _answer(state, event)
+    state = replace(state, invited=state.invited - ({event.device} - state.folded))
     state, commands = _go_on(buffered.released(state, event.device), event.now_s)
     return state, (late, *commands)
 
@@ -246,7 +248,7 @@ def _consent(state: RoundState, event: Willing) -> RoundTransition:
     state = replace(_seen(state, one), declining=state.declining - {one}, sitting_out=state.sitting_out - {one})
     known = state.invited | state.withheld
     if buffered.applies(state) and state.phase is RoundPhase.COLLECTING:
-        return _go_on(state, event.now_s)
+        return _give_work(state, event.now_s)
     if state.phase is not RoundPhase.COLLECTING or one not in state.members or one in known:
         return state, ()
     if state.wanted is not None and len(state.folded) + len(state.missing) >= state.wanted:
@@ -288,11 +290,17 @@ def _fold_buffered(state: RoundState, event: Persisted) -> RoundTransition:
 
 def _go_on(state: RoundState, now_s: float) -> RoundTransition:
     """Send the newest version to idle devices; close a buffer that is full, or for which nobody else computes."""
-    devices: frozenset[str] = frozenset()
+    invites: tuple[RoundCommand, ...] = ()
     if len(state.folded) < state.policy.buffer:
-        state, devices = buffered.idle(state, now_s)
+        state, invites = _give_work(state, now_s)
     state, closing = _close_if_complete(state)
-    return state, closing or ((_invite(state, devices, now_s),) if devices else ())
+    return state, closing or invites
+
+
+def _give_work(state: RoundState, now_s: float) -> RoundTransition:
+    """Send the newest version to idle devices."""
+    state, devices = buffered.idle(state, now_s)
+    return state, (_invite(state, devices, now_s),) if devices else ()
 
 
 def _tick(state: RoundState, event: RoundTick) -> RoundTransition:
@@ -739,7 +747,8 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             Joined,
             (SAME,),
             _join_running,
-            "new devices wait for the next exchange; invited ones get their Assign again",
+            "new devices wait for the next exchange, or with buffers get the newest version; invited ones get their "
+            "Assign again",
         ),
         Rule(
             (_C,),
@@ -792,9 +801,10 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
         Rule(
             (_C,),
             Received,
-            (_C,),
+            (_C, _F),
             _receive,
-            "persisted if invited and new; otherwise answered late, duplicate or refused",
+            "persisted if invited and new; otherwise answered late, duplicate or refused; with buffers, a late device "
+            "gets the newest version",
         ),
         Rule((_F, _D, _X), Received, (SAME,), _receive_closed, "answered late or duplicate"),
         Rule(
