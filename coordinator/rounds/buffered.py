@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from coordinator.rounds import selection
-from coordinator.rounds.state import Fold, Persisted, RoundState, Work
+from coordinator.rounds.state import Fold, GivenWork, Persisted, RoundState
 from edge_sdk.protocol.exchange_id import ExchangeId
 
 _SLACK = 1.5
@@ -78,7 +78,7 @@ def fitting(state: RoundState, devices: Sequence[str]) -> int:
     return count
 
 
-def opened(state: RoundState) -> tuple[RoundState, tuple[Fold, ...]]:
+def opened_buffer(state: RoundState) -> tuple[RoundState, tuple[Fold, ...]]:
     """Open a buffer: uploads that waited for it count in it, and devices at work go on with their earlier versions."""
     ahead = state.ahead
     folded = frozenset(state.folded) | {each.device for each in ahead}
@@ -115,14 +115,14 @@ def idle(state: RoundState, now_s: float) -> tuple[RoundState, frozenset[str]]:
         able -= state.folded  # a second answer would count in the next buffer, and there is none
     able = frozenset(each for each in able if state.counted_to.get(each, -1) < state.place.round)
     chosen = selection.select(able, max(0, free), state.policy.seed, state.place.round)
-    return asked(state, chosen, now_s), chosen
+    return given_newest(state, chosen, now_s), chosen
 
 
-def asked(state: RoundState, devices: frozenset[str], now_s: float) -> RoundState:
+def given_newest(state: RoundState, devices: frozenset[str], now_s: float) -> RoundState:
     """These devices get the newest version."""
     if not devices:
         return state
-    work = {**state.work, **{each: Work(state.place.round, now_s) for each in sorted(devices)}}
+    work = {**state.work, **{each: GivenWork(state.place.round, now_s) for each in sorted(devices)}}
     return replace(state, work=work, invited=state.invited | devices)
 
 
@@ -137,5 +137,5 @@ def silent(state: RoundState, now_s: float) -> frozenset[str]:
     return frozenset(device for device, each_s in due_s.items() if each_s <= now_s)
 
 
-def _without(work: Mapping[str, Work], device: str) -> dict[str, Work]:
+def _without(work: Mapping[str, GivenWork], device: str) -> dict[str, GivenWork]:
     return {each: known for each, known in work.items() if each != device}

@@ -17,7 +17,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from types import MappingProxyType
 
 from coordinator.rounds import buffered, selection
 from coordinator.rounds.state import (
@@ -63,7 +62,6 @@ NOT_INVITED, NOT_BEGUN, CLOSED = (
     "this exchange is closed",
 )
 """The reasons in receipts of uploads that do not count."""
-NO_VERSIONS: Mapping[str, int] = MappingProxyType({})
 
 # -- what the rules do ----------------------------------------------------------------------------------------------
 
@@ -100,7 +98,7 @@ def _rejoin_buffer(state: RoundState, event: Joined) -> RoundTransition:
     """Send the newest version to a device that had work, because it may have lost it; to others if there is room."""
     if event.device not in state.work:
         return _give_work(state, event.now_s)
-    state = buffered.asked(state, frozenset({event.device}), event.now_s)
+    state = buffered.given_newest(state, frozenset({event.device}), event.now_s)
     return state, (_invite(state, {event.device}, event.now_s),)
 
 
@@ -213,11 +211,9 @@ def _withhold_version(state: RoundState, event: Withheld) -> RoundTransition:
         buffered.released(state, one), withheld=state.withheld | {one}, invited=state.invited - ({one} - state.folded)
     )
     noted = SendReceipt(one, event.place, "withheld", event.reason)
-    if not state.yield_possible:
-        state, commands = _fail_or_skip(state, _too_withheld(state, event))
-        return state, (noted, *commands)
-    state, closing = _close_if_complete(state)
-    return state, (noted, *closing)
+    possible = state.yield_possible
+    state, commands = _close_if_complete(state) if possible else _fail_or_skip(state, _too_withheld(state, event))
+    return state, (noted, *commands)
 
 
 def _note_decline(state: RoundState, event: Declined) -> RoundTransition:
@@ -341,7 +337,7 @@ def _ask_again(state: RoundState, now_s: float) -> RoundTransition:
     wait_s = min(max(state.retry_wait_s, state.policy.retry_s) * 2, state.policy.deadline_s)
     state = replace(state, retry_at_s=now_s + wait_s, retry_wait_s=wait_s)
     silent = buffered.silent(state, now_s)
-    state, idle = buffered.idle(buffered.asked(state, silent, now_s), now_s)
+    state, idle = buffered.idle(buffered.given_newest(state, silent, now_s), now_s)
     return state, (_invite(state, silent | idle, now_s),) if silent | idle else ()
 
 
@@ -546,10 +542,10 @@ def _open(state: RoundState, now_s: float) -> RoundTransition:
 
 def _open_buffer(state: RoundState, now_s: float) -> RoundTransition:
     """Open the buffer of a new version, and send the version to idle devices."""
-    policy = state.policy
+    policy, phase = state.policy, RoundPhase.COLLECTING
     state = replace(
         state,
-        phase=RoundPhase.COLLECTING,
+        phase=phase,
         due_s=now_s + policy.deadline_s,
         retry_at_s=now_s + policy.retry_s,
         retry_wait_s=policy.retry_s,
@@ -557,7 +553,7 @@ def _open_buffer(state: RoundState, now_s: float) -> RoundTransition:
         misses=0,
         unlinked_s=0.0,
     )
-    state, waited = buffered.opened(state)
+    state, waited = buffered.opened_buffer(state)
     state, commands = _go_on(state, now_s)
     return state, (*waited, *commands)
 
@@ -863,7 +859,7 @@ def resumed(
     gone: frozenset[str] = frozenset(),
     stopping: bool = False,
     enough: bool = False,
-    counted_to: Mapping[str, int] = NO_VERSIONS,
+    counted_to: Mapping[str, int] | None = None,
     ahead: tuple[Persisted, ...] = (),
 ) -> RoundState:
     """The state after a restart: gathering again, at an exchange that has durable uploads of the devices in `folded`.
@@ -880,7 +876,7 @@ def resumed(
         answered=answered,
         gone=gone,
         stopping=stopping,
-        counted_to=counted_to,
+        counted_to=counted_to or {},
         ahead=ahead,
         asked_to=place.round,
     )

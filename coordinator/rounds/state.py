@@ -79,7 +79,7 @@ class RoundPolicy:
     """With a buffer: the first version whose uploads may count in later buffers."""
 
 
-class Work(NamedTuple):
+class GivenWork(NamedTuple):
     """What a device computes, where versions are aggregated from buffers."""
 
     version: int
@@ -135,7 +135,7 @@ class RoundState:
     """How many of `asked` answered."""
     unheard: frozenset[str] = frozenset()
     """Devices whose answer is not counted yet, because the last round had enough answers before theirs."""
-    work: Mapping[str, Work] = field(default_factory=dict)
+    work: Mapping[str, GivenWork] = field(default_factory=dict)
     """With a buffer: the devices that compute."""
     counted_to: Mapping[str, int] = field(default_factory=dict)
     """With a buffer: the newest version that each device has answered."""

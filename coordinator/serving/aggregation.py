@@ -9,8 +9,7 @@ from coordinator.record.instruments import COORDINATOR
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.intake.upload_screen import UploadScreen
-from coordinator.serving.reduction import Reduction
-from coordinator.serving.versions import Versions
+from coordinator.serving.reduction import EarlierVersions, Reduction
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.frozen_dict import FrozenDict
@@ -30,7 +29,7 @@ class Aggregation:
         exchanges: int,
         robust: RobustTable = PAPER,
         *,
-        versions: Versions | None = None,
+        versions: EarlierVersions | None = None,
     ) -> None:
         """exchanges: the number of exchanges in a round.  robust: limits on the influence of one device.
 

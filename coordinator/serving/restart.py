@@ -15,8 +15,7 @@ from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.generation import begin_generation
 from coordinator.serving.operators.orders import Orders
-from coordinator.serving.reduction import Reduction, StoredUpload
-from coordinator.serving.versions import Versions
+from coordinator.serving.reduction import EarlierVersions, Reduction, StoredUpload
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
@@ -77,7 +76,7 @@ def _read(
         record = RunRecord.from_json(checkpoint.record, checkpoint.history, Periods.restored(checkpoint.periods))
         round_ = checkpoint.round
         reduction.load(checkpoint.state)
-    versions = Versions(ledger, reduction, policy) if policy.buffer else None
+    versions = EarlierVersions(ledger, reduction, policy) if policy.buffer else None
     aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust, versions=versions)
     if record.stopped:
         round_ = policy.rounds  # only the closing exchange is left

@@ -36,7 +36,7 @@ def staleness_units(tau: int) -> int:
     return max(1, round(UNITS * staleness_weight(tau)))
 
 
-def moved(weights: Weights, began: Weights, newest: Weights, tau: int) -> Weights:
+def moved_weights(weights: Weights, began: Weights, newest: Weights, tau: int) -> Weights:
     """Return the newest weights moved by s(tau) times what a device's training changed: x + s(tau) (w_i - x_i).
 
     All values (p,), computed in f8 and returned as f4.
@@ -67,7 +67,7 @@ def aged(
         if not isinstance(payload, Weights):
             found[role] = lighter(payload, tau)
         elif tau and isinstance(before, Weights) and isinstance(now, Weights):
-            found[role] = moved(payload, before, now, tau)
+            found[role] = moved_weights(payload, before, now, tau)
         else:
             found[role] = payload
     return found
