@@ -75,6 +75,9 @@ class FederationTable:
     the next day; default: no limit."""
     joules_per_day: Annotated[float, Real(ABOVE_0, 1e15)] | None = None
     """The same for the joules that devices report; default: no limit."""
+    min_new_samples: Annotated[int, Integer(0, 10**9)] = 0
+    """A device takes part in a round only if so many samples came to its `SampleStore` since its last training;
+    0: it always does."""
     devices: Annotated[int, Integer(1, 10**6)]
     """The number of devices that the run is planned for."""
     quorum: Annotated[int, Integer(1, 10**6)] | None = None
@@ -385,6 +388,7 @@ def federation(
         encoding=settings.encoding,
         class_names=names,
         buffered=table.buffer is not None,
+        min_new_samples=table.min_new_samples,
     )
     _check_robust(settings.robust, method, public, known_classes, file)
     unfit = unfit_encoding(spec, method.every_exchange)

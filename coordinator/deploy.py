@@ -43,10 +43,17 @@ from coordinator.results.report.log import EventLog
 from coordinator.results.report.progress_file import NAME as PROGRESS
 from coordinator.results.report.progress_file import About, ProgressFile, is_running, read_running
 from coordinator.results.report.run_files import write_run
-from coordinator.results.report.run_table import run_table
+from coordinator.results.report.run_table import MOST_ROWS, run_table
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import show_table
-from coordinator.results.writers.opening import NO_WRITERS, RunWriters, WriterOptions, run_writers, writer_options
+from coordinator.results.writers.opening import (
+    NO_WRITERS,
+    RunWriters,
+    WriterOptions,
+    options_of_run,
+    run_writers,
+    writer_options,
+)
 from coordinator.serving import other_coordinator, restart
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
 from coordinator.serving.intake.signatures import LabSecurity
@@ -93,6 +100,7 @@ def command(args: argparse.Namespace) -> int:
             draws=not args.no_plots,
             feed=feed,
             tools=options,
+            shown_by=options_of_run(args),
         )
 
 
@@ -112,11 +120,13 @@ def run_coordinator(
     draws: bool = True,
     feed: Feed | None = None,
     tools: WriterOptions = NO_WRITERS,
+    shown_by: str = "",
 ) -> int:
     """Serve a federation until it is over; returns the exit code.  as_json: print the summary instead of the table.
 
     draws: draw pictures at the end.  lab: the folder of a lab, with keys, certificates, and the broker's address unless
     `broker` is given.  feed: of the live page, if there is one.  tools: outputs for other tools.
+    shown_by: the options of the last three as typed, for the command that resumes the run.
     """
     reach = _reach(broker, tls, lab, trace=trace)  # first, to report mistakes before opening anything
     shown = without_password(reach.broker)
@@ -149,7 +159,8 @@ def run_coordinator(
         progress = writers.lines("")
         ledger = open_ledger(folder, resume=resume, quarantine=quarantine, tell=progress.noted)
         begun_s, start_s = time.monotonic(), time.time()
-        again = _resume_command(file, reach, overrides, folder, cloud_safe=cloud_safe, trace=trace)
+        kept_options = f"{' --cloud-safe' * cloud_safe}{' --trace' * trace}{shown_by}"
+        again = _resume_command(file, reach, overrides, folder, kept_options)
         with (
             trace_writer(folder, tables, file, wanted=trace, resume=resume) as kept,
             as_method_error(spec.method, f", then continue with: {again}; edge-sdk -v shows the traceback"),
@@ -268,12 +279,10 @@ def _note_resumption(progress: RunObserver, folder: Path, done: int, rounds: int
         progress.noted(lost)
 
 
-def _resume_command(
-    file: Path, reach: Reach, overrides: Sequence[str], folder: Path, *, cloud_safe: bool, trace: bool
-) -> str:
+def _resume_command(file: Path, reach: Reach, overrides: Sequence[str], folder: Path, kept_options: str) -> str:
     """Return the command line that resumes this run; it names the password's variable, never the password."""
     options = "".join(f" --set {shlex.quote(each)}" for each in overrides)
-    options += f"{reach.options}{' --cloud-safe' * cloud_safe}{' --trace' * trace} --out {shlex.quote(str(folder))}"
+    options += f"{reach.options}{kept_options} --out {shlex.quote(str(folder))}"
     secret = f"{PASSWORD_VARIABLE}=... " if without_password(reach.broker) != reach.broker else ""
     return f"{secret}edge-sdk coordinator {shlex.quote(str(file))}{options} --resume"
 
@@ -282,7 +291,7 @@ def _show(result: Result, folder: Path, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
     else:
-        show_table(run_table(result), sys.stdout)
+        show_table(run_table(result, MOST_ROWS), sys.stdout)
         sys.stdout.write(f"\nsummary: {folder / 'summary.json'}\n")
 
 

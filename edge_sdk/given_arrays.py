@@ -184,6 +184,11 @@ def _taken_line(shape: tuple[int, ...], taken: PictureLayout, where: str, *, sur
     )
 
 
+def public_taken(public: int, private: int) -> str:
+    """Say that so many samples are the public set, beside those that devices hold."""
+    return f"{public} of the {public + private} training samples are the public set (data.public)"
+
+
 def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
     """Return samples (n, ...) as u1 or finite f4, the types that devices take; True and False become 1 and 0.
 
@@ -226,6 +231,13 @@ def check_numbers(x: NDArray[Any], where: str) -> None:
     raise UsageError(f"{where}: expected uint8 or finite floats, found {x.dtype}: {remedy}")
 
 
+def _is_missing(label: Any) -> bool:
+    """Whether this stands for no label: None, NaN, or NA of pandas, which need not be installed."""
+    if isinstance(label, (float, np.floating)):
+        return bool(np.isnan(label))
+    return label is None or type(label).__name__ in {"NAType", "NaTType"}
+
+
 def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
     """Return labels (n,): whole numbers as they are, (n, 1) without its second axis, one-hot rows (n, k) as classes.
 
@@ -246,8 +258,10 @@ def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
         found = found.astype(np.int64)
     if found.ndim == 1 and found.size and found.dtype.kind == "f" and (found == np.rint(found)).all():
         raise UsageError(f"{refused}, one for each sample (n,): write {name}.astype(int)")
-    if found.ndim == 1 and found.dtype.kind == "f" and np.isnan(found).any():
-        raise UsageError(f"{where}: sample {int(np.isnan(found).argmax())} has no label; leave it out")
+    if found.ndim == 1 and (missing := [*map(_is_missing, found)] if found.dtype.kind in "fO" else []) and any(missing):
+        raise UsageError(f"{where}: sample {missing.index(True)} has no label; leave it out")
+    if found.ndim == 1 and found.dtype.kind == "O":
+        raise UsageError(f"{refused} or names of classes, one for each sample (n,): write {name}.astype(str) for names")
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise UsageError(f"{refused}, one for each sample (n,)")
     return found

@@ -144,6 +144,7 @@ class Run(FinishedRun, VirtualFleet):
         trace: TraceWriter | None = None,
         state: Mapping[str, Any] | None = None,
         secured: Path | None = None,
+        **options: Any,
     ) -> None:
         """caches: devices must fetch the public set; serving: whether the coordinator has it for them."""
         self.fleet = fleets.build_fleet(fleet) if isinstance(fleet, Config) else fleet
@@ -162,6 +163,7 @@ class Run(FinishedRun, VirtualFleet):
             new_server=functools.partial(recording_server.server, trace),
             state=state,
             secured=secured,
+            **options,
         )
         self.clock.at(LIMIT_S, self._hung)
 

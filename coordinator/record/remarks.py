@@ -123,6 +123,17 @@ def batch_norm(method: Method[Any], hellos: Mapping[str, Hello]) -> tuple[str, .
     return (warning,)
 
 
+def logits_taken(hellos: Mapping[str, Hello]) -> tuple[str, ...]:
+    """Return, for each model that gives more than its logits or other outputs, what was taken for its logits."""
+    found = {
+        f"model {hello.model!r}: {part}"
+        for hello in hellos.values()
+        for part in hello.note.split("; ")
+        if part.startswith("logits: ")
+    }
+    return tuple(sorted(found))
+
+
 def frozen(method: Method[Any], hellos: Mapping[str, Hello]) -> tuple[str, ...]:
     """Warning W10, for a method that brings all features to common directions: devices whose features cannot move.
 

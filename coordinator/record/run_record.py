@@ -14,9 +14,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from coordinator.record.instruments import ByName
+from coordinator.record.open_exchange import Waiting
 from coordinator.record.periods import Periods
 from coordinator.record.round_result import CURVES, PREFIXES, Missed, RoundResult
-from coordinator.record.waiting import Waiting
 from edge_sdk.errors import REFUSAL_WORDS
 from edge_sdk.methods.contract.requests import MeasuredModel
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -322,6 +322,10 @@ class RunRecord:
         """Add to a figure of a device; coordinator/results/figures/device_figures.py declares its name."""
         self.sums[name][device] += amount  # type: ignore[assignment]  # a Counter of seconds or joules, too
         self.round_sums[name] += amount  # type: ignore[assignment]  # likewise
+
+    def add_to_round(self, name: str, amount: float) -> None:
+        """Add to a figure of the open round; coordinator/results/figures/round_figures.py declares its name."""
+        self.round_sums[name] += amount  # type: ignore[assignment]  # a Counter of seconds or joules, too
 
     def displaced(self, device: str) -> None:
         """Forget a device that was on probation, and gave up its place."""

@@ -58,6 +58,8 @@ class RoundPolicy:
     """Whether to invite more devices than `participants`, by the measured rate of answers; the first answers count."""
     seed: int = 0
     """The seed for the draw of participants."""
+    closed_with: tuple[str, ...] = ()
+    """The devices that the closing exchange invites, or empty for all: a simulation of very many measures a sample."""
     stop_at_bytes: int = 0
     """End the run after the round in which the bytes of all devices, both ways, reach this; 0: no limit."""
     stop_at_accuracy: float = 0.0
@@ -240,6 +242,8 @@ class RoundState:
         policy = self.policy
         if policy.buffer and not self.closing:
             return 1
+        if self.closing and policy.closed_with:
+            return max(1, min(policy.quorum, len(policy.closed_with)) - len(self.withheld))
         if policy.quorum < policy.expected:
             return policy.quorum
         declined = (self.declined & self.members) - self.folded if self.declined else frozenset()

@@ -212,7 +212,10 @@ class CommandHandler:
         return Finished(now_s, void=True)
 
     def _rest(self, rest: Rest, now_s: float) -> Rested:
-        return self._context.pacing.asked(now_s, skipped=rest.skipped)
+        rested = self._context.pacing.asked(now_s, skipped=rest.skipped)
+        if (line := self._context.pacing.short_budget()) is not None:
+            self._context.note(line)
+        return rested
 
     def _skip(self, skip: Skip, _now_s: float) -> None:
         line = self._context.pacing.skip(skip)

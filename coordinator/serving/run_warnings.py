@@ -29,6 +29,7 @@ class RunWarnings:
             *self._said,
             *(remarks.left(device, reason) for device, reason in sorted(record.left.items())),
             *map(remarks.contested, sorted(record.contested)),
+            *remarks.logits_taken(hellos),
             *remarks.batch_norm(method, hellos),
             *method.population(told),
             *remarks.frozen(method, hellos),

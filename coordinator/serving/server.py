@@ -74,6 +74,7 @@ from edge_sdk.transport.base import (
     Connected,
     Disconnected,
     Incoming,
+    LinkNotice,
     Rejected,
     SendRefused,
     Transport,
@@ -347,6 +348,8 @@ class Server:
                 self._queue.give_up(line, now_s)
         elif isinstance(event, SendRefused):
             self.observer.noted(f"the broker does not take what the coordinator sends on {event.topic}: {event.reason}")
+        elif isinstance(event, LinkNotice):
+            self._context.note(event.text)
         elif isinstance(event, Rejected):
             self._refuse_frame(booked_to(event.topic), event.kind, event.reason, now_s, event.count)
         elif self._queue.held and event.topic != topics.control(self.spec.federation):

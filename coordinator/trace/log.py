@@ -288,7 +288,7 @@ def _entry(plain: Any) -> Entry:
         spec, policy, roster, epoch, ledger, serves, robust = values
         return CoordinatorStart(
             spec=storage.deserialise(FederationSpec, spec),
-            policy=RoundPolicy(**policy),
+            policy=RoundPolicy(**{**policy, "closed_with": tuple(policy.get("closed_with", ()))}),
             roster=tuple(roster),
             epoch=epoch,
             ledger=ledger,

@@ -36,6 +36,7 @@ from edge_sdk.models.linear_head import LinearHead, clipped, with_more
 from edge_sdk.models.trained_body import ArrangedBody, Back, TrainedBody
 from edge_sdk.objectives import (
     FEATURES,
+    CrossEntropy,
     HeadTerm,
     Objective,
     On,
@@ -114,8 +115,14 @@ class HeadModel(ABC):
         check_fit(self.spec, batches, objective)
         loss = 0.0
         on_weights = any(term.on == "weights" for term in objective)
+        plain = part == "all" and type(self._head) is LinearHead and _is_cross_entropy(objective)
         for step, index in enumerate(batches.indices):
             labels = None if batches.labels is None else batches.labels[index]
+            logits = self._at_once(batches.inputs[index], labels, optim) if plain else None
+            if logits is not None:
+                if step == len(batches.indices) - 1:
+                    loss = objective_loss(objective, Seen(logits, labels, step))
+                continue
             raw, back = self._passed(batches.inputs, index, part)
             f = self._head.features(raw)  # (b, d)
             weights = self._values() if on_weights else None  # (p,)
@@ -125,6 +132,19 @@ class HeadModel(ABC):
             pull = None if weights is None else weight_gradient(objective, seen, weights)
             self._step(seen, raw, back, pull, objective, optim, part)
         return FitReport(steps=len(batches.indices), loss=loss)
+
+    def _at_once(self, x: Floats, labels: Ints | None, optim: Optim) -> Floats | None:
+        """Take one step on the cross-entropy, and return its logits (b, k); None: the body has no way for it."""
+        if self._body is None or labels is None:
+            return None
+        found = self._body.at_once(x, labels, self._head.rows)
+        if found is None:
+            return None
+        logits, rows, body = found
+        shortened = clipped(optim, {"rows": rows, "body": body})
+        self._head.step(shortened, optim)
+        self._body.step(shortened["body"], optim)
+        return logits
 
     def _passed(self, x: Floats, index: Ints, part: Part) -> tuple[Floats, Back | None]:
         """Return a body's features (b, d) of a mini-batch, and its backward pass if the step changes it."""
@@ -237,6 +257,11 @@ class HeadModel(ABC):
         self._body.check(own)
         self._head.load({name: array for name, array in arrays.items() if not name.startswith(_BODY)})
         self._body.load(own)
+
+
+def _is_cross_entropy(objective: Objective) -> bool:
+    """Return whether an objective is the mean cross-entropy and nothing else; a class of its own may differ."""
+    return len(objective) == 1 and type(objective[0]) is CrossEntropy and objective[0].weight == 1
 
 
 class NumpyModel(HeadModel):

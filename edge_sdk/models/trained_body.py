@@ -50,6 +50,12 @@ class TrainedBody(Protocol):
     def forward(self, x: Floats) -> tuple[Floats, Back]:
         """Return the features (b, d) of a mini-batch, and its backward pass, for one call."""
 
+    def at_once(self, x: Floats, labels: Ints, rows: Floats) -> tuple[Floats, Floats, Floats] | None:
+        """Return logits (b, k), slopes of a linear head's rows and of the weights (p,), of the mean cross-entropy.
+
+        They hold until the next pass.  None: it takes the passes one by one.
+        """
+
     def step(self, slopes: Floats, optim: Optim) -> None:
         """Take one optimiser step down slopes (p,)."""
 

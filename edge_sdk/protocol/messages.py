@@ -51,6 +51,8 @@ MAX_CLASS_COUNTS = 32768
 FOREVER = 10**9
 """The number of rounds of a federation without an end: the most that the field holds, so that older devices take part.
 """
+FEW_NEW_SAMPLES = "few-new-samples"
+"""The word with which a device declines rounds until enough samples have come (FederationSpec.min_new_samples)."""
 PUBLIC_BLOCK_BYTES = 60 * 1024
 """The frame of a block, with header and fields, is below 64 KiB, which every broker accepts as one message."""
 MAX_BLOCKS_ASKED = 16
@@ -173,6 +175,8 @@ class FederationSpec:
     """The names of the classes in their order; empty: they have none."""
     buffered: bool = field(default=False, metadata=LATER)
     """Whether uploads of different rounds are combined: then all rounds have the public samples of the first one."""
+    min_new_samples: Count = field(default=0, metadata=LATER)
+    """A device declines a round unless so many samples came since its last training."""
 
 
 @wire("hello")

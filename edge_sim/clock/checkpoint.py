@@ -103,17 +103,18 @@ def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
             with _reading(path), closing(SqliteStore(path)) as disk:
                 stores[path.stem] = memory = MemoryStore()
                 _fill(memory, disk)
-    missing = sorted(ledger.enrolled().keys() - stores.keys())
-    if missing:
-        raise UsageError(
-            f"{folder}: has no state of {missing[0]}: the run began over a broker, continue with one (--broker)"
-        )
     path = folder / _STATE
     with _reading(path):
         state = checked_json(path, read_foreign(path), is_old=_is_old)
         if not _is_old(state):
             raise ValueError("its values do not fit")
         check_fields(state, _VALUES)
+        dormant = {str(name) for name in state.get("dormant", ())}
+    missing = sorted(ledger.enrolled().keys() - stores.keys() - dormant)
+    if missing:
+        raise UsageError(
+            f"{folder}: has no state of {missing[0]}: the run began over a broker, continue with one (--broker)"
+        )
     return ledger, stores, state
 
 

@@ -22,10 +22,17 @@ class SimulatedDevice(SilentDevice, Protocol):
     """The interface of a device that a group needs."""
 
     device: Device
-    participant: Participant
     hardware: Hardware
     powered: bool
     excused: bool
+
+    @property
+    def participant(self) -> Participant:
+        """Its present participant."""
+
+    @property
+    def dormant(self) -> bool:
+        """Whether it has had no work yet, and so has no participant; asking for it makes one."""
 
     @property
     def over(self) -> bool:
@@ -83,14 +90,21 @@ class DeviceGroup:
         """Return the longest computing time of a board whose result is not stored yet."""
         return max((each.hardware.unfinished_s(now_s) for each in self._devices), default=0.0)
 
+    def dormant(self) -> list[str]:
+        """Return the ids of the devices that have had no work yet, and so keep nothing."""
+        return [each.device.kit.id for each in self._devices if each.dormant]
+
+    def _awake(self) -> Iterator[SimulatedDevice]:
+        return (each for each in self._devices if not each.dormant)
+
     def copy_stores(self, folder: Path) -> None:
         """Write the store of each device into a folder of a checkpoint."""
-        for each in self._devices:
+        for each in self._awake():
             copy_store(each.participant.context.store, folder, each.device.kit.id)
 
     def untraced(self) -> Untraced:
         """Return the models that this process trains untraced, with the reasons."""
-        return untraced_of(each.participant.context.bench for each in self._devices)
+        return untraced_of(each.participant.context.bench for each in self._awake())
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
         """Implement MeasureAll for these devices."""
@@ -98,6 +112,6 @@ class DeviceGroup:
             return self._measurements.measure(rounds, state, wanted)
 
     def models(self) -> Iterator[tuple[Device, Model]]:
-        """Yield each device and its model."""
-        for each in self._devices:
+        """Yield each device that has had work, and its model."""
+        for each in self._awake():
             yield each.device, each.participant.context.bench.model

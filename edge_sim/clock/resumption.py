@@ -31,9 +31,12 @@ NOTHING: Mapping[str, float] = {"times": 0, "bytes_up": 0, "bytes_down": 0, "vir
 class RunningDevice(Protocol):
     """A device of the simulation."""
 
-    participant: Participant
     hardware: Hardware
     powered: bool
+
+    @property
+    def participant(self) -> Participant:
+        """Its present participant."""
 
 
 def resumption_point(server: Server, lost_s: float) -> dict[str, Any]:

@@ -27,7 +27,9 @@ _POWER_CUT = _WHY_OFF["power cut"]
 class SilentDevice(SwitchableDevice, Protocol):
     """The interface of a device whose silence is explained."""
 
-    participant: Participant
+    @property
+    def participant(self) -> Participant:
+        """Its present participant."""
 
     @property
     def online(self) -> bool:

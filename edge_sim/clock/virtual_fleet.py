@@ -6,10 +6,7 @@ link's profile the time of frames, and the clock jumps from event to event.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -21,33 +18,34 @@ from coordinator.serving.equipment import ready_method
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
-from edge_sdk.agent import Agent
 from edge_sdk.agent_arguments import SimulatedId
-from edge_sdk.agent_loop import INSTANCE_BYTES
-from edge_sdk.device.participant import Participant
-from edge_sdk.device.store import MemoryStore, Store
-from edge_sdk.device.training.meter import Meter
+from edge_sdk.device.store import Store
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.frames.codec import CommonKnowledge
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.base import Incoming
-from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport
-from edge_sim.byzantine import agent_for
+from edge_sdk.transport.memory.hub import Faults, Hub
 from edge_sim.clock.checkpoint import Checkpoints
-from edge_sim.clock.clock import LocalClock, VirtualClock
-from edge_sim.clock.computation_queue import Computation, ComputationQueue
+from edge_sim.clock.clock import VirtualClock
+from edge_sim.clock.computation_queue import ComputationQueue
 from edge_sim.clock.device_group import DeviceGroup
+from edge_sim.clock.dormant import DormantKinds
 from edge_sim.clock.interrupts import held_back
 from edge_sim.clock.resumption import Resumption, resumption_point
-from edge_sim.clock.scenario_faults import DeviceFaults, schedule_faults
+from edge_sim.clock.scenario_faults import schedule_faults
 from edge_sim.clock.silence import AwaitedExchange, SilenceCauses
+from edge_sim.clock.virtual_device import VirtualDevice
+from edge_sim.clock.waker import Waker
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
-from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, ask, unchanged
+from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, unchanged
 from edge_sim.engines.untraced import Untraced
 from edge_sim.fleet.calendar import timetable
-from edge_sim.fleet.fleet import Device, Fleet, hardware
+from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.fleet.hardware import DeviceCost
+
+DORMANT_FROM = 500
+"""Fleets of so many devices build an agent only for devices that have work; smaller ones start fast enough."""
 
 
 class VirtualFleet:
@@ -73,6 +71,7 @@ class VirtualFleet:
         engine: Engine | None = None,
         wrap_method: MethodWrapper = unchanged,
         secured: Path | None = None,
+        dormant_from: int = DORMANT_FROM,
     ) -> None:
         """caches: a folder into which devices fetch the public set from the coordinator, or None to give them the set.
 
@@ -80,16 +79,17 @@ class VirtualFleet:
 
         state: what `to_json` returned, for a resumed run.  new_server: makes the coordinator, such as one that writes
         a trace.  engine: default: ExactEngine.  wrap_method: decides where uploads are added up.
+
+        dormant_from: the number of devices from which on those without work yet have no agent in memory.
         """
         state = state or {"now_s": 0.0, "begun_s": None, "hardware": {}}
         self.clock = VirtualClock(state["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
-        self._checkpoints = checkpoints
+        self._checkpoints, self._dormant_from = checkpoints, dormant_from
         self._engine = engine or ExactEngine()
         self._queue = ComputationQueue(self._engine)
         self.devices: tuple[VirtualDevice, ...] = ()
-        numbers = {each.kit.id: each.kit.number for each in fleet.devices}
-        self._whole_fleet = WholeFleet(lambda: self.server, numbers, self._measure)
+        self._whole_fleet = WholeFleet(lambda: self.server, fleet.measured_numbers, self._measure)
         causes = SilenceCauses(self.clock, self.hub, self._why_silent)
         observer = ObserverGroup(*filter(None, (observer,)), self._whole_fleet, causes)
         self._coordinator = VirtualCoordinator(
@@ -128,7 +128,8 @@ class VirtualFleet:
     def _new_devices(
         self, fleet: Fleet, stores: Mapping[str, Store], caches: Path | None, secured: Path | None
     ) -> tuple[VirtualDevice, ...]:
-        common = CommonKnowledge()
+        common, kinds = CommonKnowledge(), DormantKinds()
+        may_sleep = len(fleet.devices) >= self._dormant_from and isinstance(self._engine, ExactEngine)
         return tuple(
             VirtualDevice(
                 device,
@@ -140,6 +141,7 @@ class VirtualFleet:
                 caches=caches,
                 identity=secured / device.kit.id if secured else SimulatedId(device.kit.id),
                 common=common,
+                kinds=kinds if may_sleep and caches is None and secured is None else None,
             )
             for device in fleet.devices
         )
@@ -163,7 +165,7 @@ class VirtualFleet:
         return self._group.powered(), len(self.devices)
 
     def models(self) -> Iterator[tuple[Device, Model]]:
-        """Yield each device and its model, in the order of their numbers."""
+        """Yield each device that has had work, and its model, in the order of their numbers."""
         return self._group.models()
 
     @property
@@ -181,6 +183,7 @@ class VirtualFleet:
             "unclosed": self.server.record.unclosed(),
             "open": resumption_point(self.server, self._group.unfinished_s(now_s)),
             "resumed": self.resumed,
+            "dormant": self._group.dormant(),
         }
 
     @property
@@ -352,7 +355,7 @@ class VirtualCoordinator:
         self.server.record.why_silent = self._why_silent
         if unclosed is not None:
             self.server.record.remember(unclosed)
-        self._waker = _Waker(self._clock, self._wake, self.server.next_due_s)
+        self._waker = Waker(self._clock, self._wake, self.server.next_due_s)
         self._transport.on_event = self._waker.soon
 
     def _wake(self) -> None:
@@ -363,193 +366,3 @@ class VirtualCoordinator:
                 self.on_counted(event.content)
         self.server.flush(now_s)
         self.server.tick(now_s)
-
-
-class VirtualDevice:
-    """An agent whose computing takes virtual time."""
-
-    def __init__(
-        self,
-        device: Device,
-        store: Store | None,
-        hub: Hub,
-        clock: VirtualClock,
-        federation: str,
-        *,
-        queue: ComputationQueue,
-        caches: Path | None = None,
-        identity: str | Path,
-        common: CommonKnowledge | None = None,
-    ) -> None:
-        """identity: the device's id, or a folder with its keys.  common: knowledge shared within this process."""
-        self._queue, self._identity, self._common = queue, identity, common
-        self._cache = caches / device.kit.id if caches else None
-        self.device, self.clock = device, clock
-        self._hub, self._federation = hub, federation
-        self.hardware = hardware(device)
-        self.faults: DeviceFaults | None = None
-        self.powered = True
-        self.excused = False
-        """Whether the run may end without this device, because a fault keeps it off."""
-        conditions = device.conditions
-        self._own = LocalClock(clock, offset_s=conditions.clock_offset_s, drift=conditions.clock_drift)
-        self._agent_type = agent_for(conditions.byzantine, federation, device.kit.seed)
-        self._start(store)
-
-    @property
-    def over(self) -> bool:
-        """Whether its part in the run has ended."""
-        return self.participant.over
-
-    @property
-    def online(self) -> bool:
-        """Whether it is connected to the broker."""
-        return self._transport.online
-
-    def connect(self) -> None:
-        """Switch the board on and connect to the broker."""
-        self.hardware.power_on(self.clock.now_s)
-        self.participant.connect()
-        if self.faults is not None:
-            self.faults.schedule_battery_check()
-
-    def power_off(self) -> None:
-        """Switch the board off; its unfinished computation is lost."""
-        self._queue.settle(self.participant)
-        if isinstance(self.participant.context.store, MemoryStore):
-            self.participant.context.store.hold()
-        self.powered = False
-        self.hardware.power_off(self.clock.now_s)
-        self._hub.cut_power(self.device.kit.id)
-        self._waker.stop()
-
-    def power_on(self) -> None:
-        """Start a new agent and model on the same store."""
-        self.powered = True
-        store = self.participant.context.store
-        store.boot_epoch += 1
-        self._start(store)
-        self.connect()
-
-    def _start(self, store: Store | None) -> None:
-        self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self.hardware.transfer_s)
-        agent: Agent = self._agent_type(
-            federation=self._federation,
-            broker=self._transport,
-            identity=self._identity,
-            model=self.device.kit.model(self.device.public),
-            data=self.device.data,
-            public=self.device.public if self._cache is None else None,
-            public_cache=self._cache,
-            state=store or MemoryStore(),
-            board=self.device.kit.board_name,
-            disclose_classes=True,
-            privacy=self.device.kit.budget,
-            sends_logs=False,
-            share_weights=True,
-            share_sample_codes=True,
-            secret=self.device.kit.secret,
-            proxy=self.device.kit.proxy_model(self.device.public),
-            clock=lambda: self._own.now_s,
-        )
-        agent.on_link(lambda _line: None)  # simulated faults are expected: without this each would be logged
-        self.agent, self.participant = agent, agent.participant
-        context = self.participant.context
-        if self._identity != self.device.kit.id:  # with keys, a device obeys only a Refusal that names its instance
-            context.instance = secrets.token_bytes(INSTANCE_BYTES)
-        context.serve = partial(ask, context.bench, self.device.kit.brought)
-        context.common_knowledge = self._common
-        self._queue.attach(self.device.kit.number, context.bench)
-        self._computed = 0
-        self._waker = _Waker(self.clock, self._wake, self._due_s)
-        self._transport.on_event = self._waker.soon
-
-    def _due_s(self) -> float | None:
-        due_s = self.participant.next_due_s()
-        return None if due_s is None else self._own.true_s(due_s)
-
-    def _wake(self) -> None:
-        device, now_s = self.participant, self._own.now_s
-        self._queue.settle(device)
-        while (event := self._transport.poll(0.0)) is not None:
-            device.handle(event, now_s)
-        device.tick(now_s)
-        if device.work.busy and device.work.begun != self._computed:
-            self._compute()
-
-    def _compute(self) -> None:
-        """Begin the work at once, and finish it when the board would."""
-        self._computed = self.participant.work.begun
-        device, before, place = self.participant, replace(self.participant.context.bench.meter), self.clock.place()
-        self._queue.add(Computation(device, lambda: self._computed_all(device, before, place)))
-
-    def _computed_all(self, device: Participant, before: Meter, place: int) -> None:
-        """Finish a computation.
-
-        before: the meter at its start.  place: reserved in the order of that moment's events.
-        """
-        if device is not self.participant:
-            return  # the board lost its power at this moment
-        begun = self._computed = device.work.begun
-        trained, inferred, steps = device.context.bench.meter.since(before)
-        exchange = device.context.session.exchange_id
-        slow_factor = self.faults.slow_factor(exchange) if self.faults is not None else 1.0
-        took_s = self.hardware.compute(
-            trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=device.work.unsaved_bytes
-        )
-        self.hardware.stepped(steps)
-        if self.faults is not None:
-            self.faults.computing(exchange, took_s)
-        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(device, begun), place)
-
-    def _finish(self, device: Participant, begun: int) -> None:
-        if not self.powered or device is not self.participant:
-            return  # the board has lost its power since
-        if device.work.busy and device.work.begun == begun:  # else a newer Assign came meanwhile
-            device.finish_work(self._own.now_s)
-            self.hardware.stored()
-            self._waker.look()
-
-
-class _Waker:
-    """Calls a participant only when it has a message or its next deadline has come."""
-
-    def __init__(self, clock: VirtualClock, act: Callable[[], None], due_s: Callable[[], float | None]) -> None:
-        self._clock, self._act, self._due_s = clock, act, due_s
-        self._soon = False
-        self._stopped = False
-        self._alarm_s: float | None = None
-
-    def stop(self) -> None:
-        """Make no more calls."""
-        self._stopped = True
-
-    def soon(self) -> None:
-        """Call after all events of the present moment."""
-        if not self._soon:
-            self._soon = True
-            self._clock.at(self._clock.now_s, self._run)
-
-    def look(self) -> None:
-        """Set the alarm for the next deadline; no message needs a call."""
-        if not self._soon and not self._stopped:
-            self._set_alarm()
-
-    def _run(self) -> None:
-        self._soon = False
-        if self._stopped:
-            return
-        self._act()
-        self._set_alarm()
-
-    def _set_alarm(self) -> None:
-        due_s = self._due_s()
-        if due_s is None or (self._alarm_s is not None and self._clock.now_s < self._alarm_s <= due_s):
-            return
-        self._alarm_s = due_s
-        self._clock.at(due_s, self._ring)
-
-    def _ring(self) -> None:
-        if self._alarm_s is not None and self._clock.now_s >= self._alarm_s:
-            self._alarm_s = None
-        self._run()

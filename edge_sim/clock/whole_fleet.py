@@ -1,4 +1,4 @@
-"""Measures all devices of a simulation after every measured round, including those not invited to it.
+"""Measures the devices of a simulation after every measured round, including those not invited to it.
 
 An invited device measures itself, on the virtual clock.  All others are measured here without virtual cost, on copies
 of the model's state only: the shared models as they would arrive, and a personal model that has changed since its last
@@ -49,7 +49,7 @@ class WholeFleet(RunObserver):
     """An observer of the server that adds the figures of devices that were not invited."""
 
     def __init__(self, server: Callable[[], Server], numbers: Mapping[str, int], measure: MeasureAll) -> None:
-        """numbers: of all devices, by id."""
+        """numbers: of the devices to measure, by id."""
         self._server, self._numbers, self._measured = server, numbers, measure
         self._unchanged: set[str] = set()
         """Devices whose personal model is unchanged since it was measured; empty after a resume."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, time, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, overload
 
-from coordinator.config import Settings, chosen_method, load_toml, read_section, read_settings
+from coordinator.config import FederationTable, Settings, chosen_method, load_toml, read_section, read_settings
+from coordinator.pace_settings import read_pace
 from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.frames.schema import Count, Integer, Items, Real, Text
@@ -17,6 +19,7 @@ from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import PAPER
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config import model_rules, run_keys
+from edge_sim.config.availability import DAY_S, read_window
 from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.config.scenario import ScenarioTable
 
@@ -29,6 +32,9 @@ SampleCount = Annotated[int, Integer(1, 10**9)]
 CPU = "cpu"
 """The default torch device."""
 AUTO = "auto"
+MEASURED_ALL, MEASURED = 1000, 200
+"""Up to so many devices are all measured; of more, so many are: the mean of 200 accuracies that differ by 10 points
+from device to device is known to 1.4 points."""
 Auto = Annotated[str, Text(4, AUTO)]
 IN_STUDIES: Mapping[str, Any] = {"count_factor": 0.0, "hold_out_rounds": 0}
 """Keys of [robust] in a simulation by default, where a method shall be what its paper says."""
@@ -186,6 +192,9 @@ class RunTable:
     standalone: Annotated[str, Text(16, "matched|every-round|off")] = "matched"
     """Also train every device alone, as a comparison: `matched` (or true): in the rounds in which `participants` draws
     it, with the same private steps; `every-round`: in all rounds; `off` (or false): not at all."""
+    measured: Annotated[int, Integer(2, 2**31 - 1)] | Annotated[str, Text(4, "auto|all")] = AUTO
+    """How many devices are measured, drawn at random: `all`, a number, or auto: all of up to 1,000, and 200 of more.
+    Nobody trains alone for comparison then, and the closing exchange is with these devices only."""
     processes: Annotated[int, Integer(1, MOST_PROCESSES)] | Auto | None = None
     """Number of processes that hold the devices in memory, including the coordinator's: 1 (the default), more,
     or auto: one for each core of this machine or the cluster, if that is faster.  See docs/how-to/speed.md."""
@@ -204,6 +213,12 @@ class RunTable:
     """Size above which the models' weights and moments lie in a file on disk; default: always in memory."""
     device: Annotated[str, Text(16, "cpu|cuda:[0-9]{1,3}")] = CPU
     """Where torch models compute: cpu, or cuda:N for a GPU."""
+
+    def measured_of(self, devices: int) -> int:
+        """Return how many of so many devices are measured."""
+        if isinstance(self.measured, int):
+            return min(self.measured, devices)
+        return MEASURED if self.measured == AUTO and devices > MEASURED_ALL else devices
 
     @property
     def one_process(self) -> bool:
@@ -293,9 +308,15 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         )
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
+    if federation.min_new_samples:
+        raise UsageError(
+            f"{file}: federation.min_new_samples: simulated devices get no new samples, so they would take part once; "
+            "leave it out (edge-sdk simulate --set federation.min_new_samples=0)"
+        )
     robust = tables.get("robust", {})
     scenario = read_section(ScenarioTable, tables.get("scenario", {}), "scenario", file)
     scenario.check(f"{file}: scenario")
+    _check_hours(federation, fleet, scenario, file)
     faults = asdict(read_section(FaultsTable, tables.get("faults", {}), "faults", file))
     seed = faults.pop("seed")
     run, remarks = run_keys.current(tables.get("run", {}), f"{file}: run.")
@@ -316,6 +337,31 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         run=read_run_table(run, file),
         remarks=remarks,
     )
+
+
+def _check_hours(federation: FederationTable, fleet: tuple[FleetRow, ...], scenario: ScenarioTable, file: Path) -> None:
+    """Raise UsageError if too few devices are ever on within the hours in which rounds open."""
+    pace = read_pace(federation, f"{file}: federation")
+    if pace.hours is None:
+        return
+    midnight, minutes = datetime.combine(scenario.date(), time(), timezone.utc), range(0, int(DAY_S), 60)
+    local = [(midnight + timedelta(seconds=at_s)).astimezone(pace.tz) for at_s in minutes]
+    opens = [at_s for at_s, each in zip(minutes, local, strict=True) if pace.hours.hold(each.hour * 60 + each.minute)]
+    open_s = {at_s + later_s for at_s in opens for later_s in range(0, int(min(federation.deadline_s, DAY_S)), 60)}
+    never = {
+        row.available
+        for row in fleet
+        if row.available and not any(map(read_window(row.available, "fleet.available").holds, open_s))
+    }
+    reached = sum(row.count for row in fleet if row.available not in never)
+    needed = federation.asked if federation.quorum is None else federation.quorum
+    if reached < needed:
+        theirs = ", ".join(sorted(filter(None, never)))
+        raise UsageError(
+            f"{file}: federation.window: no round that opens within {pace.hours} ({pace.zone}) can be filled: "
+            f"{reached} of the {needed} devices needed are on then, others only within {theirs} "
+            "(fleet.available, UTC); change one of them, or lower federation.quorum"
+        )
 
 
 def _fleet(rows: Any, file: Path, seed: int) -> tuple[FleetRow, ...]:

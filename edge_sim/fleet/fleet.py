@@ -183,6 +183,27 @@ class Fleet:
     scenario: ScenarioTable = QUIET
 
     @property
+    def measured(self) -> tuple[str, ...]:
+        """The ids of the devices that are measured, if these are not all; else empty."""
+        return self.federation.policy.closed_with
+
+    @property
+    def measured_numbers(self) -> dict[str, int]:
+        """The numbers of the devices that are measured, by id, in their order."""
+        measured = frozenset(self.measured or (each.kit.id for each in self.devices))
+        return {each.kit.id: each.kit.number for each in self.devices if each.kit.id in measured}
+
+    @property
+    def measured_line(self) -> str:
+        """What a run says of a sample of measured devices; empty: all are measured."""
+        if not self.measured:
+            return ""
+        return (
+            f"accuracies are of {len(self.measured)} of {len(self.devices):,} devices, drawn by the seed, and of those "
+            'that measure themselves in a round (run.measured = "all": of all); none trains alone for comparison'
+        )
+
+    @property
     def device(self) -> str:
         """The torch device of all models: cpu or cuda:N."""
         return self.devices[0].kit.device
@@ -274,7 +295,17 @@ def _federation(config: Config, dataset: Dataset) -> Federation:
         if isinstance(error, EdgeError) or registry.is_own(METHODS, method.name):
             raise
         raise UsageError(f"method {method.name}: begin() failed with {error_text(error)}") from error
-    return dataclasses.replace(federation, roster=config.ids)
+    policy = dataclasses.replace(federation.policy, closed_with=_measured(config))
+    return dataclasses.replace(federation, roster=config.ids, policy=policy)
+
+
+def _measured(config: Config) -> tuple[str, ...]:
+    """Return the ids of the devices that are measured, in the order of their numbers; empty: all."""
+    count, devices = config.run.measured_of(len(config.ids)), len(config.ids)
+    if count == devices:
+        return ()
+    drawn = np.random.default_rng([config.federation.seed, 10]).choice(devices, count, replace=False)
+    return tuple(config.ids[number] for number in sorted(drawn.tolist()))
 
 
 def _devices(config: Config, dataset: Dataset, spec: FederationSpec, data: Sequence[LocalData]) -> tuple[Device, ...]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from coordinator.config import load_toml, to_toml
 from coordinator.record.observer import ObserverGroup, RunObserver
+from coordinator.record.round_result import RoundResult
+from coordinator.record.run_record import RunRecord
 from coordinator.results.report.run_files import write_run
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.private import make_private_folder
@@ -19,9 +21,7 @@ from edge_sdk.given_arrays import PictureLayout
 from edge_sdk.models.base import Model
 from edge_sim.config import settings as config_settings
 from edge_sim.config.settings import AUTO, Config
-from edge_sim.data.datasets import public_taken
 from edge_sim.models.given_functions import check_sendable
-from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
 from edge_sim.notebook.given import GivenData, GivenModels, functions_of, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
 from edge_sim.runs.runner import ObserverFor, VirtualRun, check_taken_part, run
@@ -30,6 +30,64 @@ from edge_sim.studies.compare import compare
 from edge_sim.studies.planned_runs import with_setting
 from edge_sim.studies.search import search_of
 from edge_sim.studies.sweep import sweep
+
+
+@dataclass(frozen=True, slots=True)
+class RoundNews:
+    """What `on_round` is called with."""
+
+    round: int
+    of: int
+    part: str
+    """Empty for the federation; `alone` while the devices train alone for the comparison."""
+    accuracy: Mapping[str, float]
+    """The newest accuracy of each device that was measured so far, by device id."""
+    measured: int
+    """The number of rounds after which the newest of them was measured."""
+    result: RoundResult
+    """The round's bytes, seconds, joules and contributors; its accuracies may come later and are not in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNews:
+    """What `on_device` is called with."""
+
+    device: str
+    part: str
+    count: int
+    """How many devices have joined so far, of `expected`; 0 for one that was turned away."""
+    expected: int
+    refusal: str = ""
+    """Why it was turned away; empty: it joined."""
+
+
+class CallbackObserver(RunObserver):
+    """Calls functions on the events of one part of a run."""
+
+    def __init__(
+        self,
+        part: str,
+        on_round: Callable[[RoundNews], object] | None,
+        on_device: Callable[[DeviceNews], object] | None,
+    ) -> None:
+        self._part, self._on_round, self._on_device = part, on_round, on_device
+
+    def joined(self, device: str, count: int, expected: int) -> None:
+        """Call `on_device`."""
+        if self._on_device is not None:
+            self._on_device(DeviceNews(device, self._part, count, expected))
+
+    def turned_away(self, device: str, message: str) -> None:
+        """Call `on_device`."""
+        if self._on_device is not None:
+            self._on_device(DeviceNews(device, self._part, 0, 0, message))
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """Call `on_round`."""
+        if self._on_round is not None:
+            measured, accuracy = max(record.accuracy, default=0), record.newest_of_each()
+            self._on_round(RoundNews(result.round, of, self._part, accuracy, measured, result))
+
 
 ConfigSource: TypeAlias = Config | Mapping[str, Any] | str | Path
 """A TOML file, its tables, or a parsed Config."""
@@ -69,7 +127,7 @@ def run_federation(
     if keep_models and out is None:
         raise UsageError("keep_models: needs out, the folder to keep them in")
     if models is not None and broker != "memory":
-        raise UsageError(f"models: functions are known in this process alone, not over {broker}; give MODULE:FACTORY")
+        check_sendable(functions_of(models))
     trained: dict[str, Model] = {}
 
     def keep(virtual: VirtualRun) -> None:
@@ -81,11 +139,6 @@ def run_federation(
 
     with _ready(config, models, data, settings, out) as (parsed, folder):
         result = run(parsed, broker=broker, out=out, resume=resume, observer=observed, finished=keep, **options)
-        samples = result.card.get("samples", {})
-        if parsed.data.public is None and "public" in samples:
-            taken = public_taken(samples["public"], samples["private"])
-            result = replace(result, warnings=(*result.warnings, taken))
-        result = replace(result, warnings=(*result.warnings, *_taken_outputs(trained)))
         if out is not None:
             write_run(result, to_toml(parsed.tables), folder)
             if keep_models:
@@ -188,17 +241,6 @@ def _tables(config: ConfigSource) -> tuple[dict[str, Any], Path]:
     if isinstance(config, Mapping):
         return {**config}, Path("config")
     return load_toml(Path(config)), Path(config)
-
-
-def _taken_outputs(trained: Mapping[str, Model]) -> list[str]:
-    """Return, for each kind of model, what was taken for its logits; nothing where these are its only output."""
-    found = {
-        f"model {model.spec.name!r}: {part}"
-        for model in trained.values()
-        for part in model.spec.note.split("; ")
-        if part.startswith("logits: ")
-    }
-    return sorted(found)
 
 
 def _write_models(trained: Mapping[str, Model], folder: Path) -> None:

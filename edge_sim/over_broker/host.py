@@ -1,6 +1,8 @@
 """A process that runs several devices, one for each folder; each has its own thread and broker link.
 
 `python -m edge_sim.over_broker.host --broker URL --federation NAME [--quarantine] FOLDER...`
+
+The parent first writes a line of JSON to its standard input, see `greeting`, and keeps it open as long as it runs.
 """
 
 from __future__ import annotations
@@ -11,12 +13,15 @@ import os
 import sys
 import threading
 import time
+from base64 import b64decode, b64encode
+from collections.abc import Iterable
 from pathlib import Path
 
 from edge_sdk.agent import Agent
 from edge_sdk.agent_arguments import SimulatedId
 from edge_sdk.errors import EdgeError
 from edge_sim.fleet.fleet import read_device
+from edge_sim.models.given_functions import receive_functions, sent_functions
 
 POLL_S = 0.05
 
@@ -24,7 +29,12 @@ POLL_S = 0.05
 def host_devices() -> int:
     """Run the devices until the federation is over, or until the parent process ends."""
     args = _arguments()
-    devices = [read_device(folder) for folder in args.folder]
+    try:
+        _receive_greeting()
+        devices = [read_device(folder) for folder in args.folder]
+    except EdgeError as error:
+        sys.stderr.write(f"{error}\n")
+        return error.exit_code
     if any(device.kit.needs_torch for device in devices):
         from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch is imported only if a device needs it
         from edge_sim.engines.torch_threads import use_one_thread  # torch is imported only if a device needs it
@@ -82,6 +92,27 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quarantine", action="store_true")
     parser.add_argument("folder", type=Path, nargs="+")
     return parser.parse_args()
+
+
+def greeting(names: Iterable[str]) -> bytes:
+    """Return the line that a host reads first: where to import from, and the given functions among models' names.
+
+    Raises UsageError for a function that no other process can import.
+    """
+    functions = {name: b64encode(sent).decode("ascii") for name, sent in sent_functions(names).items()}
+    return json.dumps({"path": sys.path, "functions": functions}).encode("utf-8") + b"\n"
+
+
+def _receive_greeting() -> None:
+    line = b""
+    while not line.endswith(b"\n"):
+        read = os.read(0, 1 << 16)  # unbuffered, see _watch_parent
+        if not read:
+            return  # the parent has ended; _watch_parent notices
+        line += read
+    given = json.loads(line)
+    sys.path += [folder for folder in given["path"] if folder not in sys.path]
+    receive_functions({name: b64decode(sent) for name, sent in given["functions"].items()})
 
 
 def _watch_parent() -> threading.Event:

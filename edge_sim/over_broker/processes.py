@@ -11,7 +11,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -29,6 +29,7 @@ from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, wit
 from edge_sim.config.settings import Config
 from edge_sim.fleet.calendar import real_timetable
 from edge_sim.fleet.fleet import Fleet
+from edge_sim.over_broker.host import greeting
 
 log = logging.getLogger(__name__)
 
@@ -165,6 +166,7 @@ def _hosts(
     password = parse_broker_url(url).password
     if password is not None:
         environment[PASSWORD_VARIABLE] = password  # not on the command line, which every user of the machine can read
+    hello = greeting({name for device in fleet.devices for name in device.kit.brought})
     processes: _Processes = {}
     hosts = DeviceProcesses(processes, logs, fleet.federation.policy.quorum, tell)
     try:
@@ -173,14 +175,18 @@ def _hosts(
             command += ["--quarantine"] if quarantine else []
             command += ["--federation", fleet.federation.spec.federation, *(str(folders[name]) for name in group)]
             with (logs / f"{group[0]}.log").open("wb") as log:
-                processes[group] = start_process(
-                    command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment
-                )
+                process = start_process(command, stdin=subprocess.PIPE, stdout=log, stderr=log, env=environment)
+            processes[group] = process
+            if process.stdin is not None:
+                with suppress(OSError):  # it ended already: `check` tells why
+                    process.stdin.write(hello)
+                    process.stdin.flush()
         yield hosts
     finally:
         for process in processes.values():
             if process.stdin is not None:
-                process.stdin.close()  # signals the end of the simulation to the host
+                with suppress(OSError):  # of a process that ended before it read all
+                    process.stdin.close()  # signals the end of the simulation to the host
         hosts.wait(STOP_S)
 
 

@@ -22,10 +22,10 @@ from coordinator.results.report.finished_run import tell_finished
 from coordinator.results.report.log import EventLog
 from coordinator.results.report.progress_file import About, ProgressFile
 from coordinator.results.report.run_files import write_run
-from coordinator.results.report.run_table import run_table
+from coordinator.results.report.run_table import MOST_ROWS, run_table
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import show_table
-from coordinator.results.writers.opening import RunWriters, run_writers, writer_options
+from coordinator.results.writers.opening import RunWriters, options_of_run, run_writers, writer_options
 from edge_sdk import toml
 from edge_sdk.errors import MissingExtra
 from edge_sdk.protocol.messages import FOREVER
@@ -79,9 +79,9 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
             with no_memory.as_run_failed(out):
                 fleet = build_fleet(config)
                 config, why = resolve_run(config, fleet, out)
-            lines = (*config.remarks, why, fleet.dataset.public_taken, fleet.dataset.remark)
+            lines = (*config.remarks, why, fleet.dataset.public_taken, fleet.dataset.remark, fleet.measured_line)
             sys.stderr.writelines(f"{line}\n" for line in lines if line)
-        sys.stderr.write(f"{_start(config)}\n")
+        sys.stderr.write(f"{_start(config, alone=fleet is None or not fleet.measured)}\n")
         result = run_in(
             out,
             config,
@@ -101,7 +101,7 @@ def _simulate_in(out: Path, config: Config, args: argparse.Namespace, feed: Feed
     if args.json:
         sys.stdout.write(json.dumps(summary(result), indent=2) + "\n")
     else:
-        show_table(run_table(result), sys.stdout)
+        show_table(run_table(result, MOST_ROWS), sys.stdout)
         sys.stdout.write(
             f"\nsummary: {out / 'summary.json'}\n{_drawn(result, out / 'plots', wanted=not args.no_plots)}\n"
         )
@@ -125,13 +125,13 @@ def _drawn(result: Result, folder: Path, *, wanted: bool) -> str:
     return f"pictures: {count} in {folder}, drawn in {took} after the run (--no-plots leaves them out)"
 
 
-def _start(config: Config) -> str:
-    """Describe the run that is about to start."""
+def _start(config: Config, *, alone: bool) -> str:
+    """Describe the run that is about to start.  alone: whether devices can train alone first."""
     table = config.federation
-    first = "first each device alone, for comparison; then " if config.run.standalone != "off" else ""
+    first = "first each device alone, for comparison; then " if config.run.standalone != "off" and alone else ""
     count = "rounds without an end" if table.rounds == FOREVER else f"{table.rounds} rounds"
-    alone = "" if table.method == "local" else first
-    return f"{table.name}: {alone}{table.devices} devices under {table.method}, {count}"
+    before = "" if table.method == "local" else first
+    return f"{table.name}: {before}{table.devices} devices under {table.method}, {count}"
 
 
 def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
@@ -139,7 +139,7 @@ def _how_to_go_on(args: argparse.Namespace, out: Path) -> str:
         return "the federation had not begun, so nothing can be resumed: start again"
     overrides = "".join(f" --set {shlex.quote(each)}" for each in args.overrides)
     file, broker, folder = (shlex.quote(str(each)) for each in (args.file, args.broker, out))
-    options = f"{overrides} --broker {broker}{' --trace' * args.trace} --out {folder}"
+    options = f"{overrides} --broker {broker}{' --trace' * args.trace}{options_of_run(args)} --out {folder}"
     return f"the state is kept, continue with: edge-sdk simulate {file}{options} --resume"
 
 

@@ -156,7 +156,7 @@ def _run_in(
         run_folder.keep_inputs(out, run_inputs(parsed, fleet))
     export_partition(parsed, fleet)
     begun_s, start_s = time.monotonic(), time.time()
-    wanted = parsed.run.standalone != "off" and parsed.federation.method != "local"
+    wanted = parsed.run.standalone != "off" and parsed.federation.method != "local" and not fleet.measured
     public = 0 if fleet.dataset.public is None else len(fleet.dataset.public.samples)
     alone = settings.alone(
         replace(parsed, data=replace(parsed.data, public=public)),  # the devices alone hold the same samples
@@ -201,7 +201,9 @@ def _run_in(
         else ()
     )
     slow = [f"model {name!r} trained without a trace, more slowly: {why}" for name, why in sorted(untraced)]
-    warnings = (*found.warnings, *parsed.remarks, *left, *slow, *unseen, *filter(None, [fleet.dataset.remark]))
+    public_taken = fleet.dataset.public_taken if parsed.data.public is None else ""  # else the user knows it
+    remarks = (*parsed.remarks, *left, *slow, *unseen, public_taken, fleet.dataset.remark, fleet.measured_line)
+    warnings = (*found.warnings, *filter(None, remarks))
     return replace(found, insight=seen, warnings=warnings, reason=ended or found.reason)
 
 
@@ -234,7 +236,7 @@ def _standalone(alone: Config, fleet: Fleet, folder: Path | None, observer: Obse
     if folder is None:
         return _alone(alone, fleet, observer)
     settings, inputs = to_toml(alone.tables), run_inputs(alone, fleet)
-    if holds_finished_run(folder) and (folder / run_folder.KEPT).read_text(encoding="utf-8") == settings:
+    if holds_finished_run(folder) and run_folder.kept_settings(folder) == settings:
         kept = read_run(folder)
         same_samples = kept.data.get("sha256", fleet.dataset.sha256) == fleet.dataset.sha256
         if same_samples and not changed_inputs(run_folder.kept_inputs(folder), inputs):

@@ -54,7 +54,7 @@ def simulation_result(
         resumed=resumed,
         versions={**known.versions, "device": _device_name(fleet.device)},
         data=_data(fleet.dataset),
-        card=_card(fleet.dataset),
+        card={**known.card, **_card(fleet.dataset)},
     )
 
 

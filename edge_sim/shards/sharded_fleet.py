@@ -37,7 +37,7 @@ from edge_sim.engines.base import MethodWrapper, unchanged
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.fleet.hardware import DeviceCost
-from edge_sim.shards.half_hub import HalfHub
+from edge_sim.shards.device_world import HalfHub
 from edge_sim.shards.messages import EVERYBODY, Sent, ShardLost
 from edge_sim.shards.ray_shard import RayCluster
 from edge_sim.shards.shard_process import ShardProcesses
@@ -96,7 +96,7 @@ class ShardedFleet:
         """The costs at the end of the run."""
         self.untraced = NONE
         """The models that trained untraced; known at the end of the run."""
-        self._whole_fleet = WholeFleet(lambda: self.server, self._numbers, self._measure)
+        self._whole_fleet = WholeFleet(lambda: self.server, fleet.measured_numbers, self._measure)
         causes = SilenceCauses(self.clock, self.hub, self._why_silent)
         observer = ObserverGroup(*filter(None, (observer,)), self._whole_fleet, causes)
         self._coordinator = VirtualCoordinator(

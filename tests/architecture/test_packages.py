@@ -134,6 +134,12 @@ def test_pictures_of_the_readme_are_absolute_once_the_project_has_an_address() -
         assert [each for each in pictures if not (ROOT / each).is_file()] == []
 
 
+def test_an_editable_install_is_a_path_that_type_checkers_follow() -> None:
+    """Otherwise setuptools finds packages by code, and mypy has no module "edge_sdk" in another folder."""
+    settings = toml.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"), "pyproject.toml")["tool"]["setuptools"]
+    assert settings["package-dir"] == {"": "."}
+
+
 LAZY = ("edge_sdk", "edge_sdk.methods", "edge_sdk.models", "edge_sdk.reductions", "edge_sdk.samples", "edge_sim")
 """The packages whose names are loaded when they are first used."""
 

@@ -82,12 +82,12 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "coordinator.broker": set(),
     "coordinator.lab": {
         *("edge_sdk.protocol", "edge_sdk.identity", "edge_sdk.transport"),
-        *("coordinator.broker", "coordinator.ledger"),
+        *("coordinator.broker", "coordinator.ledger", "coordinator.systemd"),
     },
     "coordinator.serving": {
         *NEUTRAL,
         *DEVICE,
-        *("edge_sdk.loading", "coordinator.rounds", "coordinator.record", "coordinator.ledger"),
+        *("edge_sdk.loading", "coordinator.rounds", "coordinator.record", "coordinator.ledger", "coordinator.systemd"),
     },
     "coordinator.trace": {*NEUTRAL, *DEVICE, "coordinator.rounds", "coordinator.ledger", "coordinator.serving"},
     "coordinator.results": {
@@ -96,7 +96,13 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         "coordinator.ledger",
     },
     "edge_sim.models": CLIENT,
-    "edge_sim.config": {*CLIENT, "coordinator.config", "edge_sim.byzantine", "edge_sim.models"},
+    "edge_sim.config": {
+        *CLIENT,
+        "coordinator.config",
+        "coordinator.pace_settings",
+        "edge_sim.byzantine",
+        "edge_sim.models",
+    },
     "edge_sim.data": {*CLIENT, "edge_sim.config", "edge_sim.models"},
     "edge_sim.fleet": {*CLIENT, *SERVER, "edge_sim.config", "edge_sim.data", "edge_sim.models"},
     "edge_sim.engines": {*CLIENT, *SIMULATION},

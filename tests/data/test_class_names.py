@@ -140,7 +140,11 @@ def test_names_come_in_every_container_and_with_either_layout():
     assert (len(part), part.x.shape, part.class_names) == (60, (60, 6, 6, 3), named.class_names)
     one_hot = Samples(pictures, np.eye(3)[Y], (*NAMES,), "NCHW")
     assert (one_hot.y.tolist(), one_hot.class_names) == (Y.tolist(), ("cow", "cat", "pig"))
-    for y, word in ((np.where(Y, NAMES[Y], None), "object"), (["cow", 1] * 45, "class '1'"), (Y * 0.5, "float64")):
+    for y, word in (
+        (np.where(Y, NAMES[Y], None), "sample 0 has no label"),
+        (["cow", 1] * 45, "class '1'"),
+        (Y * 0.5, "float64"),
+    ):
         with pytest.raises(UsageError, match=word):
             Samples(X, y, (*NAMES,))
 

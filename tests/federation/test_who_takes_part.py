@@ -17,7 +17,7 @@ from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import MemoryTransport
 from edge_sim.clock.computation_queue import ComputationQueue
-from edge_sim.clock.virtual_fleet import VirtualDevice
+from edge_sim.clock.virtual_device import VirtualDevice
 from edge_sim.config import settings
 from edge_sim.engines.base import ExactEngine
 from edge_sim.fleet import fleet as sim_fleet

@@ -16,7 +16,7 @@ from fleets import Run
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div, log_softmax, softmax
 
-from edge_sim.clock.virtual_fleet import VirtualDevice
+from edge_sim.clock.virtual_device import VirtualDevice
 
 
 @dataclass

@@ -14,7 +14,7 @@ from edge_sdk.models.onnx_file.graph import Graph, port, tensor_port
 from edge_sdk.models.onnx_file.node import Node, node
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of
 
-OPSET, IR = 21, 10
+OPSET, IR = 23, 11
 LEAST_MARGIN = 1e-4
 """How near a number may come to where a slope jumps: single precision must not see it on the other side."""
 Both: TypeAlias = "tuple[Tensor, Tensor]"
@@ -216,6 +216,35 @@ def attention(to: Drawn) -> None:
     return to.apply("Softmax", [], lambda x: x.softmax(-1), axis=-1)
 
 
+def fused_attention(to: Drawn) -> None:
+    """Attention as one operator, by heads of the tensor itself and of its products with weights."""
+    if to.rank not in (3, 4):
+        return attention(to)
+    with_weight(to)
+    w, first = to.weight(*to.shape[1:])
+    k, key = f"t{len(to.nodes)}", (to.value[0] * first[0], to.value[1] * first[1])
+    to.nodes.append(node("Mul", [to.name, w], k))
+    heads = to.pick(*[each for each in (1, 2, 3) if not to.shape[-1] % each])
+    causal, s = to.pick(0, 1), to.shape[-2]
+    chosen = to.rng.random((s, s)) < 0.7
+    chosen[:, 0] = True  # each row has something to weigh
+    mask = to.pick(None, chosen, to.rng.normal(size=(s, s)).astype(np.float32))
+    more: dict[str, Any] = {"scale": float(to.pick(0.5, 1.0))} if to.pick(0, 1) else {}
+    told = {"is_causal": causal, **more, **({"q_num_heads": heads, "kv_num_heads": heads} if to.rank == 3 else {})}
+
+    def run(x: Tensor, y: Tensor) -> Tensor:
+        wide = [each.unflatten(-1, (heads, -1)).transpose(1, 2) if x.dim() == 3 else each for each in (x, y, x)]
+        bias = torch.zeros(s, s, dtype=x.dtype)
+        if mask is not None:
+            given = torch.from_numpy(mask)
+            bias = bias.masked_fill(~given, -torch.inf) if mask.dtype == np.bool_ else bias + given.to(x.dtype)
+        bias = bias.masked_fill(torch.ones(s, s).tril() == 0, -torch.inf) if causal else bias
+        found = nnf.scaled_dot_product_attention(*wide, attn_mask=bias, scale=more.get("scale"))
+        return found.transpose(1, 2).flatten(2) if x.dim() == 3 else found
+
+    return to.apply("Attention", [k, to.name, *([] if mask is None else [to.fixed(mask)])], run, key, **told)
+
+
 def conv(to: Drawn) -> None:
     if to.rank not in (3, 4):
         return gemm(to)
@@ -345,10 +374,13 @@ def batch_norm(to: Drawn) -> None:
     name, values = to.weight(c)
     bias, more = to.weight(c)
     mean, variance = to.rng.normal(size=c).astype(np.float32), to.rng.uniform(0.5, 2, c).astype(np.float32)
-    held = [torch.from_numpy(each) for each in (mean, variance)]
+    held = [torch.from_numpy(each).reshape(-1, *[1] * (to.rank - 2)) for each in (mean, variance)]
 
     def run(x: Tensor, w: Tensor, b: Tensor) -> Tensor:
-        return nnf.batch_norm(x, held[0].to(x.dtype), held[1].to(x.dtype), w, b, eps=1e-3)
+        """In plain arithmetic: torch's own kernel gives wrong slopes where x and its slope lie differently in memory."""
+        m, v = (each.to(x.dtype) for each in held)
+        w, b = (each.reshape(-1, *[1] * (x.dim() - 2)) for each in (w, b))
+        return (x - m) / (v + 1e-3).sqrt() * w + b
 
     to.apply("BatchNormalization", [name, bias, to.fixed(mean), to.fixed(variance)], run, values, more, epsilon=1e-3)
 
@@ -486,6 +518,7 @@ OPERATORS: dict[str, Callable[[Drawn], None]] = {
     "gemm": gemm,
     "matmul": matmul,
     "attention": attention,
+    "fused attention": fused_attention,
     "conv": conv,
     "conv transpose": conv_transpose,
     "gathered at": gathered_at,

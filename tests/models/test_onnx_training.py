@@ -23,6 +23,7 @@ pytestmark = pytest.mark.torch
 
 from torch import Tensor, nn  # noqa: E402  # likewise
 
+from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine  # noqa: E402  # likewise
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel  # noqa: E402  # likewise
 from edge_sdk.models.onnx_training import body as body_module  # noqa: E402  # likewise
 from edge_sdk.models.torch_nets.torch_model import TorchModel  # noqa: E402  # likewise
@@ -108,6 +109,20 @@ def test_fifty_steps_are_those_of_torch(optim: Optim, head: Literal["linear", "c
     difference = np.abs(one.weights() - two.weights()).max() / np.abs(two.weights()).max()
     assert difference < 1e-5
     np.testing.assert_allclose(one.features(samples()[0]), two.features(samples()[0]), atol=1e-5)
+
+
+@pytest.mark.parametrize("optim", [SGD, Optim(learning_rate=0.01, clip_norm=0.5)], ids=["sgd", "adam, clipped"])
+def test_a_step_on_the_cross_entropy_alone_is_one_session(optim: Optim, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It gives the steps of torch, and those that it takes in parts where another term is there."""
+    one, other = OnnxModel(exported(net()), train="all"), OnnxModel(exported(net()), train="all")
+    two = TorchModel(net(), CLASSES, input_shape=SHAPE)
+    nothing = Proximal(anchor=one.weights(), weight=0.0)
+    other.fit(batches(20), (CrossEntropy(), nothing), optim)
+    monkeypatch.setattr(OnnxEngine, "passes", lambda *_: pytest.fail("the passes are computed one by one"))
+    losses = [each.fit(batches(20), (CrossEntropy(),), optim).loss for each in (one, two)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-5)
+    for each in (two, other):
+        assert np.abs(one.weights() - each.weights()).max() < 1e-5 * np.abs(each.weights()).max()
 
 
 @pytest.mark.parametrize("part", ["head", "body"])

@@ -272,6 +272,50 @@ def test_operator_sets_of_the_newer_exporter(opset: int, tmp_path: Any) -> None:
     np.testing.assert_allclose(model.weights(), two.weights(), atol=1e-6)
 
 
+class Attending(nn.Module):
+    """A layer of a transformer over six steps of six numbers, and a last layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.TransformerEncoderLayer(6, 2, 8, batch_first=True, dropout=0.0)
+        self.last = nn.Linear(36, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.layer(x.flatten(1, 2)).flatten(1))
+
+
+def attending(tmp_path: Any) -> bytes:
+    """A file of the newer exporter, with the operator Attention."""
+    path = tmp_path / "net.onnx"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the exporter about itself
+        torch.onnx.export(Attending().eval(), (torch.zeros(2, *SHAPE),), path, dynamo=True, optimize=False,
+                          dynamic_shapes=({0: torch.export.Dim("n")},), external_data=False, opset_version=23,
+                          verbose=False)  # fmt: skip
+    return path.read_bytes()
+
+
+def test_attention_of_the_newer_exporter_learns_as_in_torch(tmp_path: Any) -> None:
+    content = attending(tmp_path)
+    assert any(each.op_type == "Attention" for each in onnx.load_from_string(content).graph.node)
+    model, two = OnnxModel(content, train="all"), TorchModel(Attending().eval(), CLASSES, input_shape=SHAPE)
+    assert "freezes" not in model.spec.note
+    x, start = samples()[0], model.logits(samples()[0])
+    for each in (model, two):
+        each.fit(batches(20), (CrossEntropy(),), SGD)
+    np.testing.assert_allclose(model.logits(x), two.logits(x), atol=1e-5)
+    assert np.abs(model.logits(x) - start).max() > 1e-3
+
+
+def test_attention_with_a_cap_freezes_what_lies_before_it(tmp_path: Any) -> None:
+    found = onnx.load_from_string(attending(tmp_path))
+    (each,) = (each for each in found.graph.node if each.op_type == "Attention")
+    (cap,) = (one for one in each.attribute if one.name == "softcap")
+    cap.f = 2.0
+    assert "Attention freezes what lies before it" in OnnxModel(found.SerializeToString(), train="all").spec.note
+
+
 FAMILIES = ("mobilenet_v3_small", "mobilenet_v2", "resnet18", "shufflenet_v2_x0_5", "efficientnet_b0", "mnasnet0_5",
             "regnet_y_400mf", "densenet121", "googlenet", "convnext_tiny", "vit_b_16", "swin_t")  # fmt: skip
 

@@ -335,3 +335,30 @@ def test_nets_of_a_factory_train_as_the_plain_ones_alone_and_in_stacks(pictures:
     for stacking in (DenseStacking, VmapStacking):
         stacked = weights_of(pictures, family, CohortEngine(stacking=stacking()))
         np.testing.assert_allclose(stacked, expected, atol=1e-5)
+
+
+class ByMode(nn.Module):
+    """A net that gives one thing in training and another one in inference."""
+
+    def __init__(self, training: Callable[[Tensor], Any], inference: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.net, self.ends = plain(), {True: training, False: inference}
+
+    def forward(self, x: Tensor) -> Any:
+        return self.ends[self.training](self.net(x))
+
+
+def as_it_is(z: Tensor) -> Tensor:
+    return z
+
+
+@pytest.mark.parametrize("outputs", ["logits", "probabilities"])
+@pytest.mark.parametrize("last", [lambda z: z.softmax(1), lambda z: z.sigmoid() * 1.0], ids=["softmax", "sigmoid"])
+def test_probabilities_in_one_mode_alone_are_refused(last: Any, outputs: Any) -> None:
+    for ends, words in (((last, as_it_is), "probabilities in training and logits"), ((as_it_is, last), "logits in")):
+        with pytest.raises(ModelError, match=f"it gives {words}.*let forward.. return the logits in both"):
+            TorchModel(ByMode(*ends), CLASSES, input_shape=SHAPE, outputs=outputs)
+
+
+def test_log_probabilities_in_one_mode_alone_are_logits_in_both() -> None:
+    TorchModel(ByMode(lambda z: z.log_softmax(1), as_it_is), CLASSES, input_shape=SHAPE)

@@ -94,3 +94,16 @@ def test_a_module_that_the_other_process_lacks_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "given_nets", None)
     with pytest.raises(UsageError, match="given_nets"):
         receive_functions(sent)
+
+
+@pytest.mark.processes
+def test_a_function_of_a_module_runs_over_a_broker(tmp_path):
+    found = edge_sim.run(TABLES, models=given_nets.net, data=DATA, broker="embedded:amqtt", out=tmp_path / "run")
+    assert found.completed
+    assert all(device.rounds_done == 2 for device in found.devices)
+
+
+def test_a_function_that_no_module_has_is_one_line_over_a_broker(tmp_path):
+    with pytest.raises(UsageError, match=r"a broker\) 'make' must stand at the top of a module.*my_models\.py"):
+        edge_sim.run(TABLES, models=NESTED, data=DATA, broker="embedded", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()

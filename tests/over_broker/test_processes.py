@@ -59,6 +59,19 @@ def accuracies(summary: dict[str, Any]) -> dict[str, float]:
     return {device["id"]: device["accuracy"] for device in summary["per_device"]}
 
 
+def test_a_coordinator_without_pictures_and_the_command_that_resumes_it(deployment: Deployment) -> None:
+    deployment.start_coordinator("--no-plots", "--log-format", "text", "--trace")
+    for device in deployment.devices:
+        deployment.start_device(device)
+    deployment.wait_for_round(2)
+    deployment.end("coordinator", signal.SIGINT)
+    assert f" --trace --no-plots --out {deployment.out} --resume" in deployment.said("coordinator")
+    deployment.start_coordinator("--no-plots", "--trace", resume=True)
+    assert deployment.finish()["completed"]
+    assert "no plots: " not in deployment.said("coordinator")  # which it says where it would draw, without matplotlib
+    assert not (deployment.out / "plots").exists()
+
+
 def test_a_device_is_killed_and_started_again(deployment: Deployment, expected: dict[str, float]) -> None:
     deployment.start_all()
     for round_, device in ((6, "device-01"), (14, "device-02")):

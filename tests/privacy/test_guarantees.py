@@ -202,6 +202,34 @@ def test_the_audit_catches_a_planted_bug(bug: object) -> None:
     assert lower_bound(bug) > CLAIM.epsilon
 
 
+# -- V6: membership inference ---------------------------------------------------------------------------------------
+
+
+def advantage(release: object) -> float:
+    """The most hits less false alarms of an attacker who knows all records but the last, and decides if that is there.
+
+    The threshold is chosen on one half of the releases, and judged on the other one.
+    """
+    rng = np.random.default_rng(2)
+    features = np.ones((4, D))
+    features[-1] *= 100.0
+    direction = contributions(features[-1:], CLIP)[0].astype(float)
+    out, inside = (release(features[:n], rng) @ direction for n in (3, 4))  # type: ignore[operator]
+    half = RUNS // 2
+    at = np.quantile(np.concatenate([out[:half], inside[:half]]), np.linspace(0.02, 0.98, 49))
+    gains = [float((inside[:half] > each).mean() - (out[:half] > each).mean()) for each in at]
+    best = at[int(np.argmax(gains))]
+    return float((inside[half:] > best).mean() - (out[half:] > best).mean())
+
+
+def test_membership_inference_stays_below_its_bound() -> None:
+    """At most 2 Phi(mu / 2) - 1 for the mu behind a printed epsilon (Dong, Roth and Su, eq. 6), plus four deviations."""
+    most = math.erf(CLAIM.mu / 2 / math.sqrt(2)) + 4 / math.sqrt(RUNS)
+    assert most < (math.exp(CLAIM.epsilon) - 1 + 2 * CLAIM.delta) / (math.exp(CLAIM.epsilon) + 1)  # by epsilon alone
+    assert advantage(honest) <= most
+    assert min(advantage(bug) for bug in (half_noise, no_clip, noise_over_root_d)) > most
+
+
 @pytest.mark.long
 def test_the_audit_of_the_exact_sampler() -> None:
     def exact(features: np.ndarray, rng: np.random.Generator) -> np.ndarray:

@@ -10,7 +10,9 @@ import fleets
 import pytest
 from interrupting import stop_after
 
+from coordinator.config import to_toml
 from coordinator.results.figures.result import Result
+from edge_sdk import cli
 from edge_sdk.errors import StoreError, UsageError
 from edge_sim.clock import checkpoint, device_group
 from edge_sim.runs.runner import run
@@ -180,3 +182,14 @@ def test_devices_that_are_not_asked_have_the_same_figures(
     same(found, whole)
     assert [entry.local_accuracy for entry in found.history] == [entry.local_accuracy for entry in whole.history]
     assert [entry.global_accuracy for entry in found.history] == [entry.global_accuracy for entry in whole.history]
+
+
+def test_the_command_that_continues_has_the_options_that_were_given(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file, out = tmp_path / "f.toml", tmp_path / "run"
+    file.write_text(to_toml(fleets.tables(pictures)), encoding="utf-8")
+    stop_after(monkeypatch, 100, KeyboardInterrupt)
+    assert cli.main(["simulate", str(file), "--no-plots", "--json", "--log-format", "json", "--out", str(out)]) == 130
+    said = capsys.readouterr().err
+    assert f"simulate {file} --broker memory --no-plots --json --log-format json --out {out} --resume" in said

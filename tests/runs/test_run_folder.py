@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.config import settings
-from edge_sim.runs import run_folder, same_world
+from edge_sim.runs import run_folder
 from edge_sim.runs.runner import run
 from edge_sim.studies.compare import compare
 from edge_sim.studies.planned_runs import with_setting
@@ -283,7 +284,7 @@ def test_what_only_takes_another_time_may_change(file: Path, tmp_path: Path, mon
 def test_a_run_goes_on_from_its_own_settings(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
     interrupt(monkeypatch, file, out)
-    same_world.check_same_world(out / "federation.toml", settings.load_config(file))
+    run_folder.check_same_world(out / "federation.toml", settings.load_config(file))
     assert run(out / "federation.toml", out=out, resume=True).completed
 
 
@@ -312,3 +313,18 @@ def test_the_devices_alone_are_trained_again_where_what_they_left_is_of_other_se
     shutil.copytree(tmp_path / "other" / "standalone", tmp_path / "run" / "standalone")
     found = run(tables, out=tmp_path / "run")
     assert found.standalone_history == run(tables).standalone_history != other.standalone_history
+
+
+@pytest.mark.parametrize(
+    "content", ["[" * 200_000, "\ud800", "9" * 6000, None], ids=["nested", "bytes", "long", "pipe"]
+)
+def test_what_a_stranger_put_beside_a_run_is_as_if_it_were_not_there(tmp_path: Path, content: str | None) -> None:
+    """The digests of a run that `--resume`, `compare` and `sweep` read: no traceback, no waiting for a pipe."""
+    for name in (run_folder.INPUTS, run_folder.SAMPLES, run_folder.KEPT):
+        if content is None:
+            os.mkfifo(tmp_path / name)
+        else:
+            (tmp_path / name).write_bytes(content.encode("utf-8", "surrogatepass"))
+    assert run_folder.kept_inputs(tmp_path) == {}
+    assert run_folder.kept_samples(tmp_path) in {"", content}
+    assert run_folder.kept_settings(tmp_path) in {"", content}

@@ -321,6 +321,43 @@ def test_a_frame_whose_columns_have_different_types_of_numbers(kinds: list[str])
     np.testing.assert_array_equal(x, np.repeat([[0], [1], [1], [0], [1], [0]], len(kinds), axis=1))
 
 
+@pytest.mark.parametrize("kind", ["Float32", "Float64", "UInt8", "boolean"])
+def test_nullable_frames_of_pandas(kind) -> None:
+    pandas = pytest.importorskip("pandas")
+    values = np.arange(12).reshape(6, 2) % 2
+    frame = pandas.DataFrame(values, columns=["a", "b"]).astype(kind)
+    np.testing.assert_array_equal(edge_sdk.Samples(frame, LABELS).x, values)
+    mixed = frame.assign(b=pandas.array([0, 1, 0, 1, 0, 1], "Int64"), c=0.5)
+    np.testing.assert_array_equal(edge_sdk.Samples(mixed, LABELS).x[:, 2], np.full(6, 0.5))
+    frame.loc[4, "b"] = pandas.NA
+    with pytest.raises(UsageError, match=r"^x: values are missing in 'b': write x\.fillna"):
+        edge_sdk.Samples(frame, LABELS)
+
+
+@pytest.mark.parametrize("kind", ["Int64", "Float32", "boolean", "string", "category", "object"])
+def test_nullable_labels_of_pandas(kind) -> None:
+    pandas = pytest.importorskip("pandas")
+    words = kind in {"string", "category", "object"}
+    column = pandas.Series(["cat", "dog"] * 3 if words else [0, 1] * 3).astype(kind)
+    for given in (column, pandas.DataFrame({"y": column})):
+        if kind == "Float32":
+            with pytest.raises(UsageError, match=r"write y\.astype\(int\)"):
+                edge_sdk.Samples(pictures(4), given)
+            continue
+        samples = edge_sdk.Samples(pictures(4), given)
+        np.testing.assert_array_equal(samples.y, [0, 1] * 3)
+        assert samples.class_names == (("cat", "dog") if words else ())
+    column[3] = None
+    for given in (column, pandas.DataFrame({"y": column})):
+        with pytest.raises(UsageError, match=r"^y: sample 3 has no label; leave it out$"):
+            edge_sdk.Samples(pictures(4), given)
+
+
+def test_labels_that_are_objects_are_told_how_to_become_names() -> None:
+    with pytest.raises(UsageError, match=r"names of classes.*write y\.astype\(str\)"):
+        edge_sdk.Samples(pictures(4), np.array([range(i, i + 2) for i in range(6)] + [None], object)[:6])
+
+
 @pytest.mark.torch
 def test_tensors(caplog) -> None:
     torch = pytest.importorskip("torch")

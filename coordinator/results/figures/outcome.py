@@ -103,6 +103,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         missed=tuple(record.missed),
         stopped=record.stopped,
         privacy=server.method.promise(server.hellos.values()),
+        card={"measured": len(sample)} if (sample := server.rounds.policy.closed_with) else {},
     )
     return dataclasses.replace(found, warnings=(*found.warnings, *unmeasured(found)))
 

@@ -59,7 +59,7 @@ class DeviceResult:
     bytes_down: int = 0
     rounds_done: int = 0
     waited_s: float = 0.0
-    """Seconds for which exchanges stayed open because of this device (coordinator/record/waiting.py)."""
+    """Seconds for which exchanges stayed open because of this device (coordinator/record/open_exchange.py)."""
     busy_s: float = 0.0
     """Seconds of computing: in a simulation by its board, over a broker as it measured them; 0: nobody metered."""
     energy_j: float = 0.0
@@ -265,6 +265,8 @@ def unmeasured(result: Result) -> tuple[str, ...]:
     after the same round, or none was measured.
     """
     expected = [device for device in result.devices if device.learns]
+    if "measured" in result.card:  # a sample of the devices is measured
+        expected = [device for device in expected if device.accuracy is not None]
     never = [device.id for device in expected if device.accuracy is None]
     if len(never) == len(expected):
         return ()

@@ -20,6 +20,7 @@ from coordinator.results.plots.drawing import (
     SOFT,
     WIDTH_IN,
     bar_labels,
+    class_label,
     draw_nothing,
     heading,
     label_step,
@@ -218,7 +219,7 @@ def _device_axis(
 def _class_axis(axes: Axes, classes: int, names: Sequence[str], *, edge: float) -> None:
     axes.set_xlim(-edge, max(classes, 1) - 1 + edge)
     shown = range(0, classes, label_step(classes, _CLASS_IN))
-    axes.set_xticks(shown, [name_of(each, names) for each in shown], rotation=45 if names else 0)
+    axes.set_xticks(shown, [class_label(each, names) for each in shown], rotation=45 if names else 0)
     axes.set_xlabel("class")
     axes.spines["bottom"].set_visible(False)
 

@@ -18,6 +18,7 @@ from coordinator.results.comparison.compare import ALONE
 from coordinator.results.figures.result import Result
 from coordinator.results.plots.look import SCREEN, Look, chosen_look, looking
 from coordinator.results.report import text_files
+from edge_sdk.class_names import name_of
 from edge_sdk.errors import MissingExtra, StoreError, UsageError
 
 if TYPE_CHECKING:
@@ -281,6 +282,11 @@ def short(text: str, most: int = LONGEST_NAME) -> str:
     """A name, cut to `most` characters."""
     clean = printable(text)
     return clean if len(clean) <= most else clean[: most - 1] + "\N{HORIZONTAL ELLIPSIS}"
+
+
+def class_label(label: int, names: Sequence[str]) -> str:
+    """The name of a class as pictures show it, or its number; tables have the whole name."""
+    return short(name_of(label, names))
 
 
 def bar_labels(axes: Axes, values: Sequence[float | None], offset: float, words: Callable[[float], str]) -> None:

@@ -23,6 +23,7 @@ from coordinator.results.plots.drawing import (
     MOST_IN,
     SOFT,
     Drawings,
+    class_label,
     legend_below,
     picture,
     short,
@@ -30,7 +31,6 @@ from coordinator.results.plots.drawing import (
 )
 from coordinator.results.plots.look import chosen_look
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.class_names import name_of
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -121,7 +121,7 @@ def public_predictions(insights: Sequence[MethodInsight], what: str, path: Path)
             image = _heat(
                 axes,
                 matrix,
-                [name_of(label, each.class_names) for label in range(len(matrix))],
+                [class_label(label, each.class_names) for label in range(len(matrix))],
                 low=0.0,
                 colours="Blues",
             )
@@ -189,7 +189,7 @@ def in_groups(data: str, classes: Ints, own_names: Sequence[str] = ()) -> tuple[
     """The order in which rows of these classes (m,) are drawn, as indices, and the names of the classes."""
     names, order = CLASS_GROUPS.get(data, ((), ()))
     if not names or not {*map(int, classes)} <= {*order}:
-        return list(range(len(classes))), [name_of(int(label), own_names) for label in classes]
+        return list(range(len(classes))), [class_label(int(label), own_names) for label in classes]
     places = sorted(range(len(classes)), key=lambda place: order.index(int(classes[place])))
     return places, [names[int(classes[place])] for place in places]
 
@@ -281,7 +281,7 @@ def _scatter(axes: Axes, points: Floats, groups: Ints, what: str, names: Sequenc
     for group in map(int, found):
         mine = points[groups == group]  # (m, 2)
         shape: Any = {"color": _colour(group, int(found[-1]) + 1), "marker": MARKERS[group % len(MARKERS)]}
-        label = str(group) if paper else name_of(group, names)
+        label = str(group) if paper else class_label(group, names)
         axes.scatter(mine[:, 0], mine[:, 1], s=4 if paper else 9, alpha=0.65, linewidth=0, label=label, **shape)
     axes.set_xticks([])
     axes.set_yticks([])

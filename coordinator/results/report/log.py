@@ -6,6 +6,7 @@ A file that has MOST_BYTES is renamed to log.1.jsonl, in place of the one before
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -52,8 +53,13 @@ class EventLog(RunObserver):
 
     def _write(self, event: str, **fields: Any) -> None:
         with suppress(OSError):
-            with self._path.open("a", encoding="utf-8") as file:
+            with open(self._path, "a", encoding="utf-8", opener=_opened) as file:  # Path has no opener
                 file.write(json.dumps({"time_s": round(time.time(), 3), "event": event, **fields}) + "\n")
                 full = file.tell() >= MOST_BYTES
             if full:
                 self._path.replace(self._path.with_suffix(".1.jsonl"))
+
+
+def _opened(path: str, flags: int) -> int:
+    """Open a file to write, without waiting for a reader where it is a pipe: this is an OSError then."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)

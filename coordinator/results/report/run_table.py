@@ -6,6 +6,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from coordinator.record import remarks
 from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, percent, printable
 from coordinator.results.figures.columns import FigureColumn
@@ -19,20 +21,25 @@ SINCE_JOINING = {"alone": "as shipped", "federated": "now", "gain": "change"}
 """The names of columns where models are compared with those that devices joined with."""
 MOST_CLASSES = 10
 """The most class numbers that are written out; more are counted."""
+MOST_ROWS = 100
+"""The most devices that a terminal shows in rows."""
 WORTH_TELLING_S = 1.0
 """Shorter waits are not reported."""
 _JOULES_FROM = {"measured": ", measured", "profile": ", by the boards' profiles"}
 """What is said of joules with one source."""
 
 
-def run_table(result: Result) -> Table:
+def run_table(result: Result, most_rows: int | None = None) -> Table:
     """A row for each device in the order of their numbers, a row of means, and below it all that a reader must know.
+
+    most_rows: with more devices than these, percentiles of their accuracies stand in place of the rows.
 
     The columns `alone`, `federated` and `gain` are about each device's own, personal model.  Where no device was
     trained alone, as in a deployment, models are compared with those that apps shipped: `as shipped`, `now`, `change`.
     """
     devices = sorted(result.devices, key=lambda device: device.number)
     compared, own = _is_compared(result), _on_own_samples(result)
+    many = most_rows is not None and len(devices) > most_rows
     unknown = {
         "global": "global" not in result.models,
         **{column.heading: not any(map(figure.of, devices)) for figure, column in shown_figures() if figure.sparse},
@@ -40,16 +47,28 @@ def run_table(result: Result) -> Table:
     }
     table = Table(
         columns=tuple(_column(column, compared=compared) for _, column in shown_figures()),
-        rows=tuple(
+        rows=()
+        if many
+        else tuple(
             _row(device, result.class_names, *_pair(device, compared=compared, own=compared or own))
             for device in devices
         ),
         last=_mean_row(result),
         headline=_verdict(result),
-        notes=tuple(_notes(result)),
+        notes=(*(_percentiles(result) if many else ()), *_notes(result)),
         everything="devices.csv",
     )
     return table.without([name for name, absent in unknown.items() if absent])
+
+
+def _percentiles(result: Result) -> list[str]:
+    """How the accuracies of the devices' own models lie, in a line, and where each device's figures are."""
+    known = [device.accuracy for device in result.devices if device.accuracy is not None]
+    if not known:
+        return ["the figures of each device are in devices.csv"]
+    worst, low, middle, high, best = np.quantile(known, [0, 0.1, 0.5, 0.9, 1]).tolist()
+    spread = f"{worst:.1%} the worst, a tenth below {low:.1%}, half below {middle:.1%}, a tenth above {high:.1%}"
+    return [f"own models of {len(known):,} devices: {spread}, {best:.1%} the best; each device is in devices.csv"]
 
 
 def _is_compared(result: Result) -> bool:

@@ -4,22 +4,67 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
+from coordinator.results.figures.round_figures import written
 from coordinator.results.report.progress import Progress
-from coordinator.results.writers.figures import FigureWriter, WriterObserver, round_figures
 from coordinator.results.writers.metrics import PrometheusWriter, metrics_address
 from coordinator.results.writers.tools import MlflowWriter, TensorBoardWriter, WandbWriter
 from edge_sdk.errors import UsageError
+
+
+class FigureWriter(Protocol):
+    """Something that keeps figures over rounds."""
+
+    def write(self, round_: int, figures: Mapping[str, float]) -> None:
+        """Keep the figures of a round."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+def round_figures(result: RoundResult, record: RunRecord) -> dict[str, float]:
+    """The figures of a round.  Accuracies are the newest: they may be those of the round before."""
+    found: dict[str, float] = {}
+    for name, curves in (("accuracy", record.accuracy), ("global_accuracy", record.global_accuracy)):
+        values = [*curves.get(max(curves, default=0), {}).values()]
+        if values:
+            found |= {f"{name}/mean": statistics.fmean(values), f"{name}/min": min(values), f"{name}/max": max(values)}
+    return found | written(result)
+
+
+class WriterObserver(RunObserver):
+    """Hands the figures of each round to writers.  A writer that fails is reported once, and is not called again."""
+
+    def __init__(self, writers: Sequence[FigureWriter], part: str, say: Callable[[str], None]) -> None:
+        """part: stands before the names, such as `alone`; empty: nothing does."""
+        self._writers, self._prefix, self._say = [*writers], f"{part}/" if part else "", say
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
+        """Write the round."""
+        figures = {self._prefix + name: float(value) for name, value in round_figures(result, record).items()}
+        self._writers = [writer for writer in self._writers if self._written(writer, result.round, figures)]
+
+    def _written(self, writer: FigureWriter, round_: int, figures: Mapping[str, float]) -> bool:
+        """Whether the writer took the figures."""
+        try:
+            writer.write(round_, figures)
+        except Exception as error:  # noqa: BLE001  # no tool beside the run may end it
+            self._say(f"{type(writer).__name__} fails and is left out: {type(error).__name__}: {error}")
+            return False
+        return True
+
 
 TOOLS = ("tensorboard", "wandb", "mlflow")
 
@@ -45,6 +90,16 @@ def writer_options(args: argparse.Namespace) -> WriterOptions:
     if args.metrics is not None:
         metrics_address(args.metrics)
     return WriterOptions(tuple(dict.fromkeys(args.log)), args.metrics, args.log_format == "json")
+
+
+def options_of_run(args: argparse.Namespace) -> str:
+    """Return the options that show or write a run as the user typed them, for the command that resumes it."""
+    given = [option for name, option in (("no_plots", "--no-plots"), ("json", "--json")) if getattr(args, name)]
+    given += [f"--page {shlex.quote(args.page)}"] if args.page is not None else []
+    given += [f"--log {shlex.quote(tool)}" for tool in args.log]
+    given += [f"--metrics {shlex.quote(args.metrics)}"] if args.metrics is not None else []
+    given += [f"--log-format {args.log_format}"] if args.log_format != "text" else []
+    return "".join(f" {each}" for each in given)
 
 
 class RunWriters:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from edge_sdk.arrays import AnyArray
+from edge_sdk.arrays import AnyArray, Floats, Ints
 from edge_sdk.errors import MissingExtra, ModelError
 from edge_sdk.models.onnx_file.graph import Graph
 from edge_sdk.models.onnx_runtime.onnx_session import open_session, reason_of
-from edge_sdk.models.onnx_training.gradient import SLOPE, TrainingGraph
+from edge_sdk.models.onnx_training.gradient import ROWS, SLOPE, TARGETS, TrainingGraph, step_graph
 
 try:
     import onnxruntime
@@ -41,6 +42,12 @@ class OnnxEngine:
     ) -> OnnxPasses:
         """Return the passes of a training graph.  Raises ModelError where the runtime does not load it."""
         return OnnxPasses(made, weights, slopes)
+
+    def step(
+        self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray], classes: int
+    ) -> OnnxStep:
+        """Return a whole step on the mean cross-entropy.  Raises ModelError where the runtime does not load it."""
+        return OnnxStep(made, weights, slopes, classes)
 
 
 class OnnxPasses:
@@ -81,19 +88,56 @@ class OnnxPasses:
             self._to_output.bind_ortvalue_input(name, value)
             if name in self._samples:
                 self._to_slopes.bind_ortvalue_input(name, value)
-        self._run(self._forward, self._to_output)
+        _run(self._forward, self._to_output, self._name)
         return self._output
 
     def backward(self, slope: AnyArray) -> None:
         """Write the slope of each weight, of the last forward pass, to its place."""
         self._slope[...] = slope
-        self._run(self._backward, self._to_slopes)
+        _run(self._backward, self._to_slopes, self._name)
 
-    def _run(self, session: Any, binding: Any) -> None:
-        try:
-            session.run_with_iobinding(binding)
-        except Exception as error:  # the runtime's errors have no common base
-            raise ModelError(f"{self._name}: a training step does not run: {reason_of(error)}") from error
+
+class OnnxStep:
+    """Forward pass, cross-entropy and backward pass in one session: for a small net, each session costs an operator."""
+
+    def __init__(
+        self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray], classes: int
+    ) -> None:
+        graph = step_graph(made, classes)
+        self._name, self._session = graph.name, open_session(graph, graph.content())
+        output = made.sizes[next(iter(made.forward.outputs))][0]
+        b, d = output[0], prod(output[1:])
+        self._rows, self._targets = np.empty((classes, d + 1), np.float32), np.zeros((b, classes), np.float32)
+        self._logits, self._slopes = np.empty_like(self._targets), np.empty_like(self._rows)
+        self._at, self._fed = np.arange(b), list[Any]()  # a binding does not keep the memory that it names
+        self._binding = self._session.io_binding()
+        given = {**weights, ROWS: self._rows, TARGETS: self._targets}
+        self._bound = {name: _value(array) for name, array in given.items()}
+        for name, value in self._bound.items():
+            self._binding.bind_ortvalue_input(name, value)
+        places = [self._logits, self._slopes, *(slopes[name] for name in made.weights)]
+        for name, place in zip(graph.outputs, places, strict=True):
+            self._binding.bind_ortvalue_output(name, _value(place))
+
+    def run(self, inputs: Mapping[str, AnyArray], labels: Ints, rows: Floats) -> tuple[Floats, Floats]:
+        """Return the logits (b, k) and the slopes of the head's rows (k, d + 1), which the next call overwrites."""
+        self._fed = []
+        for name, array in inputs.items():
+            value = _value(array)
+            self._fed.append(value)
+            self._binding.bind_ortvalue_input(name, value)
+        self._rows[...] = rows
+        self._targets[...] = 0
+        self._targets[self._at, labels] = 1
+        _run(self._session, self._binding, self._name)
+        return self._logits, self._slopes
+
+
+def _run(session: Any, binding: Any, name: str) -> None:
+    try:
+        session.run_with_iobinding(binding)
+    except Exception as error:  # the runtime's errors have no common base
+        raise ModelError(f"{name}: a training step does not run: {reason_of(error)}") from error
 
 
 def _value(array: AnyArray) -> Any:

@@ -46,6 +46,16 @@ class GraphPasses(Protocol):
         """Write the slope of each weight, of the last forward pass, to its place."""
 
 
+class GraphStep(Protocol):
+    """A whole training step of one size of mini-batches, but for the optimiser."""
+
+    def run(self, inputs: Mapping[str, AnyArray], labels: Ints, rows: Floats) -> tuple[Floats, Floats]:
+        """Return the logits (b, k) and the slopes of the head's rows (k, d + 1), which the next call may overwrite.
+
+        The slope of each weight is written to its place.
+        """
+
+
 class GraphEngine(Protocol):
     """What computes graphs: ONNX Runtime, or numpy."""
 
@@ -56,6 +66,11 @@ class GraphEngine(Protocol):
         self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]
     ) -> GraphPasses:
         """Return the passes of a training graph; weights are read, and slopes written, where they lie."""
+
+    def step(
+        self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray], classes: int
+    ) -> GraphStep | None:
+        """Return a step on the mean cross-entropy, or None where computing all at once gains nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +138,7 @@ class GraphBody(FlatPart):
         self._graph = self._with_weights_as_inputs()
         self._slopes: Floats = np.zeros_like(self.values)
         self._ready: dict[int, GraphPasses] = {}
+        self._steps: dict[int, GraphStep | None] = {}
         self._infer = engine.function(self._graph)
         self.most = inputs.most or self._most_samples(sample)
 
@@ -169,17 +185,39 @@ class GraphBody(FlatPart):
 
         return self.rows(x), back_in_parts
 
+    def at_once(self, x: Floats, labels: Ints, rows: Floats) -> tuple[Floats, Floats, Floats] | None:
+        """Return logits (b, k), slopes of a linear head's rows and of the weights (p,), of the mean cross-entropy.
+
+        They hold until the next pass.  None: the engine gains nothing by it, or the mini-batch does not fit at once.
+        """
+        self._inputs.check(x)
+        if len(x) not in self._steps:
+            if len(x) > self._fitting():
+                return None
+            self._steps[len(x)] = self._engine.step(self._made(x), *self._places(), len(rows))
+            while len(self._steps) > _SIZES:
+                self._steps.pop(next(iter(self._steps)))
+        step = self._steps[len(x)]
+        return None if step is None else (*step.run(self._inputs.feed(x), labels, rows), self._slopes)
+
     def _passes(self, x: Floats) -> GraphPasses:
         """Return the passes for mini-batches of this size."""
         found = self._ready.pop(len(x), None)
         if found is None:
-            tensors = self._traced(x, self._views(self.values))
-            made = training_graph(self._graph, self._output, [*self.shapes], tensors, self._fixed(tensors, self.shapes))
-            found = self._engine.passes(made, self._views(self.values), self._views(self._slopes))
+            found = self._engine.passes(self._made(x), *self._places())
             while len(self._ready) >= _SIZES:
                 self._ready.pop(next(iter(self._ready)))
         self._ready[len(x)] = found
         return found
+
+    def _made(self, x: Floats) -> TrainingGraph:
+        """Return the training graph for mini-batches of this size."""
+        tensors = self._traced(x, self._views(self.values))
+        return training_graph(self._graph, self._output, [*self.shapes], tensors, self._fixed(tensors, self.shapes))
+
+    def _places(self) -> tuple[dict[str, Floats], dict[str, Floats]]:
+        """Return where each weight lies, and where its slope does."""
+        return self._views(self.values), self._views(self._slopes)
 
     def _fitting(self) -> int:
         """Return how many samples a pass may take at once.  Raises ModelError where there is no room for one."""
@@ -207,7 +245,7 @@ class GraphBody(FlatPart):
     def separate(self) -> None:
         """Take weights of its own, and no moments; what computes is shared."""
         super().separate()
-        self._slopes, self._ready = np.zeros_like(self.values), {}
+        self._slopes, self._ready, self._steps = np.zeros_like(self.values), {}, {}
 
     def _views(self, flat: Floats) -> dict[str, Floats]:
         """Return each weight's part of a flat array (p,)."""

@@ -23,13 +23,18 @@ class Emitter:
     """Collects the operators of a backward pass for one shape of mini-batches."""
 
     def __init__(
-        self, shapes: Mapping[str, Shape], constants: Mapping[str, NDArray[Any]], trained: frozenset[str]
+        self,
+        shapes: Mapping[str, Shape],
+        constants: Mapping[str, NDArray[Any]],
+        trained: frozenset[str],
+        *,
+        prefix: str = "back",
     ) -> None:
         """shapes: of every tensor of the forward pass.  constants: those whose values never change, by name.
 
-        trained: the names that depend on weights which learn; nothing else needs a slope.
+        trained: the names that depend on weights which learn; nothing else needs a slope.  prefix: of new names.
         """
-        self._shapes, self._values, self.trained = dict(shapes), constants, trained
+        self._shapes, self._values, self.trained, self._prefix = dict(shapes), constants, trained, prefix
         self.nodes: list[Node] = []
         self.constants: dict[str, Constant] = {}
 
@@ -45,7 +50,7 @@ class Emitter:
         """Return the name of a constant with these values; equal ones are kept once."""
         array = np.asarray(values, np.float32) if isinstance(values, float) else np.ascontiguousarray(values)
         digest = hashlib.sha256(array.tobytes() + repr((array.dtype.str, array.shape)).encode()).hexdigest()[:12]
-        name = f"back/const/{digest}"
+        name = f"{self._prefix}/const/{digest}"
         if name not in self.constants:
             self.constants[name] = Constant(name, tensor_of(name, array), None)
             self._shapes[name] = array.shape
@@ -59,7 +64,7 @@ class Emitter:
         self, operator: str, inputs: Sequence[str], shape: Shape, **attributes: float | str | Sequence[int]
     ) -> str:
         """Emit an operator with one output of a known shape; return the output's name."""
-        output = f"back/{len(self.nodes)}/{operator}"
+        output = f"{self._prefix}/{len(self.nodes)}/{operator}"
         self.nodes.append(node(operator, inputs, output, **attributes))
         self._shapes[output] = shape
         return output
@@ -132,6 +137,8 @@ class Emitter:
         own = self.shape(a)
         if own == shape:
             return a
+        if len(own) == 2 and shape == own[1:]:  # of a layer's bias: a product is three times as quick as ReduceSum
+            return self.emit("MatMul", [self.constant(np.ones(own[:1], np.float32)), a], shape)
         more = len(own) - len(shape)
         axes = [*range(more), *(i + more for i, size in enumerate(shape) if size == 1 and own[i + more] != 1)]
         return self.reshape(self.sum(a, axes), shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,8 @@ from edge_sdk.models.onnx_training.rules import RULES, SELECTING, NotDifferentia
 
 SLOPE = "back/slope"
 """The input of a backward graph: the slope of its forward graph's output."""
+ROWS, TARGETS = "head/rows", "head/targets"
+"""Inputs of a whole step: the rows of the head (k, d + 1), and 1 at each sample's label (b, k)."""
 assert layer_rules  # its rules are registered  # noqa: S101
 
 
@@ -67,6 +70,36 @@ def training_graph(
                 slopes[name] = to.add(slopes.get(name), slope)
     ends = [to.broadcast(slopes[name], shapes[name]) if name in slopes else to.zeros(shapes[name]) for name in weights]
     return _assembled(graph, output, tuple(weights), to, ends, tensors)
+
+
+def step_graph(made: TrainingGraph, classes: int) -> Graph:
+    """Return one graph of both passes, with a linear head and the mean cross-entropy between them.
+
+    It takes the weights, the samples, ROWS and TARGETS; it gives the logits (b, k), the slopes of the rows, and those
+    of the weights.  The operators of a backward pass mean the same in all later operator sets.
+    """
+    forward, backward = made.forward, made.backward
+    output = next(iter(forward.outputs))
+    shape = made.sizes[output][0]
+    b, d = shape[0], prod(shape[1:])
+    sizes = {output: shape, ROWS: (classes, d + 1), TARGETS: (b, classes)}
+    to = Emitter(sizes, {}, frozenset(), prefix="head")
+    f = to.joined([to.reshape(output, (b, d)), to.constant(np.ones((b, 1), np.float32))], 1)
+    logits = to.matrix(f, ROWS, turn_b=True)
+    at_logits = to.scaled(to.binary("Sub", to.unary("Softmax", logits, axis=-1), TARGETS), 1 / b)
+    on_rows = to.matrix(at_logits, f, turn_a=True)
+    at_f = to.reshape(to.sliced(to.matrix(at_logits, ROWS), 1, 0, d), shape)
+    between = [*to.nodes[:-1], to.nodes[-1].renamed(at_f, SLOPE)]
+    own = {name: tensor_port(name, sizes[name], np.dtype(np.float32)) for name in (ROWS, TARGETS)}
+    return replace(
+        forward,
+        nodes=(*forward.nodes, *between, *backward.nodes),
+        constants={**forward.constants, **to.constants, **backward.constants},
+        inputs={**forward.inputs, **own},
+        outputs={**{name: port(name) for name in (logits, on_rows)}, **backward.outputs},
+        opsets={**forward.opsets, "": max(OPSET, forward.opsets.get("", OPSET))},
+        ir_version=max(IR_VERSION, forward.ir_version),
+    )
 
 
 def depending(graph: Graph, names: frozenset[str], past: Collection[str] = SELECTING) -> frozenset[str]:

@@ -205,3 +205,27 @@ def _group_norm(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
     return _unit(grouped, (2,), node.number("epsilon", 1e-5)).reshape(x.shape) * scale.reshape(wide) + bias.reshape(
         wide
     )
+
+
+@operator("Attention")
+def _attention(node: Node, inputs: Sequence[AnyArray | None]) -> AnyArray:
+    """Weigh the values by a softmax of the products of queries and keys (opset 23)."""
+    q, k, v = (given(each) for each in inputs[:3])
+    mask, flat = (*inputs, None)[3], q.ndim == 3
+    if any(each is not None for each in inputs[4:]) or len(node.outputs) > 1 or node.number("softcap", 0):
+        raise ModelError("numpy computes Attention without keys of earlier calls, further outputs and softcap")
+    heads = [int(node.number(f"{kind}_num_heads", 0)) for kind in ("q", "kv", "kv")]
+    if flat:  # (b, s, h d) -> (b, h, s, d)
+        q, k, v = (x.reshape(*x.shape[:2], h, -1).swapaxes(1, 2) for x, h in zip((q, k, v), heads, strict=True))
+    shared = q.shape[1] // k.shape[1]  # heads that share keys
+    k, v = (np.repeat(each, shared, axis=1) if shared > 1 else each for each in (k, v))
+    scale = node.number("scale", q.shape[-1] ** -0.5)
+    scores = (q * q.dtype.type(scale)) @ k.swapaxes(-1, -2)
+    lowest = np.finfo(scores.dtype).min
+    if mask is not None:
+        scores = np.where(mask, scores, lowest) if mask.dtype == np.bool_ else scores + mask
+    if node.number("is_causal", 0):
+        scores = np.where(np.tri(*scores.shape[-2:], dtype=np.bool_), scores, lowest)
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    out: AnyArray = (weights / weights.sum(axis=-1, keepdims=True)) @ v
+    return out.swapaxes(1, 2).reshape(len(out), out.shape[2], -1) if flat else out

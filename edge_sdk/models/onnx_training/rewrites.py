@@ -6,7 +6,7 @@ Each form was measured: ADR 0047 tells what it saves.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import prod
+from math import prod, sqrt
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,7 @@ def trainable(graph: Graph, shapes: Mapping[str, Shape], learning: Sequence[str]
     for form in (
         _SequencesAsParts,
         RecurrentAsSteps,
+        _AttentionAsProducts,
         _NormsInWeights,
         _PoolsBeforeRelu,
         _ChannelsAsProducts,
@@ -86,6 +87,59 @@ class _SequencesAsParts(GraphForm):
 def _part(splitting: Node, at: int) -> str:
     """Return the name of a part."""
     return f"{splitting.outputs[0]}/part {at}"
+
+
+class _AttentionAsProducts(GraphForm):
+    """Attention (opset 23) as its products and its Softmax, which can be differentiated."""
+
+    _KEPT = frozenset({"is_causal", "scale", "softcap", "q_num_heads", "kv_num_heads", "softmax_precision",
+                       "qk_matmul_output_mode"})  # fmt: skip
+    """The attributes that are followed; with others, or with keys of earlier calls, the operator stays."""
+
+    def changed(self, each: Node) -> Sequence[Node]:
+        given = [*each.inputs, *[""] * 7]
+        plain = each.operator == "Attention" and {*each.attributes} <= self._KEPT and not each.number("softcap", 0)
+        if not plain or any((*given[4:], *each.outputs[1:])) or not self.moving.intersection(each.inputs):
+            return [each]
+        mask = self.graph.constant(given[3]) if given[3] else None
+        kept = None if mask is None else mask.values()
+        if given[3] and kept is None:  # a mask that is computed: truth values, or numbers
+            return [each]
+        name, y, found = f"{each.outputs[0]}/attention", each.outputs[0], list[Node]()
+
+        def emit(operator: str, *inputs: str, **attributes: int | Sequence[int]) -> str:
+            found.append(node(operator, inputs, f"{name}/{len(found)}", **attributes))
+            return found[-1].outputs[0]
+
+        def held(values: NDArray[np.generic], what: str) -> str:
+            return self.constant(values, f"{name}/{what}")
+
+        flat = len(self.shapes[given[0]]) == 3
+        heads = [int(each.number(f"{kind}_num_heads", 0)) for kind in ("q", "kv", "kv")]
+        heads = heads if flat else [self.shapes[one][1] for one in given[:3]]
+        if len({*heads}) != 1 or not heads[0]:  # heads that share keys
+            return [each]
+        apart = held(np.array([0, 0, heads[0], -1]), "heads")
+        q, k, v = [
+            emit("Transpose", emit("Reshape", one, apart), perm=(0, 2, 1, 3)) if flat else one for one in given[:3]
+        ]
+        size = self.shapes[given[0]][-1] // (heads[0] if flat else 1)
+        scale = each.number("scale", 1 / sqrt(size))
+        shorter = emit("Mul", q, held(np.float32(scale), "scale"))
+        scores = emit("MatMul", shorter, emit("Transpose", k, perm=(0, 1, 3, 2)))
+        lowest = held(np.finfo(np.float32).min, "lowest")
+        if kept is not None and kept.dtype == np.bool_:
+            scores = emit("Where", given[3], scores, lowest)
+        elif kept is not None:
+            scores = emit("Add", scores, given[3])
+        if each.number("is_causal", 0):
+            rows, columns = (self.shapes[one][-2] for one in given[:2])
+            scores = emit("Where", held(np.tri(rows, columns, dtype=np.bool_), "causal"), scores, lowest)
+        weighted = emit("MatMul", emit("Softmax", scores, axis=-1), v)
+        if not flat:
+            return [*found, node("Identity", [weighted], y)]
+        turned = emit("Transpose", weighted, perm=(0, 2, 1, 3))
+        return [*found, node("Reshape", [turned, held(np.array([0, 0, -1]), "joined")], y)]
 
 
 class _NormsInWeights(GraphForm):

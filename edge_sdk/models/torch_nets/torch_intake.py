@@ -126,6 +126,12 @@ def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, n
     kind = _kind(out) if of_classes else "logits"
     if of_classes and kind == "logits" and _within_1(out) and _stays_within_1(net, x, out, where):
         kind = "probabilities"
+    training = _kind_in_training(net, x, classes, where) if of_classes else ""
+    if training and kind != training and "probabilities" in {kind, training}:
+        raise ModelError(
+            f"model {name!r}: it gives {training} in training and {kind} in inference (net.eval()): let forward() "
+            "return the logits in both"
+        )
     if kind != outputs and (kind == "probabilities" or outputs == "probabilities"):
         raise ModelError(f"model {name!r}: {_REMEDIES[kind].format(classes)}")
     said = "" if where is None else f"logits: output {where!r} of a {type(given).__name__}"
@@ -136,6 +142,28 @@ def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, n
         net.__class__ = _giving_logits(own, where, of_probabilities=kind == "probabilities")
         _TAKEN[type(net)] = said
     return said
+
+
+def _kind_in_training(net: nn.Module, x: Tensor, classes: int, where: str | int | None) -> str:
+    """Return what a copy of a net gives in training mode; empty: as in inference, or what its first fit refuses.
+
+    where: the place of the logits in inference.  A net of torch's own layers alone gives the same in both.
+    """
+    if all(type(layer).__module__.startswith(("torch.nn.", "edge_sim.")) for layer in net.modules()):
+        return ""
+    device = next((p.device for p in net.parameters()), x.device)
+    with torch.inference_mode(mode=False), torch.enable_grad(), torch.random.fork_rng(devices=[]):
+        try:
+            trained = copy.deepcopy(net).train()  # a copy, whose running statistics may change
+            given = trained(x.to(device).requires_grad_() * 1)
+        except (Exception, SystemExit):  # noqa: BLE001  # a net of the user's; its first fit tells
+            return ""
+        out = given if isinstance(given, Tensor) or where is None else _at(given, where)
+        if not isinstance(out, Tensor) or out.shape != (len(x), classes):
+            return ""
+        kind = _kind(out)
+        probable = kind == "logits" and _within_1(out) and _stays_within_1(trained, x, out, where)
+        return "probabilities" if probable else kind
 
 
 _TAKEN: dict[type[nn.Module], str] = {}
@@ -219,7 +247,7 @@ def _stays_within_1(net: nn.Module, x: Tensor, out: Tensor, where: str | int | N
         for samples in (torch.randint(2, shape, generator=rng).float(), *random):
             with suppress(Exception):  # ids beyond the end of a table
                 given = net(samples.to(next((p.device for p in net.parameters()), x.device)).clone())
-                found.append(given if where is None else _at(given, where))
+                found.append(given if where is None or isinstance(given, Tensor) else _at(given, where))
     rows = torch.cat(found)
     sums = bool(((rows.sum(dim=1) - 1).abs() <= _SUM).all())
     return all(map(_within_1, found)) and (sums or bool((rows != rows[0]).any()))

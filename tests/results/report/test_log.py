@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -45,3 +46,10 @@ def test_a_full_file_takes_the_place_of_the_one_before(tmp_path: Path, monkeypat
     assert lines == [f"line {number:02}" for number in range(100 - len(lines), 100)]
     assert 12 < len(lines) < 40
     assert {path.name for path in tmp_path.iterdir()} == {"log.1.jsonl", "log.jsonl"}
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_its_place_makes_no_run_wait(tmp_path: Path) -> None:
+    """In the folder of a stranger, with which a run is resumed."""
+    os.mkfifo(tmp_path / "log.jsonl")
+    EventLog(tmp_path / "log.jsonl").noted("nobody reads")

@@ -253,3 +253,12 @@ def test_a_report_that_cannot_be_drawn_shows_its_table_and_says_why(tmp_path, ca
     assert "device-1" in shown
     assert said.count("\n") == 1
     assert said.startswith(f"edge-sdk: {tmp_path / 'plots'}: cannot write")
+
+
+def test_a_class_of_a_very_long_name_is_cut_in_pictures_and_whole_in_tables(tmp_path, figures):
+    """A name of thousands of characters, such as a sentence, made a picture too wide to be drawn in minutes."""
+    result = synthetic.result(count=3, rounds=1)
+    named = ("long " * 1000, *(f"class {i}" for i in range(1, len(result.devices[0].class_counts))))
+    plots.draw_run(dataclasses.replace(result, class_names=named), tmp_path)
+    assert max(len(text) for figure in figures for text in words(figure)) < 200
+    assert "long " * 1000 in (tmp_path / "who_holds_what.csv").read_text()

@@ -1,0 +1,212 @@
+"""A device that has had no work yet: it says hello, is welcomed and waits, without an agent, a model or samples ready.
+
+In a large fleet most devices are in this state most of the time.  What such a device sends follows from what an awake
+device of its kind sends, because two of a kind differ only in their names and their numbers of samples.  Where anything
+comes that needs more, the device wakes: an agent is built and takes the same events again while its transport is muted.
+It then has the state, to the bit, of a device that was awake from the start.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import NamedTuple, Protocol, TypeAlias
+
+from edge_sdk.device.link.hello import hello
+from edge_sdk.device.link.uplink import Uplink
+from edge_sdk.device.participant import Participant
+from edge_sdk.device.session import (
+    CoordinatorSeen,
+    LinkDown,
+    LinkUp,
+    SayHello,
+    SessionEvent,
+    SessionPhase,
+    SessionState,
+    SessionTick,
+    Welcomed,
+    advance_session,
+    session_due_s,
+)
+from edge_sdk.device.training.workbench import MAX_DISCLOSED_CLASSES
+from edge_sdk.errors import RemoteProtocolError
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.messages import CoordinatorStatus, Hello, Message, Welcome
+from edge_sdk.transport.base import Connected, Disconnected, Incoming, TransportEvent
+from edge_sdk.transport.memory.hub import MemoryTransport
+from edge_sim.fleet.fleet import Device, Kit
+
+EXAMPLES = 2
+"""Awake devices of a kind that show what the others of it send."""
+BOOT_EPOCH = 1
+"""A dormant device is in its first start."""
+
+
+class AwakeDevice(Protocol):
+    """The interface of a device that shows what others of its kind send."""
+
+    device: Device
+
+    @property
+    def participant(self) -> Participant:
+        """Its present participant."""
+
+
+_Kind: TypeAlias = tuple[object, ...]
+
+
+class DormantKinds:
+    """The kinds of devices of a fleet, each with its awake examples."""
+
+    def __init__(self) -> None:
+        self._awake: dict[_Kind, list[AwakeDevice]] = {}
+        self._alike: dict[_Kind, bool] = {}
+        """Whether the examples of a kind send the same but for names and numbers of samples."""
+
+    def add(self, device: AwakeDevice) -> None:
+        """Note an awake device."""
+        kind = _kind(device.device)
+        if kind is not None and len(awake := self._awake.setdefault(kind, [])) < EXAMPLES:
+            awake.append(device)
+
+    def example(self, device: Device) -> AwakeDevice | None:
+        """Return an awake device of the same kind, or None if this device must be awake from the start."""
+        kind = _kind(device)
+        awake = self._awake.get(kind, []) if kind is not None else []
+        if kind is None or len(awake) < EXAMPLES:
+            return None
+        if kind not in self._alike:
+            plain = [_without_data(hello(each.participant.context)) for each in awake]
+            self._alike[kind] = plain[0] == plain[1]
+        least = awake[0].participant.context.bench.model.spec.least_batch
+        return awake[0] if self._alike[kind] and len(device.data.train) >= least else None
+
+
+def _kind(device: Device) -> _Kind | None:
+    """Return what two devices of a kind have in common, or None where a device is of no kind.
+
+    The user's own models may differ from device to device, and a privacy budget counts what a device releases.
+    """
+    kit, data = device.kit, device.data
+    if kit.brought or kit.privacy or not len(data.train):
+        return None
+    same = replace(kit, id="", number=0, seed=0, proxy_seed=0)
+    train = data.train
+    parts = tuple(part is None for part in (data.test, data.validation, data.local_test))
+    return (*_fields(same), device.conditions.byzantine, train.x.shape[1:], train.x.dtype, train.class_names, parts)
+
+
+def _fields(kit: Kit) -> tuple[object, ...]:
+    return tuple(getattr(kit, name) for name in kit.__slots__)
+
+
+def _without_data(said: Hello) -> Hello:
+    return replace(said, device="_", samples=0, class_counts=(), test_samples=0)
+
+
+class Happened(NamedTuple):
+    """An event that a dormant device has taken, or None for the passing of time, and when (s, by its own clock)."""
+
+    event: TransportEvent | None
+    now_s: float
+
+
+class Dormant:
+    """A device without an agent."""
+
+    def __init__(self, device: Device, example: AwakeDevice, transport: MemoryTransport, federation: str) -> None:
+        self._device, self._example, self._federation = device, example, federation
+        self.session = SessionState()
+        self.happened: list[Happened] = []
+        """All that came so far, for the agent."""
+        self._uplink = Uplink(transport, federation=federation, device=device.kit.id, boot_epoch=BOOT_EPOCH)
+
+    @property
+    def over(self) -> bool:
+        """Whether its part in the run has ended."""
+        return self.session.phase in (SessionPhase.DONE, SessionPhase.REFUSED)
+
+    def connect(self) -> None:
+        """Connect to the broker."""
+        self._uplink.connect()
+
+    def next_due_s(self) -> float | None:
+        """Return when `tick` next has something to do, in seconds, or None."""
+        return session_due_s(self.session)
+
+    def tick(self, now_s: float) -> None:
+        """Do what is due now: a Hello that had no answer is sent again."""
+        due_s = self.next_due_s()
+        if due_s is not None and now_s >= due_s:
+            self._feed(SessionTick(now_s), Happened(None, now_s))
+
+    def handle(self, event: TransportEvent, now_s: float) -> bool:
+        """Take an event; returns False, without having changed anything, if the event needs an agent."""
+        happened = Happened(event, now_s)
+        if isinstance(event, Connected):
+            self._uplink.announce("ready")
+            self._feed(LinkUp(now_s), happened)
+        elif isinstance(event, Disconnected) and not event.final and not event.taken_over:
+            self._feed(LinkDown(), happened)
+        elif isinstance(event, Incoming) and (found := self._understood(event, now_s)) is not None:
+            self._feed(found, happened)
+        else:
+            return False
+        return True
+
+    def _understood(self, incoming: Incoming, now_s: float) -> SessionEvent | None:
+        """Return what a frame means for the session, or None if an agent has to read it."""
+        message = _message(bytes(incoming.content))
+        if isinstance(message, Welcome) and self._is_welcome(message):
+            return Welcomed(message.epoch, now_s, run=message.run)
+        if not isinstance(message, CoordinatorStatus) or message.federation != self._federation:
+            return None
+        over, joining = message.state in ("finished", "failed"), self.session.phase is SessionPhase.JOINING
+        if message.state == "lost" or (over and joining):
+            return None
+        reason = message.reason if message.state == "failed" else ""
+        return CoordinatorSeen(message.epoch, over, reason, now_s, message.run or b"", message.greet)
+
+    def _is_welcome(self, welcome: Welcome) -> bool:
+        """Whether this Welcome is for this device, and one by which its example has joined without more to do."""
+        context = self._example.participant.context
+        joined, phase = context.membership, context.session.phase
+        if joined is None or phase in (SessionPhase.JOINING, SessionPhase.FETCHING, SessionPhase.REFUSED):
+            return False
+        if self.session.phase is not SessionPhase.JOINING and welcome.run != self.session.run:
+            return False
+        like = replace(welcome, device=joined.welcome.device, number=joined.welcome.number, epoch=joined.welcome.epoch)
+        return welcome.device == self._device.kit.id and like == joined.welcome
+
+    def agrees_with(self, participant: Participant) -> bool:
+        """Whether a participant that has taken the same events is where this device is, and says the same."""
+        return participant.context.session == self.session and hello(participant.context) == self._hello()
+
+    def _feed(self, event: SessionEvent, happened: Happened) -> None:
+        self.happened.append(happened)
+        self.session, commands = advance_session(self.session, event)
+        for command in commands:
+            if isinstance(command, SayHello):
+                self._uplink.send(self._hello())
+
+    def _hello(self) -> Hello:
+        """Return this device's Hello: its example's, with its own name and numbers of samples."""
+        context, data = self._example.participant.context, self._device.data
+        said, kit = hello(context), self._device.kit
+        discloses = context.bench.discloses_classes and kit.classes <= MAX_DISCLOSED_CLASSES
+        return replace(
+            said,
+            device=kit.id,
+            samples=len(data.train),
+            class_counts=data.class_counts(kit.classes) if discloses else (),
+            test_samples=len(data.local_test or ()),
+        )
+
+
+@lru_cache(maxsize=1)
+def _message(frame: bytes) -> Message | None:
+    """Return the message in a frame, or None if it has none; the coordinator's status is the same frame for all."""
+    try:
+        return codec.decode(frame).message
+    except RemoteProtocolError:
+        return None

@@ -1,0 +1,236 @@
+"""A device in virtual time: an agent whose computing takes the time of its board; while dormant, without the agent."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from edge_sdk.agent import Agent
+from edge_sdk.agent_loop import INSTANCE_BYTES
+from edge_sdk.device.participant import Participant
+from edge_sdk.device.store import MemoryStore, Store
+from edge_sdk.device.training.meter import Meter
+from edge_sdk.errors import RunFailed
+from edge_sdk.protocol.frames.codec import CommonKnowledge
+from edge_sdk.transport.memory.hub import Hub, MemoryTransport
+from edge_sim.byzantine import agent_for
+from edge_sim.clock.clock import LocalClock, VirtualClock
+from edge_sim.clock.computation_queue import Computation, ComputationQueue
+from edge_sim.clock.dormant import Dormant, DormantKinds
+from edge_sim.clock.scenario_faults import DeviceFaults
+from edge_sim.clock.waker import Waker
+from edge_sim.engines.base import ask
+from edge_sim.fleet.fleet import Device, hardware
+
+
+class VirtualDevice:
+    """An agent whose computing takes virtual time."""
+
+    def __init__(
+        self,
+        device: Device,
+        store: Store | None,
+        hub: Hub,
+        clock: VirtualClock,
+        federation: str,
+        *,
+        queue: ComputationQueue,
+        caches: Path | None = None,
+        identity: str | Path,
+        common: CommonKnowledge | None = None,
+        kinds: DormantKinds | None = None,
+    ) -> None:
+        """identity: the device's id, or a folder with its keys.  common: knowledge shared within this process.
+
+        kinds: which devices may be dormant, or None if this one may not.
+        """
+        self._queue, self._identity, self._common = queue, identity, common
+        self._cache = caches / device.kit.id if caches else None
+        self.device, self.clock = device, clock
+        self._hub, self._federation = hub, federation
+        self.hardware = hardware(device)
+        self.faults: DeviceFaults | None = None
+        self.powered = True
+        self.excused = False
+        """Whether the run may end without this device, because a fault keeps it off."""
+        conditions = device.conditions
+        self._own = LocalClock(clock, offset_s=conditions.clock_offset_s, drift=conditions.clock_drift)
+        self._agent_type = agent_for(conditions.byzantine, federation, device.kit.seed)
+        self._dormant: Dormant | None = None
+        """What there is of the device in place of its agent, or None while it is awake."""
+        example = kinds.example(device) if kinds is not None and store is None else None
+        if example is None:
+            self._start(store)
+            if kinds is not None:
+                kinds.add(self)
+        else:
+            self._link()
+            self._dormant = Dormant(device, example, self._transport, federation)
+
+    @property
+    def over(self) -> bool:
+        """Whether its part in the run has ended."""
+        return self._dormant.over if self._dormant is not None else self.participant.over
+
+    @property
+    def dormant(self) -> bool:
+        """Whether the device has no agent, because it has had no work yet."""
+        return self._dormant is not None
+
+    @property
+    def agent(self) -> Agent:
+        """The device's agent; a dormant device wakes."""
+        if self._dormant is not None:
+            self._wake_up(self._dormant)
+        return self._agent
+
+    @property
+    def participant(self) -> Participant:
+        """The participant of the agent; a dormant device wakes."""
+        return self.agent.participant
+
+    @property
+    def online(self) -> bool:
+        """Whether it is connected to the broker."""
+        return self._transport.online
+
+    def connect(self) -> None:
+        """Switch the board on and connect to the broker."""
+        self.hardware.power_on(self.clock.now_s)
+        (self._dormant or self.participant).connect()
+        if self.faults is not None:
+            self.faults.schedule_battery_check()
+
+    def power_off(self) -> None:
+        """Switch the board off; its unfinished computation is lost."""
+        self._queue.settle(self.participant)
+        if isinstance(self.participant.context.store, MemoryStore):
+            self.participant.context.store.hold()
+        self.powered = False
+        self.hardware.power_off(self.clock.now_s)
+        self._hub.cut_power(self.device.kit.id)
+        self._waker.stop()
+
+    def power_on(self) -> None:
+        """Start a new agent and model on the same store."""
+        self.powered = True
+        store = self.participant.context.store
+        store.boot_epoch += 1
+        self._start(store)
+        self.connect()
+
+    def _link(self) -> None:
+        """Enter the broker's clients."""
+        self._transport: MemoryTransport = self._hub.link(self.device.kit.id, self.hardware.transfer_s)
+        self._computed = 0
+        self._waker = Waker(self.clock, self._wake, self._due_s)
+        self._transport.on_event = self._waker.soon
+
+    def _start(self, store: Store | None) -> None:
+        self._link()
+        self._build(store)
+
+    def _wake_up(self, dormant: Dormant) -> None:
+        """Build the agent, and give it what the dormant device has taken."""
+        self._dormant = None
+        self._transport.muted = True
+        self._build(None)
+        participant = self._agent.participant
+        participant.connect()
+        for event, now_s in dormant.happened:
+            if event is None:
+                participant.tick(now_s)
+            else:
+                participant.handle(event, now_s)
+        self._transport.muted = False
+        if not dormant.agrees_with(participant):
+            raise RunFailed(f"{self.device.kit.id} woke in another state than it slept in: please report this")
+
+    def _build(self, store: Store | None) -> None:
+        agent: Agent = self._agent_type(
+            federation=self._federation,
+            broker=self._transport,
+            identity=self._identity,
+            model=self.device.kit.model(self.device.public),
+            data=self.device.data,
+            public=self.device.public if self._cache is None else None,
+            public_cache=self._cache,
+            state=store or MemoryStore(),
+            board=self.device.kit.board_name,
+            disclose_classes=True,
+            privacy=self.device.kit.budget,
+            sends_logs=False,
+            share_weights=True,
+            share_sample_codes=True,
+            secret=self.device.kit.secret,
+            proxy=self.device.kit.proxy_model(self.device.public),
+            clock=lambda: self._own.now_s,
+        )
+        agent.on_link(lambda _line: None)  # simulated faults are expected: without this each would be logged
+        self._agent = agent
+        context = agent.participant.context
+        if self._identity != self.device.kit.id:  # with keys, a device obeys only a Refusal that names its instance
+            context.instance = secrets.token_bytes(INSTANCE_BYTES)
+        context.serve = partial(ask, context.bench, self.device.kit.brought)
+        context.common_knowledge = self._common
+        self._queue.attach(self.device.kit.number, context.bench)
+
+    def _due_s(self) -> float | None:
+        due_s = (self._dormant or self.participant).next_due_s()
+        return None if due_s is None else self._own.true_s(due_s)
+
+    def _wake(self) -> None:
+        now_s = self._own.now_s
+        if self._dormant is not None and self._stayed_dormant(self._dormant, now_s):
+            return
+        device = self.participant
+        self._queue.settle(device)
+        while (event := self._transport.poll(0.0)) is not None:
+            device.handle(event, now_s)
+        device.tick(now_s)
+        if device.work.busy and device.work.begun != self._computed:
+            self._compute()
+
+    def _stayed_dormant(self, dormant: Dormant, now_s: float) -> bool:
+        """Take what is there; returns False, with the device awake, once something needs an agent."""
+        while (event := self._transport.poll(0.0)) is not None:
+            if not dormant.handle(event, now_s):
+                self.participant.handle(event, now_s)
+                return False
+        dormant.tick(now_s)
+        return True
+
+    def _compute(self) -> None:
+        """Begin the work at once, and finish it when the board would."""
+        self._computed = self.participant.work.begun
+        device, before, place = self.participant, replace(self.participant.context.bench.meter), self.clock.place()
+        self._queue.add(Computation(device, lambda: self._computed_all(device, before, place)))
+
+    def _computed_all(self, device: Participant, before: Meter, place: int) -> None:
+        """Finish a computation.
+
+        before: the meter at its start.  place: reserved in the order of that moment's events.
+        """
+        if device is not self.participant:
+            return  # the board lost its power at this moment
+        begun = self._computed = device.work.begun
+        trained, inferred, steps = device.context.bench.meter.since(before)
+        exchange = device.context.session.exchange_id
+        slow_factor = self.faults.slow_factor(exchange) if self.faults is not None else 1.0
+        took_s = self.hardware.compute(
+            trained, inferred, self.clock.now_s, slow_factor=slow_factor, saved_bytes=device.work.unsaved_bytes
+        )
+        self.hardware.stepped(steps)
+        if self.faults is not None:
+            self.faults.computing(exchange, took_s)
+        self.clock.at(self.clock.now_s + took_s, lambda: self._finish(device, begun), place)
+
+    def _finish(self, device: Participant, begun: int) -> None:
+        if not self.powered or device is not self.participant:
+            return  # the board has lost its power since
+        if device.work.busy and device.work.begun == begun:  # else a newer Assign came meanwhile
+            device.finish_work(self._own.now_s)
+            self.hardware.stored()
+            self._waker.look()

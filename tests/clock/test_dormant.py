@@ -1,0 +1,162 @@
+"""Devices without work yet have no agent in memory, and a run with them has the bits of one in which all are awake."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import fleets
+import pytest
+
+from coordinator.ledger import Ledger
+from coordinator.results.report.run_table import run_table
+from edge_sdk.errors import UsageError
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.transport.memory.hub import Faults
+from edge_sim.clock.checkpoint import Checkpoints
+from edge_sim.clock.dormant import EXAMPLES, DormantKinds
+from edge_sim.clock.virtual_fleet import DORMANT_FROM, VirtualFleet
+from edge_sim.config import settings
+from edge_sim.fleet.fleet import Fleet, build_fleet
+from edge_sim.runs.runner import run
+
+NEVER, ALWAYS = 10**9, 1
+DEVICES = 12
+
+
+def parsed(pictures: Path, method: str = "fedmd", **tables: Any) -> settings.Config:
+    """A run of twelve devices, three of them in each round."""
+    plain = fleets.tables(pictures, method, DEVICES, participants=3)
+    for name, table in tables.items():
+        plain[name] = {**plain.get(name, {}), **table} if isinstance(table, dict) else table
+    return settings.parse(plain, Path("test.toml"))
+
+
+def course(fleet: Fleet, dormant_from: int, faults: Faults | None = None) -> tuple[list[str], float, list[bytes], str]:
+    """Run to the end; return the frames, the time, the models and the costs, which tell two runs apart."""
+    run = fleets.Run(fleet, faults=faults, seed=3, dormant_from=dormant_from)
+    assert sum(each.dormant for each in run.devices) == (DEVICES - EXAMPLES if dormant_from == ALWAYS else 0)
+    frames: list[str] = []
+
+    def note(frame: Frame) -> None:
+        frames.append(hashlib.sha256(bytes(frame)).hexdigest())
+
+    run.hub.on_publish = note
+    run.finished()
+    models = [each.participant.context.bench.state_bytes() for each in run.devices]
+    return frames, run.clock.now_s, models, str(run.to_json()["hardware"])
+
+
+@pytest.mark.parametrize(
+    "faults",
+    [
+        Faults(),
+        Faults(drop=0.1),
+        Faults(disconnect=0.05, disconnect_s=2.0),
+        Faults(duplicate=0.2, delay=0.3, delay_s=1.0),
+    ],
+)
+@pytest.mark.parametrize("method", ["fedmd", "fedavg", "fedproto"])
+def test_a_run_with_dormant_devices_has_the_same_bits(pictures: Path, method: str, faults: Faults) -> None:
+    fleet = build_fleet(parsed(pictures, method))
+    assert course(fleet, ALWAYS, faults) == course(fleet, NEVER, faults)
+
+
+@pytest.mark.parametrize("row", [{"power_cuts_per_day": 50_000, "power_cut_s": 0.5}, {"dropout": 0.3, "dropout_s": 1}])
+def test_a_dormant_device_loses_its_power_as_another_does(pictures: Path, row: dict[str, Any]) -> None:
+    rows = [{"count": DEVICES, "model": "softmax", **row}]
+    fleet = build_fleet(parsed(pictures, fleet=rows))
+    assert course(fleet, ALWAYS) == course(fleet, NEVER)
+
+
+def test_only_devices_with_work_wake(pictures: Path) -> None:
+    run = fleets.Run(parsed(pictures, run={"measured": 2, "standalone": False}), dormant_from=ALWAYS).finished()
+    awake = [each.device.kit.id for each in run.devices if not each.dormant]
+    assert EXAMPLES <= len(awake) < DEVICES
+    assert all(each.over for each in run.devices)
+    assert [device.kit.id for device, _ in run.models()] == awake
+
+
+def test_devices_whose_models_are_the_users_own_are_awake(pictures: Path) -> None:
+    """Two nets of one function may differ in more than their weights."""
+    fleet = build_fleet(parsed(pictures))
+    brought = [replace(each, kit=replace(each.kit, family="mine:make")) for each in fleet.devices]
+    assert fleet.devices[0].kit.brought == ()
+    kinds = DormantKinds()
+    run = fleets.Run(fleet)
+    for each in run.devices[:EXAMPLES]:
+        kinds.add(each)
+    assert kinds.example(fleet.devices[5]) is run.devices[0]
+    assert kinds.example(brought[5]) is None
+    assert kinds.example(replace(fleet.devices[5], kit=replace(fleet.devices[5].kit, board="rpi-zero-2w"))) is None
+
+
+def test_a_small_fleet_is_awake_from_the_start(pictures: Path) -> None:
+    assert DORMANT_FROM > DEVICES
+    assert not any(each.dormant for each in fleets.Run(parsed(pictures)).devices)
+
+
+def test_a_checkpoint_keeps_that_devices_are_dormant(pictures: Path, tmp_path: Path) -> None:
+    fleet = build_fleet(parsed(pictures, run={"measured": 2, "standalone": False}))
+    whole = VirtualFleet(fleet, ledger=Ledger(None), dormant_from=ALWAYS)
+    whole.run()
+    checkpoints = Checkpoints(tmp_path / "checkpoint")
+    cut = VirtualFleet(fleet, ledger=Ledger(None), dormant_from=ALWAYS, checkpoints=checkpoints)
+
+    class Stop(Exception):
+        pass
+
+    def stop() -> None:
+        raise Stop
+
+    cut.clock.at(whole.clock.now_s / 2, stop)
+    with pytest.raises(Stop):
+        cut.run()
+    cut.close()
+    assert any(each.dormant for each in cut.devices)
+    ledger, stores, state = checkpoints.load()
+    asleep = {each.device.kit.id for each in cut.devices if each.dormant}
+    assert asleep == {*state["dormant"]}
+    assert not asleep & stores.keys()
+    resumed = VirtualFleet(fleet, ledger=ledger, stores=stores, state=state, dormant_from=ALWAYS)
+    resumed.run()
+    found, expected = (
+        {each.device.kit.id: each.participant.context.bench.state_bytes() for each in run.devices}
+        for run in (resumed, whole)
+    )
+    assert found == expected
+
+
+# -- a sample is measured --------------------------------------------------------------------------------------------
+
+
+def test_a_sample_of_devices_is_measured_and_the_run_says_so(pictures: Path) -> None:
+    plain = fleets.tables(pictures, "fedavg", DEVICES, participants=3)
+    plain["run"] = {"measured": 4}
+    plain["train"]["evaluate_every"] = 3
+    result = run(plain)
+    known = [each.id for each in result.devices if each.accuracy is not None]
+    assert 4 <= len(known) < DEVICES
+    assert all(each.standalone_accuracy is None for each in result.devices)  # nobody trained alone
+    assert any(each.startswith("accuracies are of 4 of 12 devices") for each in result.warnings)
+    assert not any("never told an accuracy" in each for each in result.warnings)
+    table = run_table(result, most_rows=10)
+    assert table.rows == ()
+    assert f"own models of {len(known)} devices: " in table.notes[0]
+    assert "half below" in table.notes[0]
+    assert len(run_table(result, most_rows=DEVICES).rows) == DEVICES
+
+
+@pytest.mark.parametrize(("devices", "measured"), [(1000, 1000), (1001, 200), (100_000, 200)])
+def test_of_very_many_devices_a_sample_is_measured_by_default(devices: int, measured: int) -> None:
+    assert settings.RunTable().measured_of(devices) == measured
+    assert settings.RunTable(measured="all").measured_of(devices) == devices
+    assert settings.RunTable(measured=50).measured_of(devices) == 50
+
+
+@pytest.mark.parametrize("wrong", [0, 1, "some", 2.5])
+def test_a_wrong_sample_is_refused_in_one_line(pictures: Path, wrong: object) -> None:
+    with pytest.raises(UsageError, match=r"^test\.toml: run\.measured: "):
+        parsed(pictures, run={"measured": wrong})

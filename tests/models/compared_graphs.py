@@ -1,0 +1,78 @@
+"""A drawn graph's gradients by each engine, beside torch's in double precision."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from drawn_graphs import LEAST_MARGIN, Drawn
+
+from edge_sdk.models.onnx_file.graph import Graph, port
+from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
+from edge_sdk.models.onnx_training.body import GraphEngine
+from edge_sdk.models.onnx_training.gradient import moving, training_graph
+from edge_sdk.models.onnx_training.numpy_body import NumpyEngine
+from edge_sdk.models.onnx_training.rewrites import trainable
+
+TOLERANCE = 1e-5
+"""Relative to the largest slope of a graph."""
+ENGINES: Mapping[str, GraphEngine] = {"onnxruntime": OnnxEngine(), "numpy": NumpyEngine()}
+
+
+@dataclass(frozen=True)
+class Compared:
+    """How far an engine's gradients are from torch's in double precision."""
+
+    engine: str
+    output: float
+    """The largest difference of the output, as a share of what is allowed (1e-5 and 1e-4 of the number)."""
+    slope: float
+    """The largest difference of a slope, as a share of the largest slope."""
+    own: float
+    """That of torch in single precision."""
+
+
+def traced(engine: GraphEngine, graph: Graph, x: np.ndarray) -> dict[str, Any]:
+    """Every tensor of a pass."""
+    names = [name for each in graph.nodes for name in each.outputs]
+    whole = replace(graph, outputs={name: port(name) for name in names})
+    held = {name: each.values() for name, each in graph.constants.items()}
+    return {**held, "x": x, **dict(zip(names, engine.function(whole)({"x": x}), strict=True))}
+
+
+def slopes_by(engine: GraphEngine, made: Drawn, slope: np.ndarray) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """The output, and the slope of each weight."""
+    plain = made.graph()
+    shapes = {name: array.shape for name, array in traced(engine, plain, made.x).items()}
+    graph = trainable(plain, shapes, [*made.weights])
+    tensors = traced(engine, graph, made.x)
+    changing = moving(graph, frozenset([*made.weights, "x"]))
+    fixed = {name: array for name, array in tensors.items() if name not in changing}
+    training = training_graph(graph, made.name, [*made.weights], tensors, fixed)
+    weights = {name: np.array(tensors[name]) for name in made.weights}
+    found = {name: np.full_like(array, np.nan) for name, array in weights.items()}
+    passes = engine.passes(training, weights, found)
+    output = passes.forward({"x": made.x})
+    passes.backward(slope)
+    return output, found
+
+
+def compared(made: Drawn, seed: int) -> list[Compared] | None:
+    """Compare both engines with torch; None: too near to a jump, or to single precision's end, to tell."""
+    expected = made.value[0].detach().numpy()
+    slope = np.random.default_rng(seed).normal(size=expected.shape).astype(np.float32)
+    exact, single = made.gradients(slope)
+    largest = max(float(np.abs(each).max(initial=0)) for each in exact.values())
+    scale = max(largest, 0.1 * float(np.abs(slope).max(initial=0)))  # slopes may cancel, as those of a Softmax do
+    own = max(float(np.abs(single[name] - exact[name]).max(initial=0)) for name in exact) / scale
+    if made.margin < LEAST_MARGIN or own > TOLERANCE or not np.isfinite(expected).all():
+        return None
+    results = []
+    for name, engine in ENGINES.items():
+        output, found = slopes_by(engine, made, slope)
+        away = float((np.abs(output - expected) / (1e-5 + 1e-4 * np.abs(expected))).max(initial=0))
+        error = max(float(np.abs(values - exact[weight]).max(initial=0)) for weight, values in found.items()) / scale
+        results.append(Compared(name, away, error, own))
+    return results
