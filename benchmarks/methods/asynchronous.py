@@ -69,7 +69,7 @@ HOW: dict[str, dict[str, Any]] = {
     "buffer": {"rounds": VERSIONS, "buffer": BUFFER},
     "first": {"rounds": 3 * ROUNDS, "participants": FIRST, "over_selection": True},
 }
-"""Rounds that wait for all, buffers, and rounds that are content with the first answers."""
+"""Rounds that wait for all, buffers, and rounds of some drawn devices, which wait for all of these."""
 EVERY = {"rounds": 1, "buffer": VERSIONS // ROUNDS, "first": 3}
 """How often devices are measured."""
 
@@ -153,7 +153,7 @@ def table(methods: Sequence[str], folder: Path) -> str:
     """Return the table of all methods and shares of stragglers."""
     head = ["method", "stragglers", "rounds, in the end"]
     head += ["buffers, in .7 of that time", "share of the time to the same accuracy, by seed"]
-    head += [f"rounds with the first {FIRST} answers, in .7 of that time", "share of the time to the same, by seed"]
+    head += [f"rounds of {FIRST} drawn devices, in .7 of that time", "share of the time to the same, by seed"]
     return markdown([head, *(row(method, slow, folder) for method in methods for slow in SLOW)])
 
 
