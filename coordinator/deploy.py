@@ -142,6 +142,10 @@ def run_coordinator(
     guard = read_section(GuardTable, tables.get("guard", {}), "guard", file)
     nets = load_nets(settings.federation.nets) if guard.canary else []
     canary = read_canary(guard, method_of(ready.spec), file.parent, nets, f"{file}: guard")
+    if canary is not None and settings.federation.buffer is not None:
+        raise UsageError(
+            f"{file}: guard.canary: holds back the result of a round, and a buffer has none; leave one of the two out"
+        )
     if trace and canary is not None:
         raise UsageError("--trace: a replay has no canary samples; leave out --trace, or guard.canary")
     if trace and ready.policy.paced:
