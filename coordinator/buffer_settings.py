@@ -62,9 +62,7 @@ def check_buffer(table: BufferTable, where: str) -> None:
             "compute at any time"
         )
     if table.control:
-        raise UsageError(
-            f"{where}.control: a control group is drawn for whole rounds, and a buffer has none; leave one of the two out"
-        )
+        raise UsageError(f"{where}.control: is drawn for whole rounds, and a buffer has none; leave one of the two out")
     if table.busy is not None and table.busy > table.devices:
         raise UsageError(f"{where}.busy: expected at most the {table.devices} devices, found {table.busy}")
     at_work = table.busy or table.devices
