@@ -1,9 +1,10 @@
-"""The rounds of a federation as pure functions: a table of rules (machine.py) over the types in state.py.
+"""The rounds of a federation as pure functions: a table of rules (machine.py, rules.py) over the types in state.py.
 
 This package may import `edge_sdk.protocol` and `errors`. It imports nothing that uses a clock, a socket, a disk or a
 method.
 """
 
+from coordinator.rounds import buffered
 from coordinator.rounds.machine import ROUND_MACHINE, advance_rounds, postponed, resumed, rounds_due_s
 from coordinator.rounds.state import (
     Broken,
@@ -75,6 +76,7 @@ __all__ = [
     "Willing",
     "Withheld",
     "advance_rounds",
+    "buffered",
     "postponed",
     "resumed",
     "rounds_due_s",
