@@ -28,6 +28,7 @@ METHODS = (
     "local", "fedmd", "fedmd_lf", "fedal", "feddf", "feddf_al", "fedproto", "fedssa", "fedhkd", "fedkf", "fednh",
     "fedavg", "fedprox", "fedper", "fedbabu", "fedrep", "ditto", "fedgkd", "qffl", "moon", "fedclassavg", "fedgen",
     "fedrod", "fd", "lg_fedavg", "fml", "creff", "fedkd", "fedalign",
+    "fedgh", "fedtgp", "fedcache", "fedl2g",
 )
 # fmt: on
 OVER_BROKER = ("fedmd", "fedal", "fedproto", "fedssa", "fedavg", "fml", "fedkd")
@@ -42,7 +43,20 @@ MACHINE = ("time", "versions", "memory", "out", "path", "card")
 """Keys of summary.json that depend on the machine, on where the run lies, or on its settings alone."""
 LATER = ("declined", "silent", "joules_source", "not_served", "before_accuracy", "now_accuracy")
 """Keys and columns that were added after digests had been taken; in these runs they are empty or nought."""
-MIXED = ("local", "fedmd", "fedmd_lf", "fedal", "fedproto", "fedssa", "fd", "lg_fedavg", "fedclassavg")
+MIXED = (
+    "local",
+    "fedmd",
+    "fedmd_lf",
+    "fedal",
+    "fedproto",
+    "fedssa",
+    "fd",
+    "lg_fedavg",
+    "fedclassavg",
+    "fedgh",
+    "fedtgp",
+    "fedcache",
+)
 """Methods under which the devices of this fleet may have models of three architectures."""
 MODELS = {"fedalign": "resnet"}
 """Models of methods that a cnn cannot take part in."""

@@ -152,6 +152,12 @@ def _lab_arguments(parser: argparse.ArgumentParser) -> None:
     revoke.add_argument("devices", nargs="+", metavar="DEVICE")
     revoke.add_argument("--lab", type=Path, default=Path("lab"), metavar="DIR", help="default: lab")
     revoke.set_defaults(action="revoke")
+    renew = actions.add_parser("renew", help="give broker, coordinator, operator and desk new TLS keys; nothing stops")
+    renew.add_argument("lab", type=Path, metavar="DIR")
+    renew.add_argument(
+        "--host", action="append", metavar="NAME", help="of the broker, if others than before; may be repeated"
+    )
+    renew.set_defaults(action="renew")
     restored = actions.add_parser("restored", help="continue after restoring the lab's folder from a backup")
     restored.add_argument("lab", type=Path, metavar="DIR")
     restored.set_defaults(action="restored")

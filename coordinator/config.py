@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
+from coordinator.control_settings import check_control, unfit_for_control
 from coordinator.pace_settings import read_pace, rounds_of
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPolicy
@@ -46,7 +47,7 @@ from edge_sdk.reductions.influence import PAPER, RobustTable
 T = TypeVar("T")
 TomlTable = dict[str, Any]
 
-SECTIONS = ("federation", "method", "train", "public", "encoding", "robust")
+SECTIONS = ("federation", "method", "train", "public", "encoding", "robust", "alerts", "guard")
 SIMULATION = ("data", "partition", "fleet", "faults", "scenario", "run")
 """Sections that only the simulator reads; a coordinator ignores them, so that one file serves both."""
 
@@ -73,6 +74,9 @@ class FederationTable:
     the next day; default: no limit."""
     joules_per_day: Annotated[float, Real(ABOVE_0, 1e15)] | None = None
     """The same for the joules that devices report; default: no limit."""
+    min_new_samples: Annotated[int, Integer(0, 10**9)] = 0
+    """A device takes part in a round only if so many samples came to its `SampleStore` since its last training;
+    0: it always does."""
     devices: Annotated[int, Integer(1, 10**6)]
     """The number of devices that the run is planned for."""
     quorum: Annotated[int, Integer(1, 10**6)] | None = None
@@ -105,6 +109,11 @@ class FederationTable:
     lost, and where it needs more than two fifths of `deadline_s`."""
     join_grace_s: Annotated[float, Real(0.0, 1e6)] = 5.0
     """The wait in seconds for the remaining devices once a quorum has joined."""
+    control: Annotated[float, Real(0.0, 1.0)] = 0.0
+    """The share of the devices that train alone, as a control group: reports say how much better the others are, with
+    an interval.  0: none."""
+    control_rounds: Annotated[int, Integer(1, 10**6)] = 50
+    """The rounds after which other devices train alone, until every device has had its turn."""
     patience: Annotated[int, Integer(0, 1000)] = 3
     """Deadlines that an exchange may pass without a quorum before the run fails.  Deadlines missed because devices
     decline do not count, nor, in a deployment without a roster, those before the first upload."""
@@ -131,6 +140,7 @@ class FederationTable:
                 f"{where}.participants: expected at most the {self.devices} devices, found {self.participants}"
             )
         read_pace(self, where)
+        check_control(self, where)
         checked_names(self.class_names, where=f"{where}.class_names")
         if self.class_names and self.classes not in (None, len(self.class_names)):
             raise UsageError(f"{where}.class_names: {len(self.class_names)} names for {self.classes} classes")
@@ -344,6 +354,8 @@ def federation(
             f"{file}: train.class_weights, train.label_noise_q: have no effect under {method.name}, which trains two "
             "models on losses of its own; leave them out"
         )
+    if table.control and (no_control := unfit_for_control(method)):
+        raise UsageError(f"{file}: federation.control: {no_control}; leave it out")
     misfit = method.misfit(table.devices)
     if misfit:
         raise UsageError(f"{file}: method.{misfit}")
@@ -372,6 +384,7 @@ def federation(
         feature_dim=table.feature_dim,
         encoding=settings.encoding,
         class_names=names,
+        min_new_samples=table.min_new_samples,
     )
     _check_robust(settings.robust, method, public, known_classes, file)
     unfit = unfit_encoding(spec, method.every_exchange)
@@ -398,6 +411,8 @@ def _policy(table: FederationTable, pace: RoundPace, *, exchanges: int) -> Round
         stop_at_bytes=table.stop_at_bytes or 0,
         stop_at_accuracy=table.stop_at_accuracy or 0.0,
         seed=table.seed,
+        control=table.control,
+        control_rounds=table.control_rounds,
         paced=table.rounds == FOREVER or not pace.unlimited,
         forever=table.rounds == FOREVER,
     )

@@ -22,6 +22,7 @@ from coordinator.config import (
     load_toml,
     public_set,
     public_to_serve,
+    read_section,
     read_settings,
     to_toml,
 )
@@ -46,6 +47,7 @@ from coordinator.results.report.run_files import write_run
 from coordinator.results.report.run_table import MOST_ROWS, run_table
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import show_table
+from coordinator.results.writers.alerts import AlertObserver, AlertsTable
 from coordinator.results.writers.opening import (
     NO_WRITERS,
     RunWriters,
@@ -56,6 +58,7 @@ from coordinator.results.writers.opening import (
 )
 from coordinator.serving import other_coordinator, restart
 from coordinator.serving.equipment import Equipment, load_nets, ready_method
+from coordinator.serving.intake.canary import GuardTable, read_canary
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.round_pacing import Timetable
@@ -134,6 +137,13 @@ def run_coordinator(
     tables = load_toml(file, overrides)  # unfiltered: with the sections that only a simulation reads
     settings = read_settings(tables, file)
     ready = federation(settings)
+    alerts = read_section(AlertsTable, tables.get("alerts", {}), "alerts", file)
+    alerts.check(f"{file}: alerts")
+    guard = read_section(GuardTable, tables.get("guard", {}), "guard", file)
+    nets = load_nets(settings.federation.nets) if guard.canary else []
+    canary = read_canary(guard, method_of(ready.spec), file.parent, nets, f"{file}: guard")
+    if trace and canary is not None:
+        raise UsageError("--trace: a replay has no canary samples; leave out --trace, or guard.canary")
     if trace and ready.policy.paced:
         raise UsageError("--trace: a run whose rounds wait for the time of day cannot be replayed; leave out --trace")
     folder = out or Path("runs") / ready.spec.federation
@@ -175,9 +185,10 @@ def run_coordinator(
                 roster=ready.roster,
                 robust=ready.robust,
                 timetable=Timetable(pace=ready.pace),
+                canary=canary,
                 public_server=public_set_server(ready, settings, folder),
                 security=reach.security,
-                observer=_observers(ready, folder, progress, feed, writers),
+                observer=_observers(ready, folder, progress, feed, writers, alerts=alerts),
             )
             earlier_s = server.record.wall_s
             for warning in server.warnings:
@@ -348,9 +359,15 @@ def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) 
 
 
 def _observers(
-    ready: Federation, folder: Path, progress: RunObserver, feed: Feed | None, writers: RunWriters
+    ready: Federation,
+    folder: Path,
+    progress: RunObserver,
+    feed: Feed | None,
+    writers: RunWriters,
+    *,
+    alerts: AlertsTable,
 ) -> RunObserver:
-    """Return the observers of a run: its log lines, its files, and its live page if it has one."""
+    """Return the observers of a run: its log lines, its files, its alerts, and its live page if it has one."""
     spec = ready.spec
     about = About(
         federation=spec.federation,
@@ -362,7 +379,10 @@ def _observers(
     pages = [] if feed is None else [PageObserver(feed, about, str(folder), virtual=False)]
     file = ProgressFile(folder, about, say=progress.noted)
     log = EventLog(folder / "log.jsonl")
-    return ObserverGroup(progress, file, log, SystemdObserver(), *pages, *writers.observers("", progress))
+    lines = ObserverGroup(progress, log)
+    webhook = writers.webhook(alerts.webhook) if alerts.webhook else None
+    watch = AlertObserver(alerts, spec.federation, lines.noted, show=writers.show, webhook=webhook)
+    return ObserverGroup(lines, file, SystemdObserver(), *pages, *writers.observers("", progress), watch)
 
 
 def open_ledger(folder: Path, *, resume: bool, quarantine: bool, tell: Callable[[str], None]) -> Ledger:

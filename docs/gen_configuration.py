@@ -10,6 +10,8 @@ sys.path.append(str(Path(__file__).parent))
 from field_tables import ranges_table  # beside this script
 
 from coordinator.config import FederationTable, PublicTable
+from coordinator.results.writers.alerts import AlertsTable
+from coordinator.serving.intake.canary import GuardTable
 from edge_sdk.protocol.messages import TrainSpec
 from edge_sdk.reductions.influence import RobustTable
 from edge_sim.config.settings import FleetRow, RunTable
@@ -21,7 +23,7 @@ OF_FLEET = ("count", "model", "board", "link", "size", "feature_dim")
 TEXT = """\
 # A federation's file
 
-One TOML file says what a federation is. `edge-sdk coordinator FILE.toml` reads the first six sections, and lets the
+One TOML file says what a federation is. `edge-sdk coordinator FILE.toml` reads the first eight sections, and lets the
 others stand; `edge-sdk simulate`, `compare` and `sweep` read all. Every value can be given on the command line, too:
 `--set federation.rounds=20 --set method.fedal.tau=3`. A key that nobody reads, or a value out of range, is refused with
 one line that names it. This page is written by `docs/gen_configuration.py`.
@@ -70,6 +72,18 @@ How much one device can move, and how rows and logits become a mean: [hostile de
 
 {robust}
 
+## [alerts]
+
+Of a coordinator: when it says that something is wrong, and whom it tells: [does it help?](../how-to/does-it-help.md).
+
+{alerts}
+
+## [guard]
+
+Of a coordinator: samples on which it tries each round's result before devices get it.
+
+{guard}
+
 ## [data] and [partition]
 
 Of a simulation: where samples come from, and who holds which: [data](data.md).
@@ -100,6 +114,8 @@ def page() -> str:
         "train": ranges_table(TrainSpec),
         "public": ranges_table(PublicTable),
         "robust": ranges_table(RobustTable),
+        "alerts": ranges_table(AlertsTable),
+        "guard": ranges_table(GuardTable),
         "fleet": ranges_table(FleetRow, *OF_FLEET),
         "run": ranges_table(RunTable),
     }

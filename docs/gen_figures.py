@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from coordinator.results.figures import device_figures as figures
+from coordinator.results.figures.compared_figures import COMPARED_ACCURACIES, COMPARED_COSTS, ComparedFigure
 from coordinator.results.figures.device_figures import Figure
 from coordinator.results.figures.round_figures import RoundFigure, figures_of_rounds
 from coordinator.results.figures.run_figures import RUN_FIGURES, RunFigure
@@ -48,6 +49,17 @@ defines the values in each.
 """
 
 
+COMPARED = """
+## Of a comparison
+
+The columns that `edge-sdk table --columns` takes, beside `difference`, `NAME_difference` and budgets; `compare.json`
+and its CSV files have them all. Accuracies count from runs that came to their end.
+
+| figure | unit | entry of `summary.json` | heading in the terminal | heading for a paper | |
+|---|---|---|---|---|---|
+"""
+
+
 def page() -> str:
     """The whole page."""
     return (
@@ -57,6 +69,8 @@ def page() -> str:
         + "".join(map(_round_row, figures_of_rounds()))
         + RUN
         + "".join(map(_run_row, RUN_FIGURES))
+        + COMPARED
+        + "".join(map(_compared_row, (*COMPARED_ACCURACIES, *COMPARED_COSTS)))
     )
 
 
@@ -75,6 +89,12 @@ def _round_row(figure: RoundFigure) -> str:
 
 def _run_row(figure: RunFigure) -> str:
     return f"| `{figure.name}`{' *' if figure.sparse else ''} | {figure.unit} | {figure.meaning} |\n"
+
+
+def _compared_row(figure: ComparedFigure) -> str:
+    heading = "" if figure.column is None else figure.column.heading
+    cells = (f"`{figure.name}`", figure.unit, f"`{figure.place}`", heading, figure.paper_heading, figure.meaning)
+    return f"| {' | '.join(cells)} |\n"
 
 
 if __name__ == "__main__":

@@ -370,6 +370,11 @@ class Agent:
         self._deployment.resume()
         self._loop.awake.set()
 
+    @property
+    def paused(self) -> bool:
+        """Whether the app has paused training."""
+        return not self._loop.awake.is_set()
+
     def status(self) -> AgentStatus:
         """Return what the agent is doing, since when, why not more, and what comes next; `to_json` of it is plain.
 

@@ -87,7 +87,7 @@ class AgentLoop:
     def _may_compute(self) -> bool:
         """Whether a batch may be computed now; if not for a while, the reason is announced to the coordinator."""
         participant, gate = self._participant, self._context.gate
-        if not self._work.computing and participant.declined is None:
+        if not self._work.computing and participant.declined is None and self._objection is None:
             return False
         now_s, round_ = self._clock(), max(0, self._context.session.exchange_id.round)
         found = PAUSED if not self.awake.is_set() else self._deployment.objection
@@ -95,12 +95,15 @@ class AgentLoop:
             found = gate.objection(now_s, round_)
         if found is not None and gate is not None:
             gate.rest(now_s)
-        if found is not None and self._objection is None:
-            self._context.owner.news(f"training pauses: {found.text}")
-        elif found is None and self._objection is not None:
+        few = participant.new_samples.objection
+        why = found or few
+        if why is not None and self._objection is None:
+            self._context.owner.news(f"training pauses: {why.text}")
+        elif why is None and self._objection is not None:
             self._context.owner.news("training resumes")
-        self._objection = found
-        participant.decline(self._pauses.to_tell(found, now_s, fresh=self._work.begun != self._trained))
+        self._objection = why
+        told = self._pauses.to_tell(found, now_s, fresh=self._work.begun != self._trained)
+        participant.decline(told or few)
         return self._work.computing and found is None
 
     def _compute(self) -> None:

@@ -39,7 +39,7 @@ class Authority:
         self.ca = folder / "ca.pem"
         self._ca.cert_pem.write_to_path(str(self.ca))
 
-    def issue(self, *hosts: str, name: str | None = None, valid_from: int = -1, valid_until: int = 1) -> Pair:
+    def issue(self, *hosts: str, name: str | None = None, valid_from: int = -1, valid_until: int = 365) -> Pair:
         """A certificate for hosts, or for a device of a name; its dates in days from now."""
         leaf = self._ca.issue_cert(
             *hosts, common_name=name, not_before=NOW + valid_from * DAY, not_after=NOW + valid_until * DAY

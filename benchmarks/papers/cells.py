@@ -18,7 +18,7 @@ import edge_sim
 from benchmarks.papers import csv_lines, vibration
 from benchmarks.papers.kinds import SEEDS, Line, Setting, Table
 from coordinator.config import load_toml, to_toml
-from coordinator.results.comparison.compare import FIGURES, Trial
+from coordinator.results.comparison.compare import Trial
 from coordinator.results.figures.metrics import TARGETS
 from coordinator.results.figures.outcome import versions
 from coordinator.results.figures.result import Result
@@ -331,7 +331,7 @@ def measured(cell: Cell, runs: Path) -> dict[str, object]:
         "seed": cell.seed,
         **{column: trial.accuracy(name) for column, name in ACCURACIES.items()},
         DEVIATION: _deviation(result),
-        **{name: FIGURES[name](trial) for name in COSTS},
+        **{name: trial.cost(name) for name in COSTS},
         REACHED: json.dumps(reached(result), separators=(",", ":")),
         "cpu_s": round(spent, 1),
         "settings": digest,

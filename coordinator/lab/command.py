@@ -1,4 +1,4 @@
-"""The commands `edge-sdk lab init`, `serve`, `broker`, `claim`, `revoke`, `restored`, `backup` and `restore`."""
+"""The commands `edge-sdk lab init`, `serve`, `broker`, `claim`, `revoke`, `renew`, `restored`, `backup`, `restore`."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from coordinator.lab.broker_settings import DESK
 from coordinator.lab.desk import SUBSCRIPTION, EnrolmentDesk
 from coordinator.lab.keeper import Keeper, tell_owner
 from coordinator.lab.retained import clear_retained
+from coordinator.systemd import SystemdNotifier
 from edge_sdk.errors import StoreError, TransportError, UsageError
 from edge_sdk.identity import key_files
 from edge_sdk.identity.folder import AUTHORITY, CERTIFICATE, TLS_KEY
@@ -91,6 +92,17 @@ def lab_revoke_command(args: argparse.Namespace) -> int:
     return 0
 
 
+def renew_command(args: argparse.Namespace) -> int:
+    """Renew the TLS keys and certificates of broker, coordinator, operator and desk."""
+    owner.renew_lab(args.lab, args.host or ())
+    tell_owner(f"{args.lab}: broker, coordinator, operator and desk have new TLS keys and certificates")
+    if broker_settings.reload_broker(args.lab):
+        tell_owner("the broker uses them from now on; connections last, and the next ones use the new certificates")
+    else:
+        tell_owner("the broker is not running here: where it runs, reload its settings (kill -HUP its process)")
+    return 0
+
+
 def restored_command(args: argparse.Namespace) -> int:
     """Continue with a lab whose folder was restored from a backup."""
     owner.go_on_after_backup(args.lab)
@@ -133,7 +145,10 @@ def serve_command(args: argparse.Namespace) -> int:
 
 
 def _serve(desk: EnrolmentDesk, transport: MqttTransport, broker: Keeper | None, url: str) -> NoReturn:
+    notifier = SystemdNotifier()
+    notifier.ready()
     while True:
+        notifier.alive()
         if broker is not None:
             broker.watch()
         event = transport.poll(POLL_S)
@@ -166,6 +181,7 @@ ACTIONS: Mapping[str, Callable[[argparse.Namespace], int]] = {
     "broker": broker_command,
     "claim": claim_command,
     "revoke": lab_revoke_command,
+    "renew": renew_command,
     "restored": restored_command,
     "backup": backup_command,
     "restore": restore_command,

@@ -18,7 +18,7 @@ from edge_sdk.identity.claims import (
     pack_enrolment_fault,
     unpack_enrolment_request,
 )
-from edge_sdk.identity.folder import COORDINATOR_FOLDER, crypto_sealing, open_identity
+from edge_sdk.identity.folder import COORDINATOR_FOLDER, crypto_keys, open_identity
 from edge_sdk.identity.registry import EnrolledDevice, Registry, change_registry, read_registry
 from edge_sdk.identity.signatures import Role
 from edge_sdk.protocol.entry_guard import EntryGuard
@@ -104,7 +104,9 @@ class EnrolmentDesk:
             return (
                 "this lab encrypts, and the board sent no key for that: upgrade its edge-sdk, and use the claim again"
             )
-        return "" if crypto_sealing().is_public(request.sealing) else "the board's key for encryption is invalid"
+        return (
+            "" if crypto_keys("encryption").is_public(request.sealing) else "the board's key for encryption is invalid"
+        )
 
     def _enrolled(self, registry: Registry, user: str, request: EnrolmentRequest) -> tuple[Registry, str]:
         """Return the registry with a device enrolled, and what else the owner must do, or empty.

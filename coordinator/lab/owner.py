@@ -30,7 +30,6 @@ from edge_sdk.identity.folder import (
     IdentityCard,
     crypto_certificates,
     crypto_keys,
-    crypto_sealing,
     open_identity,
 )
 from edge_sdk.identity.registry import (
@@ -93,33 +92,63 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
     url = f"mqtts://{_in_url(hosts[0])}:{port}"
     key_files.write_whole(lab / SETTINGS, json.dumps({"broker": url, "hosts": list(hosts)}).encode() + b"\n")
     issuer = certificates.LabAuthority(authority, authority_key)
-    broker_key = certificates.new_tls_key()
-    key_files.write_whole(lab / BROKER_KEY, broker_key, key_files.PRIVATE)
-    names = dict.fromkeys((*hosts, *LOOPBACK_HOSTS))
-    key_files.write_whole(lab / BROKER_CERTIFICATE, issuer.issue_for_key("broker", broker_key, [*names]))
+    _certify_broker(lab, issuer, hosts)
     coordinator = crypto_keys().new_signing_key()
     for name, key in ((COORDINATOR_FOLDER, coordinator), (OPERATOR_FOLDER, crypto_keys().new_signing_key())):
-        tls_key = certificates.new_tls_key()
         public = coordinator.public.hex()
         about = IdentityCard(role=name, name=name, broker=url, coordinator=public, own=key.public.hex())
         if encrypts and name == COORDINATOR_FOLDER:
             sealing = _new_sealing_key(lab / name)
             about = dataclasses.replace(about, sealing=sealing, own_sealing=sealing)
-        certificate = issuer.issue_for_key(name, tls_key)
         folder = lab / name
         key_files.write_whole(folder / SIGNING, key.to_pem(), key_files.PRIVATE)
-        key_files.write_whole(folder / TLS_KEY, tls_key, key_files.PRIVATE)
-        key_files.write_whole(folder / CERTIFICATE, certificate)
+        _certify(folder, issuer, name)
         key_files.write_whole(folder / AUTHORITY, authority)
         key_files.write_whole(folder / ABOUT, about.to_json())
-    desk_key = certificates.new_tls_key()
-    key_files.write_whole(lab / DESK / TLS_KEY, desk_key, key_files.PRIVATE)
-    key_files.write_whole(lab / DESK / CERTIFICATE, issuer.issue_for_key(DESK, desk_key))
+    _certify(lab / DESK, issuer, DESK)
     broker_settings.write_settings(lab, port, bind)
     operator = open_identity(lab / OPERATOR_FOLDER, Role.OPERATOR)
     registry = Registry(operators={OPERATOR_FOLDER: operator.key.public.hex()}, federations=[])
     write_broker_files(lab, registry)
     write_registry(lab, registry)
+
+
+def _certify(folder: Path, issuer: Issuer, name: str) -> None:
+    """Make a new TLS key and its certificate."""
+    tls_key = crypto_certificates().new_tls_key()
+    key_files.write_whole(folder / TLS_KEY, tls_key, key_files.PRIVATE)
+    key_files.write_whole(folder / CERTIFICATE, issuer.issue_for_key(name, tls_key))
+
+
+def _certify_broker(lab: Path, issuer: Issuer, hosts: Sequence[str]) -> None:
+    """Make the broker's TLS key and its certificate for these hosts and for this machine."""
+    tls_key, names = crypto_certificates().new_tls_key(), dict.fromkeys((*hosts, *LOOPBACK_HOSTS))
+    key_files.write_whole(lab / BROKER_KEY, tls_key, key_files.PRIVATE)
+    key_files.write_whole(lab / BROKER_CERTIFICATE, issuer.issue_for_key("broker", tls_key, [*names]))
+
+
+def renew_lab(lab: Path, hosts: Sequence[str] = ()) -> None:
+    """Give broker, coordinator, operator and desk new TLS keys and certificates of the same authority.
+
+    hosts: names and addresses of the broker, if others than before.  The old certificates of the three clients are
+    revoked.  Keys that sign frames stay, because devices know them.  Raises UsageError.
+    """
+    check_hosts(hosts)
+    check_lab(lab)
+    issuer, about = authority_of(lab), json.loads(key_files.read_part(lab / SETTINGS))
+    named = list(hosts or about["hosts"])
+
+    def renew(registry: Registry) -> tuple[Registry, None]:
+        old = [key_files.read_part(lab / name / CERTIFICATE).decode() for name in STAFF]
+        after = dataclasses.replace(registry, revoked=[*registry.revoked, *old])
+        for name in STAFF:
+            _certify(lab / name, issuer, name)
+        _certify_broker(lab, issuer, named)
+        write_broker_files(lab, after)
+        return after, None
+
+    change_registry(lab, renew)
+    key_files.write_whole(lab / SETTINGS, json.dumps({**about, "hosts": named}).encode() + b"\n")
 
 
 def check_hosts(hosts: Sequence[str]) -> None:
@@ -142,7 +171,7 @@ def _is_address(host: str) -> bool:
 
 def _new_sealing_key(folder: Path) -> str:
     """Make the coordinator's key for encryption; returns its public key in hexadecimal digits."""
-    key = crypto_sealing().new_exchange_key()
+    key = crypto_keys("encryption").new_exchange_key()
     key_files.write_whole(folder / SEALING, key.to_pem(), key_files.PRIVATE)
     public: bytes = key.public
     return public.hex()

@@ -13,10 +13,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from coordinator.record.control_group import ControlGroup
 from coordinator.record.instruments import ByName
+from coordinator.record.open_exchange import Waiting
 from coordinator.record.periods import Periods
 from coordinator.record.round_result import CURVES, PREFIXES, Missed, RoundResult
-from coordinator.record.waiting import Waiting
 from edge_sdk.errors import REFUSAL_WORDS
 from edge_sdk.methods.contract.requests import MeasuredModel
 from edge_sdk.protocol.exchange_id import ExchangeId
@@ -178,6 +179,8 @@ class RunRecord:
     weigh with, or None before the first round opens."""
     slot_caps: dict[str, int] = field(default_factory=dict)
     """The caps that cut the counts in slots, by device."""
+    control: ControlGroup = field(default_factory=ControlGroup)
+    """The devices that train alone, and what they and the others reached."""
     left: dict[str, str] = field(default_factory=dict)
     """Devices that sent a Bye before the end -> reason."""
     bytes_up: Counter[str] = field(default_factory=Counter)
@@ -322,6 +325,10 @@ class RunRecord:
         """Add to a figure of a device; coordinator/results/figures/device_figures.py declares its name."""
         self.sums[name][device] += amount  # type: ignore[assignment]  # a Counter of seconds or joules, too
         self.round_sums[name] += amount  # type: ignore[assignment]  # likewise
+
+    def add_to_round(self, name: str, amount: float) -> None:
+        """Add to a figure of the open round; coordinator/results/figures/round_figures.py declares its name."""
+        self.round_sums[name] += amount  # type: ignore[assignment]  # a Counter of seconds or joules, too
 
     def displaced(self, device: str) -> None:
         """Forget a device that was on probation, and gave up its place."""
@@ -528,6 +535,7 @@ class RunRecord:
     def to_json(self) -> dict[str, Any]:
         """The record as plain values for JSON, without what it notes of each round (`new_history`)."""
         found = {name: getattr(self, name) for name in (*_RESTORED, *_RESTORED_LATER)}
+        found["control"] = self.control.to_json()
         return {**found, **({"closed": self._closed} if self.rolled else {}), **self.sums}
 
     def new_history(self) -> dict[int, dict[str, Any]]:
@@ -627,6 +635,7 @@ _RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
     "skips": int,
     "last_skip": dict,
     "rolled": int,
+    "control": ControlGroup.from_json,
 }
 """Those that older records may lack."""
 

@@ -1,4 +1,4 @@
-"""The rounds of a federation as pure functions: a table of rules (machine.py) over the types in state.py.
+"""The rounds of a federation as pure functions: a table of rules (machine.py, rules.py) over the types in state.py.
 
 This package may import `edge_sdk.protocol` and `errors`. It imports nothing that uses a clock, a socket, a disk or a
 method.

@@ -52,6 +52,12 @@ class RoundPace:
         return self == RoundPace(zone=self.zone)
 
     @property
+    def rounds_per_day(self) -> float:
+        """How many rounds can open on a day of 24 hours, by `every` and the hours; 0 without `every`."""
+        open_s = 86_400.0 if self.hours is None else (self.hours.closes - self.hours.opens) % DAY_MINUTES * 60.0
+        return max(1.0, open_s // self.every_s) if self.every_s else 0.0
+
+    @property
     def tz(self) -> tzinfo:
         """The time zone.  Raises ZoneInfoNotFoundError, ValueError or OSError if this machine does not know it."""
         return timezone.utc if self.zone == UTC else ZoneInfo(self.zone)

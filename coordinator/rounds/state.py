@@ -66,6 +66,10 @@ class RoundPolicy:
     open: bool = False
     """Whether any device may join.  Then deadlines count towards `patience` only once an upload has come: otherwise a
     few strangers that only say Hello could end a run before the intended devices are there."""
+    control: float = 0.0
+    """The share of the devices that train alone, so that the others can be compared with them; 0: none."""
+    control_rounds: int = 50
+    """After so many rounds other devices train alone."""
     paced: bool = False
     """Whether the caller decides when a round opens (`Rest`)."""
     forever: bool = False

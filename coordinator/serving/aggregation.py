@@ -8,6 +8,7 @@ from dataclasses import replace
 from coordinator.record.instruments import COORDINATOR
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.devices.device_registry import DeviceRegistry
+from coordinator.serving.intake.canary import Canary
 from coordinator.serving.intake.upload_screen import UploadScreen
 from coordinator.serving.reduction import Reduction
 from edge_sdk.errors import EmptyRound
@@ -28,13 +29,23 @@ class Aggregation:
         record: RunRecord,
         exchanges: int,
         robust: RobustTable = PAPER,
+        *,
+        canary: Canary | None = None,
     ) -> None:
-        """exchanges: the number of exchanges in a round.  robust: limits on the influence of one device."""
+        """exchanges: the number of exchanges in a round.  robust: limits on the influence of one device.
+
+        canary: tries the result of a round before devices get it.
+        """
+        self._canary = canary
+        self.held_back = False
+        """Whether the canary held the last closed exchange back."""
         self._registry, self._reduction, self.record = registry, reduction, record
         self.screen = UploadScreen(robust, registry, record, reduction.method.size_of)
         reduction.as_counted = self.screen.in_slot
         self._sent: tuple[ExchangeId, Mapping[str, Payload]] | None = None
         """The open exchange, and the payloads by role that every device was sent in it."""
+        self._alone: set[str] = set()
+        """The devices of the control group that answered in the open exchange."""
         self._last = exchanges - 1
         self.contributors = 0
         """How many devices contributed to the last closed exchange."""
@@ -46,6 +57,9 @@ class Aggregation:
         """
         device, record = upload.device, self.record
         self._registry.follow(upload)
+        if upload.alone or device in record.control.alone:
+            self._add_alone(upload)
+            return
         if not upload.closing:
             if self.screen.counts(upload, self._common(ExchangeId(upload.round, upload.exchange))):
                 self._fold(upload)
@@ -59,10 +73,27 @@ class Aggregation:
         most = record.done if upload.closing else upload.round + 1  # a run may end before its last round
         record.measured(device, min(upload.metrics_round, most), upload.metrics, arrived)
         record.measured(device, min(upload.personal_round, most), upload.personal_metrics)
+        own = upload.metrics if arrived == "personal" else upload.personal_metrics
+        record.control.measured(device, own, alone=False)
         record.served(device, upload.joining_metrics, upload.not_served)
         record.device_refused(device, upload.refused_frames)
         record.held(upload.knowledge)
         record.travelled("up", upload.knowledge)
+
+    def _add_alone(self, upload: Upload) -> None:
+        """Note what a device of the control group reports; nothing else of its upload counts."""
+        device, record = upload.device, self.record
+        if not upload.closing:
+            self._alone.add(device)
+            record.contributed[device] += 1
+            record.last_round[device] = upload.round + 1
+            if upload.exchange == self._last:
+                record.rounds_done[device] += 1
+                record.add("alone", device, 1)
+        record.spent(device, upload)
+        if upload.alone:
+            record.control.measured(device, upload.metrics or upload.personal_metrics, alone=True)
+        record.device_refused(device, upload.refused_frames)
 
     def _fold(self, upload: Upload) -> None:
         counted = self.screen.counted(upload.device, upload.knowledge)
@@ -86,21 +117,34 @@ class Aggregation:
     def close(self, place: ExchangeId, contributors: tuple[str, ...]) -> list[str]:
         """Let the method reduce an exchange without the uploads that the screen leaves out; returns lines to log.
 
-        Raises EdgeError if the method cannot; then only uploads that were left out have changed the state.
+        Raises EdgeError if the method cannot; then only uploads that were left out have changed the state.  Raises
+        EmptyRound if the canary holds the result back; then the state is that of before.
         """
+        self.held_back = False
         screen = self.screen
         far_off = screen.outliers()
         fresh = screen.to_leave_out(far_off)
-        counted = tuple(device for device in contributors if not (screen.left_out(device) or device in fresh))
+        left = self._alone.union(fresh)
+        counted = tuple(device for device in contributors if not (screen.left_out(device) or device in left))
         if fresh:
             self._add_again(place, counted)
             screen.leave_out(fresh)
             self.record.contributed.subtract(fresh)
         out = tuple(device for device in contributors if screen.left_out(device))
+        alone = tuple(device for device in contributors if device in self._alone)
+        before = self._reduction.state
         try:
-            found = self._reduction.finish(place, counted, self._registry.numbers, screen.registered, out)
+            found = self._reduction.finish(place, counted, self._registry.numbers, screen.registered, (*out, *alone))
         except EmptyRound as error:
             raise (EmptyRound(f"round {place.round}: {screen.why_none()}") if out and not counted else error) from None
+        finally:
+            self._alone.clear()
+        if self._canary is not None and place.exchange == self._last:
+            fault = self._canary.fault(self._reduction.method, before, self._reduction.state, place)
+            if fault:
+                screen.close(place.round, far_off)
+                self._reduction.state, self.held_back, self._sent = before, True, None
+                raise EmptyRound(fault)
         self.record.instrument(place.round + 1, COORDINATOR, found)
         self.contributors = len(counted)
         self._sent = None

@@ -6,9 +6,11 @@ A command that the disk refuses can be repeated, because it writes to the disk b
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any, cast
 
+from coordinator.record.control_group import drawn, drawn_line
 from coordinator.record.run_record import FleetWork
 from coordinator.rounds import (
     Broken,
@@ -139,14 +141,22 @@ class CommandHandler:
         self._record.begun(now_s)
         at = invite.place
         after = self._record.done if self._record.stopped else None
+        self._draw_control(at)
         self._fix_cap(at)
         self._context.observer.opened(at, invite.devices)
+        alone = self._record.control.alone
+        federated = [device for device in invite.devices if device not in alone]
+        for device in alone.intersection(invite.devices):
+            empty = self._sender.packed_common({}, at, anybody=device)
+            self._sender.assign(device, at, empty, {}, invite.left_s, after, alone=True)
+        if not federated:
+            return None
         try:
             shared = self._reduction.common(at)
-            self._checks.check_common(at, self._registry.hellos[invite.devices[0]], shared)
-            common = self._sender.packed_common(self._chain.apply(shared), at, anybody=invite.devices[0])
-            self._record.travelled("down", shared, times=len(invite.devices))
-            for device in invite.devices:
+            self._checks.check_common(at, self._registry.hellos[federated[0]], shared)
+            common = self._sender.packed_common(self._chain.apply(shared), at, anybody=federated[0])
+            self._record.travelled("down", shared, times=len(federated))
+            for device in federated:
                 personal = self._reduction.personal(at, self._registry.numbers[device])
                 self._checks.check_personal(at, self._registry.hellos[device], personal)
                 if personal:
@@ -178,7 +188,9 @@ class CommandHandler:
         except StoreError:
             raise
         except EmptyRound as error:
-            return self._void(reduce.place, error, now_s) if state.policy.forever else Broken(str(error))
+            skips = state.policy.forever or self._aggregation.held_back
+            skips = skips or self._record.control.alone.issuperset(reduce.contributors)
+            return self._void(reduce.place, error, now_s) if skips else Broken(str(error))
         except EdgeError as error:
             return Broken(str(error))
         self._record.closed_without(
@@ -209,12 +221,33 @@ class CommandHandler:
         return Finished(now_s, void=True)
 
     def _rest(self, rest: Rest, now_s: float) -> Rested:
-        return self._context.pacing.asked(now_s, skipped=rest.skipped)
+        rested = self._context.pacing.asked(now_s, skipped=rest.skipped)
+        if (line := self._context.pacing.short_budget()) is not None:
+            self._context.note(line)
+        return rested
 
     def _skip(self, skip: Skip, _now_s: float) -> None:
         line = self._context.pacing.skip(skip)
         if line is not None:
             self._context.note(line)
+
+    def _draw_control(self, at: ExchangeId) -> None:
+        """Draw the devices that train alone where a period begins, durably: a restart must not draw others."""
+        policy, group, state = self._context.policy, self._record.control, self._context.rounds
+        if not policy.control or at.exchange or state.closing or state.folded:
+            return
+        if not group.due(at.round, policy.control_rounds):
+            return
+        pool = [device for device in state.members if self._registry.may_train_alone(device)]
+        alone = drawn(pool, policy.control, group, self._spec.federation)
+        self._record.control = deepcopy(group)
+        self._record.control.begin(alone, at.round)
+        try:
+            self._ledger.checkpoint(at.round, storage.serialise(self._reduction.state), self._record.to_json())
+        except StoreError:
+            self._record.control = group  # the invitation will be repeated
+            raise
+        self._context.note(drawn_line(alone, len(pool), at.round, policy.control_rounds))
 
     def _fix_cap(self, at: ExchangeId) -> None:
         """Fix the first round's cap on counts, durably; those of later rounds stand in their checkpoints."""

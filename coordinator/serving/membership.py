@@ -12,14 +12,63 @@ from coordinator.serving.intake.signatures import counts_again, newer
 from coordinator.serving.operators.device_report import DeviceReport
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.run_context import RunContext
-from coordinator.serving.seats import Seats
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.entry_guard import legible
 from edge_sdk.protocol.frames.codec import Envelope, Stamp
-from edge_sdk.protocol.messages import Bye, DeviceStatus, Hello, PublicRequest
+from edge_sdk.protocol.messages import FEW_NEW_SAMPLES, Bye, DeviceStatus, Hello, PublicRequest
 from edge_sdk.terminal import LineBudget
 from edge_sdk.version import __version__
+
+MOST_ON_PROBATION = 16
+"""Maximum number of devices on probation beyond the free seats."""
+
+
+class Seats:
+    """Open enrolment: without a roster, any device may join until all seats are taken.
+
+    A newcomer is on probation until its first upload counts.  It is welcomed and invited, but has no seat yet, so
+    devices that only say Hello cannot keep others out.
+    """
+
+    def __init__(self, context: RunContext) -> None:
+        self._context, self._registry, self._record = context, context.registry, context.record
+        self._count = max(context.policy.expected, context.policy.most_devices)
+
+    def on_probation(self, device: str) -> bool:
+        """Whether a device has no seat yet: it is not on a roster and has not uploaded."""
+        if self._registry.place_on_roster(device) is not None or device in self._context.rounds.folded:
+            return False
+        answered = self._record.contributed[device] or self._record.sums["withheld"][device]
+        return not answered and all(
+            each.device != device for each in [*self._context.refused, *self._context.unwritten]
+        )
+
+    def refusal(self, device: str) -> RefusalReason | None:
+        """Why a newcomer may not join, or None if a seat is left or a device on probation may give up its place."""
+        seated = sum(not self.on_probation(each) for each in self._here())
+        if seated < self._count:
+            return None
+        return RefusalReason(
+            "full",
+            f"{device}: all {self._count} seats of this federation are taken",
+            "raise federation.most_devices, or name the devices in federation.roster; a device that will not come back "
+            "gives up its seat by edge-sdk forget",
+        )
+
+    @property
+    def crowded(self) -> bool:
+        """Whether a further device gets on probation only if another one gives up its place."""
+        return len(self._here()) >= self._count + MOST_ON_PROBATION
+
+    def to_displace(self) -> str | None:
+        """The device on probation that gives up its place: one that was invited and silent, or None."""
+        away = self._context.rounds.away
+        return next((each for each in self._registry.numbers if each in away and self.on_probation(each)), None)
+
+    def _here(self) -> list[str]:
+        return [each for each in self._registry.numbers if each not in self._record.left]
+
 
 NOBODYS = b"\0"
 """An id that no instance has: the Refusal of a Hello without instance must not stop a device that has one."""
@@ -36,6 +85,8 @@ class MembershipHandler:
         self._orders, self._signed = context.orders, context.security is not None  # signed stamps can be trusted
         self._expected, self._seats = context.policy.expected, Seats(context)
         self._strangers, self._disk_faults = LineBudget(), LineBudget(first=1)
+        self._few_told = set[str]()
+        """The devices of which a line said that they wait for new samples."""
 
     def take(self, envelope: Envelope, frame: bytes, came_bytes: int, now_s: float) -> rounds.RoundEvent | None:
         """Handle a decoded message other than an upload; returns the event for the rounds, or None.
@@ -246,11 +297,14 @@ class MembershipHandler:
         if not changes or device not in self._registry.numbers or not self._registry.newest_status(device, stamp):
             return None
         if not status.declines:
-            self._context.note(f"{device} takes part again")
-            del reasons[device]
+            if reasons.pop(device)[0] != FEW_NEW_SAMPLES:
+                self._context.note(f"{device} takes part again")
             return None if device in self._orders.paused else rounds.Willing(device, now_s)
-        if reasons.get(device, ("", ""))[0] != status.declines:
+        few, before = status.declines == FEW_NEW_SAMPLES, reasons.get(device, ("", ""))[0]
+        if before != status.declines and not (few and device in self._few_told):
             self._context.note(f"{device} declined: {status.why or status.declines}")
+        if few:  # happens between all rounds, so only the first time is worth a line
+            self._few_told.add(device)
         reasons[device] = status.declines, status.why
         return rounds.Declined(device, status.declines_round, now_s)
 

@@ -1,9 +1,14 @@
 """The state of a coordinator when it starts: new, or restored from its ledger.
 
-The open round is recomputed from the checkpoint at its start and the durable uploads.
+The open round is recomputed from the checkpoint at its start and the durable uploads.  A run without end that resumes
+with other settings begins a new generation.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any
 
 from coordinator import rounds
 from coordinator.ledger import Ledger
@@ -13,14 +18,51 @@ from coordinator.rounds import RoundPolicy, RoundState
 from coordinator.serving import round_pacing
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices.device_registry import DeviceRegistry
-from coordinator.serving.generation import begin_generation
+from coordinator.serving.intake.canary import Canary
 from coordinator.serving.operators.orders import Orders
 from coordinator.serving.reduction import Reduction
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import EmptyRound, RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
-from edge_sdk.protocol.messages import FederationSpec
+from edge_sdk.protocol.messages import FOREVER, FederationSpec
+from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import RobustTable
+
+CARRIES = ("method", "params", "contract", "classes", "feature_dim", "public", "class_names")
+"""The settings under which the method's state means the same; if one of them changes, its state starts new."""
+
+
+def begin_generation(ledger: Ledger, spec: FederationSpec, state: object) -> str | None:
+    """Bind a ledger of rounds without an end to other settings; returns a line about it, or None if it cannot be.
+
+    The ledger gets a new run id, so that devices take part as in a new run, with the models that they have and without
+    a hand at the board.  Round numbers and history continue.  state: of the method at its start.
+    """
+    try:
+        before = storage.deserialise(FederationSpec, ledger.spec)
+    except (RemoteProtocolError, StoreError):
+        return None
+    if not before.rounds == spec.rounds == FOREVER or before.federation != spec.federation:
+        return None
+    carried = all(getattr(before, name) == getattr(spec, name) for name in CARRIES)
+    changed = ", ".join(spec_changes(to_table(before, defaults=True), to_table(spec, defaults=True)))
+    ledger.begin_generation(storage.serialise(spec), None if carried else storage.serialise(state))
+    kept = "the coordinator's state is carried over" if carried else "the coordinator starts with a new state"
+    return (
+        f"a new generation: {changed}; {kept}, the open round begins again, and {len(ledger.enrolled())} devices take "
+        "part with the models that they have"
+    )
+
+
+def spec_changes(before: Mapping[str, Any], after: Mapping[str, Any], where: str = "") -> Iterator[str]:
+    """Yield what differs between two tables, such as `train.learning_rate 0.01 becomes 0.005`."""
+    for name in sorted({*before, *after}):
+        old, new = before.get(name), after.get(name)
+        if isinstance(old, Mapping) and isinstance(new, Mapping):
+            yield from spec_changes(old, new, f"{where}{name}.")
+        elif old != new:
+            shown = isinstance(old, (bytes, type(None))) or isinstance(new, (bytes, type(None)))
+            yield f"{where}{name} changes" if shown else f"{where}{name} {old!r} becomes {new!r}"
 
 
 def standing(
@@ -32,6 +74,7 @@ def standing(
     *,
     orders: Orders,
     robust: RobustTable,
+    canary: Canary | None = None,
     revoked: frozenset[str] = frozenset(),
 ) -> tuple[Aggregation, RoundState, str]:
     """Fill a new registry and a new reduction from the ledger; returns aggregation, rounds and news.
@@ -41,7 +84,7 @@ def standing(
     """
     news = _bind(ledger, spec, reduction)
     with ledger.reading():
-        aggregation, place, answered = _read(ledger, registry, reduction, policy, robust)
+        aggregation, place, answered = _read(ledger, registry, reduction, policy, robust, canary=canary)
     record = aggregation.record
     if place.exchange == policy.exchanges and not record.stopped:
         record.stopped = round_pacing.why_stop(policy, record)  # the end of this round is not recorded
@@ -62,7 +105,13 @@ def standing(
 
 
 def _read(
-    ledger: Ledger, registry: DeviceRegistry, reduction: Reduction, policy: RoundPolicy, robust: RobustTable
+    ledger: Ledger,
+    registry: DeviceRegistry,
+    reduction: Reduction,
+    policy: RoundPolicy,
+    robust: RobustTable,
+    *,
+    canary: Canary | None,
 ) -> tuple[Aggregation, ExchangeId, frozenset[str]]:
     """Fill registry and reduction; returns the aggregation, the open exchange, and the devices that answered in it."""
     registry.restore(ledger.enrolled())
@@ -72,7 +121,7 @@ def _read(
         record = RunRecord.from_json(checkpoint.record, checkpoint.history, Periods.restored(checkpoint.periods))
         round_ = checkpoint.round
         reduction.load(checkpoint.state)
-    aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust)
+    aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust, canary=canary)
     if record.stopped:
         round_ = policy.rounds  # only the closing exchange is left
     closed = ledger.closed(round_)
@@ -81,7 +130,8 @@ def _read(
         frames = ledger.uploads(place)
         for device in closed[exchange]:
             aggregation.add_stored(frames[device])
-        aggregation.close(place, closed[exchange])
+        with suppress(EmptyRound):  # it was said before the restart, and has no result either time
+            aggregation.close(place, closed[exchange])
     place = ExchangeId(round_, len(closed))
     frames = ledger.uploads(place)
     for device in sorted(frames):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,10 @@ LONGEST_REST_S = 600.0
 """Seconds after which the pace is asked again at the latest, because this machine's clock may be set meanwhile."""
 KEPT_ROUNDS = 1000
 """Rounds without an end that are kept one by one; a tenth more before they are cut."""
+REASONS_SAID = 3
+"""Of so many devices that decline, a skipped round says why."""
+SAID_AGAIN_S = 86_400.0
+"""Seconds after which a round that is still skipped is said again: who can mend it may read the newest lines only."""
 LONGEST_WAIT_S = 3600.0
 """Longest pause in seconds between two attempts at a round, where the pace has none."""
 
@@ -50,6 +54,9 @@ class RoundPacing:
         """Attempts that were skipped since a round was last complete."""
         self._opened_before_s: float | None = None
         """When the round before the last one opened, in seconds since 1970."""
+        self._said_s = -math.inf
+        """When a skipped round was last said, in seconds since 1970."""
+        self._budget_said = False
 
     def asked(self, now_s: float, *, skipped: bool) -> Rested:
         """Answer whether the round may open.  skipped: it has just been skipped, so the next attempt comes later."""
@@ -71,7 +78,7 @@ class RoundPacing:
         count = record.bytes_up.total() + record.bytes_down.total()
         joules = self._joules()
         if record.pace.get("day") != day:
-            record.pace |= {"day": day, "bytes": count, "joules": joules}
+            record.pace |= {"day": day, "bytes": count, "joules": joules, "done": record.done}
         spent = DaySpent(count - record.pace["bytes"], joules - record.pace["joules"])
         found = next_opening(self._pace, wall_s, record.pace.get("opened_s"), spent)
         if skipped:
@@ -81,20 +88,56 @@ class RoundPacing:
                 return found if found.why else Opening(found.at_s, "the last attempt was skipped")
         return found
 
+    def short_budget(self) -> str | None:
+        """Return a line, once a start, if a day's budget ends the day's rounds before their pace would."""
+        pace, record = self._pace, self._record
+        done = record.done - record.pace.get("done", record.done)
+        wanted = pace.rounds_per_day
+        if self._budget_said or done < 1 or wanted <= done:
+            return None
+        count = record.bytes_up.total() + record.bytes_down.total() - record.pace["bytes"]
+        joules = self._joules() - record.pace["joules"]
+        for name, unit, spent, limit in (
+            ("bytes_per_day", "bytes", float(count), float(pace.bytes_per_day)),
+            ("joules_per_day", "J", joules, pace.joules_per_day),
+        ):
+            if limit and spent >= limit and (needed := spent / done * wanted) > limit:
+                self._budget_said = True
+                return (
+                    f"federation.{name} is spent after {done} of the {wanted:.0f} rounds that federation.every allows "
+                    f"a day; all of them need about {needed:.2g} {unit}: raise it, or make every longer"
+                )
+        return None
+
     def _wait_s(self) -> float:
         """Seconds until a skipped round is tried again: they double up to `every`, or an hour without it."""
         most_s = self._pace.every_s or LONGEST_WAIT_S
         return float(min(most_s, self._policy.deadline_s * 2.0 ** min(self._skipped - 1, 30)))
 
     def skip(self, skip: Skip) -> str | None:
-        """Count a skipped attempt; returns a line to log, or None if the same was logged for this round."""
+        """Count a skipped attempt; returns a line to log, or None if it was logged for this round within a day."""
         record, number = self._record, skip.place.round + 1
         if not skip.opened:
             record.pace["opened_s"] = self._opened_before_s
+        reason = "; ".join([skip.reason, *self._why_declined()])
         self._skipped += 1
         record.skips += 1
-        record.last_skip = {"round": number, "at_s": self._wall(), "reason": skip.reason}
-        return f"round {number} is skipped for now: {skip.reason}" if self._skipped == 1 else None
+        before, now_s = record.last_skip, self._wall()
+        since_s = before["since_s"] if before.get("round") == number and "since_s" in before else now_s
+        record.last_skip = {"round": number, "at_s": now_s, "since_s": since_s, "reason": reason}
+        if self._skipped > 1 and 0.0 <= now_s - self._said_s < SAID_AGAIN_S:
+            return None
+        self._said_s = now_s
+        waited = f" since {self._pace.says(since_s)}, {self._skipped} times" if self._skipped > 1 else ""
+        return f"round {number} is skipped for now{waited}: {reason}"
+
+    def _why_declined(self) -> Iterator[str]:
+        """Why devices decline, for the first few of them."""
+        declining = sorted(self._record.declining.items())
+        for device, (word, why) in declining[:REASONS_SAID]:
+            yield f"{device}: {why or word}"
+        if len(declining) > REASONS_SAID:
+            yield f"and {len(declining) - REASONS_SAID} more decline"
 
     def roll_up(self) -> None:
         """Add the round that was just closed to its hour and its day."""

@@ -166,10 +166,13 @@ class Sender:
         personal: Mapping[str, Payload],
         left_s: float,
         after: int | None = None,
+        *,
+        alone: bool = False,
     ) -> None:
         """Send an Assign; common: that field, packed once for all devices; left_s: time to the deadline.
 
-        after: the number of rounds done, in the closing exchange of a run that ends early.
+        after: the number of rounds done, in the closing exchange of a run that ends early.  alone: whether the device
+        is in the control group.
         """
 
         def assign() -> Assign:
@@ -183,13 +186,14 @@ class Sender:
                 personal=personal,
                 run=self._run,
                 after=after,
+                alone=alone,
             )
 
         first = self._asked.get(device) != at
         if first:
             self._asked[device] = at
             self._asks(device, EXCHANGE_EARNS)
-        same = None if personal else (at, left_s, after, common)
+        same = None if personal else (at, left_s, after, alone, common)
         frame = self._frame_to(device, Assign, assign, same, {"common": common})
         self._long.pop(device, None)
         if frame is not None and len(frame) > CHUNK_BYTES:

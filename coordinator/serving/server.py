@@ -41,6 +41,7 @@ from coordinator.serving.command_handler import Arrived, CommandHandler
 from coordinator.serving.devices import admission
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.intake import checks
+from coordinator.serving.intake.canary import Canary
 from coordinator.serving.intake.checks import UploadChecks
 from coordinator.serving.intake.frame_intake import Intake, booked_to
 from coordinator.serving.intake.frame_screen import FrameScreen
@@ -72,6 +73,7 @@ from edge_sdk.transport.base import (
     Connected,
     Disconnected,
     Incoming,
+    LinkNotice,
     Rejected,
     SendRefused,
     Transport,
@@ -114,11 +116,12 @@ class Server:
         begun_s: float | None = None,
         robust: RobustTable = PAPER,
         timetable: Timetable = AT_ONCE,
+        canary: Canary | None = None,
     ) -> None:
         """begun_s: when a resumed run opened its first exchange, in seconds of this clock, or None if unknown.
 
         security: the keys of the lab, or None to leave frames unsigned.  robust: limits on one device's influence.
-        timetable: when rounds open.
+        timetable: when rounds open.  canary: tries the result of a round before devices get it.
         """
         self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))
@@ -156,6 +159,7 @@ class Server:
             self.reduction,
             orders=self._orders,
             robust=robust,
+            canary=canary,
             revoked=security.revoked if security else frozenset(),
         )
         self.record = aggregation.record
@@ -345,6 +349,8 @@ class Server:
                 self._queue.give_up(line, now_s)
         elif isinstance(event, SendRefused):
             self.observer.noted(f"the broker does not take what the coordinator sends on {event.topic}: {event.reason}")
+        elif isinstance(event, LinkNotice):
+            self._context.note(event.text)
         elif isinstance(event, Rejected):
             self._refuse_frame(booked_to(event.topic), event.kind, event.reason, now_s, event.count)
         elif self._queue.held and event.topic != topics.control(self.spec.federation):
@@ -530,7 +536,8 @@ class Server:
             try:
                 with legible():
                     upload = self.reduction.undone(upload)
-                    self._demands.check(upload, hello, place, closing=self.rounds.closing)
+                    alone = upload.device in self.record.control.alone
+                    self._demands.check(upload, hello, place, closing=self.rounds.closing, alone=alone)
             except RemoteProtocolError as error:
                 self.record.refused_uploads[upload.device] = place, one_line(str(error))
                 self._commands.answer(upload.device, place, "refused", one_line(str(error)))

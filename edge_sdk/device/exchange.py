@@ -181,6 +181,7 @@ class OngoingExchange:
             class_counts=self.learner.counts_to_disclose,
             refused_frames=refused_frames,
             run=assign.run,
+            alone=assign.alone,
         )
 
     @property

@@ -77,6 +77,9 @@ class Membership:
             place = f"round {assign.round} of {rounds}, exchange {assign.exchange}"
             raise RemoteProtocolError("knowledge", f"{place}: out of place, or its closing flag is wrong")
         common, personal = down_slots(self.exchange_for(assign))
+        if assign.alone:
+            check_roles(assign.down, {}, self.expect)
+            return assign
         if known is None or known.decoded is not assign.common:
             assign = self.chain.received(assign, "common", "personal")
             check_roles(assign.common, common, self.expect)
@@ -100,7 +103,7 @@ class Membership:
         Raises Diverged for numbers that are not finite or beyond MAX_MAGNITUDE, LocalProtocolError for numbers that
         the federation's encoding cannot carry, and RemoteProtocolError for any other misfit.
         """
-        slots = {} if withheld else self.exchange_for(assign).up
+        slots = {} if withheld or assign.alone else self.exchange_for(assign).up
         if not isinstance(knowledge, Mapping):
             found = f"{self.method.name}: share() gave {type(knowledge).__name__}"
             raise RemoteProtocolError("knowledge", f"{found}, expected a dict of payloads by role")

@@ -20,6 +20,7 @@ from edge_sdk.device.joining import Joining
 from edge_sdk.device.link.hello import HELLOS_BEFORE_NOTICE, hello, no_answer_notice
 from edge_sdk.device.link.incoming_frames import IncomingFrames
 from edge_sdk.device.link.uplink import Uplink
+from edge_sdk.device.new_samples import NewSamples
 from edge_sdk.device.refusals import IDENTITY, OWN_IDENTITY, Refusals, own_identity_taken
 from edge_sdk.device.refused_assigns import AssignStamps, is_in_place, without_knowledge
 from edge_sdk.device.session import SessionPhase, SessionState
@@ -46,6 +47,7 @@ from edge_sdk.transport.base import (
     Connected,
     Disconnected,
     Incoming,
+    LinkNotice,
     SendRefused,
     TransportEvent,
 )
@@ -77,6 +79,7 @@ class Participant:
         self.work = Work(context, self.incoming, self.uplink, self._supply)
         self._refusals = Refusals(context, self.incoming, self._ask_again)
         self._stamps = AssignStamps()
+        self.new_samples = NewSamples(context)
         self.declined: Objection | None = None
         """Why this device declines its assignments, as last reported to the coordinator; None if it computes them."""
         self._check_again_s = -math.inf
@@ -163,6 +166,8 @@ class Participant:
             self._feed(session.LinkUp(now_s))
         elif isinstance(event, Disconnected):
             self._disconnected(event, now_s)
+        elif isinstance(event, LinkNotice):
+            self.context.owner.news(event.text)
         elif isinstance(event, SendRefused) and event.too_long:
             self._tell_too_long(event.reason)
         elif isinstance(event, SendRefused):
@@ -180,6 +185,8 @@ class Participant:
             samples = len(self.context.bench.data.train)
             self.context.owner.news(f"the first labelled samples are here: {samples} to train on")
             self._feed(session.HelloChanged(now_s))
+        if self.new_samples.look(now_s):
+            self.decline(None)
         if self.work.save_again_s is not None and now_s >= self.work.save_again_s:
             self.finish_work(now_s)
         due_s = session.session_due_s(self.context.session)
@@ -345,6 +352,9 @@ class Participant:
         self._tell_of_going_back(assign, stamp)
         if self.declined is not None:
             self.uplink.announce("ready", self.declined)  # the coordinator may have missed the first announcement
+        if not self.new_samples.allow(assign, now_s):
+            self.decline(self.new_samples.objection)
+            return
         place, reason = ExchangeId(assign.round, assign.exchange), None
         try:
             with legible():

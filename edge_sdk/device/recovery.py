@@ -53,6 +53,8 @@ def recompute_round(learner: Learner, store: Store, *, lacks_public_set: bool) -
     stored = store.finished()
     if stored and stored[-1].round < start.round and not learner.membership.is_last(stored[-1].exchange):
         learner.skip_round(stored[-1].round, TrainingFailed("the app brought a new model within the round"))
+    if stored and stored[-1].round >= start.round:
+        learner.supply.release(start.data)
     finished = () if lacks_public_set else tuple(done for done in stored if done.round >= start.round)
     withheld = learner.membership.withheld_in(finished[-1].upload) if finished else None
     if withheld is not None:  # the whole round was undone

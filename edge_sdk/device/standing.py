@@ -75,7 +75,7 @@ class AgentStanding:
             self._wait_s = FIRST_S  # it was accepted
         if state == "training" and paused:
             state = "paused"
-        self._note(state, paused if state == "paused" else "")
+        self._note(state, paused if state in ("paused", "idle") else "")
 
     def ended(self, error: Exception | None, *, asked: bool) -> bool:
         """Note that a run has ended for this agent; returns whether it goes on after a wait.

@@ -5,12 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import logging
+import math
+from dataclasses import dataclass
 from typing import Any
 
 from edge_sdk.device import recovery
 from edge_sdk.device.context import DISK_AGAIN_S, DeviceContext
 from edge_sdk.device.exchange import OngoingExchange, begin_exchange, training_failed
-from edge_sdk.device.link.backoff import Backoff
 from edge_sdk.device.link.incoming_frames import IncomingFrames
 from edge_sdk.device.link.uplink import Uplink
 from edge_sdk.device.refused_assigns import RefusedAssigns
@@ -24,7 +25,45 @@ from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import Assign
 from edge_sdk.protocol.transforms import Knowledge
 
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 5.0, 300.0
+"""The pause after the second failure in a row, and the maximum.  The first failure causes no pause."""
+
+
+@dataclass
+class Backoff:
+    """Counts the failures in a row."""
+
+    failures: int = 0
+    until_s: float = -math.inf
+    """When the pause ends, in seconds of the driver's clock, which may be negative."""
+
+    def failed(self, now_s: float) -> None:
+        """Note a failure; from the second on, begin a pause."""
+        self.failures += 1
+        if self.failures > 1:
+            self.until_s = now_s + self.pause_s
+
+    @property
+    def pause_s(self) -> float:
+        """The length of the pause after the current number of failures, in seconds."""
+        return min(FIRST_PAUSE_S * 2.0 ** min(self.failures - 2, 16), LONGEST_PAUSE_S) if self.failures > 1 else 0.0
+
+    def succeeded(self) -> None:
+        """Note a success: the next failure counts as the first."""
+        self.failures, self.until_s = 0, -math.inf
+
+    def left_s(self, now_s: float) -> float:
+        """Return the rest of the pause in seconds."""
+        return max(0.0, self.until_s - now_s)
+
+
 log = logging.getLogger(__name__)
+
+CONTROL_GROUP = (
+    "this device is in the control group for some rounds: it trains alone, so that the others can be compared with it; "
+    "predict() keeps the best model"
+)
+"""What the owner is told once."""
 
 
 class Work:
@@ -74,6 +113,8 @@ class Work:
             if context.examiner is not None:
                 work.slices = context.examiner.examined(work, work.slices)
             self.current, self._stamp = work, stamp
+            if assign.alone:
+                self._incoming.tell_once("alone", CONTROL_GROUP)
         except StoreError:
             context.session = dataclasses.replace(context.session, phase=SessionPhase.IDLE)
             raise

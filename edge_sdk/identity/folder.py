@@ -36,12 +36,12 @@ AFTER_BACKUP = 1 << 20
 """Added to a counter after its folder was restored from a backup; it exceeds the number of lost starts."""
 
 
-def crypto_keys() -> ModuleType:
-    """Return the module with the keys.  Raises MissingExtra without pyca/cryptography."""
+def crypto_keys(what: str = "an identity with keys") -> ModuleType:
+    """Return the module with the keys.  Raises MissingExtra without pyca/cryptography, which `what` needs."""
     try:
         from edge_sdk.identity import crypto_keys as module
     except ImportError:
-        raise MissingExtra("cryptography", "secure", "an identity with keys") from None
+        raise MissingExtra("cryptography", "secure", what) from None
     return module
 
 
@@ -187,7 +187,7 @@ def _exchange_key(folder: Path, about: IdentityCard) -> ExchangeKey | None:
     """Return the holder's key for encryption, or None for an operator, and in a lab that does not encrypt."""
     if not about.sealing:
         return None
-    path, sealing = folder / SEALING, crypto_sealing()
+    path, sealing = folder / SEALING, crypto_keys("encryption")
     if not path.exists():
         raise UsageError(f"{path} is missing, and the lab encrypts: restore it from a backup, or enrol again")
     key: ExchangeKey = sealing.read_exchange_key(key_files.read_secret(path), path)
@@ -196,15 +196,6 @@ def _exchange_key(folder: Path, about: IdentityCard) -> ExchangeKey | None:
     if not sealing.is_public(public) or key.public.hex() != mine:
         raise _not_of(path, folder / ABOUT)
     return key
-
-
-def crypto_sealing() -> ModuleType:
-    """Return the module with the keys for encryption.  Raises MissingExtra without pyca/cryptography."""
-    try:
-        from edge_sdk.identity import crypto_sealing as module
-    except ImportError:
-        raise MissingExtra("cryptography", "secure", "encryption") from None
-    return module
 
 
 def crypto_certificates() -> ModuleType:

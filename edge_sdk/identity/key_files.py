@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
+from edge_sdk.at_rest.files import sync_folder
 from edge_sdk.at_rest.private import FILE_MODE, OTHERS, make_private_folder
 from edge_sdk.durable import as_store_error, file_lock
 from edge_sdk.errors import InUse, UsageError
@@ -33,20 +34,10 @@ def write_whole(path: Path, content: bytes, mode: int = PUBLIC) -> None:
                 os.fsync(file.fileno())
             temporary.chmod(mode)
             temporary.replace(path)
-            _sync_folder(path.parent)
+            sync_folder(path.parent)
         except BaseException:
             temporary.unlink(missing_ok=True)
             raise
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def read_secret(path: Path) -> bytes:

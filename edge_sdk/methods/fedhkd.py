@@ -9,7 +9,7 @@ Data-Free Hyper-Knowledge Distillation", ICLR 2023 (arXiv:2301.08968), Algorithm
 
 H^j, Q^j are constants on the device.  They do not exist in the first round, nor for nets with different starts.  With
 noise, sums of shortened features over every class are shared instead; without weights each device keeps its own model.
-A class without uploads is dropped, unless `carry_rounds` keeps it.  fedhkd_privacy.py has the noise's guarantee.
+A class without uploads is dropped, unless `carry_rounds` keeps it.  fedhkd_noise.py has the noise's guarantee.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from edge_sdk.methods.contract.averaging import DISCLOSES, DOWN, UP, Averaging
 from edge_sdk.methods.contract.base import Down, Exchange, OnDevice, Slot, Stage, Up
 from edge_sdk.methods.contract.params import Range, Start, Weighting
 from edge_sdk.methods.contract.requests import BoundedShare, HyperMeans, Report
-from edge_sdk.methods.parts import fedhkd_privacy
-from edge_sdk.methods.parts.fedhkd_noise import gaussian, mean_of_sums, with_published_noise
+from edge_sdk.methods.parts.fedhkd_noise import gaussian, mean_of_sums, promise, published_promise, with_published_noise
 from edge_sdk.objectives import (
     BoundedDistance,
     CrossEntropy,
@@ -180,10 +179,10 @@ class FedHKD(Averaging[Params]):
         """Return warnings W1 and W2."""
         params, found = self.params, threshold_warning(self.params, spec.classes)
         if params.noise == "published":
-            return (*found, fedhkd_privacy.published_promise(params.sigma, spec.feature_dim, params.delta, spec.rounds))
+            return (*found, published_promise(params.sigma, spec.feature_dim, params.delta, spec.rounds))
         if not params.noise_features:
             return found
-        text = fedhkd_privacy.promise(params.mu, params.delta, spec.rounds, shares_weights=params.share_weights)
+        text = promise(params.mu, params.delta, spec.rounds, shares_weights=params.share_weights)
         return (*found, text)
 
     def population(self, class_counts: Sequence[tuple[int, ...]]) -> tuple[str, ...]:

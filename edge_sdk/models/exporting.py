@@ -5,20 +5,9 @@ from __future__ import annotations
 import os
 import tempfile
 from pathlib import Path
-from typing import Protocol
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import StoreError, Unsupported
-
-
-class Exports(Protocol):
-    """What a model provides beside Model, to be exported."""
-
-    def onnx_bytes(self, x: Floats) -> bytes:
-        """Return the model as the content of an .onnx file with a dynamic batch.
-
-        x: some samples (n, c, h, w), as `preprocess` makes them; a model that is traced is run on them.
-        """
 
 
 def export(model: object, path: str | os.PathLike[str], x: Floats) -> Path:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Head, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
-from edge_sdk.objectives.coupling import Coupling
 from edge_sdk.objectives.on_features import BoundedDistance, FeatureMatch, PrototypeDistance, PrototypePull, bounded
 from edge_sdk.objectives.on_head import HeadDivergence, HeadLabels, HeadMatch, HeadProximal, HeadTerm
 from edge_sdk.objectives.on_logits import (
@@ -36,6 +35,7 @@ from edge_sdk.objectives.registered import TERMS, form_of, load_term, names_on, 
 from edge_sdk.objectives.schedule import Schedule
 from edge_sdk.objectives.softmax import NORM_FLOOR, log_softmax, norms, softmax
 from edge_sdk.objectives.whole import (
+    Coupling,
     Objective,
     at_step,
     at_steps,

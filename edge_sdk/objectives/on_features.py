@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.objectives.base import FEATURES, On, Seen, Shapes, Term, needed
-from edge_sdk.objectives.by_class import misfit, rows_of
+from edge_sdk.objectives.base import FEATURES, On, Seen, Shapes, Term, misfit, needed, rows_of
 from edge_sdk.objectives.softmax import NORM_FLOOR, norms
 
 

@@ -1,7 +1,8 @@
-"""Objectives: sums of several terms."""
+"""Objectives, which are sums of terms, and couplings, which give two models an objective each."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from numbers import Real
 from typing import TypeAlias
@@ -73,3 +74,29 @@ def at_step(objective: Objective, step: int) -> Objective:
 def at_steps(objective: Objective, steps: slice) -> Objective:
     """Return the objective for some steps: each term's knowledge of the first of them becomes its step 0."""
     return tuple(term.at(steps) for term in objective)
+
+
+class Coupling(ABC):
+    """Two objectives for one mini-batch, each from the outputs of both models: a frozen dataclass.
+
+    The other model's outputs are constants, so no gradient passes from one model to the other.
+    """
+
+    __slots__ = ()
+
+    @property
+    def on_features(self) -> bool:
+        """Whether the objectives use features, which both models must give."""
+        return False
+
+    @abstractmethod
+    def objectives(self, own: Seen, proxy: Seen) -> tuple[Objective, Objective]:
+        """Return the objectives of the device's own model and of the proxy, for one step.
+
+        own, proxy: logits (b, k), labels (b,) and perhaps features (b, d), all before either model takes its step.
+        """
+
+    def after(self, own: Seen, proxy: Seen) -> Coupling:
+        """Return the coupling for the next mini-batch; one that learns nothing returns itself."""
+        del own, proxy
+        return self

@@ -51,6 +51,8 @@ MAX_CLASS_COUNTS = 32768
 FOREVER = 10**9
 """The number of rounds of a federation without an end: the most that the field holds, so that older devices take part.
 """
+FEW_NEW_SAMPLES = "few-new-samples"
+"""The word with which a device declines rounds until enough samples have come (FederationSpec.min_new_samples)."""
 PUBLIC_BLOCK_BYTES = 60 * 1024
 """The frame of a block, with header and fields, is below 64 KiB, which every broker accepts as one message."""
 MAX_BLOCKS_ASKED = 16
@@ -171,6 +173,8 @@ class FederationSpec:
     encoding: EncodingSpec = field(default=EncodingSpec(), metadata=LATER)
     class_names: ClassNames = field(default=(), metadata=LATER)
     """The names of the classes in their order; empty: they have none."""
+    min_new_samples: Count = field(default=0, metadata=LATER)
+    """A device declines a round unless so many samples came since its last training."""
 
 
 @wire("hello")
@@ -220,6 +224,8 @@ class Hello:
     run: Digest | None = field(default=None, metadata=LATER)
     """The id of the run that the device asks to take part in, as in its Welcome, if it knows one.  Where signatures are
     required, a device is invited only after a Hello that names the run, because a replayed one cannot name it."""
+    trains_alone: bool = field(default=False, metadata=LATER)
+    """Whether the device knows `Assign.alone`, so that it can be in a control group."""
 
 
 @wire("welcome")
@@ -261,6 +267,8 @@ class Assign:
     """The id of the run, as in Welcome; None in a simulation, and from coordinators older than this field."""
     after: Count | None = field(default=None, metadata=LATER)
     """The number of completed rounds, only in the closing Assign of a run that ends before its last round."""
+    alone: bool = field(default=False, metadata=LATER)
+    """The device is in the control group: it trains without knowledge of others, and uploads its figures only."""
 
     @property
     def down(self) -> dict[str, Payload]:
@@ -312,6 +320,8 @@ class Upload:
     """Frames that the device refused since its last upload, by the word for the fault."""
     run: Digest | None = field(default=None, metadata=LATER)
     """The id of the run, as in the Assign; None if that has none, and from devices older than this field."""
+    alone: bool = field(default=False, metadata=LATER)
+    """The device trained alone, as the Assign asked: its figures are those of the control group."""
 
 
 @wire("receipt")

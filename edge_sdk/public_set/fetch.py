@@ -17,6 +17,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
+from edge_sdk.at_rest.files import sync_folder
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import Refused, RemoteProtocolError, StoreError
 from edge_sdk.protocol.messages import PUBLIC_BLOCK_BYTES, PublicBlock, PublicSetSpec
@@ -310,7 +311,8 @@ class PublicFetch:
         if public is not None:
             with as_store_error(partial.path):
                 partial.path.replace(self._folder / f"{wanted.sha256.hex()}.set")
-                _sync_folder(self._folder)
+                with suppress(OSError):  # some network folders cannot be synced
+                    sync_folder(self._folder)
             self.stop()
             return public
         partial.delete()
@@ -346,16 +348,6 @@ def _read(path: Path, wanted: PublicSetSpec) -> PublicSet | None:
         except ValueError:
             return None
     return public if public.spec == wanted else None
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make a rename durable, if the system can."""
-    with suppress(OSError):  # Windows cannot open folders
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _mib(size: int) -> str:

@@ -13,10 +13,9 @@ if TYPE_CHECKING:
     from edge_sdk.reductions.bag import Bag, mean_in_order
     from edge_sdk.reductions.class_rows import MOST, carried_over, mean_over_holders, mean_over_others
     from edge_sdk.reductions.contribution import Aggregate, Contribution
-    from edge_sdk.reductions.mixed_sum import MixedSum
     from edge_sdk.reductions.robust import PAPERS, Combining
     from edge_sdk.reductions.slots import Change, SlotSum, changed
-    from edge_sdk.reductions.weighted_sum import WeightedSum
+    from edge_sdk.reductions.weighted_sum import MixedSum, WeightedSum
 
 __all__ = [
     "MOST",
@@ -45,7 +44,7 @@ _HOMES = {
     "mean_over_others": "edge_sdk.reductions.class_rows",
     "Aggregate": "edge_sdk.reductions.contribution",
     "Contribution": "edge_sdk.reductions.contribution",
-    "MixedSum": "edge_sdk.reductions.mixed_sum",
+    "MixedSum": "edge_sdk.reductions.weighted_sum",
     "PAPERS": "edge_sdk.reductions.robust",
     "Combining": "edge_sdk.reductions.robust",
     "Change": "edge_sdk.reductions.slots",

@@ -8,8 +8,8 @@ for each upload, before the division by the sum of counts.
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, replace
-from typing import TypeAlias, TypeVar
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,8 @@ from edge_sdk.arrays import Doubles
 from edge_sdk.errors import RunFailed
 from edge_sdk.protocol.frames.value_range import min_max
 from edge_sdk.protocol.knowledge import Weights
+from edge_sdk.reductions.bag import Bag
+from edge_sdk.reductions.contribution import Contribution
 
 MOST_COUNT = 2**33
 """The largest sum of all counts: values up to 10^6 (knowledge.MAX_MAGNITUDE) times this stay below 2^53."""
@@ -161,3 +163,30 @@ def _reach(weights: Weights) -> float:
     """Return the largest magnitude of a product."""
     low, high = min_max(weights.values)  # known already, where they came in a frame
     return weights.count * max(high, -low)
+
+
+@dataclass(frozen=True, slots=True)
+class MixedSum:
+    """The sum of the payloads in the role `weights`, and all other payloads by device.
+
+    A device without weights counts only for the other payloads.
+    """
+
+    weights: WeightedSum = field(default_factory=WeightedSum)
+    rest: Bag = field(default_factory=Bag)
+
+    @property
+    def answered(self) -> int:
+        """The number of devices that took part in the exchange."""
+        return len(self.rest)
+
+    def add(self, contribution: Contribution) -> MixedSum:
+        """Return the aggregate with one more device."""
+        known, weights = dict(contribution.knowledge), self.weights
+        if "weights" in known:
+            weights = weights.add(contribution.number, cast("Weights", known.pop("weights")))
+        return MixedSum(weights, self.rest.add(replace(contribution, knowledge=known)))
+
+    def merge(self, other: MixedSum) -> MixedSum:
+        """Merge both aggregates."""
+        return MixedSum(self.weights.merge(other.weights), self.rest.merge(other.rest))

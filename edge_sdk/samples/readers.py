@@ -1,4 +1,4 @@
-"""Readers of labelled samples that lie somewhere already: npz files, folders, datasets of torch."""
+"""Readers of labelled samples that lie somewhere already: npz files, folders, datasets of torch; pictures by Pillow."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from edge_sdk.class_names import class_ids, listed
-from edge_sdk.data import LocalData, Samples
-from edge_sdk.errors import UsageError
+from edge_sdk.data import LocalData, Raw, Samples
+from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.given_arrays import (
     CHANNELS_LAST,
     PictureLayout,
     channels_last,
     given_array,
     is_pillow_picture,
+    picture_bytes,
     raw_values,
+    stacked_pictures,
 )
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
 from edge_sdk.samples.form import sample_id
-from edge_sdk.samples.pictures import SUFFIXES, read_pictures
 from edge_sdk.samples.reservoir import checked_split, part_of
 
 log = logging.getLogger(__name__)
@@ -197,3 +198,29 @@ def _checked(
     if line:
         log.warning("%s", line)
     return Samples(values, labels.astype(np.int64), known, CHANNELS_LAST)
+
+
+SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")
+"""Endings of picture files; other files are ignored."""
+
+
+def read_pictures(files: Sequence[Path], size: tuple[int, int] | None, *, remedy: str) -> Raw:
+    """Read pictures as one array: u1 (n, h, w) where all are grey, else (n, h, w, 3).
+
+    size: height and width to which they are resized.  remedy: what to do about pictures of several sizes.  Raises
+    UsageError for a file that is no picture or has another size, MissingExtra without Pillow.
+    """
+    return stacked_pictures([_picture(path, size) for path in files], [str(path) for path in files], remedy=remedy)
+
+
+def _picture(path: Path, size: tuple[int, int] | None) -> Raw:
+    """Read one picture, u1 (h, w) or (h, w, 3)."""
+    try:
+        from PIL import Image as Pillow
+    except ImportError:
+        raise MissingExtra("pillow", "pictures", "reading pictures") from None
+    try:
+        with Pillow.open(path) as opened:
+            return picture_bytes(opened, size, str(path))
+    except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError) as error:
+        raise UsageError(f"{path}: not a readable picture: {error}") from None

@@ -67,7 +67,11 @@ class Reservoir:
 
     def remove(self, sample: str, label: int) -> None:
         """Remove a sample that is held."""
-        del self._classes[label][sample]
+        held, heap = self._classes[label], self._highest[label]
+        del held[sample]
+        if len(heap) > 2 * len(held) + 16:  # samples that were removed over the years
+            heap[:] = [(-rank_, each) for each, rank_ in held.items()]
+            heapq.heapify(heap)
 
     def shrink(self) -> list[str]:
         """Give up samples until the rest has room; returns those that had to go."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import os
@@ -10,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -22,6 +24,7 @@ from edge_sdk.data import LocalData, Samples, is_whole
 from edge_sdk.durable import is_emptied
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_layout
+from edge_sdk.samples.age import SampleAges
 from edge_sdk.samples.form import Form, checked_sample, class_id, sample_id
 from edge_sdk.samples.reservoir import Reservoir, checked_split, part_of
 from edge_sdk.samples.rows import HeldSample, Label, RowFile, room_of_sample
@@ -69,6 +72,7 @@ class SampleStore:
     order, which `observe` and `label` then take, too.  max_samples: the most labelled samples that are held; if there
     are more, each class keeps an equal share, drawn uniformly from all that came.  max_unlabelled: the most samples
     that wait for their label; the oldest give way.  max_bytes: the most that the file and its log take on the disk.
+    max_age: samples that came longer ago, known to a hundredth of it, leave the store before the next round.
 
     split: the shares of train, validation and test.  A hash of its values assigns each sample to one of them for ever.
     test: labelled samples of all classes that the federation provides, beside the store's own; they are not stored.
@@ -77,7 +81,7 @@ class SampleStore:
 
     unsaved: the most changes that a power cut can lose.  save_every_s: changes that come at longer intervals are saved
     one by one, others together.  `flush` saves at once.  quarantine: whether a damaged file is set aside and a new one
-    begun; else it raises Damaged.  clock: returns the time in seconds.
+    begun; else it raises Damaged.  clock: returns the time in seconds; wall: seconds since 1970.
 
     All methods may be called from any thread.  Raises UsageError for settings other than those the file was made with.
     """
@@ -90,6 +94,7 @@ class SampleStore:
         max_samples: int = 5000,
         max_unlabelled: int = 1000,
         max_bytes: int = 256 * _MIB,
+        max_age: timedelta | None = None,
         split: tuple[float, float, float] = (0.8, 0.1, 0.1),
         test: Samples | None = None,
         seed: int = 0,
@@ -100,6 +105,7 @@ class SampleStore:
         save_every_s: float = 10.0,
         quarantine: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         split = checked_split(split)
         self.class_names: tuple[str, ...] = ()
@@ -146,6 +152,7 @@ class SampleStore:
             if shape is not None or dtype is not None:
                 self._declare(shape, dtype)
             self._restore()
+            self._ages = self._ages_of(max_age, wall, known.get("ages"))
         except BaseException:
             self._file.close()
             raise
@@ -230,7 +237,8 @@ class SampleStore:
         """Save all changes.  Durable on return; raises StoreError if the disk refuses."""
         self._check_process()
         with self._lock:
-            if not self._closed and (self._new or self._changed or self._gone):
+            stepped = self._ages is not None and self._ages.stepped
+            if not self._closed and (self._new or self._changed or self._gone or stepped):
                 self._save()
 
     def close(self) -> None:
@@ -274,12 +282,21 @@ class SampleStore:
         with self._lock:
             self._save_if_due()
 
+    def new_since(self, snapshot: bytes) -> int:
+        """Count the samples to train on that are not in this snapshot; all, if it is not of this store."""
+        store, _, number = snapshot.decode().partition(":")
+        last = int(number) if store == self._identity and number.isdecimal() else -1
+        with self._lock:
+            now = [row.label for row in self._rows.values() if row.part == 0]
+        return sum(label is not None and label.born > last for label in now)
+
     def take_snapshot(self, known: Snapshot | None = None) -> Snapshot:
         """Save all changes, and return what is held now; `known` itself if nothing has changed since.
 
         Raises StoreError if the disk refuses.
         """
         with self._lock:
+            self._drop_aged()
             before = set(self._held)
         while True:
             with self._lock:
@@ -355,11 +372,21 @@ class SampleStore:
         if full or (refused and len(self._new) >= _HELD_BACK * self._unsaved):
             self._dropped += 1
             return None
+        if self._ages is not None and self._ages.came(self._next_key):
+            self._drop_aged()
         row = HeldSample(self._next_key, name, part_of(self._seed, name, self._split))
         self._next_key += 1
         self._rows[name] = self._waiting[name] = row
         self._new[row.key] = (name, values)
         return row
+
+    def _drop_aged(self) -> None:
+        """Give up the samples that are too old; they are the first ones, because they are in the order they came."""
+        if self._ages is None:
+            return
+        oldest = self._ages.oldest(self._next_key)
+        for row in list(itertools.takewhile(lambda each: each.key < oldest, self._rows.values())):
+            self._give_up(row)
 
     def _drop_oldest_unlabelled(self) -> None:
         while len(self._waiting) > self._max_unlabelled:
@@ -449,6 +476,21 @@ class SampleStore:
         self._drop_oldest_unlabelled()
         self._dropped = 0
 
+    def _ages_of(
+        self, max_age: timedelta | None, wall: Callable[[], float], known: dict[str, Any] | None
+    ) -> SampleAges | None:
+        """Return the ages of the samples, if they are limited.  Raises UsageError."""
+        if max_age is None:
+            return None
+        if not isinstance(max_age, timedelta) or max_age < timedelta(minutes=1):
+            raise UsageError(
+                f"max_age {max_age!r}: expected a datetime.timedelta of at least a minute, such as timedelta(days=30)"
+            )
+        ages = SampleAges(max_age.total_seconds(), self._clock, wall, known or {})
+        if self._rows and not known:  # of before there was a maximum age: it counts from now
+            ages.came(0)
+        return ages
+
     def _note_change(self, *, changed: bool) -> None:
         self._changes += changed
         self._save_if_due()
@@ -481,6 +523,7 @@ class SampleStore:
             "kept": self._kept,
             "held": self._held,
             "form": (form.shape, form.dtype) if form else None,
+            "ages": self._ages.to_json() if self._ages is not None else {},
         }
         labels = {key: row.labels for key, row in self._changed.items()}
         self._file.commit(new=self._new, labels=labels, gone=self._gone, settings=settings)

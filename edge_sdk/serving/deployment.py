@@ -19,7 +19,9 @@ from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.models.base import Served, serving_copy
 from edge_sdk.policy.conditions import Objection
-from edge_sdk.serving.guard import LEAST_SAMPLES, Right, compared_on, held_out_of, is_worse, missing_classes, right_on
+from edge_sdk.reductions.sign_test import LEAST_SAMPLES, Right, is_worse
+from edge_sdk.serving.drift import DriftWatch
+from edge_sdk.serving.guard import compared_on, held_out_of, missing_classes, right_on
 from edge_sdk.serving.versions import UNKNOWN, Version, Versions
 
 REFUSED_IN_A_ROW = 3
@@ -80,6 +82,7 @@ class Deployment:
         self._bench, self._max_drop, self._notify = bench, max_drop, notify
         self._notify_classes, self._told_of_classes = notify_classes or notify, False
         self._data, self._held_out = bench.data, held_out_of(bench) if max_drop is not None else ()
+        self._drift = DriftWatch(bench, folder, notify, notify_classes or notify)
         self._versions = Versions(folder, notify, origin, alone=alone)
         self._current = CurrentCopy(self._restored)
         self._changing = threading.Lock()
@@ -92,7 +95,8 @@ class Deployment:
         """The data on which this process last measured the model that joined."""
         self._candidate: JudgedModel | None = None
         self._catching_up = False
-        """Whether the model restarted below the served one, so that being worse does not pause training."""
+        """Whether the model restarted below the served one, or trained alone in the control group, so that being worse
+        does not pause training."""
         self._clock, self._refused = clock, 0
         self._pause_s, self._pause_ends_s = 0.0, -math.inf
 
@@ -235,6 +239,9 @@ class Deployment:
         yield from self.measure_joining()
         result = yield from slices
         work.joining = self.joining
+        if work.learner.membership.is_last(work.assign.exchange):
+            work.measured.instruments.update(self._drift.figures())
+        self._catching_up |= work.assign.alone
         if work.learner.membership.completes_personal(work.assign) and work.learner.learns:
             work.not_served = yield from self.judge(work.assign.round + (not work.assign.closing))
         return result

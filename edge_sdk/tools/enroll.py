@@ -32,7 +32,6 @@ from edge_sdk.identity.folder import (
     IdentityCard,
     crypto_certificates,
     crypto_keys,
-    crypto_sealing,
 )
 from edge_sdk.identity.signatures import Key, Role
 from edge_sdk.protocol.entry_guard import EntryGuard
@@ -93,7 +92,7 @@ def _own_keys(folder: Path) -> tuple[Key, bytes]:
 
 def _own_sealing_key(folder: Path) -> bytes:
     """Return the public key for encryption, and create the private one if it is missing."""
-    sealing = crypto_sealing()
+    sealing = crypto_keys("encryption")
     if not (folder / SEALING).exists():
         key_files.write_whole(folder / SEALING, sealing.new_exchange_key().to_pem(), key_files.PRIVATE)
     public: bytes = sealing.read_exchange_key(key_files.read_secret(folder / SEALING), folder / SEALING).public

@@ -61,6 +61,13 @@ class Connected:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkNotice:
+    """What people must know before the link is in danger, such as a certificate that ends soon."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
 class Disconnected:
     """The link is down."""
 
@@ -79,7 +86,7 @@ class Will:
     frame: bytes
 
 
-TransportEvent: TypeAlias = Incoming | Rejected | SendRefused | Connected | Disconnected
+TransportEvent: TypeAlias = Incoming | Rejected | SendRefused | Connected | LinkNotice | Disconnected
 
 
 @dataclass(frozen=True, slots=True)

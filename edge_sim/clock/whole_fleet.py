@@ -117,7 +117,8 @@ class WholeFleet(RunObserver):
         found: dict[str, tuple[bool, tuple[MeasuredModel, ...]]] = {}
         for name in self._numbers:
             hello = server.hellos.get(name)
-            if hello is None or not admission.learns(hello, server.method):
+            alone = name in server.record.control.alone
+            if hello is None or alone or not admission.learns(hello, server.method):
                 continue
             if name in seen["personal"] and method.personal_after == "training":
                 self._unchanged.add(name)

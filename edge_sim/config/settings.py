@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
+from datetime import datetime, time, timedelta, timezone
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, overload
 
-from coordinator.config import Settings, chosen_method, load_toml, read_section, read_settings
+from coordinator.config import FederationTable, Settings, chosen_method, load_toml, read_section, read_settings
+from coordinator.pace_settings import read_pace
 from edge_sdk.boards.profiles import SUFFIX, load_board, load_link
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.frames.schema import Count, Integer, Items, Real, Text
@@ -17,6 +19,7 @@ from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import PAPER
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config import model_rules, run_keys
+from edge_sim.config.availability import DAY_S, read_window
 from edge_sim.config.device_conditions import IDEAL_CONDITIONS, DeviceConditions
 from edge_sim.config.scenario import ScenarioTable
 
@@ -305,9 +308,15 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         )
     if federation.roster:
         raise UsageError(f"{file}: federation.roster: a simulated fleet names its own devices; leave it out")
+    if federation.min_new_samples:
+        raise UsageError(
+            f"{file}: federation.min_new_samples: simulated devices get no new samples, so they would take part once; "
+            "leave it out (edge-sdk simulate --set federation.min_new_samples=0)"
+        )
     robust = tables.get("robust", {})
     scenario = read_section(ScenarioTable, tables.get("scenario", {}), "scenario", file)
     scenario.check(f"{file}: scenario")
+    _check_hours(federation, fleet, scenario, file)
     faults = asdict(read_section(FaultsTable, tables.get("faults", {}), "faults", file))
     seed = faults.pop("seed")
     run, remarks = run_keys.current(tables.get("run", {}), f"{file}: run.")
@@ -328,6 +337,31 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
         run=read_run_table(run, file),
         remarks=remarks,
     )
+
+
+def _check_hours(federation: FederationTable, fleet: tuple[FleetRow, ...], scenario: ScenarioTable, file: Path) -> None:
+    """Raise UsageError if too few devices are ever on within the hours in which rounds open."""
+    pace = read_pace(federation, f"{file}: federation")
+    if pace.hours is None:
+        return
+    midnight, minutes = datetime.combine(scenario.date(), time(), timezone.utc), range(0, int(DAY_S), 60)
+    local = [(midnight + timedelta(seconds=at_s)).astimezone(pace.tz) for at_s in minutes]
+    opens = [at_s for at_s, each in zip(minutes, local, strict=True) if pace.hours.hold(each.hour * 60 + each.minute)]
+    open_s = {at_s + later_s for at_s in opens for later_s in range(0, int(min(federation.deadline_s, DAY_S)), 60)}
+    never = {
+        row.available
+        for row in fleet
+        if row.available and not any(map(read_window(row.available, "fleet.available").holds, open_s))
+    }
+    reached = sum(row.count for row in fleet if row.available not in never)
+    needed = federation.asked if federation.quorum is None else federation.quorum
+    if reached < needed:
+        theirs = ", ".join(sorted(filter(None, never)))
+        raise UsageError(
+            f"{file}: federation.window: no round that opens within {pace.hours} ({pace.zone}) can be filled: "
+            f"{reached} of the {needed} devices needed are on then, others only within {theirs} "
+            "(fleet.available, UTC); change one of them, or lower federation.quorum"
+        )
 
 
 def _fleet(rows: Any, file: Path, seed: int) -> tuple[FleetRow, ...]:
@@ -439,6 +473,7 @@ def alone(config: Config, *, every_round: bool = False) -> Config:
         config.federation,
         method="local",
         participants=drawn,
+        control=0.0,
         over_selection=False,
         quorum=None,
         stop_at_bytes=None,

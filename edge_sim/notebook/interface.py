@@ -5,11 +5,14 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
 from coordinator.config import load_toml, to_toml
 from coordinator.record.observer import ObserverGroup, RunObserver
+from coordinator.record.round_result import RoundResult
+from coordinator.record.run_record import RunRecord
 from coordinator.results.report.run_files import write_run
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.private import make_private_folder
@@ -19,7 +22,6 @@ from edge_sdk.models.base import Model
 from edge_sim.config import settings as config_settings
 from edge_sim.config.settings import AUTO, Config
 from edge_sim.models.given_functions import check_sendable
-from edge_sim.notebook.callbacks import CallbackObserver, DeviceNews, RoundNews
 from edge_sim.notebook.given import GivenData, GivenModels, functions_of, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
 from edge_sim.runs.runner import ObserverFor, VirtualRun, check_taken_part, run
@@ -28,6 +30,64 @@ from edge_sim.studies.compare import compare
 from edge_sim.studies.planned_runs import with_setting
 from edge_sim.studies.search import search_of
 from edge_sim.studies.sweep import sweep
+
+
+@dataclass(frozen=True, slots=True)
+class RoundNews:
+    """What `on_round` is called with."""
+
+    round: int
+    of: int
+    part: str
+    """Empty for the federation; `alone` while the devices train alone for the comparison."""
+    accuracy: Mapping[str, float]
+    """The newest accuracy of each device that was measured so far, by device id."""
+    measured: int
+    """The number of rounds after which the newest of them was measured."""
+    result: RoundResult
+    """The round's bytes, seconds, joules and contributors; its accuracies may come later and are not in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceNews:
+    """What `on_device` is called with."""
+
+    device: str
+    part: str
+    count: int
+    """How many devices have joined so far, of `expected`; 0 for one that was turned away."""
+    expected: int
+    refusal: str = ""
+    """Why it was turned away; empty: it joined."""
+
+
+class CallbackObserver(RunObserver):
+    """Calls functions on the events of one part of a run."""
+
+    def __init__(
+        self,
+        part: str,
+        on_round: Callable[[RoundNews], object] | None,
+        on_device: Callable[[DeviceNews], object] | None,
+    ) -> None:
+        self._part, self._on_round, self._on_device = part, on_round, on_device
+
+    def joined(self, device: str, count: int, expected: int) -> None:
+        """Call `on_device`."""
+        if self._on_device is not None:
+            self._on_device(DeviceNews(device, self._part, count, expected))
+
+    def turned_away(self, device: str, message: str) -> None:
+        """Call `on_device`."""
+        if self._on_device is not None:
+            self._on_device(DeviceNews(device, self._part, 0, 0, message))
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:
+        """Call `on_round`."""
+        if self._on_round is not None:
+            measured, accuracy = max(record.accuracy, default=0), record.newest_of_each()
+            self._on_round(RoundNews(result.round, of, self._part, accuracy, measured, result))
+
 
 ConfigSource: TypeAlias = Config | Mapping[str, Any] | str | Path
 """A TOML file, its tables, or a parsed Config."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,6 +16,8 @@ from coordinator.results.comparison.compare_files import comparison_summary, met
 from coordinator.results.comparison.compare_table import compare_table
 from coordinator.results.comparison.paper_table import USUAL, paper_table
 from coordinator.results.figures.result import Result
+from coordinator.results.plots.drawing import Drawings, draw_pictures
+from coordinator.results.plots.look import FORMATS, SCREEN, WIDTHS_IN, Look
 from coordinator.results.plots.plots import comparison_drawings, run_drawings
 from coordinator.results.report.run_files import run_tables
 from coordinator.results.report.run_table import run_table
@@ -22,12 +25,77 @@ from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import Table, latex_text, plain_text
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.models.base import Model
-from edge_sim.notebook.drawn import Plots
 from edge_sim.studies.sweep import Sweep, sweep_summary, trial_rows
 from edge_sim.studies.sweep_table import sweep_text
 
 if TYPE_CHECKING:
     from pandas import DataFrame
+
+
+class Picture:
+    """A picture of a run or a comparison."""
+
+    def __init__(self, name: str, drawings: Drawings, look: Look) -> None:
+        self.name, self._drawings, self._look = name, drawings, look
+
+    def __repr__(self) -> str:
+        return f"<picture {self.name}>"
+
+    def _repr_svg_(self) -> str:
+        """The picture as a notebook shows it."""
+        with tempfile.TemporaryDirectory() as folder:
+            (path,) = draw_pictures(self._drawings, folder, replace(self._look, formats=("svg",)), (self.name,))
+            return path.read_text(encoding="utf-8")
+
+    def save(self, path: str | Path) -> Path:
+        """Write the picture into a file: png, svg or pdf, by the end of its name; return the file.
+
+        Raises UsageError for another end, StoreError where it cannot be written.
+        """
+        target = Path(path)
+        kind = target.suffix.removeprefix(".")
+        if kind not in FORMATS:
+            raise UsageError(f"{target}: expected a name that ends with .{', .'.join(FORMATS)}")
+        with tempfile.TemporaryDirectory() as folder:
+            (drawn,) = draw_pictures(self._drawings, folder, replace(self._look, formats=(kind,)), (self.name,))
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(drawn.read_bytes())
+        return target
+
+
+class Plots:
+    """The pictures that there are, each as a method: `plot.accuracy_by_round(width="column")`."""
+
+    def __init__(self, drawings: Drawings) -> None:
+        self._drawings = drawings
+
+    def __dir__(self) -> list[str]:
+        return [*self._drawings]
+
+    def __repr__(self) -> str:
+        return f"<plots: {', '.join(self._drawings)}>"
+
+    def __getattr__(self, name: str) -> PlotFunction:
+        if name.startswith("_") or name not in self._drawings:
+            raise AttributeError(f"no picture {name!r} here; there are {', '.join(self._drawings)}")
+        return PlotFunction(name, self._drawings)
+
+
+class PlotFunction:
+    """Draws one picture."""
+
+    def __init__(self, name: str, drawings: Drawings) -> None:
+        self._name, self._drawings = name, drawings
+
+    def __call__(self, *, width: str = "", titles: bool | None = None) -> Picture:
+        """Return the picture.
+
+        width: column or page, for a paper; empty: as on the screen.  titles: default: only on the screen.
+        """
+        if width not in ("", *WIDTHS_IN):
+            raise UsageError(f"width={width!r}: expected {', '.join(WIDTHS_IN)}, or nothing")
+        look = replace(SCREEN, width_in=WIDTHS_IN.get(width), titles=not width if titles is None else titles)
+        return Picture(self._name, self._drawings, look)
 
 
 class PersonalMeans(NamedTuple):

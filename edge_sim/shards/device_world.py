@@ -9,19 +9,51 @@ import heapq
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from edge_sdk.agent_arguments import SimulatedId
 from edge_sdk.protocol.frames.codec import CommonKnowledge
-from edge_sdk.transport.memory.hub import Publication
+from edge_sdk.protocol.frames.frame_parts import Frame
+from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport, Publication
 from edge_sdk.transport.memory.splicing import Splicer
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.computation_queue import ComputationQueue
 from edge_sim.clock.scenario_faults import DeviceFaults, schedule_broker_faults
 from edge_sim.clock.virtual_device import VirtualDevice
 from edge_sim.fleet.fleet import Device
-from edge_sim.shards.half_hub import HalfHub
 from edge_sim.shards.messages import ShardSetup
+
+_MOST = 2**20
+"""Reserved places: more than a scenario has restarts."""
+
+
+class HalfHub(Hub):
+    """A Hub that keeps its clients' publications for other processes' hubs, which accept them at the same moment."""
+
+    def __init__(self, clock: VirtualClock, faults: Faults | None = None, seed: int = 0) -> None:
+        super().__init__(clock, faults, seed)
+        self._outgoing: list[Publication] = []
+        self._places = itertools.count(clock.place(_MOST))
+        """Places of restarts among the events of a moment: they come first, as in one process."""
+
+    def schedule_restart(self, time_s: float, restarted: Callable[[], None]) -> None:
+        """Have `restarted` called before anything else that happens at that moment."""
+        if isinstance(self.clock, VirtualClock):
+            self.clock.at(time_s, restarted, next(self._places))
+
+    def publish(self, sender: MemoryTransport, topic: str, frame: Frame, *, retain: bool) -> None:
+        """Deliver a frame here, and keep it for the other processes."""
+        given = self.published(sender, topic, frame, retain=retain)
+        self._outgoing.append(given)
+        self.accept(given)
+
+    def taken(self) -> list[Publication]:
+        """Return the publications since the last call, in order."""
+        if not self._outgoing:
+            return []
+        found, self._outgoing = self._outgoing, []
+        return found
+
 
 _MOST_FRAMES = 2**48
 """Reserved places: more than a device receives frames."""

@@ -37,7 +37,7 @@ from edge_sim.engines.base import MethodWrapper, unchanged
 from edge_sim.engines.untraced import NONE
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.fleet.hardware import DeviceCost
-from edge_sim.shards.half_hub import HalfHub
+from edge_sim.shards.device_world import HalfHub
 from edge_sim.shards.messages import EVERYBODY, Sent, ShardLost
 from edge_sim.shards.ray_shard import RayCluster
 from edge_sim.shards.shard_process import ShardProcesses

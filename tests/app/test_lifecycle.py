@@ -17,8 +17,8 @@ from notes import Notes
 import edge_sdk
 from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.rounds import RoundPhase
-from edge_sdk.device.link.backoff import Backoff
 from edge_sdk.device.store import MemoryStore, RoundStart, SqliteStore
+from edge_sdk.device.work import Backoff
 from edge_sdk.errors import EdgeError, InUse, ModelError, StoreError, UsageError
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sdk.transport.memory.hub import Hub

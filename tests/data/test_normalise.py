@@ -13,7 +13,7 @@ from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
 from edge_sim import run
 from edge_sim.config import settings
-from edge_sim.data.normalise import far_from_unit_scale, statistics
+from edge_sim.data.datasets import far_from_unit_scale, statistics
 from edge_sim.fleet import fleet
 
 SCALE = 1 / 255

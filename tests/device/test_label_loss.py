@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from edge_sdk.device.training.label_loss import balanced
+from edge_sdk.device.training.learner import balanced
 from edge_sdk.errors import UsageError
 from edge_sdk.objectives import CrossEntropy, LabelLoss, Seen
 from edge_sim.runs import runner

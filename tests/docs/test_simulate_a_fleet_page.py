@@ -27,7 +27,7 @@ FEW = ("federation.rounds=1", "federation.participants=8", "federation.quorum=4"
 
 def test_every_command_is_one() -> None:
     commands = re.findall(r"^    edge-sdk (.+)$", PAGE, re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
         cli.parser().parse_args(shlex.split(command))
 

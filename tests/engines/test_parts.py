@@ -19,7 +19,7 @@ from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.knowledge import ClassRows, Weights
 from edge_sdk.protocol.messages import Assign, FederationSpec, TrainSpec
 from edge_sdk.reductions.class_rows import mean_over_holders
-from edge_sdk.transport.memory.subscriptions import SubscriptionTree
+from edge_sdk.transport.memory.hub import SubscriptionTree
 from edge_sim.data.shared_inputs import SharedPreprocess
 
 LEVEL = st.sampled_from(["a", "b", "c"])

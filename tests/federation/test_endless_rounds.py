@@ -10,7 +10,11 @@ from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.result import Result
+from coordinator.rounds import RoundPolicy, Skip
+from coordinator.serving.round_pacing import RoundPacing, Timetable
 from edge_sdk.errors import UsageError
+from edge_sdk.protocol.exchange_id import ExchangeId
+from edge_sdk.protocol.messages import FOREVER
 from edge_sim.config.settings import parse
 from edge_sim.runs import runner
 
@@ -158,3 +162,39 @@ def test_a_federation_with_an_end_can_have_a_pace() -> None:
     result, watch = served(tables(rounds=3, every="2h", days=2.0))
     assert result.completed
     assert [round(hour) for hour in watch.hours] == [0, 2, 4]
+
+
+def test_a_round_that_stays_skipped_is_said_again_each_day() -> None:
+    now_s, record = 1_772_402_400.0, RunRecord()
+    policy = RoundPolicy(expected=3, quorum=2, rounds=FOREVER, exchanges=1, paced=True, forever=True)
+    pacing = RoundPacing(Timetable(wall=lambda: now_s), policy, record, lambda: 0.0)
+    record.declining = {f"cam-{number}": ("temperature", "84 C") for number in range(5)}
+    said = []
+    for _ in range(60):
+        said.append(pacing.skip(Skip(ExchangeId(7, 0), "0 uploads came", opened=True)))
+        now_s += 3600.0
+    lines = [line for line in said if line is not None]
+    assert lines[0] == (
+        "round 8 is skipped for now: 0 uploads came; cam-0: 84 C; cam-1: 84 C; cam-2: 84 C; and 2 more decline"
+    )
+    assert [said.index(line) for line in lines] == [0, 24, 48]
+    assert lines[1].startswith("round 8 is skipped for now since 22:00 on 2026-03-01 (UTC), 25 times: 0 uploads came")
+
+
+def test_a_budget_that_never_suffices_is_said_with_what_would() -> None:
+    _, watch = served(tables(every="1h", bytes_per_day=1, days=2.5))
+    lines = [line for line in watch.notes if "federation.bytes_per_day is spent after 1 of the 24 rounds" in line]
+    assert len(lines) == 1
+    assert "raise it, or make every longer" in lines[0]
+
+
+def test_hours_that_never_meet_those_of_enough_devices_are_refused() -> None:
+    fleet = [
+        {"count": 2, "model": "numpy-random", "available": "12:00-18:00"},
+        {"count": 1, "model": "numpy-random"},
+    ]
+    with pytest.raises(UsageError, match=r"federation.window: .*02:00-04:00.* 1 of the 2 devices .*12:00-18:00"):
+        parse(tables(every="1h", window="02:00-04:00", fleet=fleet), Path("f.toml"))
+    parse(tables(every="1h", window="02:00-12:01", fleet=fleet), Path("f.toml"))
+    parse(tables(every="1h", window="02:00-04:00", quorum=1, fleet=fleet), Path("f.toml"))
+    parse(tables(every="1h", window="02:00-04:00", time_zone="Asia/Tokyo", fleet=fleet), Path("f.toml"))

@@ -12,7 +12,7 @@ from one_world import CLASSES, ROUNDS, World
 
 from coordinator.record.run_record import MAX_REFUSED, MAX_STRANGERS
 from coordinator.rounds import RoundPhase
-from coordinator.serving.seats import MOST_ON_PROBATION
+from coordinator.serving.membership import MOST_ON_PROBATION
 from edge_sdk.device.session import SessionPhase
 from edge_sdk.errors import Refused
 from edge_sdk.protocol import topics

@@ -28,8 +28,7 @@ from edge_sdk.identity.claims import (
     unpack_enrolment_answer,
 )
 from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
-from edge_sdk.identity.crypto_keys import new_signing_key
-from edge_sdk.identity.crypto_sealing import new_exchange_key
+from edge_sdk.identity.crypto_keys import new_exchange_key, new_signing_key
 from edge_sdk.identity.digested_json import undigested_json
 from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SEALING, SIGNING, TLS_KEY, IdentityCard
 from edge_sdk.transport.memory.hub import Faults

@@ -26,7 +26,7 @@ from edge_sdk.protocol.frames.schema import Vector, wire
 from edge_sdk.protocol.knowledge import PAYLOADS, Payload
 from edge_sdk.protocol.messages import Welcome
 from edge_sdk.tools.doctor.finding import Level
-from edge_sdk.tools.doctor.runtimes import judge_plugin
+from edge_sdk.tools.doctor.machine import judge_plugin
 
 Register = Callable[[str, Mapping[str, str]], None]
 

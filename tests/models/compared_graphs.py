@@ -13,7 +13,7 @@ from edge_sdk.models.onnx_file.graph import Graph, port
 from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
 from edge_sdk.models.onnx_training.body import GraphEngine
 from edge_sdk.models.onnx_training.gradient import moving, training_graph
-from edge_sdk.models.onnx_training.numpy_graph import NumpyEngine
+from edge_sdk.models.onnx_training.numpy_body import NumpyEngine
 from edge_sdk.models.onnx_training.rewrites import trainable
 
 TOLERANCE = 1e-5

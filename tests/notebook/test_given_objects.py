@@ -14,7 +14,7 @@ from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.models.predict_only import PredictOnly
 from edge_sim.engines import choice
 from edge_sim.fleet import feasible
-from edge_sim.models.function_digest import function_digest
+from edge_sim.models.given_functions import function_digest
 from edge_sim.runs.runner import check_taken_part
 
 RNG = np.random.default_rng(0)

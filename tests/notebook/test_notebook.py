@@ -175,7 +175,7 @@ def test_a_sweep_and_what_was_chosen(tmp_path):
         ({"data": DATA[:3]}, "y_test"),
         ({"data": {"x_train": 1}}, "y_train"),
         ({"data": ([1, 2], [3, 4])}, "found"),
-        ({"broker": "embedded"}, "embedded"),
+        ({"broker": "embedded", "models": lambda classes, shape, seed: softmax(classes, shape, seed + 1)}, "a broker"),
         ({"keep_models": True}, "out"),
         ({"settings": {"train.nope": 1}}, "nope"),
     ],

@@ -134,7 +134,7 @@ BUGS = (
     ),
     PlantedBug(
         "a device that was silent once is never asked again",
-        "coordinator/rounds/machine.py",
+        "coordinator/rounds/exchanges.py",
         "away=state.away - {device}) if device in state.away else state",
         "away=state.away)",
         "tests/rounds/test_rounds_cases.py::test_any_sign_of_life_brings_a_silent_device_back",
@@ -232,7 +232,7 @@ BUGS = (
     ),
     PlantedBug(
         "an upload is receipted before it is durable",
-        "coordinator/rounds/machine.py",
+        "coordinator/rounds/rules.py",
         "    return state, (Persist(event.device, event.place, event.upload),)\n",
         '    receipt = SendReceipt(event.device, event.place, "accepted", "")\n'
         "    return state, (receipt, Persist(event.device, event.place, event.upload))\n",
@@ -250,11 +250,11 @@ BUGS = (
     # -- what arrives -------------------------------------------------------------------------------------------------
     PlantedBug(
         "an upload counts twice",
-        "coordinator/rounds/machine.py",
+        "coordinator/rounds/rules.py",
         "    if event.place != state.place or event.device in state.folded:\n"
-        "        return state, (_answer(state, event),)\n"
+        "        return state, (receipt_of_uncounted(state, event),)\n"
         "    one = event.device\n",
-        "    if event.place != state.place:\n        return state, (_answer(state, event),)\n    one = event.device\n",
+        "    if event.place != state.place:\n        return state, (receipt_of_uncounted(state, event),)\n    one = event.device\n",
         "tests/rounds/test_rounds_cases.py::test_two_copies_of_one_upload_count_once",
         "R5",
     ),
@@ -268,12 +268,12 @@ BUGS = (
     ),
     PlantedBug(
         "an upload for a closed round counts",
-        "coordinator/rounds/machine.py",
+        "coordinator/rounds/rules.py",
         "    if event.place != state.place or event.device in state.folded:\n"
-        "        return state, (_answer(state, event),)\n"
+        "        return state, (receipt_of_uncounted(state, event),)\n"
         "    if event.device not in state.invited:\n",
         "    if event.device in state.folded:\n"
-        "        return state, (_answer(state, event),)\n"
+        "        return state, (receipt_of_uncounted(state, event),)\n"
         "    if event.device not in state.invited:\n",
         "tests/rounds/test_rounds_cases.py::test_the_verdicts",
         "R9",
@@ -456,7 +456,7 @@ BUGS = (
     ),
     PlantedBug(
         "while all devices compute the look at silent ones is not put off",
-        "coordinator/rounds/machine.py",
+        "coordinator/rounds/rules.py",
         "        return replace(state, retry_at_s=next_s), ()\n",
         "        return state, ()\n",
         "tests/rounds/test_answer_times.py::"
@@ -464,7 +464,7 @@ BUGS = (
     ),
     PlantedBug(
         "after a second invitation the next one is not put off",
-        "coordinator/rounds/machine.py",
+        "coordinator/rounds/rules.py",
         "replace(state, retry_at_s=min(now_s + wait_s, next_s), retry_wait_s=wait_s",
         "replace(state, retry_wait_s=wait_s",
         "tests/rounds/test_answer_times.py::"

@@ -17,7 +17,7 @@ from protocol_samples import ADDRESS, BATCH, FRAMES, LOGITS, MESSAGES, SPEC, STA
 
 from edge_sdk.errors import LocalProtocolError, RemoteProtocolError
 from edge_sdk.protocol.frames import schema
-from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, HEADER_BYTES, UNSIGNED, Limits, Stamp, decode, encode
+from edge_sdk.protocol.frames.codec import CONTROL_LIMITS, HEADER_BYTES, UNSIGNED, Stamp, decode, encode
 from edge_sdk.protocol.frames.schema import from_plain, one_line, tag_of, to_plain, wire
 from edge_sdk.protocol.knowledge import PublicLogits
 from edge_sdk.protocol.messages import (
@@ -60,10 +60,6 @@ def test_a_frame_is_measured_before_it_is_looked_at():
 @pytest.mark.parametrize("length", range(HEADER_BYTES))
 def test_a_frame_shorter_than_its_header_is_refused(length):
     assert kind_of(FRAMES["bye"][:length]) == ("length" if length > 4 else "magic")
-
-
-def test_limits_can_be_joined():
-    assert Limits(10, 300).covering(Limits(20, 200)) == Limits(20, 300)
 
 
 def test_the_stamp_travels():

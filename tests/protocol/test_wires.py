@@ -160,7 +160,8 @@ def test_the_largest_of_many_exchanges_counts():
 @pytest.mark.parametrize("name", method_names())
 def test_control_messages_pass_under_the_limits_of_any_method(name):
     limits = frame_limits(load_method(name)().every_exchange, expectation(SPEC))
-    assert limits.covering(CONTROL_LIMITS) == limits
+    assert limits.frame_bytes >= CONTROL_LIMITS.frame_bytes
+    assert limits.tensor_bytes >= CONTROL_LIMITS.tensor_bytes
     assert frame_limits((), SIZES) == CONTROL_LIMITS
 
 

@@ -15,17 +15,19 @@ from coordinator.record.round_result import CURVES, RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.document.values import run_section
 from coordinator.results.figures import device_figures as figures
+from coordinator.results.figures import round_figures as round_figures_module
 from coordinator.results.figures import run_figures
 from coordinator.results.figures.columns import FigureColumn
+from coordinator.results.figures.compared_figures import COMPARED_ACCURACIES, COMPARED_COSTS
 from coordinator.results.figures.device_figures import Figure
 from coordinator.results.figures.result import DeviceResult, Result
-from coordinator.results.figures.round_figures import ROUND_FIGURES, counters
+from coordinator.results.figures.round_figures import ROUND_FIGURES, RoundFigure, counters
 from coordinator.results.figures.run_figures import RunFigure
 from coordinator.results.page import values
 from coordinator.results.report.run_files import read_run, run_tables, write_run
 from coordinator.results.report.run_table import run_table
 from coordinator.results.report.tables import plain_text
-from coordinator.results.writers.figures import round_figures
+from coordinator.results.writers.opening import round_figures
 
 DOCS = Path(__file__).parents[2] / "docs"
 SPINS = Figure(
@@ -88,6 +90,40 @@ def test_a_figure_that_is_declared_once_shows_everywhere(tmp_path: Path, monkeyp
     page = runpy.run_path(str(DOCS / "gen_figures.py"))["page"]()
     assert "| `spins` * | turns | device | both | fan | How often its fan turned. |" in page
     assert "| `spins` | turns | `devices/spins` + |  | How often its fan turned. |" in page
+
+
+def test_a_figure_of_a_round_that_is_declared_once_shows_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bursts = RoundFigure(
+        "bursts", "Bursts of frames.", "sum", later=True, column=FigureColumn("bursts"), page="Bursts", writer="bursts"
+    )
+    monkeypatch.setattr(round_figures_module, "ROUND_FIGURES", (*ROUND_FIGURES, bursts))
+    record = RunRecord()
+    record.add_to_round("bursts", 2)  # where it is counted
+    record.add_to_round("bursts", 1)
+    record.round_done(contributors=2, exchanges=1, now_s=1.0)
+    record.round_done(contributors=2, exchanges=1, now_s=2.0)
+    assert [entry.sums for entry in record.rounds] == [{"bursts": 3}, {}]
+    whole = synthetic.result(count=2, rounds=1)
+    entry = dataclasses.replace(whole.history[0], sums=record.rounds[0].sums)
+    write_run(dataclasses.replace(whole, history=(entry,)), "", tmp_path)
+    found = read_run(tmp_path)
+    assert found.history[0].sums == {"bursts": 3}
+    assert round_figures(found.history[0], record)["bursts"] == 3
+    monkeypatch.setattr(values, "round_columns", values.round_columns.__wrapped__)
+    monkeypatch.setattr(values, "_of_round", values._of_round.__wrapped__)
+    state = values.finished_state(found, "run").plain()
+    assert [row[state["round_columns"].index("bursts")] for row in state["history"]] == [3]
+    page = runpy.run_path(str(DOCS / "gen_figures.py"))["page"]()
+    assert "| `bursts` |  | `bursts` | bursts | Bursts of frames. |" in page
+
+
+def test_what_runs_are_compared_by_stands_in_their_summaries() -> None:
+    compared = (*COMPARED_ACCURACIES, *COMPARED_COSTS)
+    assert len({each.name for each in compared}) == len(compared)
+    entries = {each.name for each in run_figures.RUN_FIGURES}
+    assert {each.place.partition(".")[0] for each in compared} <= entries
 
 
 def test_a_figure_of_a_run_that_is_declared_once_is_in_its_summary_and_on_the_page(

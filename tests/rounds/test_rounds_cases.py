@@ -10,7 +10,7 @@ from rounds_model import Model, names, sent
 
 from coordinator import rounds
 from coordinator.rounds import EndRun, Fold, Invite, Persist, Reduce, RoundDone, RoundPhase, RoundPolicy, SendReceipt
-from coordinator.rounds.machine import CLOSED, NOT_BEGUN, NOT_INVITED
+from coordinator.rounds.exchanges import CLOSED, NOT_BEGUN, NOT_INVITED
 from edge_sdk.errors import LocalProtocolError
 from edge_sdk.protocol.exchange_id import ExchangeId
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from edge_sdk.cli import main
-from edge_sim.data.sources.drawn_digits import read_drawn_digits
+from edge_sim.data.sources.digits import read_drawn_digits
 from edge_sim.runs.demo_command import FILE
 
 WITHOUT_EXTRAS = """

@@ -19,7 +19,7 @@ from edge_sdk import cli
 from edge_sdk.errors import UsageError
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.config import settings
-from edge_sim.runs import run_folder, same_world
+from edge_sim.runs import run_folder
 from edge_sim.runs.runner import run
 from edge_sim.studies.compare import compare
 from edge_sim.studies.planned_runs import with_setting
@@ -284,7 +284,7 @@ def test_what_only_takes_another_time_may_change(file: Path, tmp_path: Path, mon
 def test_a_run_goes_on_from_its_own_settings(file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = tmp_path / "run"
     interrupt(monkeypatch, file, out)
-    same_world.check_same_world(out / "federation.toml", settings.load_config(file))
+    run_folder.check_same_world(out / "federation.toml", settings.load_config(file))
     assert run(out / "federation.toml", out=out, resume=True).completed
 
 

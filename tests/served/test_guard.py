@@ -8,7 +8,8 @@ import pytest
 from edge_sdk.data import LocalData, Samples
 from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.models.numpy_model import NumpyModel
-from edge_sdk.serving.guard import HeldOut, at_least, compared_on, held_out_of, is_worse, missing_classes, right_on
+from edge_sdk.reductions.sign_test import at_least, is_worse
+from edge_sdk.serving.guard import HeldOut, compared_on, held_out_of, missing_classes, right_on
 
 
 def pair(samples: int, lost: int, won: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,6 +12,7 @@ import pytest
 
 from coordinator.record.run_record import RunRecord
 from coordinator.serving.systemd import SystemdObserver
+from coordinator.systemd import SystemdNotifier
 
 
 @pytest.fixture
@@ -33,7 +34,7 @@ def all_of(link: socket.socket) -> list[str]:
 def test_the_watchdog_hears_the_loop_twice_in_its_interval(tmp_path: Path, told: socket.socket) -> None:
     now_s = 0.0
     environment = {"NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "20000000"}
-    observer = SystemdObserver(environment, clock=lambda: now_s)
+    observer = SystemdObserver(SystemdNotifier(environment, clock=lambda: now_s))
     observer.begun(cast("Any", None))
     for now_s in (0.0, 5.0, 10.0, 12.0, 20.0):  # noqa: B007  # the clock reads it
         observer.waited(RunRecord())
@@ -42,11 +43,11 @@ def test_the_watchdog_hears_the_loop_twice_in_its_interval(tmp_path: Path, told:
 
 
 def test_without_systemd_nothing_is_sent(told: socket.socket) -> None:
-    observer = SystemdObserver({})
+    observer = SystemdObserver(SystemdNotifier({}))
     observer.begun(cast("Any", None))
     observer.waited(RunRecord())
     assert all_of(told) == []
 
 
 def test_a_socket_that_is_gone_ends_nothing(tmp_path: Path) -> None:
-    SystemdObserver({"NOTIFY_SOCKET": str(tmp_path / "none")}).noted("a line")
+    SystemdObserver(SystemdNotifier({"NOTIFY_SOCKET": str(tmp_path / "none")})).noted("a line")

@@ -1,4 +1,4 @@
-"""The checks of what surrounds a board: machine, machine, runtimes, the speed of its card, and dates of certificates."""
+"""The checks of what surrounds a board: machine, runtimes, the speed of its card, and dates of certificates."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from edge_sdk.errors import StoreError
-from edge_sdk.tools.doctor import certificates, disk, machine, runtimes
+from edge_sdk.tools.doctor import certificates, disk, machine
 from edge_sdk.tools.doctor.finding import Finding, Level
 
 OK, WARN, FAIL = Level.OK, Level.WARN, Level.FAIL
@@ -62,9 +62,9 @@ def test_heat(celsius, throttled, level):
 
 
 def test_runtimes():
-    says(runtimes.judge_runtimes({}), OK, "numpy")
-    says(runtimes.judge_runtimes({"onnxruntime": "", "torch": ""}), OK, "numpy, onnxruntime, torch")
-    says(runtimes.judge_runtimes({"onnxruntime": "ended by SIGILL", "torch": ""}), FAIL, "SIGILL", r"edge-sdk\[onnx\]")
+    says(machine.judge_runtimes({}), OK, "numpy")
+    says(machine.judge_runtimes({"onnxruntime": "", "torch": ""}), OK, "numpy, onnxruntime, torch")
+    says(machine.judge_runtimes({"onnxruntime": "ended by SIGILL", "torch": ""}), FAIL, "SIGILL", r"edge-sdk\[onnx\]")
 
 
 @pytest.mark.parametrize(
@@ -79,8 +79,8 @@ def test_a_runtime_that_ends_the_process_is_found(tmp_path, monkeypatch, module,
     (tmp_path / "trial_runtime.py").write_text(module)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(runtimes, "RUNTIMES", {"trial_runtime": "onnx", "not_there_at_all": "torch"})
-    faults = runtimes.load_faults()
+    monkeypatch.setattr(machine, "RUNTIMES", {"trial_runtime": "onnx", "not_there_at_all": "torch"})
+    faults = machine.load_faults()
     assert list(faults) == ["trial_runtime"]
     assert re.search(fault, faults["trial_runtime"])
 

@@ -15,7 +15,7 @@ from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.errors import UsageError
 from edge_sdk.tools.doctor import broker as judging
 from edge_sdk.tools.doctor.broker import BrokerObservation
-from edge_sdk.tools.doctor.checks import broker_checks
+from edge_sdk.tools.doctor.command import broker_checks
 from edge_sdk.tools.doctor.finding import CheckTarget, Finding, Level, run_checks
 from edge_sdk.tools.selftest import SelftestTimeouts, run_selftest
 from edge_sdk.transport.base import Incoming

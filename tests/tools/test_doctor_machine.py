@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.tools.doctor import disk, machine, packages, runtimes
-from edge_sdk.tools.doctor.checks import MACHINE, PACKAGES, run_all_checks
+from edge_sdk.tools.doctor import disk, machine, packages
+from edge_sdk.tools.doctor.command import MACHINE, PACKAGES, run_all_checks
 from edge_sdk.tools.doctor.finding import Check, CheckTarget, Finding, Level, ok, run_checks
 from edge_sdk.tools.doctor.packages import Requirement
 
@@ -243,7 +243,7 @@ def test_a_check_that_breaks_is_a_finding_and_the_others_go_on(tmp_path):
 
 
 def test_this_machine(tmp_path, monkeypatch):
-    monkeypatch.setattr(runtimes, "load_faults", dict)
+    monkeypatch.setattr(machine, "load_faults", dict)
     examined = run_all_checks(CheckTarget(state=tmp_path / "state"))
     assert [each.name for each in examined] == [check.name for check in (*MACHINE, *PACKAGES)] + ["plug-ins"]
     failed = [each for each in examined if each.finding.level is FAIL]

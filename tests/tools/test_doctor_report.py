@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from edge_sdk import cli
-from edge_sdk.tools.doctor import checks, command, runtimes
+from edge_sdk.tools.doctor import command, machine
 from edge_sdk.tools.doctor.finding import Check, CheckResult, fail, ok, warn
 
 FINE = CheckResult("python", ok("3.12.1"))
@@ -79,7 +79,7 @@ def test_without_rich_a_terminal_gets_plain_text(monkeypatch):
 
 
 def test_the_command_exits_with_0_where_nothing_failed(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(runtimes, "load_faults", dict)
+    monkeypatch.setattr(machine, "load_faults", dict)
     assert cli.main(["doctor", "--state", str(tmp_path)]) == 0
     assert "python" in capsys.readouterr().out
     assert cli.main(["doctor", "--state", str(tmp_path), "--json"]) == 0
@@ -87,7 +87,7 @@ def test_the_command_exits_with_0_where_nothing_failed(tmp_path, capsys, monkeyp
 
 
 def test_and_with_1_where_something_did(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(checks, "MACHINE", (Check("disk", lambda _: fail("broken", "mend it")),))
+    monkeypatch.setattr(command, "MACHINE", (Check("disk", lambda _: fail("broken", "mend it")),))
     assert cli.main(["doctor", "--state", str(tmp_path)]) == 1
     assert "-> mend it" in capsys.readouterr().out
 
@@ -100,8 +100,8 @@ def test_and_with_2_for_a_broker_that_is_none(capsys):
 PROGRAM = """
 import sys
 from edge_sdk.cli import main
-from edge_sdk.tools.doctor import runtimes
-runtimes.load_faults = dict  # it loads them in processes of their own
+from edge_sdk.tools.doctor import machine
+machine.load_faults = dict  # it loads them in processes of their own
 code = main(["doctor", "--json"])
 print(sorted({"paho", "torch", "onnxruntime", "matplotlib", "rich", "amqtt"} & set(sys.modules)), file=sys.stderr)
 sys.exit(code)

@@ -8,7 +8,7 @@ import shutil
 import pytest
 
 from edge_sdk import cli
-from edge_sdk.tools.doctor import runtimes
+from edge_sdk.tools.doctor import machine
 
 pytest.importorskip("trustme")
 from benchmarks.reliability import doctor_shown  # needs trustme
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.broker
 def test_what_is_wrong_is_found_and_nothing_else(tmp_path, monkeypatch, capsys, name):
     if shutil.which("mosquitto") is None:
         pytest.skip("no mosquitto on PATH")
-    monkeypatch.setattr(runtimes, "load_faults", dict)  # its own test loads a runtime
+    monkeypatch.setattr(machine, "load_faults", dict)  # its own test loads a runtime
     with getattr(doctor_shown, name)(tmp_path) as set_up:
         assert cli.main(["doctor", "--json", *set_up.options]) == set_up.code
     report = json.loads(capsys.readouterr().out)

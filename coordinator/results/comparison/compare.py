@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from coordinator.results.figures.compared_figures import COMPARED_ACCURACIES, COMPARED_COSTS, ComparedFigure
 from coordinator.results.figures.metrics import deviation
 from coordinator.results.figures.result import Result
 from coordinator.results.report.summary import summary
@@ -17,28 +18,10 @@ from edge_sdk.methods.contract.requests import MeasuredModel
 ALONE = "alone"
 """The name of the line in which devices train on their own data and exchange nothing."""
 
-ACCURACIES: Mapping[str, tuple[str, str]] = {
-    "mean": ("accuracy", "mean"),
-    "worst": ("accuracy", "worst"),
-    "amp": ("own_task", "amp"),
-    "fm": ("own_task", "fm"),
-    "wlp": ("own_task", "wlp"),
-    "local_accuracy": ("metrics", "local_accuracy_mean"),
-    "pm_v": ("metrics", "pm_v_mean"),
-    "pm_l": ("metrics", "pm_l_mean"),
-    "validation_accuracy": ("metrics", "validation_accuracy_mean"),
-    "gm": ("accuracy", "gm"),
-    **{
-        f"{model}_{key}": (f"{model}_model.{part}", key)
-        for model in ("global", "active")
-        for part, keys in (("accuracy", ("mean", "worst")), ("own_task", ("amp", "fm", "wlp")))
-        for key in keys
-    },
-    "global_local_accuracy": ("metrics", "global_local_accuracy_mean"),
-    "global_validation_accuracy": ("metrics", "global_validation_accuracy_mean"),
-}
-"""The accuracies that runs are compared by: name -> part and key of the run's summary.  Those of shared models are `gm`
-and the ones with a prefix, all others are of personal models."""
+ACCURACIES: Mapping[str, ComparedFigure] = {each.name: each for each in COMPARED_ACCURACIES}
+"""The accuracies that runs are compared by."""
+COSTS: Mapping[str, ComparedFigure] = {each.name: each for each in COMPARED_COSTS}
+"""What a method costs."""
 CONFIDENCE = 0.95
 _HALVINGS = 80
 """Number of halvings of an angle below pi/2, enough for all digits of a float."""
@@ -62,11 +45,11 @@ class Trial:
 
     def accuracy(self, figure: str) -> float | None:
         """Return one of ACCURACIES; None where it is unknown, as for a run that ended early."""
-        part, key = ACCURACIES[figure]
-        found: Any = self.whole
-        for name in (*part.split("."), key):
-            found = found.get(name, {})
-        return found if isinstance(found, float) and self.result.completed else None
+        return ACCURACIES[figure].of(self.whole) if self.result.completed else None
+
+    def cost(self, figure: str) -> float | None:
+        """Return one of COSTS, or None if it is unknown."""
+        return COSTS[figure].of(self.whole)
 
     def curve(self) -> dict[int, list[float]]:
         """Round -> accuracies of the model on the learning devices, for rounds that measured any."""
@@ -90,6 +73,10 @@ class MethodRuns:
     def accuracy(self, figure: str) -> Spread | None:
         """Return the spread of one of ACCURACIES over the seeds."""
         return self.over_seeds(lambda trial: trial.accuracy(figure))
+
+    def cost(self, figure: str) -> Spread | None:
+        """Return the spread of one of COSTS over the seeds."""
+        return self.over_seeds(lambda trial: trial.cost(figure))
 
     def to_target(self, target: str, figure: str) -> Spread | None:
         """Return a field of metrics.Point at the time a target was reached; None unless every seed reached it."""
@@ -230,24 +217,6 @@ def spread_of(values: Iterable[float | None]) -> Spread | None:
     if not known:
         return None
     return Spread(statistics.fmean(known), deviation(known, of_sample=True) if len(known) > 1 else None, len(known))
-
-
-FIGURES: Mapping[str, Callable[[Trial], float | None]] = {
-    "up_per_device_round": lambda trial: trial.whole["bytes"].get("up_per_device_round"),
-    "down_per_device_round": lambda trial: trial.whole["bytes"].get("down_per_device_round"),
-    "wall_s": lambda trial: trial.whole["time"].get("wall_s"),
-    "virtual_s": lambda trial: trial.whole["time"].get("virtual_s"),
-    "bytes_up": lambda trial: trial.whole["bytes"]["up_total"],
-    "bytes_down": lambda trial: trial.whole["bytes"]["down_total"],
-    "device_s": lambda trial: trial.whole["work"].get("device_s_total"),
-    "device_j": lambda trial: trial.whole["work"].get("device_j_total"),
-    "scalars_up": lambda trial: trial.whole["scalars"]["up_total"],
-    "scalars_down": lambda trial: trial.whole["scalars"]["down_total"],
-    "device_flops_per_round": lambda trial: trial.whole["work"].get("device_flops_per_round"),
-    "steps_per_device": lambda trial: trial.whole["work"].get("device_steps_mean"),
-    "device_s_per_round": lambda trial: trial.whole["work"].get("device_s_per_round"),
-}
-"""What a method costs: name -> how to read it from a run."""
 
 
 def t_quantile(confidence: float, freedom: int) -> float:

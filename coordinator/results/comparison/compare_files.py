@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from coordinator.results.comparison.compare import ACCURACIES, FIGURES, Comparison, MethodRuns, Spread, Trial
+from coordinator.results.comparison.compare import ACCURACIES, COSTS, Comparison, MethodRuns, Spread, Trial
 from coordinator.results.comparison.paper_table import paper_table
 from coordinator.results.figures.metrics import TARGETS, Point
 from coordinator.results.report import text_files
@@ -44,7 +44,7 @@ def _line(comparison: Comparison, line: MethodRuns) -> dict[str, Any]:
         "method": line.method,
         "accuracy": plain_spreads({key: line.accuracy(key) for key in ACCURACIES}),
         "difference": plain_spreads({key: comparison.difference(line, key) for key in ACCURACIES}),
-        "cost": plain_spreads({key: line.over_seeds(figure) for key, figure in FIGURES.items()}),
+        "cost": plain_spreads({key: line.cost(key) for key in COSTS}),
         "to_target": {target: found for target in map("{:g}".format, TARGETS) if (found := _reached(line, target))},
         "runs": [run_figures(trial) for trial in line.trials],
     }
@@ -70,7 +70,7 @@ def _spread(spread: Spread) -> dict[str, float]:
 def run_figures(trial: Trial) -> dict[str, Any]:
     """A row of runs.csv without its method; unknown figures are absent."""
     figures = {_column(key): trial.accuracy(key) for key in ACCURACIES}
-    figures |= {key: figure(trial) for key, figure in FIGURES.items()}
+    figures |= {key: trial.cost(key) for key in COSTS}
     return {
         "seed": trial.seed,
         "folder": trial.folder,
@@ -94,11 +94,11 @@ _CELLS: Mapping[str, tuple[str, str, str]] = {
         for key in ACCURACIES
         for of, name in _DIFFERENCE_VALUES.items()
     },
-    **{f"{key}{of}": ("cost", key, name) for key in FIGURES for of, name in _MEAN_VALUES.items()},
+    **{f"{key}{of}": ("cost", key, name) for key in COSTS for of, name in _MEAN_VALUES.items()},
 }
 """The place of each column of methods.csv in a method's entry, as keys: part, figure, value."""
 METHOD_COLUMNS = ("method", *_CELLS)
-RUN_COLUMNS = ("method", "seed", "folder", "completed", "reason", *map(_column, ACCURACIES), *FIGURES)
+RUN_COLUMNS = ("method", "seed", "folder", "completed", "reason", *map(_column, ACCURACIES), *COSTS)
 
 
 def method_rows(whole: Mapping[str, Any]) -> list[dict[str, object]]:

@@ -4,28 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from coordinator.record.units import human_bytes, human_joules, human_seconds, printable
-from coordinator.results.comparison.compare import FIGURES, Comparison, MethodRuns, Spread, Trial
+from coordinator.record.units import printable
+from coordinator.results.comparison.compare import Comparison, MethodRuns, Spread, Trial
+from coordinator.results.figures.columns import FigureColumn, shown
+from coordinator.results.figures.compared_figures import COMPARED_ACCURACIES, COMPARED_COSTS, ComparedFigure
 from coordinator.results.figures.result import unmeasured
 from coordinator.results.report.tables import UNKNOWN, Column, Table
 from edge_sdk.given_arrays import public_taken
 
 MOST_WARNINGS = 12
 """The most warnings that a comparison writes out."""
-COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("up_per_device_round", "up / device-round", human_bytes),
-    ("down_per_device_round", "down / device-round", human_bytes),
-    ("steps_per_device", "steps / device", "{:.0f}".format),
-    ("wall_s", "wall", human_seconds),
-    ("virtual_s", "on the boards", human_seconds),
-)
-"""The cost columns: name of the figure, heading, and the function that formats a value."""
-ON_BOARDS_COSTS: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    *COSTS[:-1],
-    ("device_s", "training, all boards", human_seconds),
-    ("device_j", "joules, all boards", human_joules),
-)
-"""The same of runs on the boards of a lab."""
 NAMED = 5
 """Number of devices that a note names."""
 
@@ -35,15 +23,15 @@ def compare_table(comparison: Comparison, everything: str = "methods.csv") -> Ta
 
     `everything` is the file that has the columns for which a terminal is too narrow.
     """
-    base, shown, costs = comparison.baseline, _figures(comparison), _costs(comparison)
+    base, accuracies, costs = comparison.baseline, _figures(comparison), _costs(comparison)
     columns = (
         Column("method"),
         *(
-            Column(name, right=True, optional=len(costs) + 2 * len(shown) - 2 * place - of if place else 0)
-            for place, (_, name, difference) in enumerate(shown)
+            Column(name, right=True, optional=len(costs) + 2 * len(accuracies) - 2 * place - of if place else 0)
+            for place, (_, name, difference) in enumerate(accuracies)
             for of, name in enumerate((name, f"{difference} - {base}"))
         ),
-        *(Column(name, right=True, optional=len(costs) - place) for place, (_, name, _) in enumerate(costs)),
+        *(Column(each.heading, right=True, optional=len(costs) - place) for place, (_, each) in enumerate(costs)),
     )
     return Table(
         columns=columns,
@@ -53,8 +41,9 @@ def compare_table(comparison: Comparison, everything: str = "methods.csv") -> Ta
     )
 
 
-def _costs(comparison: Comparison) -> tuple[tuple[str, str, Callable[[float], str]], ...]:
-    return ON_BOARDS_COSTS if comparison.on_boards else COSTS
+def _costs(comparison: Comparison) -> list[tuple[ComparedFigure, FigureColumn]]:
+    """The costs that have a column, from left to right."""
+    return [each for each in shown(COMPARED_COSTS) if each[0].on_boards in (None, comparison.on_boards)]
 
 
 def _figures(comparison: Comparison) -> tuple[tuple[str, str, str], ...]:
@@ -62,9 +51,9 @@ def _figures(comparison: Comparison) -> tuple[tuple[str, str, str], ...]:
     metric = comparison.metric
     if metric != "mean":
         return ((metric, metric, metric),)
-    own = (("mean", "mean accuracy", "mean"), ("worst", "worst devices", "worst"))
     shared = any("global" in line.models for line in comparison.lines)
-    return (*own, ("global_mean", "global model", "global")) if shared else own
+    found = [each for each in shown(COMPARED_ACCURACIES) if shared or each[0].name != "global_mean"]
+    return tuple((figure.name, column.heading, figure.difference) for figure, column in found)
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -150,8 +139,8 @@ def _row(comparison: Comparison, line: MethodRuns) -> tuple[str, ...]:
     for figure, _, _ in _figures(comparison):
         difference = None if line.method == comparison.baseline else comparison.difference(line, figure)
         accuracies += [_spread(line.accuracy(figure)), difference_text(difference)]
-    costs = [(line.over_seeds(FIGURES[key]), say) for key, _, say in _costs(comparison)]
-    return (line.method, *accuracies, *(UNKNOWN if cost is None else say(cost.mean) for cost, say in costs))
+    costs = [(line.cost(figure.name), figure) for figure, _ in _costs(comparison)]
+    return (line.method, *accuracies, *(UNKNOWN if cost is None else figure.said(cost.mean) for cost, figure in costs))
 
 
 def difference_text(spread: Spread | None) -> str:

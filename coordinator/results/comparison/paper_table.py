@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from coordinator.record.units import human_bytes, human_flops, human_joules, human_seconds, printable
+from coordinator.record.units import printable
 from coordinator.results.comparison.budgets import Budget, at_budget, budget_model, read_budget
-from coordinator.results.comparison.compare import ACCURACIES, FIGURES, Comparison, MethodRuns, Spread
+from coordinator.results.comparison.compare import ACCURACIES, COSTS, Comparison, MethodRuns, Spread
 from coordinator.results.comparison.compare_table import run_notes
 from coordinator.results.comparison.paper_names import paper_name
 from coordinator.results.report.tables import UNKNOWN, Column, Table
@@ -22,34 +22,6 @@ SPECIAL = {character: f"\\{character}" for character in "&%$#_{}"} | {
     "^": r"\textasciicircum{}",
 }
 """Characters that LaTeX reads as commands, and how they are written."""
-HEADINGS: Mapping[str, str] = {
-    "mean": "Accuracy",
-    "worst": "Worst 10 %",
-    "amp": "AMP",
-    "fm": "FM x 1000",
-    "wlp": "WLP",
-    "pm_v": "PM(V)",
-    "pm_l": "PM(L)",
-    "gm": "GM",
-    "local_accuracy": "Local",
-    "validation_accuracy": "Validation",
-    "global_mean": "Global",
-    "difference": "Difference",
-    "up_per_device_round": "Up",
-    "down_per_device_round": "Down",
-    "bytes_up": "Bytes up",
-    "bytes_down": "Bytes down",
-    "wall_s": "Time here",
-    "virtual_s": "Time",
-    "device_j": "Energy",
-    "device_flops_per_round": "FLOP / round",
-}
-"""Headings of columns that are not their own names."""
-_SAY: Mapping[str, Callable[[float], str]] = {
-    "s": human_seconds,
-    "j": human_joules,
-    "flops": human_flops,
-}
 
 
 @dataclass(frozen=True)
@@ -78,7 +50,7 @@ class PaperColumn:
 def paper_table(
     comparison: Comparison, columns: Sequence[str] = USUAL, *, latex: bool, caption: str = "", marked: bool = True
 ) -> Table:
-    """The table for a paper.  columns: names of ACCURACIES and FIGURES, NAME_difference, difference, or budgets (5MB).
+    """The table for a paper.  columns: names of ACCURACIES and COSTS, NAME_difference, difference, or budgets (5MB).
 
     latex: whether cells, headings and caption are LaTeX.  marked: whether the best value of a column is.
     Raises UsageError for a name that is none.
@@ -121,23 +93,20 @@ def escaped(text: str) -> str:
 def _column(comparison: Comparison, name: str) -> PaperColumn:
     """The column of this name.  Raises UsageError."""
     if name in ACCURACIES:
-        fairness = name.endswith("fm")
-        scale = 1000.0 if fairness else 100.0
-        heading = HEADINGS.get(name, _words(name))
-        return PaperColumn(heading, lambda line: PaperCell(line.accuracy(name), scale), -1 if fairness else 1, name)
+        found = ACCURACIES[name]
+        return PaperColumn(
+            found.paper_heading, lambda line: PaperCell(line.accuracy(name), found.scale), found.better, name
+        )
     figure = "mean" if name == "difference" else name.removesuffix("_difference")
     if name.endswith("difference") and figure in ACCURACIES:
-        heading = HEADINGS.get(name, f"{HEADINGS.get(figure, _words(figure))}, difference")
+        heading = "Difference" if name == "difference" else f"{ACCURACIES[figure].paper_heading}, difference"
         return PaperColumn(heading, lambda line: _difference(comparison, line, figure))
-    if name in FIGURES:
-        in_bytes = name.startswith("bytes") or name.endswith("device_round")
-        say = human_bytes if in_bytes else _SAY.get(name.removesuffix("_per_round").split("_")[-1], "{:.0f}".format)
-        return PaperColumn(
-            HEADINGS.get(name, _words(name)), lambda line: PaperCell(line.over_seeds(FIGURES[name]), say=say)
-        )
+    if name in COSTS:
+        cost = COSTS[name]
+        return PaperColumn(cost.paper_heading, lambda line: PaperCell(line.cost(name), say=cost.written))
     if name[:1].isdigit():
         return _budget_column(comparison, read_budget(name))
-    known = ", ".join(("difference", *ACCURACIES, *FIGURES))
+    known = ", ".join(("difference", *ACCURACIES, *COSTS))
     raise UsageError(f"--columns {name}: no such column; there are {known}, NAME_difference, and budgets such as 5MB")
 
 
@@ -149,10 +118,6 @@ def _budget_column(comparison: Comparison, budget: Budget) -> PaperColumn:
 def _difference(comparison: Comparison, line: MethodRuns, figure: str) -> PaperCell:
     other = line.method != comparison.baseline
     return PaperCell(comparison.difference(line, figure) if other else None, 100.0, signed=True)
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ").capitalize()
 
 
 def _best(comparison: Comparison, column: PaperColumn, cells: Sequence[PaperCell]) -> set[int]:

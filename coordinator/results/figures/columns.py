@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, NamedTuple, TypeAlias, TypeVar
 
-from coordinator.record.units import human_bytes, human_joules, human_seconds, percent, printable
+from coordinator.record.units import human_bytes, human_flops, human_joules, human_seconds, percent, printable
 
 T = TypeVar("T")
 ColumnPlace: TypeAlias = Literal["table", "report"]
@@ -16,6 +16,7 @@ _SAY: Mapping[str, Callable[[Any], str]] = {
     "bytes": human_bytes,
     "s": human_seconds,
     "J": human_joules,
+    "FLOP": human_flops,
     "share": percent,
 }
 """How a value is written for people, by its unit."""
@@ -88,6 +89,10 @@ class Declared(Generic[T]):
         if value is None or column is None or (column.blank and not value):
             return ""
         return (column.say or _SAY.get(self.unit, str))(value)
+
+    def written(self, value: float) -> str:
+        """A number for people in its unit, without digits behind the point where the unit has no way of its own."""
+        return _SAY.get(self.unit, whole)(value)
 
     @property
     def fact(self) -> PageFact:

@@ -209,6 +209,15 @@ DEVICE_FIGURES: tuple[Figure, ...] = (
         column=FigureColumn("alone steps", 7, whole, optional=9),
     ),
     _device("joules_source", "Where its joules are from: `measured` or `profile`.", "source", sparse=True),
+    _coordinator(
+        "alone",
+        "Rounds in which it trained alone, in the control group.",
+        "missed",
+        unit="rounds",
+        summed=True,
+        sparse=True,
+        files="summary",
+    ),
     _device(
         "withheld",
         "Uploads without knowledge, because its training diverged or failed.",

@@ -18,6 +18,7 @@ from coordinator.record.round_result import CURVES, RoundResult
 from coordinator.results.figures.device_figures import FIELDS, by_round
 from coordinator.results.figures.insight import Insight
 from coordinator.results.figures.result import VERDICTS, DeviceResult, Result, unmeasured
+from coordinator.results.figures.uplift import uplift
 from coordinator.rounds import RoundPhase
 from coordinator.serving.devices import admission
 from coordinator.serving.server import Server
@@ -76,6 +77,7 @@ def device_result(server: Server, name: str) -> DeviceResult:
 def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str, time: Mapping[str, float]) -> Result:
     """The result of a run, as far as a coordinator knows it."""
     record, spec = server.record, server.spec
+    lifted = uplift(record.control)
     found = Result(
         federation=spec.federation,
         method=spec.method,
@@ -103,6 +105,7 @@ def run_result(server: Server, devices: tuple[DeviceResult, ...], transport: str
         missed=tuple(record.missed),
         stopped=record.stopped,
         privacy=server.method.promise(server.hellos.values()),
+        uplift=lifted.to_json() if lifted else {},
         card={"measured": len(sample)} if (sample := server.rounds.policy.closed_with) else {},
     )
     return dataclasses.replace(found, warnings=(*found.warnings, *unmeasured(found)))

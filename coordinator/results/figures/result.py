@@ -59,7 +59,7 @@ class DeviceResult:
     bytes_down: int = 0
     rounds_done: int = 0
     waited_s: float = 0.0
-    """Seconds for which exchanges stayed open because of this device (coordinator/record/waiting.py)."""
+    """Seconds for which exchanges stayed open because of this device (coordinator/record/open_exchange.py)."""
     busy_s: float = 0.0
     """Seconds of computing: in a simulation by its board, over a broker as it measured them; 0: nobody metered."""
     energy_j: float = 0.0
@@ -156,6 +156,8 @@ class Result:
     privacy: Mapping[str, Any] = field(default_factory=dict)
     """What was promised about one training record, in methods that release sums with noise: mode, promise, and where it
     holds for all devices epsilon, delta, unit and neighbours.  Empty: other methods promise nothing."""
+    uplift: Mapping[str, Any] = field(default_factory=dict)
+    """What the federation adds beside its control group, as `figures/uplift.py` has it.  Empty: there is no group."""
     missed: tuple[Missed, ...] = ()
     """Who missed which exchange, in the order in which they closed; the first MAX_MISSED of them."""
     card: Mapping[str, Any] = field(default_factory=dict)
@@ -264,7 +266,7 @@ def unmeasured(result: Result) -> tuple[str, ...]:
     A run's accuracy is the mean over each device's newest evaluation.  Empty if all devices were measured
     after the same round, or none was measured.
     """
-    expected = [device for device in result.devices if device.learns]
+    expected = [device for device in result.devices if device.learns and not device.sums.get("alone")]
     if "measured" in result.card:  # a sample of the devices is measured
         expected = [device for device in expected if device.accuracy is not None]
     never = [device.id for device in expected if device.accuracy is None]

@@ -1,7 +1,7 @@
 """The figures of a round, each declared once: record, rounds.csv, the report's table, page, writers and docs follow.
 
-A new figure is an entry of ROUND_FIGURES and a field of RoundResult; one that is a sum over devices is declared with
-them alone, with `by_round` (device_figures.py).
+A new figure is an entry of ROUND_FIGURES with the cell "sum", and a call of `RunRecord.add_to_round` where it is
+counted.  One that is a sum over devices is declared with them alone, with `by_round` (device_figures.py).
 """
 
 from __future__ import annotations

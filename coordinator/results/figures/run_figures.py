@@ -133,6 +133,7 @@ RUN_FIGURES: tuple[RunFigure, ...] = (
     RunFigure("stopped", "Why it was complete before its last round.", sparse=True, read="later"),
     RunFigure("accuracy", "Of personal models, and GM of the global one.", unit="share", value=_accuracy),
     RunFigure("since_joining", "Of a deployment: before and now.", sparse=True, value=_since_joining),
+    RunFigure("uplift", "Federated minus control group, with its interval.", sparse=True, read="later"),
     RunFigure("models", "The models that were measured.", read="later"),
     RunFigure("one_model", "Whether all devices have the same global model.", read="later"),
     RunFigure(

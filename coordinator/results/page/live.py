@@ -12,6 +12,7 @@ from coordinator.record.open_exchange import OpenExchange
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.result import spread
+from coordinator.results.figures.uplift import uplift
 from coordinator.results.page.feed import EVERY_S, IDLE_S, Feed
 from coordinator.results.page.values import (
     MOST_MISSED,
@@ -121,9 +122,11 @@ class PageObserver(RunObserver):
     def _head(self, record: RunRecord, exchange: OpenExchange, now_s: float) -> dict[str, Any]:
         about = self._about
         measured, found = record.newest_accuracies()
+        lifted = uplift(record.control)
         return {
             "state": STATES.get(exchange.phase, exchange.phase),
             "text": exchange.line,
+            "uplift": lifted.text if lifted else "",
             **{name: getattr(about, name) for name in ("federation", "method", "seed", "part", "rounds")},
             "where": self._where,
             "clock": self._time,

@@ -200,6 +200,7 @@ def finished_state(result: Result, where: str) -> PageState:
     head: dict[str, Any] = {
         "state": done,
         "text": f"{text}: {result.reason}" if result.reason else text,
+        "uplift": result.uplift.get("text", ""),
         "federation": result.federation,
         "method": result.method,
         "seed": result.seed,

@@ -23,6 +23,7 @@ from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
 from coordinator.record.units import human_bytes, human_seconds, of_rounds, percent, printable
 from coordinator.results.figures.result import spread
+from coordinator.results.figures.uplift import uplift
 from coordinator.results.report import text_files
 from edge_sdk.at_rest.foreign import UNREADABLE, check_fields, open_foreign
 from edge_sdk.errors import RemoteProtocolError, UsageError
@@ -82,6 +83,7 @@ def snapshot(about: About, record: RunRecord, *, done: int, devices: int) -> dic
         "refused_devices": [record.refused_devices[name] for name in sorted(record.refused_devices)],
         "refused_frames": {sender: dict(kinds) for sender, kinds in sorted(record.refused_frames.items())},
         "per_device": [_device(record, name, newest.get(name)) for name in listed],
+        **({"uplift": lifted.text} if (lifted := uplift(record.control)) else {}),
         **(_service(record) if about.rounds == FOREVER else {}),
     }
 
@@ -182,7 +184,7 @@ class ProgressFile(RunObserver):
 
 
 _FIELDS: Mapping[str, Any] = {
-    **dict.fromkeys(("federation", "method", "part"), str),
+    **dict.fromkeys(("federation", "method", "part", "uplift"), str),
     **dict.fromkeys(("seed", "round", "rounds", "devices", "expected", "resumed_at"), int),
     **dict.fromkeys(("elapsed_s", "updated_s"), float),
     **dict.fromkeys(("accuracy", "bytes", "updates"), Mapping[str, float]),
@@ -195,7 +197,7 @@ _FIELDS: Mapping[str, Any] = {
 }
 """The types of its values."""
 _SOMETIMES = (
-    *("part", "resumed_at", "elapsed_s", "updated_s", "refused_frames"),
+    *("part", "uplift", "resumed_at", "elapsed_s", "updated_s", "refused_frames"),
     *("skipped", "last_skip", "hours", "days"),
 )
 """Values that not every file has."""
@@ -290,6 +292,7 @@ def running_text(folder: Path, found: Mapping[str, Any], now_s: float | None = N
         for each in found["refused_devices"]
     ]
     lines += [f"  {line}" for line in remarks.refused_frames(found.get("refused_frames", {}))]
+    lines += [printable(f"  {found['uplift']}")] if found.get("uplift") else []
     lines += _service_lines(found)
     return "\n".join(lines) + "\n"
 

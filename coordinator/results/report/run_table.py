@@ -12,6 +12,7 @@ from coordinator.record import remarks
 from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, percent, printable
 from coordinator.results.figures.columns import FigureColumn
 from coordinator.results.figures.device_figures import shown_figures
+from coordinator.results.figures.drift import drift_line
 from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import UNKNOWN, Column, Table
@@ -95,7 +96,9 @@ def _pair(device: DeviceResult, *, compared: bool, own: bool) -> tuple[float | N
 
 
 def _notes(result: Result) -> list[str]:
-    lines = [*_cause(result), *_local(result), *_own_task(result), *_costs(result)]
+    lines = [printable(result.uplift["text"])] if result.uplift else []
+    lines += [drift] if (drift := drift_line(result.history)) else []
+    lines += [*_cause(result), *_local(result), *_own_task(result), *_costs(result)]
     lines += [*_declines(result), *_encodings(result)]
     if result.stopped:
         planned = f" of {result.rounds}" if result.rounds > result.rounds_done else ""  # forever has no number
@@ -115,6 +118,8 @@ def _cause(result: Result) -> list[str]:
     if not _is_compared(result):
         return []
     change = "by the devices' own training and the federation together, on each device's held-out samples"
+    if result.uplift:
+        return [f"change: {change}"]
     return [f"change: {change}; what training alone gives, only a simulation of the same data tells"]
 
 

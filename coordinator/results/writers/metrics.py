@@ -55,6 +55,11 @@ class PrometheusWriter:
             else:
                 metric.set(value)
 
+    def show(self, figures: Mapping[str, float]) -> None:
+        """Set gauges of the moment, between two rounds."""
+        for name, value in figures.items():
+            self._of(name.replace("/", "_"), counts=False).set(value)
+
     def close(self) -> None:
         """Stop serving."""
         self._server.shutdown()

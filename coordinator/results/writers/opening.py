@@ -5,22 +5,69 @@ from __future__ import annotations
 import argparse
 import json
 import shlex
+import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from coordinator.record.observer import RunObserver
 from coordinator.record.round_result import RoundResult
 from coordinator.record.run_record import RunRecord
+from coordinator.results.figures.round_figures import written
+from coordinator.results.figures.uplift import uplift
 from coordinator.results.report.progress import Progress
-from coordinator.results.writers.figures import FigureWriter, WriterObserver, round_figures
 from coordinator.results.writers.metrics import PrometheusWriter, metrics_address
 from coordinator.results.writers.tools import MlflowWriter, TensorBoardWriter, WandbWriter
+from coordinator.results.writers.webhook import Webhook
 from edge_sdk.errors import UsageError
+
+
+class FigureWriter(Protocol):
+    """Something that keeps figures over rounds."""
+
+    def write(self, round_: int, figures: Mapping[str, float]) -> None:
+        """Keep the figures of a round."""
+
+    def close(self) -> None:
+        """Write what is left."""
+
+
+def round_figures(result: RoundResult, record: RunRecord) -> dict[str, float]:
+    """The figures of a round.  Accuracies are the newest: they may be those of the round before."""
+    found: dict[str, float] = {}
+    for name, curves in (("accuracy", record.accuracy), ("global_accuracy", record.global_accuracy)):
+        values = [*curves.get(max(curves, default=0), {}).values()]
+        if values:
+            found |= {f"{name}/mean": statistics.fmean(values), f"{name}/min": min(values), f"{name}/max": max(values)}
+    lifted = uplift(record.control)
+    return found | written(result) | (lifted.written() if lifted else {})
+
+
+class WriterObserver(RunObserver):
+    """Hands the figures of each round to writers.  A writer that fails is reported once, and is not called again."""
+
+    def __init__(self, writers: Sequence[FigureWriter], part: str, say: Callable[[str], None]) -> None:
+        """part: stands before the names, such as `alone`; empty: nothing does."""
+        self._writers, self._prefix, self._say = [*writers], f"{part}/" if part else "", say
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
+        """Write the round."""
+        figures = {self._prefix + name: float(value) for name, value in round_figures(result, record).items()}
+        self._writers = [writer for writer in self._writers if self._written(writer, result.round, figures)]
+
+    def _written(self, writer: FigureWriter, round_: int, figures: Mapping[str, float]) -> bool:
+        """Whether the writer took the figures."""
+        try:
+            writer.write(round_, figures)
+        except Exception as error:  # noqa: BLE001  # no tool beside the run may end it
+            self._say(f"{type(writer).__name__} fails and is left out: {type(error).__name__}: {error}")
+            return False
+        return True
+
 
 TOOLS = ("tensorboard", "wandb", "mlflow")
 
@@ -63,6 +110,23 @@ class RunWriters:
 
     def __init__(self, writers: list[FigureWriter], options: WriterOptions, federation: str) -> None:
         self._writers, self._options, self._federation = writers, options, federation
+        self._webhooks: list[Webhook] = []
+
+    def webhook(self, url: str) -> Webhook:
+        """A webhook that is closed with the writers."""
+        self._webhooks.append(Webhook(url))
+        return self._webhooks[-1]
+
+    def show(self, figures: Mapping[str, float]) -> None:
+        """Serve figures of the moment to Prometheus, if it is served."""
+        for writer in self._writers:
+            if isinstance(writer, PrometheusWriter):
+                writer.show(figures)
+
+    def close(self) -> None:
+        """Close the webhooks, after what they still have to send."""
+        for each in self._webhooks:
+            each.close()
 
     def lines(self, part: str, stream: TextIO | None = None) -> RunObserver:
         """The observer that writes lines: for people, or as JSON."""
@@ -95,7 +159,11 @@ def run_writers(
                 writers.append(WandbWriter(federation, name, folder / "wandb", flat(tables)))
             else:
                 writers.append(MlflowWriter(federation, name, folder / "mlruns", flat(tables)))
-        yield RunWriters(writers, options, federation)
+        made = RunWriters(writers, options, federation)
+        try:
+            yield made
+        finally:
+            made.close()
     finally:
         for writer in writers:
             with suppress(Exception):  # the run is over, and its own files are written

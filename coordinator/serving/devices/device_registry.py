@@ -122,6 +122,11 @@ class DeviceRegistry:
         """Whether any of these can train under the method."""
         return any(admission.learns(self.hellos[device], self._method) for device in devices)
 
+    def may_train_alone(self, device: str) -> bool:
+        """Whether a device can be in a control group: it trains, and its SDK knows that task."""
+        hello = self.hellos[device]
+        return hello.trains_alone and admission.learns(hello, self._method)
+
     # -- lives of a device ------------------------------------------------------------------------------------------
 
     def greeted(self, device: str, stamp: Stamp) -> None:

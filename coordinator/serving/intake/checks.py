@@ -71,14 +71,20 @@ class UploadChecks:
         self._batch: tuple[ExchangeId, int, bytes] | None = None
         """The exchange of the last upload to a public batch, the size of the batch, and its digest."""
 
-    def check(self, upload: Upload, hello: Hello, place: ExchangeId, *, closing: bool) -> None:
+    def check(self, upload: Upload, hello: Hello, place: ExchangeId, *, closing: bool, alone: bool = False) -> None:
         """Check an upload to the exchange that is open at `place`.
 
         upload: with its transforms undone.  hello: of its device.  closing: whether this is the closing exchange.
+        alone: whether the device is in the control group.
         """
+        if upload.alone and not alone:
+            raise RemoteProtocolError("knowledge", "it trained alone, and is not in the control group")
         if upload.closing != closing:
             raise RemoteProtocolError("knowledge", "closing flag and place do not agree")
         if closing:
+            check_roles(upload.knowledge, {}, self._sizes)
+            return
+        if upload.alone:
             check_roles(upload.knowledge, {}, self._sizes)
             return
         hello = admission.at_upload(hello, upload)

@@ -48,6 +48,7 @@ def hello(context: DeviceContext) -> Hello:
         sends_logs=context.owner.last_lines() is not None,
         capacity=bench.capacity if tells or waits else 0,
         run=context.run if context.security else None,
+        trains_alone=True,
     )
 
 

@@ -38,6 +38,8 @@ class DataSupply:
     ) -> None:
         self._store = None if isinstance(data, LocalData) else data
         self._now: Snapshot | None = None
+        self._trained: bytes | None = None
+        """The snapshot that was last trained on, or None if none is known; empty for data that never change."""
         self._reported: bytes | None = None
         """The last snapshot whose lost classes were reported; rounds without a change have the same one."""
         self._notify: Callable[[str], None] = log.info
@@ -72,6 +74,13 @@ class DataSupply:
     def waits(self) -> bool:
         """Whether there is nothing to train on yet."""
         return not len(self.bench.samples)
+
+    @property
+    def new_samples(self) -> int:
+        """The number of samples to train on that came since the last training."""
+        if self._store is not None:
+            return self._store.new_since(self._trained or b"")
+        return len(self.bench.samples) if self._trained is None else 0
 
     def begin_round(self) -> bytes:
         """Take a snapshot as the data of a round; returns its id, or empty for data that never change.
@@ -114,7 +123,8 @@ class DataSupply:
         self.early_news.append(line)
 
     def release(self, snapshot: bytes) -> None:
-        """Let the store forget samples that only rounds before this snapshot have used."""
+        """Note that this snapshot was trained on; the store may forget samples that only earlier rounds have used."""
+        self._trained = snapshot
         if self._store is not None and snapshot:
             self._store.release(snapshot)
 

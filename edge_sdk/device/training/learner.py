@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+import numpy as np
+
+from edge_sdk.arrays import Floats
 from edge_sdk.device.membership import Membership
 from edge_sdk.device.store import RoundStart
 from edge_sdk.device.training.data_supply import DataSupply
-from edge_sdk.device.training.label_loss import with_label_loss
 from edge_sdk.errors import LearningLost, NoSamples, UsageError
-from edge_sdk.methods.contract.base import Step
+from edge_sdk.methods.contract.base import NoState, Step
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import (
     Evaluate,
@@ -24,6 +26,8 @@ from edge_sdk.methods.contract.requests import (
     Request,
     TermShares,
 )
+from edge_sdk.methods.local import Local
+from edge_sdk.objectives import CrossEntropy, LabelLoss, Term
 from edge_sdk.protocol.frames import storage
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign
@@ -114,7 +118,14 @@ class Learner:
         of a skipped round at once, and any error of the model, its loss or the samples.
         """
         job = self.job(assign)
-        return self._served(self.membership.method.step(self.state, assign.down, job), job, measured, serve)
+        step = self._alone(job) if assign.alone else self.membership.method.step(self.state, assign.down, job)
+        return self._served(step, job, measured, serve)
+
+    def _alone(self, job: Job) -> Step[Any]:
+        """Train as the method `local` does, once a round; the method's state on this device stays as it is."""
+        if not job.exchange:
+            yield from Local().step(NoState(), {}, job)
+        return self.state, {}
 
     def job(self, assign: Assign) -> Job:
         """Return the facts about an exchange that a method and its requests may use on this device."""
@@ -178,3 +189,26 @@ class Learner:
 def share_name(fit: Fit | FitBoth, term: str) -> str:
     """Return the instrument's name for a term's share in a fit on private or on public samples."""
     return f"share.{'private' if isinstance(fit.source, Private) else 'public'}.{term}"
+
+
+def with_label_loss(request: Request, job: Job) -> Request:
+    """Return the request of a method with the cross-entropy that the federation asks for."""
+    train = job.spec.train
+    if not isinstance(request, Fit) or (train.class_weights == "none" and not train.label_noise_q):
+        return request
+    counts = np.asarray(job.class_counts)  # (k,)
+    weights = balanced(counts) if train.class_weights == "balanced" else np.ones(len(counts), np.float32)
+
+    def asked(term: Term) -> Term:
+        if type(term) is not CrossEntropy:
+            return term
+        return LabelLoss(class_weights=weights, q=train.label_noise_q, weight=term.weight)
+
+    return replace(request, objective=tuple(asked(term) for term in request.objective))
+
+
+def balanced(counts: np.ndarray) -> Floats:
+    """Return the weights n / (m n_c) of m classes with n_c of n samples: f4 (k,); their mean over the samples is 1."""
+    present = counts > 0
+    found: Floats = np.where(present, counts.sum() / (max(1, present.sum()) * np.maximum(counts, 1)), 1)
+    return found.astype(np.float32)

@@ -1,12 +1,14 @@
 """FedHKD's noise, determined by the device's secret and the values.
 
 It cannot be predicted without the secret.  A round that is recomputed after a crash uploads the same bits, so that
-repetition cannot average the noise away.  Different values get different noise in every round.
+repetition cannot average the noise away.  Different values get different noise in every round.  The guarantee is the
+exact (epsilon, delta)-differential privacy of a Gaussian mechanism, by edge_sdk.privacy.accountant.
 """
 
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import cast
@@ -15,6 +17,7 @@ import numpy as np
 
 from edge_sdk.arrays import Doubles
 from edge_sdk.methods.contract.job import SECRET_BYTES
+from edge_sdk.privacy.accountant import epsilon
 from edge_sdk.protocol.knowledge import ClassRows, HyperKnowledge
 from edge_sdk.protocol.messages import FederationSpec
 from edge_sdk.reductions import MOST, Contribution
@@ -85,3 +88,34 @@ def on_simplex(rows: Doubles) -> Doubles:
     last = (falling > excess).sum(axis=1, keepdims=True) - 1  # (m, 1): entries that stay above 0, less 1
     nearest: Doubles = np.maximum(rows - np.take_along_axis(excess, last, axis=1), 0)
     return nearest
+
+
+def promise(mu: float, most: float, rounds: int, *, shares_weights: bool) -> str:
+    """Describe the guarantee of noise of mu in each round at a delta of `most`, and its limits (W2)."""
+    one, every = ((each, epsilon(most, each)) for each in (mu, mu * math.sqrt(rounds)))
+    weights = "the weights leave without noise" if shares_weights else "so do figures that the device measures"
+    return (
+        "W2: the noise protects the hyper-knowledge tensor only, given the models that made it: "
+        f"mu = {one[0]:.3g}, epsilon = {one[1]:.3g} at delta = {most:g} for one round, "
+        f"mu = {every[0]:.3g}, epsilon = {every[1]:.3g} for all {rounds}; a round as a whole has no epsilon, for "
+        f"models are trained on the same data without noise, and {weights}"
+    )
+
+
+def published_promise(sigma: float, width: int, most: float, rounds: int) -> str:
+    """Describe the guarantee of the paper's noise on mean features of this width, and its limits (W2).
+
+    A record moves a mean of n features by at most 2 zeta sqrt(d) / n; the noise has the deviation 2 zeta sigma / n.
+    The paper leaves sqrt(d) out.
+    """
+    told = "mean predictions, counts and which classes pass leave without noise, so a round has no epsilon"
+    if not width:
+        return f"W2: published noise: {told}; set federation.feature_dim to see that of the mean features"
+    mu = math.sqrt(width) / sigma
+    one, every = epsilon(most, mu), epsilon(most, mu * math.sqrt(rounds))
+    claimed = math.sqrt(2 * math.log(1.25 / most)) / sigma
+    return (
+        f"W2: published noise: the mean features of {width} numbers alone, given the models that made them, have "
+        f"epsilon = {one:.3g} at delta = {most:g} for one round, {every:.3g} for all {rounds} (the paper's formula "
+        f"says {claimed:.3g}); {told}"
+    )

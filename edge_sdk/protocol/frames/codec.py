@@ -70,10 +70,6 @@ class Limits:
     frame_bytes: int = 192 * 1024
     tensor_bytes: int = 128 * 1024
 
-    def covering(self, other: Limits) -> Limits:
-        """Return limits that allow everything that either allows."""
-        return Limits(max(self.frame_bytes, other.frame_bytes), max(self.tensor_bytes, other.tensor_bytes))
-
 
 CONTROL_LIMITS = Limits()
 """The limits of messages without knowledge.  The largest are a Hello with the sample counts of 32,768 classes (128 KiB)

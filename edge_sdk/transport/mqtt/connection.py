@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -17,6 +18,7 @@ from edge_sdk.transport.chunks import packets
 from edge_sdk.transport.chunks.assembly import MissingChunks, Reassembly
 from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, ChunkRequest
 from edge_sdk.transport.mqtt import reasons
+from edge_sdk.transport.mqtt.certificate_ends import CertificateWatch
 from edge_sdk.transport.mqtt.hidden_limits import HiddenLimits
 from edge_sdk.transport.mqtt.retry import ConnectionResult, Retry
 from edge_sdk.transport.mqtt.send_queue import SendQueue
@@ -69,6 +71,7 @@ class LinkQueues:
     send_queue: SendQueue
     chunked_link: ChunkedLink
     hidden_limits: HiddenLimits
+    certificates: CertificateWatch
 
 
 class MqttLink(Protocol):
@@ -116,6 +119,7 @@ class ReconnectingTransport:
         self._assembly = Reassembly(max_frame_bytes, _MAX_ANNOUNCED_BYTES)
         self._chunked_link = ChunkedLink(self._send_queue, self._assembly)
         self._retry = Retry(seed, self._hidden_limits, self._send_queue.shrink_chunks, client_id=settings.client_id)
+        self._certificates = CertificateWatch(settings.tls, time.time)
         self._closing = threading.Event()
         self._link: MqttLink | None = None
         self._thread: threading.Thread | None = None
@@ -223,7 +227,9 @@ class ReconnectingTransport:
     def _attempt(self) -> ConnectionResult:
         """Run one connection; no exception ends this thread."""
         try:
-            queues = LinkQueues(self._inbox, self._send_queue, self._chunked_link, self._hidden_limits)
+            queues = LinkQueues(
+                self._inbox, self._send_queue, self._chunked_link, self._hidden_limits, self._certificates
+            )
             self._link = self._open_link(
                 self._settings, queues, self._set_packet_limit, version_5=self._retry.version_5
             )

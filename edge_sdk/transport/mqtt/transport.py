@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import socket
+import ssl
 import threading
 import time
 from collections import deque
@@ -27,7 +28,7 @@ from paho.mqtt.reasoncodes import ReasonCode
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.entry_guard import EntryGuard
 from edge_sdk.protocol.topics import LONGEST, is_coordinator_status, matches
-from edge_sdk.transport.base import Connected, Incoming, SendRefused, TransportEvent
+from edge_sdk.transport.base import Connected, Incoming, LinkNotice, SendRefused, TransportEvent
 from edge_sdk.transport.chunks.packets import MIN_CHUNK_BYTES, is_packet
 from edge_sdk.transport.mqtt import reasons
 from edge_sdk.transport.mqtt.connection import (
@@ -128,7 +129,7 @@ class _Link:
         self.ready = False  # connected and subscribed, so that frames may be sent
         self._settings = settings
         self._inbox, self._send_queue, self._chunked_link = queues.inbox, queues.send_queue, queues.chunked_link
-        self._hidden_limits = queues.hidden_limits
+        self._hidden_limits, self._certificates = queues.hidden_limits, queues.certificates
         self._on_packet_limit = on_packet_limit
         self._chunk_bytes: int | None = None
         self._accepted = False
@@ -244,7 +245,16 @@ class _Link:
         self._note_written()
         for rejected in self._chunked_link.check_timeouts(time.monotonic()):
             self._inbox.put(rejected)
+        if self.ready and self._tls is not None:
+            self._look_at_certificates()
         return connected
+
+    def _look_at_certificates(self) -> None:
+        connection = self._client.socket()
+        broker = connection.getpeercert(binary_form=True) if isinstance(connection, ssl.SSLSocket) else None
+        for line in self._certificates.lines(time.monotonic(), broker):
+            _log.warning("%s", line)
+            self._inbox.put(LinkNotice(line))
 
     def _note_written(self) -> bool:
         """Count the messages with QoS 0 that were written as acknowledged; returns whether there are any."""

@@ -10,7 +10,7 @@ import numpy as np
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST
-from edge_sdk.samples.pictures import SUFFIXES, read_pictures
+from edge_sdk.samples.readers import SUFFIXES, read_pictures
 from edge_sim.data.draw import hold_out
 from edge_sim.data.sources.base import SourceData
 

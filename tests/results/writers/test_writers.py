@@ -19,9 +19,15 @@ from coordinator.address import ListenAddress
 from coordinator.config import to_toml
 from coordinator.record.run_record import RunRecord
 from coordinator.results import writers
-from coordinator.results.writers.figures import WriterObserver, round_figures
 from coordinator.results.writers.metrics import PrometheusWriter
-from coordinator.results.writers.opening import JsonLines, WriterOptions, flat, run_writers
+from coordinator.results.writers.opening import (
+    JsonLines,
+    WriterObserver,
+    WriterOptions,
+    flat,
+    round_figures,
+    run_writers,
+)
 from coordinator.results.writers.tools import DATABASE, MlflowWriter, TensorBoardWriter, WandbWriter
 from edge_sdk.cli import main
 from edge_sdk.errors import MissingExtra, UsageError

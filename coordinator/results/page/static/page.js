@@ -52,7 +52,7 @@ function show() {
   setText(element("federation"), head.federation || "edge-sdk");
   setText(element("method"), [head.method, head.part && "devices " + head.part, head.seed !== undefined && "seed " + head.seed].filter(Boolean).join(", "));
   setState(element("state"), head.state);
-  setText(element("text"), head.text || "");
+  setText(element("text"), [head.text, head.uplift].filter(Boolean).join("; "));
   const bar = element("bar");
   bar.setAttribute("aria-valuemax", head.rounds || 1);
   bar.setAttribute("aria-valuenow", head.round || 0);

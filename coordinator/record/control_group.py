@@ -1,0 +1,121 @@
+"""The control group of a federation: devices that train alone for a period, so that the others can be compared with it.
+
+All devices report accuracies on their own held-out samples.  A period is a number of rounds.  When one ends, each
+device that was alone in it or in the period before, but not in both, gives one paired difference: the change of its
+accuracy, less the mean change of the devices that were in the federation in both periods.  So neither the difference
+between devices nor the course of time counts as uplift.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+MEASURES = ("local_accuracy", "validation_accuracy", "accuracy")
+"""The accuracies that are compared: the first of them that a device has, so its own held-out samples come first."""
+
+MOST_NAMED = 10
+"""The most devices of the group that a line names."""
+
+
+@dataclass
+class ControlGroup:
+    """Who trains alone now, and what both groups reached in this period and in the one before."""
+
+    alone: frozenset[str] = frozenset()
+    """The devices that train alone in this period."""
+    period: int = -1
+    """The number of this period, from 0; -1: no group was drawn yet."""
+    since: int = 0
+    """The round in which this period began, from 0."""
+    turns: Counter[str] = field(default_factory=Counter)
+    """By device: the periods in which it was alone."""
+    now: dict[str, tuple[bool, float]] = field(default_factory=dict)
+    """By device: whether it was alone, and its newest accuracy in this period."""
+    before: dict[str, tuple[bool, float]] = field(default_factory=dict)
+    """The same at the end of the period before."""
+    pairs: dict[str, float] = field(default_factory=dict)
+    """By device that was in both groups: its newest difference, federated minus alone."""
+
+    def due(self, round_: int, every: int) -> bool:
+        """Whether a round, from 0, begins a period of `every` rounds."""
+        return self.period < 0 or round_ >= self.since + every
+
+    def begin(self, alone: Collection[str], round_: int) -> None:
+        """End the period, and begin another one with these devices alone."""
+        self.pairs.update(_differences(self.before, self.now))
+        self.before, self.now = self.now, {}
+        self.alone, self.since, self.period = frozenset(alone), round_, self.period + 1
+        self.turns.update(self.alone)
+
+    def measured(self, device: str, metrics: Mapping[str, float], *, alone: bool) -> None:
+        """Note the figures of a device's own model; alone: whether it trained without the others' knowledge."""
+        value = next((metrics[name] for name in MEASURES if name in metrics), None)
+        if self.period >= 0 and value is not None and math.isfinite(value):
+            self.now[device] = alone, value
+
+    @property
+    def groups(self) -> tuple[list[float], list[float]]:
+        """The accuracies of devices that were alone and of the others, in the last whole period, or in the first one.
+
+        Later periods count once they are over: at its start a device alone is as good as the federation made it.
+        """
+        found = self.now if self.period < 1 else self.before
+        return [value for alone, value in found.values() if alone], [v for alone, v in found.values() if not alone]
+
+    def to_json(self) -> dict[str, Any]:
+        """The group as plain values."""
+        return {**vars(self), "alone": sorted(self.alone)}
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> ControlGroup:
+        """Restore what `to_json` returned."""
+        kept = dict(plain)
+        for name in ("now", "before"):
+            kept[name] = {device: (bool(alone), value) for device, (alone, value) in plain[name].items()}
+        return cls(**{**kept, "alone": frozenset(plain["alone"]), "turns": Counter(plain["turns"])})
+
+
+def drawn(pool: Collection[str], share: float, group: ControlGroup, federation: str) -> tuple[str, ...]:
+    """Draw the devices that train alone in the next period: at least one of `pool`, and never all of them.
+
+    Those with the fewest turns come first, and among them a hash of federation, period and device decides.  So every
+    device has its turn before any has a second one.
+    """
+    count = min(max(1, round(share * len(pool))), len(pool) - 1)
+
+    def rank(device: str) -> tuple[int, bytes]:
+        return group.turns[device], hashlib.sha256(f"{federation} {group.period + 1} {device}".encode()).digest()
+
+    return tuple(sorted(sorted(pool, key=rank)[: max(0, count)]))
+
+
+def drawn_line(alone: Sequence[str], of: int, round_: int, rounds: int) -> str:
+    """Return the line about a new control group of `of` devices."""
+    if not alone:
+        return f"round {round_ + 1}: no control group: only {of} device{'s' * (of != 1)} can train alone"
+    more = f" and {len(alone) - MOST_NAMED} more" if len(alone) > MOST_NAMED else ""
+    return (
+        f"round {round_ + 1}: {len(alone)} of {of} devices train alone for {rounds} rounds, to see whether the "
+        f"federation helps: {', '.join(alone[:MOST_NAMED])}{more}"
+    )
+
+
+def _differences(before: Mapping[str, tuple[bool, float]], now: Mapping[str, tuple[bool, float]]) -> dict[str, float]:
+    """Return the paired difference of each device that changed its group, or nothing without devices that did not."""
+    both: Sequence[str] = [device for device in now if device in before]
+    stayed = [now[each][1] - before[each][1] for each in both if not (now[each][0] or before[each][0])]
+    if not stayed:
+        return {}
+    course, found = statistics.fmean(stayed), {}
+    for device in both:
+        (was_alone, then), (is_alone, value) = before[device], now[device]
+        if was_alone != is_alone:
+            change = value - then - course
+            found[device] = change if was_alone else -change
+    return found

@@ -1,0 +1,129 @@
+"""Alerts of a running coordinator: a line in its log, and a message to a webhook, when one begins and when it ends.
+
+The same alerts are Prometheus rules in alert-rules.yml beside this file, which read the gauges of `fleet_figures`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from coordinator.pace_settings import read_duration
+from coordinator.record.observer import RunObserver, RunView
+from coordinator.record.round_result import RoundResult
+from coordinator.record.run_record import RunRecord
+from coordinator.results.figures.uplift import uplift
+from coordinator.results.writers.webhook import Webhook, check_webhook
+from edge_sdk.protocol.frames.schema import Real, Text
+
+LOOK_EVERY_S = 10.0
+"""Seconds between two looks."""
+HEAT = frozenset({"temperature", "throttled"})
+"""The words with which devices decline because they are too hot."""
+LEAST_BOARDS = 3
+"""With fewer devices, a hot one is no alert."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AlertsTable:
+    """The section [alerts]."""
+
+    webhook: Annotated[str, Text(1000)] | None = None
+    """An address that receives each alert as a JSON object by POST; default: none."""
+    quiet: Annotated[str, Text(20)] = "24h"
+    """How long no round may end with an upload before that is an alert: 90s, 30min, 24h, 7d."""
+    hot_share: Annotated[float, Real(0.01, 1.0)] = 0.33
+    """The share of the devices that decline because they are too hot at which that is an alert."""
+
+    def check(self, where: str) -> None:
+        """Raise UsageError for an address or a duration that cannot be."""
+        read_duration(self.quiet, f"{where}.quiet")
+        if self.webhook is not None:
+            check_webhook(self.webhook, f"{where}.webhook")
+
+    @property
+    def quiet_s(self) -> float:
+        """`quiet` in seconds."""
+        return read_duration(self.quiet, "alerts.quiet")
+
+
+def fleet_figures(record: RunRecord, here: int, idle_s: float) -> dict[str, float]:
+    """The figures that alerts read, by their names for Prometheus.
+
+    here: the devices that take part.  idle_s: seconds since a round ended with an upload.
+    """
+    hot = sum(word in HEAT for word, _ in record.declining.values())
+    found = uplift(record.control)
+    return {"idle_s": idle_s, "devices/here": here, "devices/hot": hot, **(found.written() if found else {})}
+
+
+def firing(figures: Mapping[str, float], table: AlertsTable) -> dict[str, str]:
+    """Return the alerts that hold, each with its line."""
+    found: dict[str, str] = {}
+    if figures["idle_s"] > table.quiet_s:
+        found["nobody-trained"] = f"nobody trained for {table.quiet}"
+    if (high := figures.get("uplift/high")) is not None and high < 0:
+        mean = 100 * figures["uplift"]
+        found["uplift-below-0"] = f"the federation does harm: uplift {mean:+.1f} points, at most {100 * high:+.1f}"
+    hot, here = figures["devices/hot"], figures["devices/here"]
+    if here >= LEAST_BOARDS and hot >= table.hot_share * here:
+        found["boards-too-hot"] = f"{hot:.0f} of {here:.0f} devices are too hot to train"
+    return found
+
+
+class AlertObserver(RunObserver):
+    """Looks every LOOK_EVERY_S whether an alert begins or ends."""
+
+    def __init__(
+        self,
+        table: AlertsTable,
+        federation: str,
+        say: Callable[[str], None],
+        *,
+        show: Callable[[Mapping[str, float]], None] = lambda _figures: None,
+        webhook: Webhook | None = None,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        """say: receives the lines.  show: receives the figures that alerts read.  wall: returns seconds since 1970."""
+        self._table, self._federation, self._say, self._show = table, federation, say, show
+        self._webhook, self._wall = webhook, wall
+        self._trained_s = self._look_s = wall()
+        self._firing: dict[str, str] = {}
+        self._view: RunView | None = None
+
+    def begun(self, view: RunView) -> None:
+        """Ask this coordinator; after a restart, count from the last round's opening where that is known."""
+        self._view = view
+        self._trained_s = min(self._trained_s, view.record.pace.get("opened_s") or self._trained_s)
+
+    def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
+        """Note that devices trained."""
+        if result.contributors:
+            self._trained_s = self._wall()
+
+    def waited(self, record: RunRecord) -> None:
+        """Look, if it is time."""
+        now_s = self._wall()
+        if now_s < self._look_s or self._view is None:
+            return
+        self._look_s = now_s + LOOK_EVERY_S
+        figures = fleet_figures(record, self._view.exchange().here, max(0.0, now_s - self._trained_s))
+        self._show(figures)
+        found = firing(figures, self._table)
+        for name, text in found.items():
+            if name not in self._firing:
+                self._tell(name, "firing", text, now_s)
+        for name, text in self._firing.items():
+            if name not in found:
+                self._tell(name, "resolved", text, now_s)
+        self._firing = found
+        for line in self._webhook.faults() if self._webhook else []:
+            self._say(line)
+
+    def _tell(self, name: str, state: str, text: str, now_s: float) -> None:
+        self._say(f"alert {name}: {text}" if state == "firing" else f"alert {name} is over")
+        if self._webhook is not None:
+            about: dict[str, Any] = {"federation": self._federation, "alert": name, "state": state}
+            self._webhook.post({**about, "text": text, "time_s": round(now_s, 3)})

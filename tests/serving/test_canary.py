@@ -1,0 +1,112 @@
+"""The guard of the coordinator: a round whose result loses a class on the canary samples has no result."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import fleets
+import numpy as np
+import pytest
+
+from coordinator.config import read_section
+from coordinator.record.observer import RunObserver
+from coordinator.serving.intake.canary import Canary, GuardTable, read_canary
+from edge_sdk.errors import UsageError
+from edge_sdk.methods.contract.registry import load_method
+from edge_sdk.models.base import Model
+from edge_sdk.public_set.samples import PublicSet
+
+ROUNDS, BAD, FORGOTTEN = 10, 6, 2
+"""The rounds, the one whose result is bad, and the class that it forgets."""
+
+
+class Lines(RunObserver):
+    """Keeps what is noted."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def noted(self, message: str) -> None:
+        self.said.append(message)
+
+
+def labelled(pictures: Path) -> PublicSet:
+    with np.load(pictures) as found:
+        return PublicSet(found["x_test"], labels=found["y_test"].astype(np.int64))
+
+
+def guarded(pictures: Path, *, guard: bool) -> tuple[fleets.Run, Lines, list[float]]:
+    """A run of FedAvg whose sixth mean forgets a class; returns its accuracies on that class by round, too."""
+    lines, seen = Lines(), list[float]()
+    given = {"rounds": ROUNDS, "start": "equal"}
+    run = fleets.Run(fleets.config(pictures, "fedavg", **given), observer=lines)
+    samples, net = labelled(pictures), run.fleet.devices[0].kit.model(None)
+    server = run.server
+    if guard:
+        server._commands._aggregation._canary = Canary(samples, [net], 0.1)  # a simulation has no [guard]
+    reduce, mine = server.method.reduce, samples.labels == FORGOTTEN
+
+    def forgetting(spec: Any, state: Any, at: Any, uploads: Any) -> Any:
+        found = reduce(spec, state, at, uploads)
+        if at.round != BAD:
+            return found
+        net.set_weights(found.weights.values)
+        rows = net.head_rows().copy()  # (k, d + 1), the bias last
+        rows[FORGOTTEN, -1] -= 100.0
+        net.set_head_rows(np.array([FORGOTTEN]), rows[[FORGOTTEN]])
+        values = net.weights().copy()
+        return dataclasses.replace(found, weights=dataclasses.replace(found.weights, values=values))
+
+    server.method.reduce = forgetting  # type: ignore[method-assign]  # a fault
+
+    def measure(model: Model, values: np.ndarray) -> float:
+        model.set_weights(values.astype(np.float32))
+        rows = model.logits(model.spec.preprocess(samples.samples))
+        return float((rows.argmax(axis=1) == FORGOTTEN)[mine].mean())
+
+    def done(*_: object) -> None:
+        seen.append(measure(net, server.method_state.weights.values))
+
+    lines.round_done = done  # type: ignore[method-assign]  # to look at each round
+    run.finished()
+    return run, lines, seen
+
+
+def test_a_round_that_forgets_a_class_reaches_nobody(pictures: Path) -> None:
+    run, lines, seen = guarded(pictures, guard=True)
+    assert run.result.completed, run.result.reason
+    assert [entry.contributors for entry in run.result.history] == [6] * BAD + [0] + [6] * (ROUNDS - BAD - 1)
+    (line,) = [line for line in lines.said if "held back" in line]
+    assert line.startswith("round 7 has no result: held back everywhere, devices go on from the state before: on the")
+    assert f"class {FORGOTTEN} " in line
+    assert min(seen[1:]) > 0.5
+    assert seen[BAD] == seen[BAD - 1]
+
+
+def test_without_the_guard_everybody_gets_it(pictures: Path) -> None:
+    _, lines, seen = guarded(pictures, guard=False)
+    assert seen[BAD] == 0.0
+    assert not [line for line in lines.said if "held back" in line]
+
+
+@pytest.mark.parametrize(
+    ("method", "table", "words"),
+    [
+        ("fedproto", {"canary": "c.npz"}, r"f: guard.canary: fedproto has no global model that the coordinator could"),
+        ("fedavg", {"canary": "c.npz"}, r"f: guard.canary: c.npz needs `labels`, with at least 7 of some class"),
+        ("fedavg", {"canary": "none.npz"}, r"none.npz"),
+        ("fedavg", {"canary": "c.npz", "max_drop": 3}, r"f: guard.max_drop: .*3"),
+    ],
+)
+def test_a_mistake_gets_one_line(tmp_path: Path, method: str, table: dict[str, Any], words: str) -> None:
+    np.savez(tmp_path / "c.npz", public=np.zeros((9, 4, 4), np.float32))
+    with pytest.raises(UsageError, match=words):
+        read_canary(
+            read_section(GuardTable, table, "guard", Path("f")), load_method(method)(), tmp_path, [], "f: guard"
+        )
+
+
+def test_no_canary_is_no_guard(tmp_path: Path) -> None:
+    assert read_canary(GuardTable(), load_method("fedavg")(), tmp_path, [], "f: guard") is None
