@@ -16,7 +16,6 @@ from edge_sdk.errors import UsageError
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.transport.base import Connected, Incoming, Transport, Will
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
-from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sdk.version import __version__
 
 PREFIX = "homeassistant"
@@ -52,7 +51,7 @@ class HomeAssistant:
         self._agent, self._prefix = agent, prefix
         self._node, self._name = f"{context.federation}-{context.device}", context.device
         self._federation, self._topic = context.federation, f"edge-sdk/{context.federation}/{context.device}"
-        self._transport = transport or MqttTransport(broker, f"{self._node}-ha", tls=tls, clean=True, seed=0)
+        self._transport = transport or _transport(broker, f"{self._node}-ha", tls)
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         self._shown: dict[str, Any] = {}
@@ -148,3 +147,10 @@ class HomeAssistant:
 
     def _send(self, what: str, content: bytes) -> None:
         self._transport.send(f"{self._topic}/{what}", content, retain=True)
+
+
+def _transport(broker: str, client: str, tls: TlsFiles) -> Transport:
+    """Return a connection to the owner's broker; paho is loaded by those that connect alone."""
+    from edge_sdk.transport.mqtt.transport import MqttTransport
+
+    return MqttTransport(broker, client, tls=tls, clean=True, seed=0)
