@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar, cast
 
+from coordinator.buffer_settings import MAX_STALENESS, check_buffer, check_buffered_method
 from coordinator.control_settings import check_control, unfit_for_control
 from coordinator.pace_settings import read_pace, rounds_of
 from coordinator.record.units import of_rounds
@@ -18,6 +19,7 @@ from edge_sdk.at_rest.foreign import read_foreign
 from edge_sdk.class_names import checked_names
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.given_arrays import PictureLayout
+from edge_sdk.methods.contract.ageing import begins_alike
 from edge_sdk.methods.contract.base import Method
 from edge_sdk.methods.contract.params import has_start
 from edge_sdk.methods.contract.registry import load_method, method_names
@@ -86,6 +88,14 @@ class FederationTable:
     invites all devices."""
     over_selection: bool = False
     """Whether to invite more devices than `participants`, by the measured rate of answers; the first answers count."""
+    buffer: Annotated[int, Integer(1, 10**6)] | None = None
+    """Aggregate as soon as so many devices have answered, whatever version they began with; a device that answers gets
+    the newest version at once.  Then `rounds` counts versions.  Default: none, but rounds that all devices share."""
+    busy: Annotated[int, Integer(1, 10**6)] | None = None
+    """With `buffer`: how many devices compute at any time; default: all."""
+    max_staleness: Annotated[int, Integer(0, 1000)] | None = None
+    """With `buffer`: the most versions that may have come since the one with which a device began; what it sends after
+    more is late.  Default: 20."""
     classes: Annotated[int, Integer(2, 65535)] | None = None
     """The number of classes; needed if neither a data set nor `class_names` gives it."""
     class_names: ClassNames = ()
@@ -157,6 +167,7 @@ class FederationTable:
             raise UsageError(
                 f"{where}.most_devices: expected at least the {self.devices} devices, found {self.most_devices}"
             )
+        check_buffer(self, where)
         if self.over_selection and self.participants is None:
             raise UsageError(
                 f"{where}.over_selection: has no effect without federation.participants; set that, or leave it out"
@@ -359,6 +370,7 @@ def federation(
     misfit = method.misfit(table.devices)
     if misfit:
         raise UsageError(f"{file}: method.{misfit}")
+    check_buffered_method(method, table, settings.robust, f"{file}: federation")
     if public is None and (own := public_set(settings)) is not None:
         public = own.spec
     if (method.needs_public_set or method.runs_nets) and public is None:
@@ -384,6 +396,7 @@ def federation(
         feature_dim=table.feature_dim,
         encoding=settings.encoding,
         class_names=names,
+        buffered=table.buffer is not None,
         min_new_samples=table.min_new_samples,
     )
     _check_robust(settings.robust, method, public, known_classes, file)
@@ -391,17 +404,17 @@ def federation(
     if unfit:
         raise UsageError(f"{file}: {unfit}")
     pace = read_pace(table, f"{file}: federation")
-    policy = _policy(table, pace, exchanges=len(method.exchanges))
+    policy = _policy(table, pace, method)
     return Federation(spec, policy, tuple(sorted(table.roster)), settings.robust, pace)
 
 
-def _policy(table: FederationTable, pace: RoundPace, *, exchanges: int) -> RoundPolicy:
+def _policy(table: FederationTable, pace: RoundPace, method: Method[Any]) -> RoundPolicy:
     return RoundPolicy(
         expected=table.devices,
         most_devices=table.most_devices or 0,
         quorum=table.asked if table.quorum is None else table.quorum,
         rounds=table.rounds,
-        exchanges=exchanges,
+        exchanges=len(method.exchanges),
         deadline_s=table.deadline_s,
         retry_s=table.retry_s,
         join_grace_s=table.join_grace_s,
@@ -415,6 +428,10 @@ def _policy(table: FederationTable, pace: RoundPace, *, exchanges: int) -> Round
         control_rounds=table.control_rounds,
         paced=table.rounds == FOREVER or not pace.unlimited,
         forever=table.rounds == FOREVER,
+        buffer=table.buffer or 0,
+        busy=table.busy or 0,
+        max_staleness=MAX_STALENESS if table.max_staleness is None else table.max_staleness,
+        first_ageing=0 if begins_alike(method) else 1,
     )
 
 

@@ -269,6 +269,22 @@ class Ledger:
         """Store the orders of operators, durably."""
         self._write(lambda: self._put(orders=json.dumps(orders).encode()))
 
+    def keep_version(self, version: int, weights: Mapping[str, bytes], oldest: int) -> None:
+        """Store the weights that a version sent to devices, by role, and delete those before the oldest version."""
+
+        def statements() -> None:
+            old = [name for (name,) in self._rows("SELECT name FROM meta WHERE name LIKE 'version %'")]
+            gone = [(name,) for name in old if int(name.split()[1]) < oldest]
+            self._db.executemany("DELETE FROM meta WHERE name = ?", gone)
+            self._put(**{f"version {version} {role}": kept for role, kept in weights.items()})
+
+        self._write(statements)
+
+    def versions(self, version: int) -> dict[str, bytes]:
+        """The weights of a version by role, as `keep_version` stored them; empty if there are none."""
+        rows = self._whole("SELECT * FROM meta WHERE name LIKE ?", f"version {version} %")
+        return {name.split()[2]: bytes(kept) for name, kept in rows}
+
     def enrolled(self) -> dict[str, tuple[int, bytes]]:
         """Number and last Hello frame by device."""
         return {device: (number, hello) for device, number, hello in self._whole("SELECT * FROM devices")}

@@ -4,6 +4,7 @@ This package may import `edge_sdk.protocol` and `errors`. It imports nothing tha
 method.
 """
 
+from coordinator.rounds import buffered
 from coordinator.rounds.machine import ROUND_MACHINE, advance_rounds, postponed, resumed, rounds_due_s
 from coordinator.rounds.state import (
     Broken,
@@ -75,6 +76,7 @@ __all__ = [
     "Willing",
     "Withheld",
     "advance_rounds",
+    "buffered",
     "postponed",
     "resumed",
     "rounds_due_s",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from coordinator.rounds import selection
+from coordinator.rounds import buffered, selection
 from coordinator.rounds.state import (
     DeviceRefused,
     Dismiss,
@@ -17,6 +17,7 @@ from coordinator.rounds.state import (
     Received,
     Reduce,
     Rest,
+    RoundCommand,
     RoundDone,
     RoundPhase,
     RoundState,
@@ -79,6 +80,7 @@ def absent(state: RoundState, device: str) -> RoundState:
         declining=state.declining - {device},
         sitting_out=state.sitting_out - {device},
         times=state.times.without(device),
+        work=buffered.released(state, device).work,
     )
 
 
@@ -125,6 +127,8 @@ def open_exchange(state: RoundState, now_s: float) -> RoundTransition:
     """
     if not state.quorum_possible:
         return fail_run(state, _too_few(state))
+    if buffered.applies(state):
+        return open_buffer(state, now_s)
     restarted = state.phase is RoundPhase.GATHERING and (state.place > FIRST or bool(state.folded))
     here = state.members - state.away
     pool = here if len(here | state.folded) >= state.policy.quorum else state.members
@@ -150,6 +154,39 @@ def open_exchange(state: RoundState, now_s: float) -> RoundTransition:
     return state, (invitation(state, state.missing, now_s),)
 
 
+def open_buffer(state: RoundState, now_s: float) -> RoundTransition:
+    """Open the buffer of a new version, and send the version to idle devices."""
+    policy, phase = state.policy, RoundPhase.COLLECTING
+    state = replace(
+        state,
+        phase=phase,
+        due_s=now_s + policy.deadline_s,
+        retry_at_s=now_s + policy.retry_s,
+        retry_wait_s=policy.retry_s,
+        times=state.times.opened(state.place, frozenset(), now_s, policy.deadline_s),
+        misses=0,
+        unlinked_s=0.0,
+    )
+    state, waited = buffered.opened_buffer(state)
+    state, commands = go_on(state, now_s)
+    return state, (*waited, *commands)
+
+
+def go_on(state: RoundState, now_s: float) -> RoundTransition:
+    """Send the newest version to idle devices; close a buffer that is full, or for which nobody else computes."""
+    invites: tuple[RoundCommand, ...] = ()
+    if len(state.folded) < state.policy.buffer:
+        state, invites = give_work(state, now_s)
+    state, closing = close_if_complete(state)
+    return state, closing or invites
+
+
+def give_work(state: RoundState, now_s: float) -> RoundTransition:
+    """Send the newest version to idle devices."""
+    state, devices = buffered.idle(state, now_s)
+    return state, (invitation(state, devices, now_s),) if devices else ()
+
+
 def choose_devices(state: RoundState, pool: frozenset[str], more: int = 0) -> frozenset[str]:
     """Choose the devices of the pool that this exchange invites; `more` is added to the number to choose."""
     policy = state.policy
@@ -172,7 +209,7 @@ def _measured(state: RoundState) -> RoundState:
     If enough answers came before the deadline, nobody knows whether the other devices would have answered: they are put
     in `unheard`.  Devices that were put there in the round before and are away by now count as asked without an answer.
     """
-    if state.place.exchange or state.closing:
+    if state.place.exchange or state.closing or state.policy.buffer:
         return state
     unheard = state.missing if state.wanted is not None and len(state.folded) >= state.wanted else frozenset()
     silent_or_here = state.invited - (state.declined - state.folded)
@@ -214,15 +251,18 @@ def receipt_of_uncounted(state: RoundState, upload: Received | Withheld | Persis
     """The receipt for an upload that does not count: refused, duplicate or late."""
     if upload.place > state.place:
         return SendReceipt(upload.device, upload.place, "refused", NOT_BEGUN)
+    if buffered.applies(state) and buffered.counted(state, upload.device, upload.place):
+        return SendReceipt(upload.device, upload.place, "duplicate", "")
     if upload.place == state.place and upload.device in state.folded:
         return SendReceipt(upload.device, upload.place, "duplicate", "")
     return SendReceipt(upload.device, upload.place, "late", CLOSED)
 
 
 def _too_few(state: RoundState) -> str:
+    gone = len(state.gone)
     return (
-        f"the quorum of {state.policy.quorum} cannot be reached: of {state.policy.expected} devices "
-        f"{len(state.gone)} were refused or left ({', '.join(sorted(state.gone)) or 'none'})"
+        f"the quorum of {state.policy.quorum} cannot be reached: of {state.policy.expected} devices {gone} "
+        f"{'was' if gone == 1 else 'were'} refused or left ({', '.join(sorted(state.gone)) or 'none'})"
     )
 
 

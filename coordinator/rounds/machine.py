@@ -15,6 +15,7 @@ An upload counts only once it is durable: `Received` is answered by `Persist`, a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import replace
 
 from coordinator.rounds import rules
@@ -91,7 +92,8 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             Joined,
             (SAME,),
             rules.join_running,
-            "new devices wait for the next exchange; invited ones get their Assign again",
+            "new devices wait for the next exchange, or with buffers get the newest version; invited ones get their "
+            "Assign again",
         ),
         Rule(
             (_C,),
@@ -150,9 +152,10 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
         Rule(
             (_C,),
             Received,
-            (_C,),
+            (_C, _F),
             rules.receive,
-            "persisted if invited and new; otherwise answered late, duplicate or refused",
+            "persisted if invited and new; otherwise answered late, duplicate or refused; with buffers, a late device "
+            "gets the newest version",
         ),
         Rule((_F, _D, _X), Received, (SAME,), rules.receive_closed, "answered late or duplicate"),
         Rule(
@@ -211,15 +214,27 @@ def resumed(
     gone: frozenset[str] = frozenset(),
     stopping: bool = False,
     enough: bool = False,
+    counted_to: Mapping[str, int] | None = None,
+    ahead: tuple[Persisted, ...] = (),
 ) -> RoundState:
     """The state after a restart: gathering again, at an exchange that has durable uploads of the devices in `folded`.
 
     asked, answered: the counts of RoundState when the last round ended.  gone: devices that an operator took out.
     stopping: an operator stops the run at the end of this round.  enough: only the closing exchange is left,
-    because a budget is spent or a target is reached.
+    because a budget is spent or a target is reached.  counted_to, ahead: of RoundState, with a buffer.
     `place` is one past the last exchange of a round if all its exchanges are closed but its end is not recorded.
     """
-    state = RoundState(policy=policy, place=place, asked=asked, answered=answered, gone=gone, stopping=stopping)
+    state = RoundState(
+        policy=policy,
+        place=place,
+        asked=asked,
+        answered=answered,
+        gone=gone,
+        stopping=stopping,
+        counted_to=counted_to or {},
+        ahead=ahead,
+        asked_to=place.round,
+    )
     if place.exchange == policy.exchanges:
         following = policy.rounds if enough else place.round + 1
         return replace(state, place=ExchangeId(following, 0), unrecorded=place.round)

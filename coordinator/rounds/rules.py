@@ -8,6 +8,8 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+from coordinator.rounds import buffered
+from coordinator.rounds.buffer_rules import ask_again, count_in_buffer, receive_too_old, rejoin_buffer, withhold_version
 from coordinator.rounds.exchanges import (
     NOT_INVITED,
     absent,
@@ -20,6 +22,8 @@ from coordinator.rounds.exchanges import (
     fail_or_skip,
     fail_run,
     fail_without_quorum,
+    give_work,
+    go_on,
     heard_late,
     invitation,
     open_exchange,
@@ -84,6 +88,8 @@ def gather_gone(state: RoundState, event: DeviceRefused | Left) -> RoundTransiti
 def join_running(state: RoundState, event: Joined) -> RoundTransition:
     """A new device waits for the next exchange; a device that was invited to this one gets its Assign again."""
     state = with_device(state, event)
+    if buffered.applies(state) and state.phase is RoundPhase.COLLECTING:
+        return rejoin_buffer(state, event)
     if state.phase is RoundPhase.COLLECTING and event.device in state.missing:
         state = replace(state, times=state.times.without(event.device))
         return state, (invitation(state, {event.device}, event.now_s),)
@@ -137,6 +143,10 @@ def lose(state: RoundState, event: Lost) -> RoundTransition:
 def receive(state: RoundState, event: Received) -> RoundTransition:
     """Have an upload for the open exchange stored; answer any other."""
     state = heard_late(seen(state, event.device), event)
+    if buffered.applies(state) and buffered.takes(state, event.device, event.place):
+        return state, (Persist(event.device, event.place, event.upload),)
+    if buffered.applies(state) and buffered.works_on(state, event.device, event.place):
+        return receive_too_old(state, event)
     if event.place != state.place or event.device in state.folded:
         return state, (receipt_of_uncounted(state, event),)
     if event.device not in state.invited:
@@ -151,6 +161,8 @@ def receive_closed(state: RoundState, event: Received | Withheld | Persisted) ->
 
 def receive_gathering(state: RoundState, event: Received) -> RoundTransition:
     """Ignore an upload for an exchange that a restart has not reopened yet: the device will send it again."""
+    if buffered.applies(state) and not buffered.counted(state, event.device, event.place):
+        return state, ()
     if event.place < state.place or (event.place == state.place and event.device in state.folded):
         return state, (receipt_of_uncounted(state, event),)
     return state, ()
@@ -161,6 +173,8 @@ def withhold(state: RoundState, event: Withheld) -> RoundTransition:
     state = seen(state, event.device)
     if event.device in state.withheld and event.place == state.place:
         return state, (SendReceipt(event.device, event.place, "duplicate", ""),)
+    if buffered.applies(state) and buffered.takes(state, event.device, event.place):
+        return withhold_version(state, event)
     if event.place != state.place or event.device in state.folded:
         return state, (receipt_of_uncounted(state, event),)
     if state.closing or event.device not in state.invited:
@@ -183,7 +197,7 @@ def withhold(state: RoundState, event: Withheld) -> RoundTransition:
 
 def note_decline(state: RoundState, event: Declined) -> RoundTransition:
     """Note who declines.  A status about another round is late: that round is over."""
-    state = replace(state, times=state.times.without(event.device))
+    state = replace(buffered.released(state, event.device), times=state.times.without(event.device))
     if event.round is None:
         return replace(state, declining=state.declining | {event.device}), ()
     if event.round == state.place.round:
@@ -194,6 +208,8 @@ def note_decline(state: RoundState, event: Declined) -> RoundTransition:
 def decline(state: RoundState, event: Declined) -> RoundTransition:
     """Continue without the device; a round with a fixed number of participants invites another one in its place."""
     state, _ = note_decline(seen(state, event.device), event)
+    if buffered.applies(state):
+        return go_on(state, event.now_s)
     state, commands = close_if_complete(state)
     if commands or state.wanted is None or event.device not in state.invited:
         return state, commands
@@ -206,6 +222,8 @@ def consent(state: RoundState, event: Willing) -> RoundTransition:
     one = event.device
     state = replace(seen(state, one), declining=state.declining - {one}, sitting_out=state.sitting_out - {one})
     known = state.invited | state.withheld
+    if buffered.applies(state) and state.phase is RoundPhase.COLLECTING:
+        return give_work(state, event.now_s)
     if state.phase is not RoundPhase.COLLECTING or one not in state.members or one in known:
         return state, ()
     if state.wanted is not None and len(state.folded) + len(state.missing) >= state.wanted:
@@ -216,6 +234,8 @@ def consent(state: RoundState, event: Willing) -> RoundTransition:
 
 def count(state: RoundState, event: Persisted) -> RoundTransition:
     """Count a durable upload, even if its device has left meanwhile: a restart would find the upload and count it."""
+    if buffered.applies(state):
+        return count_in_buffer(state, event)
     if event.place != state.place or event.device in state.folded:
         return state, (receipt_of_uncounted(state, event),)
     one = event.device
@@ -239,7 +259,8 @@ def tick(state: RoundState, event: RoundTick) -> RoundTransition:
         if consent and state.stopping and not state.closing:
             return replace(state, phase=RoundPhase.DRAINED), ()
         # too few uploads came from the invited devices: invite new ones, too
-        asked = choose_devices(state, state.members - state.withheld - state.declined, len(state.invited))
+        open_to = state.members - state.withheld - state.declined
+        asked = frozenset() if buffered.applies(state) else choose_devices(state, open_to, len(state.invited))
         nobody_yet = policy.open and state.place == FIRST and not (state.folded or state.withheld)
         excused = consent or nobody_yet or bool(asked - state.invited - state.away)
         if policy.forever and consent:
@@ -254,6 +275,8 @@ def tick(state: RoundState, event: RoundTick) -> RoundTransition:
             retry_at_s=event.now_s,
             times=state.times.without_all(),
         )
+    if buffered.applies(state) and event.now_s >= state.retry_at_s:
+        return ask_again(state, event.now_s)
     if event.now_s >= state.retry_at_s and state.missing:
         return invite_again(state, event.now_s)
     return state, ()

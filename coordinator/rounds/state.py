@@ -6,10 +6,11 @@ gave with Received: the rounds pass it on and never look into it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from coordinator.rounds.answer_times import AnswerTimes
 from edge_sdk.protocol.exchange_id import FIRST, ExchangeId
@@ -74,6 +75,22 @@ class RoundPolicy:
     """Whether the caller decides when a round opens (`Rest`)."""
     forever: bool = False
     """Whether the rounds have no end: a round that cannot be filled is skipped (`Skip`) where others would fail."""
+    buffer: int = 0
+    """Uploads after which a version is aggregated, whatever versions they were made from (buffered.py); 0: rounds."""
+    busy: int = 0
+    """With a buffer: the number of devices that compute at any time, or 0 for all."""
+    max_staleness: int = 0
+    """With a buffer: the most versions that may have come since the one from which an upload was made."""
+    first_ageing: int = 0
+    """With a buffer: the first version whose uploads may count in later buffers."""
+
+
+class GivenWork(NamedTuple):
+    """What a device computes, where versions are aggregated from buffers."""
+
+    version: int
+    at_s: float
+    """When it was asked (s)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,12 +141,22 @@ class RoundState:
     """How many of `asked` answered."""
     unheard: frozenset[str] = frozenset()
     """Devices whose answer is not counted yet, because the last round had enough answers before theirs."""
+    work: Mapping[str, GivenWork] = field(default_factory=dict)
+    """With a buffer: the devices that compute."""
+    counted_to: Mapping[str, int] = field(default_factory=dict)
+    """With a buffer: the newest version that each device has answered."""
+    asked_to: int = -1
+    """With a buffer: devices may have been asked for versions up to this one before a restart."""
+    ahead: tuple[Persisted, ...] = ()
+    """With a buffer: durable uploads that count in the next one."""
+    took_s: Mapping[str, float] = field(default_factory=dict)
+    """With a buffer: how long each device took for its last answer (s)."""
     reason: str = ""
 
     @property
     def wanted(self) -> int | None:
         """The number of answers that closes this exchange at once, or None if it waits for all invited devices."""
-        return self.policy.participants or None if not self.closing else None
+        return self.policy.buffer or self.policy.participants or None if not self.closing else None
 
     @property
     def between_rounds(self) -> bool:
@@ -213,9 +240,12 @@ class RoundState:
         """The number of uploads that this exchange needs to close.
 
         This is the quorum.  If the quorum is all devices, devices that withheld their upload or declined are
-        subtracted, so that a device whose training diverged, or that is too hot, does not end the run.
+        subtracted, so that a device whose training diverged, or that is too hot, does not end the run.  A buffer needs
+        one upload at its deadline.
         """
         policy = self.policy
+        if policy.buffer and not self.closing:
+            return 1
         if self.closing and policy.closed_with:
             return max(1, min(policy.quorum, len(policy.closed_with)) - len(self.withheld))
         if policy.quorum < policy.expected:
@@ -284,6 +314,7 @@ class Received:
     device: str
     place: ExchangeId
     upload: object
+    now_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -408,6 +439,8 @@ class Fold:
     device: str
     place: ExchangeId
     upload: object
+    answered: bool = False
+    """Whether its receipt was sent when it became durable."""
 
 
 @dataclass(frozen=True, slots=True)

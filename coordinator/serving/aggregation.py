@@ -10,7 +10,7 @@ from coordinator.record.run_record import RunRecord
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.intake.canary import Canary
 from coordinator.serving.intake.upload_screen import UploadScreen
-from coordinator.serving.reduction import Reduction
+from coordinator.serving.reduction import EarlierVersions, Reduction
 from edge_sdk.errors import EmptyRound
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.frozen_dict import FrozenDict
@@ -31,14 +31,17 @@ class Aggregation:
         robust: RobustTable = PAPER,
         *,
         canary: Canary | None = None,
+        versions: EarlierVersions | None = None,
     ) -> None:
         """exchanges: the number of exchanges in a round.  robust: limits on the influence of one device.
 
-        canary: tries the result of a round before devices get it.
+        canary: tries the result of a round before devices get it.  versions: the earlier versions from which uploads
+        may be made, where the coordinator aggregates from buffers.
         """
         self._canary = canary
         self.held_back = False
         """Whether the canary held the last closed exchange back."""
+        self.versions = versions
         self._registry, self._reduction, self.record = registry, reduction, record
         self.screen = UploadScreen(robust, registry, record, reduction.method.size_of)
         reduction.as_counted = self.screen.in_slot
@@ -97,12 +100,16 @@ class Aggregation:
 
     def _fold(self, upload: Upload) -> None:
         counted = self.screen.counted(upload.device, upload.knowledge)
+        if self.versions is not None:
+            counted = self.versions.aged(counted, upload.round, self.record.done)
         if counted is not upload.knowledge:
             upload = replace(upload, knowledge=FrozenDict(counted))
         samples = self.screen.samples(upload.device, upload.samples)
         self._reduction.add(self._registry.numbers[upload.device], upload, samples)
 
     def _common(self, place: ExchangeId) -> Mapping[str, Payload]:
+        if self.versions is not None:
+            return self.versions.began(place.round, self.record.done)
         if self._sent is None or self._sent[0] != place:
             self._sent = place, self._reduction.common(place)
         return self._sent[1]

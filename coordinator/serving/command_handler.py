@@ -31,7 +31,7 @@ from coordinator.rounds import (
 )
 from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices import admission
-from coordinator.serving.reduction import Reduction
+from coordinator.serving.reduction import Reduction, StoredUpload
 from coordinator.serving.round_pacing import why_stop
 from coordinator.serving.run_context import RunContext
 from coordinator.serving.sender import Sender
@@ -171,9 +171,10 @@ class CommandHandler:
         self._context.unwritten.append(persist)
 
     def _fold(self, fold: Fold, now_s: float) -> None:
-        upload = cast("Arrived", fold.upload).upload
+        upload = cast("Arrived | StoredUpload", fold.upload).upload
         self._aggregation.add(upload)
-        self.answer(fold.device, fold.place, "accepted")
+        if not fold.answered:
+            self.answer(fold.device, fold.place, "accepted")
         self._record.waiting.answered(fold.device, now_s)
 
     def _receipt(self, answer: SendReceipt, _now_s: float) -> None:
@@ -184,6 +185,8 @@ class CommandHandler:
         self._record.waiting.closed(state.missing, now_s)  # not again after a wait for the disk
         try:
             self._ledger.close_exchange(reduce.place, reduce.contributors, now=reduce.partial)
+            if self._aggregation.versions is not None:
+                self._aggregation.versions.keep(reduce.place.round)
             noted = self._aggregation.close(reduce.place, reduce.contributors)
         except StoreError:
             raise

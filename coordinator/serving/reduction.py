@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from coordinator.ledger import Ledger, Slots
+from coordinator.rounds import RoundPolicy
 from edge_sdk.errors import RunFailed
 from edge_sdk.methods.contract.base import Method, Registered
 from edge_sdk.methods.contract.job import has_instruments
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec, storage
 from edge_sdk.protocol.frames.codec import Limits
-from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.knowledge import Payload, Weights
 from edge_sdk.protocol.messages import FederationSpec, Upload
 from edge_sdk.protocol.transforms import Chain
 from edge_sdk.reductions import Contribution
+from edge_sdk.reductions.ageing import aged
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredUpload:
+    """An upload of the ledger that does not count yet: what the rounds pass from Persisted to Fold."""
+
+    upload: Upload
 
 
 class Reduction:
@@ -119,6 +129,44 @@ class Reduction:
         message = codec.decode(frame, self._limits).message
         found = self._chain.undo(message.knowledge) if isinstance(message, Upload) else {}
         return self.as_counted(device, found)
+
+
+class EarlierVersions:
+    """What devices were sent in earlier versions, where the coordinator aggregates from buffers.
+
+    The change that a device's training made to weights is known only beside the weights that it began with.  So these
+    are kept, also over a restart, until uploads made from them are too old to count.
+    """
+
+    def __init__(self, ledger: Ledger, reduction: Reduction, policy: RoundPolicy) -> None:
+        self._ledger, self._reduction, self._policy = ledger, reduction, policy
+        self._kept: dict[int, Mapping[str, Payload]] = {}
+
+    def began(self, version: int, newest: int) -> Mapping[str, Payload]:
+        """Return what devices were sent in a version; of an earlier one only its weights."""
+        if version == newest:
+            return self._reduction.common(ExchangeId(newest, 0))
+        if version not in self._kept:
+            found = self._ledger.versions(version)
+            self._kept[version] = {role: storage.deserialise(Weights, kept) for role, kept in found.items()}
+        return self._kept[version]
+
+    def aged(self, knowledge: Mapping[str, Payload], version: int, newest: int) -> Mapping[str, Payload]:
+        """Return the knowledge of an upload made from a version, as it counts in the buffer of the newest one."""
+        began = self.began(version, newest)
+        return aged(knowledge, newest - version, began, self.began(newest, newest))
+
+    def keep(self, version: int) -> None:
+        """Keep the weights of a version that is about to be replaced.  Raises StoreError."""
+        sent = self._reduction.common(ExchangeId(version, 0))
+        weights = {role: payload for role, payload in sent.items() if isinstance(payload, Weights)}
+        oldest = version + 1 - max(1, self._policy.max_staleness)  # an upload that waited for its buffer is one old
+        if weights:
+            self._ledger.keep_version(
+                version, {role: storage.serialise(each) for role, each in weights.items()}, oldest
+            )
+            self._kept[version] = weights
+        self._kept = {each: kept for each, kept in self._kept.items() if each >= oldest}
 
 
 def _state_of(method: Method[Any], stage: str, state: Any, like: type | None = None) -> Any:

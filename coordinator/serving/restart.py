@@ -20,7 +20,7 @@ from coordinator.serving.aggregation import Aggregation
 from coordinator.serving.devices.device_registry import DeviceRegistry
 from coordinator.serving.intake.canary import Canary
 from coordinator.serving.operators.orders import Orders
-from coordinator.serving.reduction import Reduction
+from coordinator.serving.reduction import EarlierVersions, Reduction, StoredUpload
 from edge_sdk.errors import EmptyRound, RemoteProtocolError, StoreError, UsageError
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import storage
@@ -88,6 +88,8 @@ def standing(
     record = aggregation.record
     if place.exchange == policy.exchanges and not record.stopped:
         record.stopped = round_pacing.why_stop(policy, record)  # the end of this round is not recorded
+    counted_to = {device: after - 1 for device, after in record.last_round.items()}
+    ahead = _ahead(ledger, reduction, place, policy)
     return (
         aggregation,
         rounds.resumed(
@@ -99,6 +101,8 @@ def standing(
             gone=orders.gone | revoked,
             stopping=orders.stopping,
             enough=bool(record.stopped),
+            counted_to=dict(counted_to, **{each.device: each.place.round for each in ahead}),
+            ahead=ahead,
         ),
         news,
     )
@@ -121,7 +125,8 @@ def _read(
         record = RunRecord.from_json(checkpoint.record, checkpoint.history, Periods.restored(checkpoint.periods))
         round_ = checkpoint.round
         reduction.load(checkpoint.state)
-    aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust, canary=canary)
+    versions = EarlierVersions(ledger, reduction, policy) if policy.buffer else None
+    aggregation = Aggregation(registry, reduction, record, policy.exchanges, robust, canary=canary, versions=versions)
     if record.stopped:
         round_ = policy.rounds  # only the closing exchange is left
     closed = ledger.closed(round_)
@@ -130,6 +135,8 @@ def _read(
         frames = ledger.uploads(place)
         for device in closed[exchange]:
             aggregation.add_stored(frames[device])
+        if versions is not None:
+            versions.keep(round_)
         with suppress(EmptyRound):  # it was said before the restart, and has no result either time
             aggregation.close(place, closed[exchange])
     place = ExchangeId(round_, len(closed))
@@ -137,6 +144,21 @@ def _read(
     for device in sorted(frames):
         aggregation.add_stored(frames[device])
     return aggregation, place, frozenset(frames)
+
+
+def _ahead(
+    ledger: Ledger, reduction: Reduction, place: ExchangeId, policy: RoundPolicy
+) -> tuple[rounds.Persisted, ...]:
+    """Return the durable uploads that count in the next buffer."""
+    if not policy.buffer:
+        return ()
+    found = []
+    for device, frame in sorted(ledger.uploads(ExchangeId(place.round + 1, 0)).items()):
+        upload = reduction.stored(frame)
+        if upload is not None:
+            made = ExchangeId(upload.round, upload.exchange)
+            found.append(rounds.Persisted(device, made, StoredUpload(upload), 0.0))
+    return tuple(found)
 
 
 def _bind(ledger: Ledger, spec: FederationSpec, reduction: Reduction) -> str:

@@ -34,6 +34,7 @@ from coordinator.rounds import (
     RoundPolicy,
     RoundState,
     Withheld,
+    buffered,
 )
 from coordinator.rounds.queue import DISK_AGAIN_S, RoundQueue
 from coordinator.serving import restart
@@ -67,6 +68,7 @@ from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, LogLines, Upload
 from edge_sdk.reductions import Combining
+from edge_sdk.reductions.ageing import UNITS
 from edge_sdk.reductions.influence import PAPER, RobustTable
 from edge_sdk.terminal import LineBudget
 from edge_sdk.transport.base import (
@@ -149,7 +151,7 @@ class Server:
         self.numbers: Mapping[str, int] = self._registry.numbers
         """The number of each device that takes part, or that is still fetching the public set."""
         self.reduction = Reduction(spec, method, ledger, self._limits, chain)
-        self.reduction.method.combining = Combining.under(robust)
+        self.reduction.method.combining = Combining.under(robust, UNITS if policy.buffer else 1)
         self._orders = Orders(ledger)
         aggregation, standing, news = restart.standing(
             spec,
@@ -183,7 +185,7 @@ class Server:
             frame_bytes=carried.frame_bytes,
             shares=self._shares,
             known=self._registry.known,
-            due=lambda device: device in self.rounds.missing,
+            due=lambda device: device in self.rounds.missing or device in self.rounds.work,
         )
         self._sender = Sender(self._context, self.transport, self._shares.earned)
         self._commands = CommandHandler(
@@ -425,16 +427,38 @@ class Server:
             cast("Arrived", each.upload).incoming.acknowledge()
 
     def _write(self, group: list[Persist], now_s: float) -> None:
-        try:
-            self.ledger.commit(Row(p.place, p.device, cast("Arrived", p.upload).frame) for p in group)
-        except StoreError as error:
-            self._keep_refused(group, str(error), now_s)
-            return
-        self._queue.feed(*(Persisted(p.device, p.place, p.upload, now_s) for p in group), now_s=now_s)
+        while group:
+            if buffered.applies(self.rounds):
+                group = self._without_late(group, now_s)
+            fit = buffered.fitting(self.rounds, [p.device for p in group])
+            some, group = group[:fit], group[fit:]
+            if not fit or self._context.refused or not self._write_together(some, now_s):
+                self._context.refused += some + group
+                return
 
-    def _keep_refused(self, group: list[Persist], reason: str, now_s: float) -> None:
-        """Keep uploads that the disk refused; logs this at once, and then every minute."""
-        self._context.refused += group
+    def _without_late(self, group: list[Persist], now_s: float) -> list[Persist]:
+        """Return the uploads that still count; the rounds answer the others, for which it became too late here."""
+        late = [p for p in group if not buffered.takes(self.rounds, p.device, p.place)]
+        self._queue.feed(*(Received(p.device, p.place, p.upload, now_s) for p in late), now_s=now_s)
+        return [p for p in group if p not in late]
+
+    def _write_together(self, group: list[Persist], now_s: float) -> bool:
+        """Write these uploads and count them; returns whether the disk took them."""
+        rows = [Row(self._kept_under(p), p.device, cast("Arrived", p.upload).frame) for p in group]
+        try:
+            self.ledger.commit(rows)
+        except StoreError as error:
+            self._hold_for_disk(str(error), now_s)
+            return False
+        self._queue.feed(*(Persisted(p.device, p.place, p.upload, now_s) for p in group), now_s=now_s)
+        return True
+
+    def _kept_under(self, persist: Persist) -> ExchangeId:
+        """Return the exchange under which the ledger keeps an upload: that of its buffer, where there are buffers."""
+        return buffered.slot_of(self.rounds, persist.device) if buffered.applies(self.rounds) else persist.place
+
+    def _hold_for_disk(self, reason: str, now_s: float) -> None:
+        """Wait for a disk that refused uploads; logs this at once, and then every minute."""
         self._queue.hold(now_s)
         if now_s >= self._refusal_told_s + REFUSAL_TOLD_S:
             self._refusal_told_s = now_s
@@ -443,7 +467,7 @@ class Server:
     def _write_refused(self, now_s: float) -> None:
         """Retry the uploads that the disk refused, if that is due."""
         due_s = self._queue.next_due_s()
-        if not self._context.refused or due_s is None or now_s < due_s:
+        if not self._context.refused or (self._queue.held and due_s is not None and now_s < due_s):
             return
         group, self._context.refused = self._context.refused, []
         self._write(group, now_s)
@@ -524,7 +548,7 @@ class Server:
         if hello is None:
             raise RemoteProtocolError("knowledge", f"{upload.device} has not joined")
         self.record.came(upload.device, len(incoming.frame), "knowledge")
-        if self.ledger.has(place, upload.device):
+        if self._is_durable(place, upload.device):
             self._commands.answer(upload.device, place, "duplicate")
             incoming.acknowledge()
             return
@@ -532,7 +556,8 @@ class Server:
             self._take_withheld(upload, place, now_s)
             incoming.acknowledge()
             return
-        if place == self.rounds.place:
+        ageing = buffered.applies(self.rounds) and buffered.takes(self.rounds, upload.device, place)
+        if place == self.rounds.place or ageing:
             try:
                 with legible():
                     upload = self.reduction.undone(upload)
@@ -543,10 +568,15 @@ class Server:
                 self._commands.answer(upload.device, place, "refused", one_line(str(error)))
                 raise
         arrived = Arrived(upload, incoming, frame)
-        self._queue.feed(Received(upload.device, place, arrived), now_s=now_s)
+        self._queue.feed(Received(upload.device, place, arrived, now_s), now_s=now_s)
         unwritten = self.unwritten
         if not unwritten or unwritten[-1].upload is not arrived:
             incoming.acknowledge()
+
+    def _is_durable(self, place: ExchangeId, device: str) -> bool:
+        if buffered.applies(self.rounds):
+            return buffered.counted(self.rounds, device, place)
+        return self.ledger.has(place, device)
 
     def _take_withheld(self, upload: Upload, place: ExchangeId, now_s: float) -> None:
         """Handle the report of a device that withholds its upload because its training diverged or failed."""

@@ -69,6 +69,7 @@ class FedCache(Method[Params]):
     citation = "Wu et al. 2024, IEEE TMC, arXiv:2308.07816"
     needs = frozenset({"predict", "logit-gradients", "sample-codes"})
     terms = frozenset({"cross-entropy", "distill"})
+    newest = frozenset({"codes", "logits"})
     discloses = (
         "a code of every single private sample, from which much of it can be reconstructed, its label, and in each "
         "round the logits for it"

@@ -101,6 +101,7 @@ class FedMD(Method[Params]):
     teaches = frozenset({"predict"})
     terms = frozenset({"cross-entropy", "distill"})
     needs_public_set = True
+    means = frozenset({"logits"})
     robust = frozenset({"logits"})
     discloses = "logits on the public samples, which may reveal properties of the private samples"
     device_state = DeviceState
@@ -116,6 +117,11 @@ class FedMD(Method[Params]):
         }
         self.exchanges = (Exchange(down=down, up={"logits": Slot(PublicLogits, rows=rows)}),)
         self.closing = Exchange(down=down)
+        if self.params.leaves_out:
+            self.own_rounds = (
+                "a device cannot take its own logits out of a mean without knowing how old they were; set "
+                'method.target = "all"'
+            )
         if self.params.form == "digest":
             self.terms = frozenset({"cross-entropy", "logit-match"})
 
@@ -154,13 +160,14 @@ class FedMD(Method[Params]):
 
     def down_to(self, state: State, at: ExchangeId, number: int) -> Down:
         """Send the same mean as `others` to a device whose logits are not in it."""
-        return {} if number in state.numbers else {"others": state.mean}
+        return {} if number in state.numbers or not self.params.leaves_out else {"others": state.mean}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Compute the mean of the logits over contributors."""
         ups = uploads.payloads(PublicLogits, "logits")
         indices = batch_indices(spec, at.round, at.exchange, self.params.scored)
-        mean = self.combining.logits({number: up.values for number, up in ups.items()}, indices)
+        weights = [up.contributors for up in ups.values()]
+        mean = self.combining.logits({number: up.values for number, up in ups.items()}, indices, weights)
         batch = next(iter(ups.values())).batch
         taken = tuple(ups) if self.combining.plain else ()  # a device can remove its own logits only from a plain mean
         return State(PublicLogits(values=mean, batch=batch, contributors=len(ups)), taken)

@@ -79,6 +79,7 @@ class FedProto(Method[Params]):
     terms = frozenset({"cross-entropy", "prototype-pull"})
     same_width = True
     holders_wanted = 3
+    means = frozenset({"prototypes"})
     robust = frozenset({"rows"})
     discloses = "which classes the device holds, the mean feature of each, and unless weighting is uniform its samples"
 

@@ -111,6 +111,7 @@ class FedSSA(Method[Params]):
     citation = "Yi et al. 2024, IJCAI, FedSSA"
     needs = frozenset({"predict", "logit-gradients", "head-rows"})
     same_width = True
+    means = frozenset({"header"})
     holders_wanted = 3
     discloses = "which classes the device holds, its last layer's rows of them, and with weighting by samples how many"
     cautions = (f"W11: literal fusion that blows rows up more than {MOST_INFLATION:g} times",)

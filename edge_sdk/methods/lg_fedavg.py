@@ -68,6 +68,7 @@ class LastLayer(Method[P]):
     )
     needs = frozenset({"predict", "logit-gradients", "head-rows"})
     same_width = True
+    means = frozenset({"header"})
     discloses = "all rows of the last layer, those of classes that the device does not hold included, and its samples"
 
     def receive(self, device: OnDevice[Any]) -> Stage[None]:
@@ -91,12 +92,15 @@ class LastLayer(Method[P]):
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:
         """Compute the mean; all rows weigh the device's samples of all classes, because they are one layer."""
-        by_samples = self.params.weighting == "samples"
+        by_samples, units = self.params.weighting == "samples", self.combining.units
         ups = []
         for number, header in uploads.payloads(ClassRows, "header").items():
             count = min(uploads.uploads[number].samples, MOST) if by_samples else 1
-            ups.append(replace(header, counts=np.full(len(header.classes), count, np.int32)))
-        return replace(state, header=mean_over_holders(ups))
+            by_age = int(min(header.counts[0], units))  # 1 in rounds, whatever the device says
+            counts: Any = np.full(len(header.classes), count * by_age, np.int64)
+            ups.append(replace(header, counts=counts))
+        mean = mean_over_holders(ups)
+        return replace(state, header=replace(mean, counts=np.maximum(mean.counts // units, 1)))
 
 
 class LGFedAvg(LastLayer[Params]):

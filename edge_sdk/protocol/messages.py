@@ -173,6 +173,8 @@ class FederationSpec:
     encoding: EncodingSpec = field(default=EncodingSpec(), metadata=LATER)
     class_names: ClassNames = field(default=(), metadata=LATER)
     """The names of the classes in their order; empty: they have none."""
+    buffered: bool = field(default=False, metadata=LATER)
+    """Whether uploads of different rounds are combined: then all rounds have the public samples of the first one."""
     min_new_samples: Count = field(default=0, metadata=LATER)
     """A device declines a round unless so many samples came since its last training."""
 

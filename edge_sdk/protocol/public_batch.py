@@ -20,12 +20,13 @@ _DRAWS_KEPT = 32
 def batch_indices(spec: FederationSpec, round_: int, iteration: int, size: int) -> Ints:
     """Return the public samples of an exchange: (size,), the same on every device and on the coordinator.
 
+    Where uploads of different rounds are combined (`spec.buffered`), they are the same in all rounds.
     They repeat only if `size` exceeds the number of samples.  The draw uses only SHA-256, so that a device in any
     language can repeat it (docs/reference/protocol.md, "The public set").
     """
     if spec.public is None:
         raise ValueError("this federation has no public set")
-    return _draw(spec.seed, round_, iteration, size, spec.public.count)
+    return _draw(spec.seed, 0 if spec.buffered else round_, iteration, size, spec.public.count)
 
 
 @lru_cache(maxsize=_DRAWS_KEPT)

@@ -6,8 +6,9 @@ keeps the uploads by device number, so that a method sums them in number order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import repeat
 from typing import TypeVar
 
 import numpy as np
@@ -51,13 +52,17 @@ class Bag:
         return {number: payload for number, payload in found if isinstance(payload, kind)}
 
 
-def mean_in_order(arrays: Iterable[NDArray[np.floating]]) -> NDArray[np.float32]:
-    """Return the mean of equal-shaped arrays, summed in f8 in the order given, as f4."""
+def mean_in_order(arrays: Iterable[NDArray[np.floating]], weights: Sequence[int] = ()) -> NDArray[np.float32]:
+    """Return the mean of equal-shaped arrays, summed in f8 in the order given, as f4.
+
+    weights: of each array, in the same order; without them all count the same.
+    """
     total: NDArray[np.float64] | None = None
     count = 0
-    for array in arrays:
-        total = array.astype(np.float64) if total is None else total + array
-        count += 1
+    for array, weight in zip(arrays, weights or repeat(1), strict=False):
+        weighted = array.astype(np.float64) * weight if weight != 1 else array.astype(np.float64)
+        total = weighted if total is None else total + weighted
+        count += weight
     if total is None:
         raise ValueError("no arrays")
     return (total / count).astype(np.float32)

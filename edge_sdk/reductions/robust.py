@@ -13,7 +13,7 @@ Weiszfeld's iteration, smoothed: Pillutla, Kakade and Harchaoui, "Robust Aggrega
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,13 +44,15 @@ class Combining:
     """`mean`, `geometric-median` or `root-gate`."""
     min_group: int = 1
     """The fewest devices behind a class that is sent to others."""
+    units: int = 1
+    """What a count of 1 weighs: more, where old uploads count for less (ageing.py)."""
     labels: tuple[int, ...] = ()
     """The labels of the first public samples, -1 where the operator does not know one."""
 
     @classmethod
-    def under(cls, table: RobustTable) -> Combining:
+    def under(cls, table: RobustTable, units: int = 1) -> Combining:
         """Return the combination that the section [robust] selects."""
-        return cls(table.rows, table.logits, table.min_group, table.labels)
+        return cls(table.rows, table.logits, table.min_group, units, table.labels)
 
     @property
     def plain(self) -> bool:
@@ -61,6 +63,8 @@ class Combining:
         """Combine class rows; None if no class has enough holders.  Raises ValueError for no uploads."""
         by_median = self.rows_by == "geometric-median"
         combined = median_over_holders(uploads) if by_median else mean_over_holders(uploads)
+        if self.units > 1:
+            combined = replace(combined, counts=np.maximum(combined.counts // self.units, 1))
         if self.min_group <= 1:
             return combined
         held, holders = np.unique(np.concatenate([up.classes for up in uploads]), return_counts=True)
@@ -69,10 +73,13 @@ class Combining:
             return None
         return ClassRows(classes=combined.classes[enough], rows=combined.rows[enough], counts=combined.counts[enough])
 
-    def logits(self, uploads: Mapping[int, Floats], indices: Ints) -> Floats:
-        """Combine logits (b, k) by device number on the public samples with these indices (b,)."""
+    def logits(self, uploads: Mapping[int, Floats], indices: Ints, weights: Sequence[int] = ()) -> Floats:
+        """Combine logits (b, k) by device number on the public samples with these indices (b,).
+
+        weights: of each, in the same order; without them all count the same.
+        """
         if self.plain:
-            return mean_in_order(uploads.values())
+            return mean_in_order(uploads.values(), weights if self.units > 1 else ())
         soft = [_softmax(each) for each in uploads.values()]
         if self.logits_by == "root-gate":
             labels = np.array([self.labels[each] if each < len(self.labels) else -1 for each in indices])

@@ -213,8 +213,11 @@ def check_taken_part(result: Result) -> None:
         return
     words = dict.fromkeys(f"{each['message']}; {each['remedy']}" for each in result.refused_devices)
     why = " | ".join([*words][:3]) or result.reason or "none was heard of"
-    refused = f"{len(result.refused_devices)} were refused: " if result.refused_devices else ""
-    raise RunFailed(f"no device of {len(result.devices)} could take part: {refused}{why}")
+    count, of = len(result.refused_devices), len(result.devices)
+    refused = f"{count} {'was' if count == 1 else 'were'} refused: " if count else ""
+    if 0 < count < of:  # the others joined, and waited for more devices than were left
+        raise RunFailed(f"no device of {of} took part, because {refused}{why}")
+    raise RunFailed(f"no device of {of} could take part: {refused}{why}")
 
 
 def check_broker(broker: str) -> None:

@@ -137,6 +137,17 @@ def test_a_run_in_which_nobody_could_take_part_raises_with_the_refusals(monkeypa
         edge_sim.run(tables, models=lambda classes, *_: PredictOnly(lambda x: x[:, 0, 0, :3], classes), data=DATA)
 
 
+def test_devices_that_waited_for_a_refused_one_are_not_said_to_be_unable_to_take_part():
+    result = edge_sim.run(TABLES, models=net_of(8), data=DATA)
+    refused = ({"device": "device-01", "reason": "model", "message": "other weights", "remedy": "bring the same"},)
+    idle = tuple(replace(device, rounds_done=0) for device in result.devices)
+    failed = replace(result, completed=False, devices=idle, refused_devices=refused)
+    with pytest.raises(
+        RunFailed, match=r"^no device of 2 took part, because 1 was refused: other weights; bring the same$"
+    ):
+        check_taken_part(failed)
+
+
 def test_devices_that_joined_and_gave_nothing_took_no_part():
     result = edge_sim.run(TABLES, models=net_of(8), data=DATA)
     check_taken_part(result)

@@ -61,6 +61,7 @@ class Averaging(Method[P]):
     global_model: bool = True
     needs = frozenset({"predict", "logit-gradients", "weights"})
     shares_weights = True
+    means = frozenset({"weights"})
     reduction: type = Change
     body = False
     """Whether only the body is shared, and the weights of the last layer stay on the device."""

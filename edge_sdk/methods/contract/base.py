@@ -176,6 +176,10 @@ class Nets(Protocol):
         """Return the weights after one step on each of these mini-batches of public samples; indices: (steps, b)."""
 
 
+_REDUCING = ("reduce", "finish", "add", "mean", "reduction")
+"""What a class overrides that combines uploads in its own way."""
+
+
 class Method(Generic[P]):
     """A method with given parameters.
 
@@ -232,6 +236,13 @@ class Method(Generic[P]):
     """The conditions of `warnings`, as `W0: condition`, to help users choose a method."""
     device_state: type = NoState
     """The method's state on a device: a @wire dataclass with defaults, stored at round starts, never sent."""
+    means: frozenset[str] = frozenset()
+    """The roles of uploads that the method only combines by a weighted mean, so that an old upload can count for less
+    (edge_sdk/reductions/ageing.py).  A class that reduces in its own way declares them again."""
+    newest: frozenset[str] = frozenset()
+    """The roles of which the coordinator keeps the newest upload of each device, so that its age does not matter."""
+    own_rounds: str = ""
+    """Why the method needs rounds under its parameters, although `means` names its uploads; empty if it does not."""
     robust: frozenset[str] = frozenset()
     """The knowledge that the section [robust] may combine differently from the paper: `rows`, `logits`."""
     reduction: type = Bag
@@ -240,6 +251,9 @@ class Method(Generic[P]):
     """The dataclass of the method's parameters, taken from `Method[Params]`."""
 
     def __init_subclass__(cls) -> None:
+        if any(name in vars(cls) for name in _REDUCING):
+            cls.means = vars(cls).get("means", frozenset())
+            cls.newest = vars(cls).get("newest", frozenset())
         for base in vars(cls).get("__orig_bases__", ()):
             for argument in typing.get_args(base):
                 if isinstance(argument, type) and dataclasses.is_dataclass(argument):

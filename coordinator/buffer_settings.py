@@ -1,0 +1,91 @@
+"""Checks the settings of buffered asynchrony in [federation], each mistake in one line."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from edge_sdk.errors import UsageError
+from edge_sdk.methods.contract.ageing import why_in_rounds
+from edge_sdk.methods.contract.base import Method
+from edge_sdk.protocol.messages import FOREVER
+from edge_sdk.reductions.influence import RobustTable
+
+MAX_STALENESS = 20
+"""The default of `max_staleness`."""
+
+
+class BufferTable(Protocol):
+    """The keys of [federation] that buffers depend on."""
+
+    @property
+    def devices(self) -> int:
+        """The number of devices."""
+
+    @property
+    def rounds(self) -> int:
+        """The number of rounds, or FOREVER."""
+
+    @property
+    def participants(self) -> int | None:
+        """The number of answers that a round waits for."""
+
+    @property
+    def control(self) -> float:
+        """The share of the devices that train alone."""
+
+    @property
+    def buffer(self) -> int | None:
+        """The number of answers that fill a buffer."""
+
+    @property
+    def busy(self) -> int | None:
+        """The number of devices that compute at any time."""
+
+    @property
+    def max_staleness(self) -> int | None:
+        """The number of versions after which an upload is late."""
+
+
+_PACE = ("every", "window", "bytes_per_day", "joules_per_day")
+
+
+def check_buffer(table: BufferTable, where: str) -> None:
+    """Raise UsageError, naming `where` and the key, for settings that contradict each other."""
+    if table.buffer is None:
+        for key in ("busy", "max_staleness"):
+            if getattr(table, key) is not None:
+                raise UsageError(f"{where}.{key}: has no effect without federation.buffer; set that, or leave it out")
+        return
+    if table.participants is not None:
+        raise UsageError(
+            f"{where}.participants: a buffer has no rounds to draw devices for; use busy, the number of devices that "
+            "compute at any time"
+        )
+    if table.control:
+        raise UsageError(f"{where}.control: is drawn for whole rounds, and a buffer has none; leave one of the two out")
+    if table.busy is not None and table.busy > table.devices:
+        raise UsageError(f"{where}.busy: expected at most the {table.devices} devices, found {table.busy}")
+    at_work = table.busy or table.devices
+    if table.buffer > at_work:
+        raise UsageError(
+            f"{where}.buffer: {table.buffer} answers of {at_work} busy devices: a device counts once in a buffer, so "
+            f"give at most {at_work}"
+        )
+    paced = [key for key in _PACE if getattr(table, key, None) is not None]
+    if table.rounds == FOREVER or paced:
+        what = f"{where}.{paced[0]}" if paced else f'{where}.rounds: "forever"'
+        raise UsageError(f"{what}: says when rounds open, and a buffer is always open; leave one of the two out")
+
+
+def check_buffered_method(method: Method[Any], table: BufferTable, robust: RobustTable, where: str) -> None:
+    """Raise UsageError for a method, or a way to combine uploads, that needs rounds."""
+    if table.buffer is None:
+        return
+    why = why_in_rounds(method)
+    if why:
+        raise UsageError(f"{where}.buffer: {method.name} needs rounds: {why}; leave federation.buffer out")
+    if robust.logits != "mean":
+        raise UsageError(
+            f"{where}.buffer: robust.logits = {robust.logits!r} gives all uploads the same weight, and old ones count "
+            "for less; leave one of the two out"
+        )
