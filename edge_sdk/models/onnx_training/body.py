@@ -241,7 +241,7 @@ class GraphBody(FlatPart):
         """Return the passes for mini-batches of this size."""
         found = self._ready.pop(len(x), None)
         if found is None:
-            found = _to_its_end(self._engine.passes(self._made(x), *self._places()))
+            found = to_its_end(self._engine.passes(self._made(x), *self._places()))
         self._keep(self._ready, len(x), found)
         return found
 
@@ -415,7 +415,7 @@ def arranged(
     return ArrangedBody(body, Arrangement(found))
 
 
-def _to_its_end(pauses: Generator[None, None, _T]) -> _T:
+def to_its_end(pauses: Generator[None, None, _T]) -> _T:
     """Return what a generator returns."""
     try:
         while True:
