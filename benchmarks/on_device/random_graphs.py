@@ -27,9 +27,10 @@ ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "results" / "random-graphs.md"
 TOLERANCE = 1e-5
 """Relative to the largest slope of a graph."""
+HISTORY = "## What was run\n"
 TEXT = """# Gradients of random graphs, beside torch's
 
-Written by `python -m benchmarks.on_device.random_graphs --graphs {graphs}` on {date}; nothing here is typed by hand.
+Written by `python -m benchmarks.on_device.random_graphs --graphs {graphs}` on {date}; the table is not typed by hand.
 {counted} of {drawn} graphs that were drawn count: of two to six of {operators} kinds of operators each
 (`tests/models/drawn_graphs.py`), where torch's own single precision is within 1e-5 of double precision and no number
 lies so near to a kink that rounding decides. A difference is the largest one of a slope, as a share of the largest
@@ -118,9 +119,11 @@ def main() -> None:
     told = "\n".join(
         ["Those above, with the seed that draws them again:", "", *(f"- `{line}`" for line in total.lines)]
     )
+    history = PAGE.read_text(encoding="utf-8").partition(HISTORY)[2]  # is written by hand
     PAGE.write_text(
         TEXT.format(graphs=args.graphs, date=time.strftime("%Y-%m-%d"), counted=f"{total.counted:,}",
-                    drawn=f"{total.drawn:,}", operators=kinds, rows="\n".join(rows), told=told if total.lines else ""),
+                    drawn=f"{total.drawn:,}", operators=kinds, rows="\n".join(rows), told=told if total.lines else "")
+        + (f"\n{HISTORY}{history}" if history else ""),
         encoding="utf-8",
     )  # fmt: skip
 

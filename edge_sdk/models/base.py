@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -118,8 +118,8 @@ class Model(Protocol):
     def fit(self, batches: Batches, objective: Objective, optim: Optim, part: Part = "all") -> FitReport:
         """Take one optimiser step per row of `batches.indices`; other parts keep their values and moments.
 
-        A model may have methods `fits_at_once(objective, *, stochastic)`, `step_norms(batches, objective, part)` and
-        `weights_are_finite()`, too, which the functions of these names ask.
+        A model may have methods `fits_at_once(objective, *, stochastic)`, `step_norms(batches, objective, part)`,
+        `preparing(batches, objective, part)` and `weights_are_finite()`, too, which the functions of these names ask.
         """
 
     def head_rows(self) -> Floats:
@@ -158,6 +158,16 @@ def fits_at_once(model: Model, objective: Objective, *, stochastic: bool) -> boo
     """
     own: Callable[..., bool] | None = getattr(model, "fits_at_once", None)
     return own is not None and own(objective, stochastic=stochastic)
+
+
+def preparing(model: Model, batches: Batches, objective: Objective, part: Part) -> Iterator[None]:
+    """Let a model make what the first step of a fit needs, with pauses at which a device may stop.
+
+    A model that takes long for it has a generator of this name.
+    """
+    own: Callable[..., Iterator[None]] | None = getattr(model, "preparing", None)
+    if own is not None:
+        yield from own(batches, objective, part)
 
 
 def step_norms(model: Model, batches: Batches, objective: Objective, part: Part) -> list[float] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from os import PathLike
@@ -115,7 +115,7 @@ class HeadModel(ABC):
         check_fit(self.spec, batches, objective)
         loss = 0.0
         on_weights = any(term.on == "weights" for term in objective)
-        plain = part == "all" and type(self._head) is LinearHead and _is_cross_entropy(objective)
+        plain = self._is_plain(objective, part)
         for step, index in enumerate(batches.indices):
             labels = None if batches.labels is None else batches.labels[index]
             logits = self._at_once(batches.inputs[index], labels, optim) if plain else None
@@ -132,6 +132,17 @@ class HeadModel(ABC):
             pull = None if weights is None else weight_gradient(objective, seen, weights)
             self._step(seen, raw, back, pull, objective, optim, part)
         return FitReport(steps=len(batches.indices), loss=loss)
+
+    def preparing(self, batches: Batches, objective: Objective, part: Part) -> Iterator[None]:
+        """Make what the first step of a fit needs, with pauses at which a device may stop."""
+        if self._body is None or part == "head" or not batches.indices.size:
+            return
+        plain = self._is_plain(objective, part) and batches.labels is not None
+        yield from self._body.preparing(batches.inputs[batches.indices[0]], len(self._head.rows) if plain else None)
+
+    def _is_plain(self, objective: Objective, part: Part) -> bool:
+        """Return whether a step is on the cross-entropy alone, of all weights under a linear head."""
+        return part == "all" and type(self._head) is LinearHead and _is_cross_entropy(objective)
 
     def _at_once(self, x: Floats, labels: Ints | None, optim: Optim) -> Floats | None:
         """Take one step on the cross-entropy, and return its logits (b, k); None: the body has no way for it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
@@ -49,6 +49,12 @@ class TrainedBody(Protocol):
 
     def forward(self, x: Floats) -> tuple[Floats, Back]:
         """Return the features (b, d) of a mini-batch, and its backward pass, for one call."""
+
+    def preparing(self, x: Floats, classes: int | None) -> Iterator[None]:
+        """Make what a step on mini-batches like x needs, with pauses at which a device may stop.
+
+        classes: of a step by `at_once`; None: of one in passes.
+        """
 
     def at_once(self, x: Floats, labels: Ints, rows: Floats) -> tuple[Floats, Floats, Floats] | None:
         """Return logits (b, k), slopes of a linear head's rows and of the weights (p,), of the mean cross-entropy.

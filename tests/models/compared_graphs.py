@@ -11,7 +11,7 @@ from drawn_graphs import LEAST_MARGIN, Drawn
 
 from edge_sdk.models.onnx_file.graph import Graph, port
 from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
-from edge_sdk.models.onnx_training.body import GraphEngine
+from edge_sdk.models.onnx_training.body import GraphEngine, to_its_end
 from edge_sdk.models.onnx_training.gradient import moving, training_graph
 from edge_sdk.models.onnx_training.numpy_body import NumpyEngine
 from edge_sdk.models.onnx_training.rewrites import trainable
@@ -53,7 +53,7 @@ def slopes_by(engine: GraphEngine, made: Drawn, slope: np.ndarray) -> tuple[np.n
     training = training_graph(graph, made.name, [*made.weights], tensors, fixed)
     weights = {name: np.array(tensors[name]) for name in made.weights}
     found = {name: np.full_like(array, np.nan) for name, array in weights.items()}
-    passes = engine.passes(training, weights, found)
+    passes = to_its_end(engine.passes(training, weights, found))
     output = passes.forward({"x": made.x})
     passes.backward(slope)
     return output, found

@@ -12,7 +12,7 @@ from edge_sdk.cli import main
 pytest.importorskip("onnxruntime")
 pytest.importorskip("onnx")
 
-from onnx_files import CLASSES, WIDTH, classifier  # only where onnx is installed
+from onnx_files import CLASSES, WIDTH, classifier, linear_classifier  # only where onnx is installed
 
 
 @pytest.fixture
@@ -49,6 +49,14 @@ def test_what_learns_if_all_layers_do(file: Path, capsys: pytest.CaptureFixture[
     text = capsys.readouterr().out
     assert 'train="all"  learns: 2 of 2 layers; 209 parameters; about 0 MiB for batches of 8' in text
     assert "average with the net" in text
+
+
+def test_a_linear_classifier_of_scikit_learn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "linear.onnx"
+    path.write_bytes(linear_classifier())
+    found = described(capsys, str(path))
+    assert found["head_starts"] == "layer"
+    assert found["training_all"]["remark"].startswith("no layer before the last one can learn")
 
 
 def test_why_no_layer_learns(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

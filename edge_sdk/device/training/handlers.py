@@ -20,7 +20,7 @@ from edge_sdk.errors import NotReleased, StoreError, UsageError
 from edge_sdk.methods.contract import requests
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import Source, serves
-from edge_sdk.models.base import Batches, FitReport, fits_at_once, lent_weights
+from edge_sdk.models.base import Batches, FitReport, fits_at_once, lent_weights, preparing
 from edge_sdk.models.checks import check_weights
 from edge_sdk.models.cosine_head import scaled
 from edge_sdk.models.directed import directed
@@ -60,6 +60,8 @@ def serve_fit(bench: Workbench, request: requests.Fit, job: Job) -> Serving[FitR
     while done < steps:
         chosen = slice(done, min(steps, done + (bench.pace.steps if at_once else 1)))
         batches = batches_of_steps(bench, source, job, chosen, draws=not at_once)
+        if not done:
+            yield from preparing(bench.model, batches, request.objective, request.part)
         begun_s = time.perf_counter()
         report = bench.model.fit(batches, at_steps(request.objective, chosen), request.optim, request.part)
         bench.pace.took(chosen.stop - done, time.perf_counter() - begun_s)

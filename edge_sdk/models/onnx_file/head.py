@@ -49,6 +49,8 @@ class HeadWeights:
 def weights_of_layer(graph: Graph, layer: OutputLayer) -> HeadWeights | None:
     """Return the f4 constants of a layer, or None where it scales them, lacks a bias, or has them in another form."""
     first, last = layer.operators[0], layer.operators[-1]
+    if len(first.inputs) < 2:  # it holds the weights as attributes, as scikit-learn's linear classifiers do
+        return None
     weight, turned = _stored(graph, first.inputs[1])
     if first.operator == "Gemm":
         if first.number("alpha", 1.0) != 1 or first.number("beta", 1.0) != 1 or len(first.inputs) < 3:

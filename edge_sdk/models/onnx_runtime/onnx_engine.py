@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 from math import prod
 from typing import Any
 
@@ -10,16 +11,18 @@ import numpy as np
 
 from edge_sdk.arrays import AnyArray, Floats, Ints
 from edge_sdk.errors import MissingExtra, ModelError
-from edge_sdk.models.onnx_file.graph import Graph
+from edge_sdk.models.onnx_file.graph import Graph, tensor_port
+from edge_sdk.models.onnx_file.inputs import TYPES
 from edge_sdk.models.onnx_runtime.onnx_session import open_session, reason_of
-from edge_sdk.models.onnx_training.gradient import ROWS, SLOPE, TARGETS, TrainingGraph, step_graph
+from edge_sdk.models.onnx_training.gradient import ROWS, SLOPE, TARGETS, TrainingGraph, moving, step_graph
 
 try:
     import onnxruntime
 except ImportError as error:
     raise MissingExtra("onnxruntime", "onnx", "a model from an .onnx file") from error
 
-_CPU = "cpu"
+KINDS: Mapping[str, str] = {**TYPES, "tensor(bool)": "?"}
+"""The types of tensors inside a graph, as the runtime names them."""
 
 
 class OnnxEngine:
@@ -37,11 +40,33 @@ class OnnxEngine:
 
         return run
 
+    def shaped(self, graph: Graph, inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """Return each output of a graph for such inputs; what they have a part in has shape and type alone.
+
+        The runtime tells the shapes as it loads the graph.  Where it does not, the graph runs.  Raises ModelError.
+        """
+        ports = {name: tensor_port(name, array.shape, array.dtype) for name, array in inputs.items()}
+        sized = replace(graph, inputs=ports)
+        changing = moving(sized, frozenset(ports))
+        loaded = open_session(sized, sized.content(), optimised=False)
+        found = {each.name: _of_shape(each.shape, each.type) for each in loaded.get_outputs() if each.name in changing}
+        if any(array is None for array in found.values()):
+            return dict(zip(graph.outputs, self.function(graph)(inputs), strict=True))
+        still = [name for name in graph.outputs if name not in changing]
+        told = {name: array for name, array in found.items() if array is not None}
+        if not still:
+            return told
+        part = sized.up_to(still)  # of the other operators it reads the shapes at most, which are constants here
+        values = self.function(part)({name: inputs[name] for name in part.inputs})
+        return {**told, **dict(zip(still, values, strict=True))}
+
     def passes(
         self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]
-    ) -> OnnxPasses:
-        """Return the passes of a training graph.  Raises ModelError where the runtime does not load it."""
-        return OnnxPasses(made, weights, slopes)
+    ) -> Generator[None, None, OnnxPasses]:
+        """Make the passes of a training graph.  Raises ModelError where the runtime does not load it."""
+        forward = open_session(made.forward, made.forward.content())
+        yield
+        return OnnxPasses(made, (forward, open_session(made.backward, made.backward.content())), weights, slopes)
 
     def step(
         self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray], classes: int
@@ -56,10 +81,16 @@ class OnnxPasses:
     All but the samples is bound once: for a small net, a binding costs as much as an operator.
     """
 
-    def __init__(self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]) -> None:
+    def __init__(
+        self,
+        made: TrainingGraph,
+        sessions: tuple[Any, Any],
+        weights: Mapping[str, AnyArray],
+        slopes: Mapping[str, AnyArray],
+    ) -> None:
+        """sessions: of the forward and of the backward graph."""
         self._name = made.forward.name
-        self._forward = open_session(made.forward, made.forward.content())
-        self._backward = open_session(made.backward, made.backward.content())
+        self._forward, self._backward = sessions
         kept: dict[str, AnyArray] = {name: np.empty(shape, kind) for name, (shape, kind) in made.sizes.items()}
         self._output = kept[next(iter(made.forward.outputs))]
         self._slope = np.empty_like(self._output)
@@ -138,6 +169,17 @@ def _run(session: Any, binding: Any, name: str) -> None:
         session.run_with_iobinding(binding)
     except Exception as error:  # the runtime's errors have no common base
         raise ModelError(f"{name}: a training step does not run: {reason_of(error)}") from error
+
+
+def _of_shape(shape: Sequence[int | str | None], kind: str) -> AnyArray | None:
+    """Return zeros that take no memory; None: the runtime does not tell size or type.
+
+    Of a tensor that it knows nothing of, it gives the shape of a scalar.
+    """
+    sizes = [size for size in shape if isinstance(size, int)]
+    if not sizes or len(sizes) < len(shape) or kind not in KINDS:
+        return None
+    return np.broadcast_to(np.zeros((), KINDS[kind]), sizes)
 
 
 def _value(array: AnyArray) -> Any:

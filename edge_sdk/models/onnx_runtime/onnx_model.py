@@ -200,6 +200,7 @@ def _learning(split: Split, graph: Graph, head: LinearHead, train: str) -> Arran
     whole = own_constants(graph)
     part, held = split.body(whole), split.head_weights(whole)
     body = GraphBody(part, split.session.inputs, OnnxEngine(), train=train)
+    body.room()  # raises where the memory does not suffice
     return arranged(body, head, held, [*whole.constants])
 
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import MissingExtra, ModelError
-from edge_sdk.models.onnx_file.graph import Graph
+from edge_sdk.models.onnx_file.graph import Graph, tensor_port
 from edge_sdk.models.onnx_file.inputs import TYPES, Adapter, Inputs, Layout, Port
 
 try:
@@ -20,6 +22,8 @@ except ImportError as error:
 _ONLY_FATAL = 4
 _LONGEST_REASON = 300
 _TRIALS = 4
+_LARGE = 1 << 20
+"""The numbers of a sample above which a graph is not run to learn its width: a pass may take many seconds."""
 
 
 class OnnxSession:
@@ -34,7 +38,7 @@ class OnnxSession:
         layout: Layout = "auto",
         adapter: Adapter | None = None,
     ) -> None:
-        """Run one zero sample through the graph.
+        """Run one zero sample through the graph, unless it is large.
 
         `input_shape` (c, h, w) is needed only where the file leaves a size open, or with an adapter.  Raises
         ModelError where the runtime does not load the graph, or samples do not fit it.
@@ -50,7 +54,7 @@ class OnnxSession:
         self.dtype = np.dtype(TYPES.get(first.type, "f4"))
         """The type of the output in the file."""
         self.inputs = Inputs(ports, name=name, input_shape=input_shape, layout=layout, adapter=adapter)
-        self.width = self._probe()
+        self.width = self._probe(graph)
         if self.inputs.batch > 1 and adapter is None:
             self._free_batch(graph, input_shape, layout)
 
@@ -112,11 +116,26 @@ class OnnxSession:
             )
         return out.reshape(batch, -1)[0]
 
-    def _probe(self) -> int:
+    def _told(self, graph: Graph, x: Floats) -> int | None:
+        """Return the width for samples (1, c, h, w) as the runtime tells it without a run; None: it does not."""
+        sized = replace(graph, inputs={n: tensor_port(n, a.shape, a.dtype) for n, a in self.inputs.feed(x).items()})
+        first = open_session(sized, sized.content(), optimised=False).get_outputs()[0]
+        sizes = [size for size in first.shape if isinstance(size, int)]
+        batch = 1 if self.inputs.unbatched else self.inputs.batch
+        sure = (
+            self.dtype.kind == "f"
+            and len(sizes) == len(first.shape) > 1
+            and (self.inputs.unbatched or sizes[0] == batch)
+        )
+        return prod(sizes) // batch if sure else None
+
+    def _probe(self, graph: Graph) -> int:
         shape = self.inputs.sample_shape
         if shape is None:
             raise ModelError(f"{self._name}: with an adapter, pass input_shape=(c, h, w), the shape of a sample")
-        return int(self._run(np.zeros((1, *shape), np.float32)).size)
+        x = np.zeros((1, *shape), np.float32)
+        told = self._told(graph, x) if x.size > _LARGE else None
+        return told or int(self._run(x).size)
 
 
 def digest_of(content: bytes) -> bytes:
@@ -124,12 +143,17 @@ def digest_of(content: bytes) -> bytes:
     return hashlib.sha256(content).digest()
 
 
-def open_session(graph: Graph, content: bytes) -> Any:
-    """Load the content of a graph into ONNX Runtime.  Raises ModelError, in one line, where it does not load."""
+def open_session(graph: Graph, content: bytes, *, optimised: bool = True) -> Any:
+    """Load the content of a graph into ONNX Runtime; optimised: for many runs, and not for its shapes alone.
+
+    Raises ModelError, in one line, where it does not load.
+    """
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     options.inter_op_num_threads = 1
     options.log_severity_level = _ONLY_FATAL
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_BASIC
     try:
         return onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime's errors have no common base

@@ -6,11 +6,12 @@ All weights that learn lie in one flat array, which sessions read in place; so d
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 import numpy as np
 
@@ -26,12 +27,15 @@ from edge_sdk.models.onnx_training.rules import NotDifferentiable
 from edge_sdk.models.onnx_training.weights import WeightLayer, chosen_layers, layers_of, of_norms
 from edge_sdk.models.trained_body import ArrangedBody, Arrangement, FlatPart, WeightPiece, body_pieces
 
+_T = TypeVar("_T")
 LEAST_OPSET = 13
 """Before it, Softmax and others meant something else."""
 _SIZES = 3
 """The sizes of mini-batches whose passes are kept ready."""
 SHARE = 0.5
 """The part of the free memory that a pass may take."""
+_AT_ONCE = 100
+"""The operators up to which both passes are one session; with more, two are as quick, and each is opened sooner."""
 _CHUNK = 64
 """Samples per inference pass."""
 
@@ -62,10 +66,16 @@ class GraphEngine(Protocol):
     def function(self, graph: Graph) -> Callable[[Mapping[str, AnyArray]], list[AnyArray]]:
         """Return a function from the inputs of a graph to its outputs.  Raises ModelError."""
 
+    def shaped(self, graph: Graph, inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """Return each output of a graph for such inputs; what they have a part in may have shape and type alone.
+
+        Raises ModelError.
+        """
+
     def passes(
         self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]
-    ) -> GraphPasses:
-        """Return the passes of a training graph; weights are read, and slopes written, where they lie."""
+    ) -> Generator[None, None, GraphPasses]:
+        """Make the passes of a training graph, with pauses; weights are read, and slopes written, where they lie."""
 
     def step(
         self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray], classes: int
@@ -140,7 +150,6 @@ class GraphBody(FlatPart):
         self._ready: dict[int, GraphPasses] = {}
         self._steps: dict[int, GraphStep | None] = {}
         self._infer = engine.function(self._graph)
-        self.most = inputs.most or self._most_samples(sample)
 
     # -- passes -----------------------------------------------------------------------------------------------------
 
@@ -191,28 +200,57 @@ class GraphBody(FlatPart):
         They hold until the next pass.  None: the engine gains nothing by it, or the mini-batch does not fit at once.
         """
         self._inputs.check(x)
+        if self.calls > _AT_ONCE:
+            return None
         if len(x) not in self._steps:
             if len(x) > self._fitting():
                 return None
-            self._steps[len(x)] = self._engine.step(self._made(x), *self._places(), len(rows))
-            while len(self._steps) > _SIZES:
-                self._steps.pop(next(iter(self._steps)))
+            self._keep(self._steps, len(x), self._engine.step(self._made(x), *self._places(), len(rows)))
         step = self._steps[len(x)]
         return None if step is None else (*step.run(self._inputs.feed(x), labels, rows), self._slopes)
+
+    def preparing(self, x: Floats, classes: int | None) -> Iterator[None]:
+        """Make what a step on mini-batches like x needs, with pauses at which a device may stop.
+
+        classes: of a step that computes all at once; None: of one in passes.
+        """
+        if self.calls > _AT_ONCE:
+            classes = None
+        kept: Collection[int] = self._ready if classes is None else self._steps
+        if len(x) in kept or len(x) > self._fitting():
+            return
+        yield
+        tensors = self._traced(x, self._views(self.values))
+        yield
+        made = self._differentiated(tensors)
+        yield
+        if classes is None:
+            self._keep(self._ready, len(x), (yield from self._engine.passes(made, *self._places())))
+        else:
+            self._keep(self._steps, len(x), self._engine.step(made, *self._places(), classes))
+        yield
+
+    @staticmethod
+    def _keep(kept: dict[int, _T], size: int, made: _T) -> None:
+        """Keep what the last few sizes of mini-batches need."""
+        kept[size] = made
+        while len(kept) > _SIZES:
+            kept.pop(next(iter(kept)))
 
     def _passes(self, x: Floats) -> GraphPasses:
         """Return the passes for mini-batches of this size."""
         found = self._ready.pop(len(x), None)
         if found is None:
-            found = self._engine.passes(self._made(x), *self._places())
-            while len(self._ready) >= _SIZES:
-                self._ready.pop(next(iter(self._ready)))
-        self._ready[len(x)] = found
+            found = to_its_end(self._engine.passes(self._made(x), *self._places()))
+        self._keep(self._ready, len(x), found)
         return found
 
     def _made(self, x: Floats) -> TrainingGraph:
         """Return the training graph for mini-batches of this size."""
-        tensors = self._traced(x, self._views(self.values))
+        return self._differentiated(self._traced(x, self._views(self.values)))
+
+    def _differentiated(self, tensors: Mapping[str, AnyArray]) -> TrainingGraph:
+        """Return the training graph for mini-batches of which these are all tensors."""
         return training_graph(self._graph, self._output, [*self.shapes], tensors, self._fixed(tensors, self.shapes))
 
     def _places(self) -> tuple[dict[str, Floats], dict[str, Floats]]:
@@ -221,16 +259,24 @@ class GraphBody(FlatPart):
 
     def _fitting(self) -> int:
         """Return how many samples a pass may take at once.  Raises ModelError where there is no room for one."""
+        room = self.room()
+        return self.most if room is None else min(self.most, room)
+
+    def room(self) -> int | None:
+        """Return for how many samples the free memory suffices; None: the system does not tell how much is free.
+
+        Raises ModelError where it does not suffice for one.
+        """
         free = available_bytes()
         if free is None:
-            return self.most
+            return None
         room = int(free * SHARE) // self.written_bytes
         if not room:
             raise ModelError(
                 f"{self.name}: training takes {self.written_bytes / 2**20:,.0f} MiB for one sample, and "
                 f"{free / 2**20:,.0f} MiB are free: train fewer layers (train='last-4'), or smaller samples"
             )
-        return min(self.most, room)
+        return room
 
     # -- the graph --------------------------------------------------------------------------------------------------
 
@@ -262,11 +308,14 @@ class GraphBody(FlatPart):
         return read_graph(whole.content(), self.name)
 
     def _traced(self, x: Floats, weights: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
-        """Return every tensor of the pass of some samples (n, c, h, w), constants too."""
+        """Return every tensor of the pass of some samples (n, c, h, w), constants too.
+
+        Of what the inputs have a part in, shape and type alone hold: a pass may take long, and much memory.
+        """
         names = [name for each in self._graph.nodes if each.operator != "Constant" for name in each.outputs if name]
         inputs = {**self._inputs.feed(x), **weights}
         whole = replace(self._graph, outputs={name: port(name) for name in names})
-        found = dict(zip(names, self._engine.function(whole)(inputs), strict=True))
+        found = self._engine.shaped(whole, inputs)
         held = [*self._graph.constants.values()]
         held += [each.tensor for each in self._graph.nodes if each.operator == "Constant" and each.tensor is not None]
         values = {each.name: array for each in held if (array := each.values()) is not None}
@@ -310,9 +359,16 @@ class GraphBody(FlatPart):
         count = sum(bool(set(each.weights) & {*names}) or each.operator == "head" for each in layers)
         return names, Learning(len(layers), count, reason or blocked)
 
-    def _most_samples(self, sample: Floats) -> int:
-        """Return how many samples one pass may take: a file may hold the size of its batch in many places."""
-        two = np.concatenate([sample, np.random.default_rng(0).integers(0, 2, sample.shape).astype(np.float32)])
+    @cached_property
+    def most(self) -> int:
+        """How many samples one pass may take: a file may hold the size of its batch in many places.
+
+        Found when it is first asked for: with large samples, the passes that tell it take long.
+        """
+        if self._inputs.most:
+            return self._inputs.most
+        sample = np.zeros(self._inputs.sample_shape or (), np.float32)
+        two = np.stack([sample, np.random.default_rng(0).integers(0, 2, sample.shape).astype(np.float32)])
         weights = self._views(self.values)
         try:
             together = self._infer({**self._inputs.feed(two), **weights})[0].reshape(2, -1)
@@ -357,6 +413,16 @@ def arranged(
     found = [pieces[name] for name in order if name in pieces]
     found.insert(found.index(pieces[held.bias]) + 1, piece(f"{prefix}scale", (), scale))
     return ArrangedBody(body, Arrangement(found))
+
+
+def to_its_end(pauses: Generator[None, None, _T]) -> _T:
+    """Return what a generator returns."""
+    try:
+        while True:
+            next(pauses)
+    except StopIteration as end:
+        made: _T = end.value
+        return made
 
 
 def _without(graph: Graph, names: Collection[str]) -> Graph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -81,10 +81,15 @@ class NumpyEngine:
         """Return a function from the inputs of a graph to its outputs.  Raises ModelError."""
         return NumpyGraph(graph).run
 
+    def shaped(self, graph: Graph, inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
+        """Return each output of a graph for some inputs: nets that numpy trains are small.  Raises ModelError."""
+        return dict(zip(graph.outputs, NumpyGraph(graph).run(inputs), strict=True))
+
     def passes(
         self, made: TrainingGraph, weights: Mapping[str, AnyArray], slopes: Mapping[str, AnyArray]
-    ) -> NumpyPasses:
-        """Return the passes of a training graph.  Raises ModelError for an operator that numpy does not compute."""
+    ) -> Generator[None, None, NumpyPasses]:
+        """Make the passes of a training graph.  Raises ModelError for an operator that numpy does not compute."""
+        yield from ()
         return NumpyPasses(made, weights, slopes)
 
     def step(
