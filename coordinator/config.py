@@ -430,9 +430,15 @@ def _policy(table: FederationTable, pace: RoundPace, method: Method[Any]) -> Rou
         forever=table.rounds == FOREVER,
         buffer=table.buffer or 0,
         busy=table.busy or 0,
-        max_staleness=MAX_STALENESS if table.max_staleness is None else table.max_staleness,
+        max_staleness=_max_staleness(table),
         first_ageing=0 if begins_alike(method) else 1,
     )
+
+
+def _max_staleness(table: FederationTable) -> int:
+    if table.buffer is None:
+        return 0
+    return MAX_STALENESS if table.max_staleness is None else table.max_staleness
 
 
 def _check_robust(

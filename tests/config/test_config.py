@@ -87,7 +87,7 @@ def test_a_good_file(folder):
 
 # -- one row for each mistake ---------------------------------------------------------------------------------------
 
-SECTIONS = "data, encoding, faults, federation, fleet, method, partition, public, robust, run, scenario, train"
+SECTIONS = "data, encoding, faults, federation, fleet, guard, method, partition, public, robust, run, scenario, train"
 MISTAKES = {
     "unknown section": ("[train]", "[trian]", rf"section \[trian\]; .*{SECTIONS}"),
     "no federation": ("[federation]", "[run]", r"\[federation\] is missing"),
