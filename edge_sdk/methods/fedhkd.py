@@ -100,7 +100,7 @@ class Params:
     weighting: Weighting = "samples"
     """The mean of weights over devices: by their `samples` or `uniform`."""
     start: Start = "first"
-    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start, and the hyper-knowledge of unrelated
+    """Round 0: `first`, the lowest-numbered contributor's model is everybody's start, and hyper-knowledge of unrelated
     nets is left out; `equal`: all start alike, and it counts."""
 
     def __post_init__(self) -> None:
