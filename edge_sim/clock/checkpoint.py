@@ -6,6 +6,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -103,19 +104,25 @@ def _loaded(folder: Path) -> tuple[Ledger, dict[str, Store], dict[str, Any]]:
             with _reading(path), closing(SqliteStore(path)) as disk:
                 stores[path.stem] = memory = MemoryStore()
                 _fill(memory, disk)
-    path = folder / _STATE
+    path, missing = folder / _STATE, ledger.enrolled().keys() - stores.keys()
+    if not path.exists():
+        _check_complete(folder, missing)
     with _reading(path):
         state = checked_json(path, read_foreign(path), is_old=_is_old)
         if not _is_old(state):
             raise ValueError("its values do not fit")
         check_fields(state, _VALUES)
-        dormant = {str(name) for name in state.get("dormant", ())}
-    missing = sorted(ledger.enrolled().keys() - stores.keys() - dormant)
+        missing -= {str(name) for name in state.get("dormant", ())}
+    _check_complete(folder, missing)
+    return ledger, stores, state
+
+
+def _check_complete(folder: Path, missing: AbstractSet[str]) -> None:
+    """Raise UsageError if devices have no state here."""
     if missing:
         raise UsageError(
-            f"{folder}: has no state of {missing[0]}: the run began over a broker, continue with one (--broker)"
+            f"{folder}: has no state of {min(missing)}: the run began over a broker, continue with one (--broker)"
         )
-    return ledger, stores, state
 
 
 _VALUES: Mapping[str, Any] = {
