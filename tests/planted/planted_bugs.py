@@ -119,10 +119,10 @@ BUGS = (
         "bytes of duplicates are not counted",
         "coordinator/serving/server.py",
         '        self.record.came(upload.device, len(incoming.frame), "knowledge")\n'
-        "        if self.ledger.has(place, upload.device):\n",
-        "        if not self.ledger.has(place, upload.device):\n"
+        "        if self._is_durable(place, upload.device):\n",
+        "        if not self._is_durable(place, upload.device):\n"
         '            self.record.came(upload.device, len(incoming.frame), "knowledge")\n'
-        "        if self.ledger.has(place, upload.device):\n",
+        "        if self._is_durable(place, upload.device):\n",
         "tests/record/test_booking.py::test_bytes_of_duplicates_count",
     ),
     PlantedBug(
@@ -233,8 +233,8 @@ BUGS = (
     PlantedBug(
         "an upload is receipted before it is durable",
         "coordinator/rounds/rules.py",
-        "    return state, (Persist(event.device, event.place, event.upload),)\n",
-        '    receipt = SendReceipt(event.device, event.place, "accepted", "")\n'
+        '"refused", NOT_INVITED),)\n    return state, (Persist(event.device, event.place, event.upload),)\n',
+        '"refused", NOT_INVITED),)\n    receipt = SendReceipt(event.device, event.place, "accepted", "")\n'
         "    return state, (receipt, Persist(event.device, event.place, event.upload))\n",
         "tests/rounds/test_rounds_chaos.py::test_promises_hold_whatever_happens",
         "R1",
