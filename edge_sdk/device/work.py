@@ -63,7 +63,7 @@ CONTROL_GROUP = (
     "this device is in the control group for some rounds: it trains alone, so that the others can be compared with it; "
     "predict() keeps the best model"
 )
-"""What the owner is told once."""
+"""What the owner reads once."""
 
 
 class Work:

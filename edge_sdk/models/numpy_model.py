@@ -145,7 +145,7 @@ class HeadModel(ABC):
         return part == "all" and type(self._head) is LinearHead and _is_cross_entropy(objective)
 
     def _at_once(self, x: Floats, labels: Ints | None, optim: Optim) -> Floats | None:
-        """Take one step on the cross-entropy, and return its logits (b, k); None: the body has no way for it."""
+        """Take one step on the cross-entropy, and return its logits (b, k), or None if it cannot."""
         if self._body is None or labels is None:
             return None
         found = self._body.at_once(x, labels, self._head.rows)

@@ -53,7 +53,7 @@ class TrainedBody(Protocol):
     def preparing(self, x: Floats, classes: int | None) -> Iterator[None]:
         """Make what a step on mini-batches like x needs, with pauses at which a device may stop.
 
-        classes: of a step by `at_once`; None: of one in passes.
+        classes: of a step by `at_once`, or None for one in passes.
         """
 
     def at_once(self, x: Floats, labels: Ints, rows: Floats) -> tuple[Floats, Floats, Floats] | None:

@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 
 from edge_sdk.errors import ModelError, StoreError, Unsupported  # noqa: E402
 from edge_sdk.methods.parts.fedkf_term import DataFree  # noqa: E402
-from edge_sdk.methods.parts.torch_fedkf import Generator, Imitation, Plan, divergence, generator_loss, parameter_count  # noqa: E402  # noqa: E402
+from edge_sdk.methods.parts.torch_fedkf import Generator, Imitation, Plan, divergence, generator_loss, parameter_count  # noqa: E402
 from edge_sdk.models.base import Batches, pack_arrays, unpack_arrays  # noqa: E402
 from edge_sdk.models.numpy_model import NumpyModel  # noqa: E402
 from edge_sdk.models.torch_nets.torch_anatomy import survey  # noqa: E402

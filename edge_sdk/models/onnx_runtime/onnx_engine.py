@@ -172,7 +172,7 @@ def _run(session: Any, binding: Any, name: str) -> None:
 
 
 def _of_shape(shape: Sequence[int | str | None], kind: str) -> AnyArray | None:
-    """Return zeros that take no memory; None: the runtime does not tell size or type.
+    """Return zeros that take no memory, or None if the runtime does not say their size or type.
 
     Of a tensor that it knows nothing of, it gives the shape of a scalar.
     """

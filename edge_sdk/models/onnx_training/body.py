@@ -212,7 +212,7 @@ class GraphBody(FlatPart):
     def preparing(self, x: Floats, classes: int | None) -> Iterator[None]:
         """Make what a step on mini-batches like x needs, with pauses at which a device may stop.
 
-        classes: of a step that computes all at once; None: of one in passes.
+        classes: of a step that computes all at once, or None for one in passes.
         """
         if self.calls > _AT_ONCE:
             classes = None
@@ -263,7 +263,7 @@ class GraphBody(FlatPart):
         return self.most if room is None else min(self.most, room)
 
     def room(self) -> int | None:
-        """Return for how many samples the free memory suffices; None: the system does not tell how much is free.
+        """Return for how many samples the free memory suffices, or None if the system does not say how much is free.
 
         Raises ModelError where it does not suffice for one.
         """
