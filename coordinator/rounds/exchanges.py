@@ -27,6 +27,7 @@ from coordinator.rounds.state import (
     Withheld,
 )
 from edge_sdk.protocol.exchange_id import FIRST
+from edge_sdk.reductions.append_only import AppendOnlySet
 
 NOT_INVITED, NOT_BEGUN, CLOSED = (
     "not invited to this exchange",
@@ -37,9 +38,12 @@ NOT_INVITED, NOT_BEGUN, CLOSED = (
 
 
 def _present(state: RoundState, device: str) -> RoundState:
+    if device in state.members and device not in state.away and device not in state.gone:
+        return state
+    members = state.members if isinstance(state.members, AppendOnlySet) else AppendOnlySet(state.members)
     return replace(
         state,
-        members=state.members | {device},
+        members=members.added(device),
         away=state.away - {device},
         gone=state.gone - {device},
     )
@@ -130,6 +134,7 @@ def open_exchange(state: RoundState, now_s: float) -> RoundTransition:
     if buffered.applies(state):
         return open_buffer(state, now_s)
     restarted = state.phase is RoundPhase.GATHERING and (state.place > FIRST or bool(state.folded))
+    state = replace(state, members=frozenset(state.members))  # much faster to subtract from; new devices are rare now
     here = state.members - state.away
     pool = here if len(here | state.folded) >= state.policy.quorum else state.members
     pool -= state.declined
