@@ -133,6 +133,9 @@ def serve_fit_both(bench: Workbench, request: requests.FitBoth, job: Job) -> Ser
         own_seen, proxy_seen = (_said(each, batches, coupling) for each, batches in both)
         objectives = coupling.objectives(own_seen, proxy_seen)
         coupling = coupling.after(own_seen, proxy_seen)
+        if not step:
+            for (each, batches), objective in zip(both, objectives, strict=True):
+                yield from preparing(each.model, batches, objective, "all")
         optims = (request.optim, request.proxy_optim)
         for (each, batches), objective, optim in zip(both, objectives, optims, strict=True):
             report = each.model.fit(batches, objective, optim)
