@@ -228,7 +228,7 @@ DEVICE = Subcommand(
     help="take part in a federation with your own model and data",
     example="edge-sdk device --broker mqtt://lab:1883 --federation cameras --app my_app:make --id device-07",
     arguments=_device_arguments,
-    function="edge_sdk.app:command",
+    function="edge_sdk.agent.app:command",
     log_level=logging.ERROR,  # what the app raises in training has its trace there alone: it does not travel
 )
 BOARDS = Subcommand(

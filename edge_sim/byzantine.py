@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from edge_sdk.agent import Agent
+from edge_sdk.agent.agent import Agent
 from edge_sdk.errors import UsageError
 from edge_sdk.loading import load_function
 from edge_sdk.protocol.frames.frame_parts import Frame

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_sdk.agent import Agent
-from edge_sdk.agent_arguments import SimulatedId
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.arguments import SimulatedId
 from edge_sdk.errors import EdgeError, RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.policy.policy import Policy
 from edge_sdk.protocol import topics

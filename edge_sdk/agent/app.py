@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_sdk.agent import Agent
-from edge_sdk.agent_arguments import check_options
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.arguments import check_options
 from edge_sdk.boards.profiles import detect
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.link.recent_lines import round_lines
