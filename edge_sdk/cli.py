@@ -70,7 +70,7 @@ def add_page_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--page",
         metavar="HOST:PORT",
-        help="show the run in a browser there while it goes on, such as 127.0.0.1:8421; any host but this machine's "
+        help="show the run in a browser there while it runs, such as 127.0.0.1:8421; any host but this machine's "
         "own asks for a token (docs/how-to/live-page.md)",
     )
 
