@@ -85,7 +85,7 @@ is written here is not imitated: there things go wrong by themselves.
 {fleet}
 
 A device is off for as long as anything keeps it off: its hours, a power cut, an empty battery, its end. What it was
-computing is lost; when it starts again, it continues from its store, as a board does. It draws no power meanwhile. A run
+computing is lost; when it restarts, it continues from its store, as a board does. It draws no power meanwhile. A run
 ends without those that are off.
 
 `byzantine` functions that come along, all of `edge_sim.byzantine`: `flip_signs`, `flip_ten` (times -10), `magnify`
