@@ -102,7 +102,7 @@ class OneLineParser(argparse.ArgumentParser):
     """A parser whose error is one line: argparse's own shows the usage of the command before it."""
 
     advice = ""
-    """What to do about an error; empty: see the help."""
+    """The advice after an error, or empty to point to the help."""
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the arguments, and exit with code 2."""

@@ -91,7 +91,7 @@ class CheckedTamper:
 
 
 class TamperedMessages:
-    """What a Byzantine device sends in place of its own messages."""
+    """The messages that a Byzantine device sends in place of its own."""
 
     def __init__(self, tamper: CheckedTamper, seed: Sequence[int]) -> None:
         self._tamper, self._seed = tamper, seed

@@ -1,4 +1,4 @@
-"""What an app hears of its device: its callbacks, and the log where it has none.
+"""An app's news of its device: through its callbacks, or the log where it has none.
 
 Errors of callbacks are counted, logged the first time, and otherwise ignored.
 """

@@ -118,7 +118,7 @@ def _notes(result: Result) -> list[str]:
 
 
 def _cause(result: Result) -> list[str]:
-    """What the change since joining is due to."""
+    """The causes of the change since joining."""
     if not _is_compared(result):
         return []
     change = "by the devices' own training and the federation together, on each device's held-out samples"
