@@ -362,6 +362,11 @@ class NumpyModel(HeadModel):
         super().__init__(spec, parts.head, parts.learning)
         self._parts = parts
 
+    @property
+    def has_new_head(self) -> bool:
+        """Whether it is of a file that has no last layer of these classes."""
+        return self._parts is not None and self._parts.layer is None
+
     def onnx_bytes(self, _x: Floats) -> bytes:
         """Return the model as an .onnx file: as it was read, or from `samples` (n, c, h, w) to `logits` (n, k)."""
         if self._parts is not None and self._body is not None:

@@ -90,6 +90,8 @@ class OnnxModel(BodyModel):
             check_whole_inputs(name, "the file", preprocess)
         self.split = split
         """Where the file is split."""
+        self.train = train
+        """What learns."""
         count = classes or split.classes or 0
         layer = make_head(head, session.width, count, seed)
         if split.rows is not None:
