@@ -1,7 +1,7 @@
 """A device's part in a federation: takes events and the time, feeds the session, and carries out its commands.
 
 Nothing here waits, reads a clock or has a thread.  A driver calls `handle`, `tick`, `work_slice` and `finish_work` with
-events and the time: the loop of `edge_sdk/agent_loop.py` in an app, the virtual clock in a simulation.
+events and the time: the loop of `edge_sdk/agent/loop.py` in an app, the virtual clock in a simulation.
 
 The parts share one `DeviceContext`: `joining.py` joins a run, `work.py` computes and stores an exchange, `refusals.py`
 decides which Refusal to obey, `public_supply.py` fetches the public set, `incoming_frames.py` and `uplink.py` open and

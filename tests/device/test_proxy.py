@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_sdk.agent import Agent
-from edge_sdk.app import App
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.app import App
 from edge_sdk.cli import main
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.device.membership import join

@@ -21,9 +21,8 @@ from edge_sdk.methods.contract import requests
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport, fits_at_once, lent_weights, preparing
-from edge_sdk.models.checks import check_weights
+from edge_sdk.models.checks import check_weights, directed
 from edge_sdk.models.cosine_head import scaled
-from edge_sdk.models.directed import directed
 from edge_sdk.objectives import (
     NORM_FLOOR,
     Coupling,
