@@ -181,9 +181,9 @@ class FederationSpec:
     """A device declines a round unless so many samples came since its last training."""
 
 
-@wire("model-file")
+@wire("offered-file")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFile:
+class OfferedFile:
     """A model file for the fleet, identified by its content.  It is data: no code travels."""
 
     sha256: Sha256
@@ -481,7 +481,7 @@ class ModelOffer:
 
     federation: Id
     device: Id
-    file: ModelFile
+    file: OfferedFile
     number: Count
     """Counts the offers of a run; the device answers no lower number than the last."""
     back: bool = False
@@ -533,7 +533,7 @@ class Control:
     """The id of this command: a repeated one gets the same answer, and is not carried out again."""
     run: Digest | None = field(default=None, metadata=LATER)
     """The id of the run that it is for, as in CoordinatorStatus; required together with signatures."""
-    file: ModelFile | None = field(default=None, metadata=LATER)
+    file: OfferedFile | None = field(default=None, metadata=LATER)
     """For `rollout`: the model file, whose missing blocks the answer names."""
     share: Annotated[float, Real(0.0, 1.0)] = field(default=0.0, metadata=LATER)
     """For `rollout`: the share of the devices that are offered the file."""

@@ -21,7 +21,7 @@ from coordinator.serving.server import Server
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.objectives import CrossEntropy, Optim
-from edge_sdk.protocol.messages import ModelFile
+from edge_sdk.protocol.messages import OfferedFile
 from edge_sdk.tools.operator.link import OperatorLink
 from edge_sdk.transport.memory.hub import Hub
 
@@ -45,8 +45,8 @@ def content(model: edge_sdk.NumpyModel) -> bytes:
 GOOD, BAD = content(net(5, 60)), content(net(6))
 
 
-def file_of(content: bytes, name: str = "new.onnx", classes: int = CLASSES) -> ModelFile:
-    return ModelFile(sha256=hashlib.sha256(content).digest(), total_bytes=len(content), name=name, classes=classes)
+def file_of(content: bytes, name: str = "new.onnx", classes: int = CLASSES) -> OfferedFile:
+    return OfferedFile(sha256=hashlib.sha256(content).digest(), total_bytes=len(content), name=name, classes=classes)
 
 
 def accuracy(agent: edge_sdk.Agent) -> float:
