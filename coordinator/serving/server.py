@@ -584,7 +584,7 @@ class Server:
             try:
                 with legible():
                     upload = self.reduction.undone(upload)
-                    alone = upload.device in self.record.control.alone
+                    alone = self.record.control.was_alone(upload.device, place.round)
                     self._demands.check(upload, hello, place, closing=self.rounds.closing, alone=alone)
             except RemoteProtocolError as error:
                 self.record.refused_uploads[upload.device] = place, one_line(str(error))

@@ -245,7 +245,7 @@ class HeadModel(ABC):
         return twin
 
     def separate(self) -> None:
-        """Take weights of its own: this model was copied from one that goes on training."""
+        """Stop sharing weights with the model that this one was copied from, which continues to train."""
         self._head = copy.copy(self._head)
         self._head.separate()
         if self._learned is not None:

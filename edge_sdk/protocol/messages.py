@@ -49,7 +49,7 @@ MAX_CLASS_COUNTS = 32768
 """The maximum number of classes whose sample counts fit into a Hello; with more, devices omit the counts."""
 
 FOREVER = 10**9
-"""The number of rounds of a federation without an end: the most that the field holds, so that older devices take part.
+"""The number of rounds of a federation without an end: the maximum of the field, so that older devices take part.
 """
 FEW_NEW_SAMPLES = "few-new-samples"
 """The word with which a device declines rounds until enough samples have come (FederationSpec.min_new_samples)."""
@@ -174,11 +174,11 @@ class FederationSpec:
     feature_dim: Count = 0
     encoding: EncodingSpec = field(default=EncodingSpec(), metadata=LATER)
     class_names: ClassNames = field(default=(), metadata=LATER)
-    """The names of the classes in their order; empty: they have none."""
+    """The names of the classes in their order, or empty if they have none."""
     buffered: bool = field(default=False, metadata=LATER)
     """Whether uploads of different rounds are combined: then all rounds have the public samples of the first one."""
     min_new_samples: Count = field(default=0, metadata=LATER)
-    """A device declines a round unless so many samples came since its last training."""
+    """A device declines a round unless this many samples came since its last training."""
 
 
 @wire("offered-file")
