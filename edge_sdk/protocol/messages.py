@@ -181,7 +181,7 @@ class FederationSpec:
     """A device declines a round unless this many samples came since its last training."""
 
 
-@wire("model-file")
+@wire("offered-file")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfferedFile:
     """A model file for the fleet, identified by its content.  It is data: no code travels."""
@@ -211,7 +211,7 @@ class OfferAnswer:
     """Those of them that only the model before classified correctly."""
     won: Count = 0
     """Those that only the file did."""
-    run: Digest | None = None
+    run: Digest
     """The id of the run of the offer."""
 
 
@@ -486,7 +486,7 @@ class ModelOffer:
     """Counts the offers of a run; the device answers no lower number than the last."""
     back: bool = False
     """Whether the device goes back to the model that it had before this file."""
-    run: Digest | None = None
+    run: Digest
     """The id of the run, as in Welcome."""
 
 

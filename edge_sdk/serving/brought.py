@@ -125,8 +125,10 @@ class BroughtModels:
         if not state:
             return ""
         digest = hashlib.sha256(state).hexdigest()
-        with as_store_error(self.folder):
-            write_synced(self.path(digest), state)
+        path = self.path(digest)
+        with as_store_error(path):
+            if not path.exists() or path.read_bytes() != state:  # the index may name it already
+                write_synced(path, state)
         return digest
 
     def _write(self, index: BroughtIndex, answer: OfferAnswer) -> None:
@@ -151,9 +153,8 @@ def answer_to(offer: ModelOffer, state: str, why: str = "", **counts: int) -> Of
 
 def _plain(index: BroughtIndex) -> dict[str, Any]:
     found = asdict(index)
-    for name in ("sha256", "run"):
-        if found["answer"] is not None and found["answer"][name] is not None:
-            found["answer"][name] = found["answer"][name].hex()
+    if index.answer is not None:
+        found["answer"] |= {"sha256": index.answer.sha256.hex(), "run": index.answer.run.hex()}
     return found
 
 
@@ -162,6 +163,5 @@ def _read(path: Path) -> BroughtIndex:
     plain: dict[str, Any] = checked_json(path, path.read_bytes(), is_old=lambda _plain: False)
     answer, before = plain["answer"], plain["before"]
     if answer is not None:
-        run = None if answer["run"] is None else bytes.fromhex(answer["run"])
-        answer = OfferAnswer(**{**answer, "sha256": bytes.fromhex(answer["sha256"]), "run": run})
+        answer = OfferAnswer(**answer | {name: bytes.fromhex(answer[name]) for name in ("sha256", "run")})
     return BroughtIndex(Brought(**plain["now"]), None if before is None else Brought(**before), answer, plain["frozen"])

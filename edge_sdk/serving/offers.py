@@ -57,7 +57,7 @@ class OfferedModels:
 
     def offered(self, offer: ModelOffer) -> None:
         """Take an offer, or answer it.  Raises RemoteProtocolError for one that is older than the last answer."""
-        last = self.answer if self.answer is not None and self.answer.run == offer.run else None
+        last = self.answer if self.answer is not None and self.answer.run == self._context.run else None
         if last is not None and offer.number < last.number:
             raise RemoteProtocolError("replayed", f"offer {offer.number} of a model, and {last.number} was answered")
         if last is not None and offer.number == last.number:

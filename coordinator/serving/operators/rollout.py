@@ -285,14 +285,14 @@ class RolloutDesk:
                     file=rollout.file,
                     number=rollout.number,
                     back=rollout.verdict == "back",
-                    run=self._context.run,
+                    run=self._context.ledger.run,
                 )
                 self._sender.send(device, offer)
 
     def _answer(self, rollout: Rollout, hello: Hello) -> OfferAnswer | None:
         """Return what a device last said of this file in this run."""
         answer = hello.offer
-        fits = answer is not None and (answer.sha256.hex(), answer.run) == (rollout.sha256, self._context.run)
+        fits = answer is not None and (answer.sha256.hex(), answer.run) == (rollout.sha256, self._context.ledger.run)
         return answer if fits else None
 
     def _answers(self, rollout: Rollout) -> Mapping[str, OfferAnswer]:
