@@ -19,7 +19,6 @@ The functions are pure, and used by machine.py.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from coordinator.rounds import selection
@@ -118,7 +117,7 @@ def idle(state: RoundState, now_s: float) -> tuple[RoundState, frozenset[str]]:
     """Give the newest version to idle devices while fewer than `busy` compute; returns these devices."""
     here = state.members - state.away - state.declined
     free = (state.policy.busy or len(state.members)) - len(here & state.work.keys())
-    able: AbstractSet[str] = here - state.work.keys() - state.withheld
+    able = frozenset(here) - state.work.keys() - state.withheld
     if state.place.round + 1 == state.policy.rounds:
         able -= state.folded  # a second answer would count in the next buffer, and there is none
     able = frozenset(each for each in able if state.counted_to.get(each, -1) < state.place.round)

@@ -205,7 +205,7 @@ def choose_devices(state: RoundState, pool: AbstractSet[str], more: int = 0) -> 
     """Choose the devices of the pool that this exchange invites; `more` is added to the number to choose."""
     policy = state.policy
     if state.wanted is None:
-        return frozenset(pool & set(policy.closed_with) if state.closing and policy.closed_with else pool)
+        return frozenset(policy.closed_with) & pool if state.closing and policy.closed_with else frozenset(pool)
     count = selection.invitations(state.wanted, state.asked, state.answered) if policy.over_select else state.wanted
     return selection.select(pool, count + more, policy.seed, state.place.round)
 
