@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from edge_sdk.public_set.samples import PublicSet
     from edge_sdk.samples.readers import samples_from_folder, samples_from_npz, samples_from_torch, split_samples
     from edge_sdk.samples.store import SampleStore
+    from edge_sdk.samples.texts import hashed_words
     from edge_sdk.transport.mqtt.tls import TlsFiles
 
 _HOME = {
@@ -60,6 +61,7 @@ _HOME = {
     "TlsFiles": "edge_sdk.transport.mqtt.tls",
     "TorchModel": "edge_sdk.models",
     "UsageError": "edge_sdk.errors",
+    "hashed_words": "edge_sdk.samples.texts",
     "split_samples": "edge_sdk.samples.readers",
     "samples_from_folder": "edge_sdk.samples.readers",
     "samples_from_npz": "edge_sdk.samples.readers",
@@ -94,6 +96,7 @@ __all__ = [
     "TorchModel",
     "UsageError",
     "__version__",
+    "hashed_words",
     "samples_from_folder",
     "samples_from_npz",
     "samples_from_torch",

@@ -11,8 +11,9 @@ from edge_sdk.data import Preprocess
 from edge_sdk.models.torch_nets.torch_model import TorchModel
 from edge_sdk.models.torch_nets.torch_seed import seeded
 from edge_sdk.models.torch_nets.torch_width import WidthSwitch, narrowed
-from edge_sim.models import torch_resnets
+from edge_sim.models import torch_resnets, torch_sequences
 from edge_sim.models.model_types import HeadKind, InputShape
+from edge_sim.models.torch_sequences import takes_sequences
 
 
 def torch_model(
@@ -31,7 +32,8 @@ def torch_model(
     feature_dim: width of the features, where it is not the family's own (0).
     """
     with seeded(seed):
-        net = NETS[name](classes, input_shape)
+        build = takes_sequences(name, preprocess) if name in torch_sequences.NETS else NETS[name]
+        net = build(classes, input_shape)
         if feature_dim:
             net = _at_width(net, feature_dim)
         return TorchModel(

@@ -11,13 +11,13 @@ from edge_sdk.data import Preprocess
 from edge_sdk.errors import UsageError
 from edge_sdk.models.torch_nets.torch_model import TorchModel
 from edge_sdk.models.torch_nets.torch_seed import seeded
-from edge_sim.models.model_types import HeadKind, InputShape
+from edge_sim.models.model_types import HeadKind
 
 
 def made_with_torch(
-    make: Callable[[InputShape], Any],
-    shape: InputShape,
-    run_shape: InputShape,
+    make: Callable[[tuple[int, ...]], Any],
+    shape: tuple[int, ...],
+    run_shape: tuple[int, ...],
     classes: int,
     seed: int,
     *,

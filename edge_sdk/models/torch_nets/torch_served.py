@@ -41,7 +41,7 @@ class ServedNet:
 
     def onnx_bytes(self, x: Floats) -> bytes:
         """Return the net as an .onnx file, as TorchModel does."""
-        return net_bytes(self._net, x, self._spec.name)
+        return net_bytes(self._net, x, self._spec.name, self._spec.preprocess.declared)
 
     def state_bytes(self) -> bytes:
         """Return parameters and buffers."""
