@@ -142,8 +142,8 @@ def run_coordinator(
     guard = read_section(GuardTable, tables.get("guard", {}), "guard", file)
     nets = load_nets(settings.federation.nets) if guard.canary else []
     canary = read_canary(guard, method_of(ready.spec), file.parent, nets, f"{file}: guard")
-    if canary is not None:
-        _check_canary(file, trace=trace, buffered=settings.federation.buffer is not None)
+    if canary is not None and trace:
+        raise UsageError("--trace: a replay has no canary samples; leave out --trace, or guard.canary")
     if trace and ready.policy.paced:
         raise UsageError("--trace: a run whose rounds wait for the time of day cannot be replayed; leave out --trace")
     folder = out or Path("runs") / ready.spec.federation
@@ -186,6 +186,7 @@ def run_coordinator(
                 robust=ready.robust,
                 timetable=Timetable(pace=ready.pace),
                 canary=canary,
+                models=None if trace else folder / "models",
                 public_server=public_set_server(ready, settings, folder),
                 security=reach.security,
                 observer=_observers(ready, folder, progress, feed, writers, alerts=alerts),
@@ -211,14 +212,6 @@ def run_coordinator(
         if draws:
             _draw(result, folder, progress)
         return 0 if result.completed else 1
-
-
-def _check_canary(file: Path, *, trace: bool, buffered: bool) -> None:
-    """Raise UsageError where the samples of [guard] canary cannot hold back a round."""
-    if trace:
-        raise UsageError("--trace: a replay has no canary samples; leave out --trace, or guard.canary")
-    if buffered:
-        raise UsageError(f"{file}: guard.canary: holds back a round, and a buffer has none; leave one of the two out")
 
 
 def nothing_left(folder: Path, spec: FederationSpec) -> bool:

@@ -87,7 +87,7 @@ def _refusals() -> str:
 
 def _reasons() -> Iterator[tuple[str, str, str]]:
     """Find every (word, message, remedy) with which a device is refused."""
-    for _, tree in modules():
+    for _, tree in modules(r"\b(RefusalReason|Refused)\("):
         texts = texts_of(tree.body)
         for scope, node in calls(tree):
             name = getattr(node.func, "id", "")
@@ -126,9 +126,7 @@ def _warnings() -> Iterator[str]:
 def _said() -> dict[int, set[str]]:
     """Find the texts of each warning; those that only tell a method's conditions are left out."""
     found: dict[int, set[str]] = {}
-    for path, tree in modules():
-        if not WARNING.search(path.read_text(encoding="utf-8")):
-            continue
+    for _, tree in modules(WARNING.pattern):
         constants = texts_of(tree.body)
         told = {id(each) for part in ast.walk(tree) if _conditions(part) for each in ast.walk(part)}
         told |= {id(part) for text in ast.walk(tree) if isinstance(text, ast.JoinedStr) for part in text.values}

@@ -42,6 +42,7 @@ _OPTIONS: Mapping[str, tuple[Any, str]] = {
     "quarantine": _YES_OR_NO,
     "sends_logs": _YES_OR_NO,
     "stay": _YES_OR_NO,
+    "accepts_models": _YES_OR_NO,
     "board": (str, "the name of the device's board, a str"),
     "secret": (bytes, "bytes"),
     "max_public_bytes": (int | np.integer, "a whole number of bytes"),

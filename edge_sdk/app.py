@@ -64,10 +64,12 @@ class App:
     """An external power meter; None: the board's own sensors, or its profile."""
     on_new_model: OnNewModel = "better"
     """What becomes of the state if `model` is another one than the state began with: better, adopt, keep or error."""
+    accepts_models: bool = False
+    """Whether the device may learn with another model, an .onnx file, that the team rolls out."""
 
     def __post_init__(self) -> None:
         check_options(disclose_classes=self.disclose_classes, share_weights=self.share_weights)
-        check_options(share_sample_codes=self.share_sample_codes)
+        check_options(share_sample_codes=self.share_sample_codes, accepts_models=self.accepts_models)
         check_options(public=self.public, policy=self.policy, privacy=self.privacy, meter=self.meter)
 
 
@@ -164,6 +166,7 @@ def run_device(
             policy=own_policy or parts.policy or Policy(),
             meter=parts.meter,
             on_new_model=on_new_model or parts.on_new_model,
+            accepts_models=parts.accepts_models,
             quarantine=quarantine,
             stay=stay,
         )

@@ -195,6 +195,30 @@ def _logs_arguments(parser: argparse.ArgumentParser) -> None:
     _operator_arguments(parser)
 
 
+def _rollout_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        nargs="?",
+        type=Path,
+        metavar="MODEL.onnx",
+        help="the file (default: only show how far the last one is)",
+    )
+    parser.add_argument(
+        "--to", metavar="SHARE", help="of the devices that accept models, such as 10%%; a later stage has more"
+    )
+    parser.add_argument("--board", default="", metavar="NAME", help="only devices with this board (edge-sdk devices)")
+    parser.add_argument(
+        "--classes",
+        type=whole_number(0, 65535),
+        metavar="N",
+        help="of the file (default: those of its last layer); 0: it is an extractor, and devices keep their last layer",
+    )
+    parser.add_argument("--cost", action="store_true", help="only show what it would cost in bytes and flash writes")
+    parser.add_argument("--back", action="store_true", help="let all devices go back to the model that they had before")
+    parser.set_defaults(device=None)
+    _operator_arguments(parser)
+
+
 def _enroll_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--claim", type=Path, required=True, metavar="FILE", help="that edge-sdk lab claim wrote")
     parser.add_argument("--identity", type=Path, metavar="DIR", help="folder for the keys (default: the device's id)")
@@ -307,4 +331,12 @@ LOGS = Subcommand(
     example="edge-sdk logs device-07 --broker mqtt://lab:1883 --federation cameras",
     arguments=_logs_arguments,
     function="edge_sdk.tools.operator.desk:logs_command",
+)
+ROLLOUT = Subcommand(
+    name="rollout",
+    help="offer a new model to a share of a running federation's devices, stage by stage, or take it back",
+    example="edge-sdk rollout model.onnx --to 10% --broker mqtt://lab:1883 --federation cameras\n"
+    "  edge-sdk rollout --back --broker mqtt://lab:1883 --federation cameras",
+    arguments=_rollout_arguments,
+    function="edge_sdk.tools.operator.rollout:command",
 )

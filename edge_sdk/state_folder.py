@@ -59,6 +59,11 @@ class StatePlaces:
         return None if self.folder is None else self.folder / f"{self._federation}.served"
 
     @property
+    def offered(self) -> Path | None:
+        """The folder of model files that the device was offered; None: there is no folder."""
+        return None if self.folder is None else self.folder / f"{self._federation}.offered"
+
+    @property
     def chunks(self) -> Path | None:
         """The file that keeps how long a message a broker takes that states no limit; None: there is no folder."""
         return None if self.folder is None else self.folder / f"{self._federation}.chunks"

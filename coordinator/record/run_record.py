@@ -636,6 +636,7 @@ _RESTORED_LATER: Mapping[str, Callable[[Any], Any]] = {
     "last_skip": dict,
     "rolled": int,
     "control": ControlGroup.from_json,
+    "last_round": dict,
 }
 """Those that older records may lack."""
 

@@ -27,6 +27,7 @@ from coordinator.rounds.state import (
     Withheld,
 )
 from edge_sdk.protocol.exchange_id import FIRST
+from edge_sdk.reductions.append_only import AppendOnlySet
 
 NOT_INVITED, NOT_BEGUN, CLOSED = (
     "not invited to this exchange",
@@ -37,9 +38,12 @@ NOT_INVITED, NOT_BEGUN, CLOSED = (
 
 
 def _present(state: RoundState, device: str) -> RoundState:
+    if device in state.members and device not in state.away and device not in state.gone:
+        return state
+    members = state.members if isinstance(state.members, AppendOnlySet) else AppendOnlySet(state.members)
     return replace(
         state,
-        members=state.members | {device},
+        members=members.added(device),
         away=state.away - {device},
         gone=state.gone - {device},
     )
@@ -94,7 +98,7 @@ def await_rest(state: RoundState, now_s: float) -> RoundState:
 def begin(state: RoundState, now_s: float) -> RoundTransition:
     """Open the first exchange after gathering."""
     if state.unrecorded is None:
-        new = not (state.place.exchange or state.folded)
+        new = not state.place.exchange and (not state.folded or buffered.applies(state))
         return open_or_stop(state, now_s) if new and state.policy.paced else open_exchange(state, now_s)
     ended = RoundDone(state.unrecorded)
     state, commands = open_or_stop(replace(state, unrecorded=None), now_s)
@@ -130,6 +134,7 @@ def open_exchange(state: RoundState, now_s: float) -> RoundTransition:
     if buffered.applies(state):
         return open_buffer(state, now_s)
     restarted = state.phase is RoundPhase.GATHERING and (state.place > FIRST or bool(state.folded))
+    state = replace(state, members=frozenset(state.members))  # much faster to subtract from; new devices are rare now
     here = state.members - state.away
     pool = here if len(here | state.folded) >= state.policy.quorum else state.members
     pool -= state.declined
@@ -173,16 +178,24 @@ def open_buffer(state: RoundState, now_s: float) -> RoundTransition:
 
 
 def go_on(state: RoundState, now_s: float) -> RoundTransition:
-    """Send the newest version to idle devices; close a buffer that is full, or for which nobody else computes."""
+    """Send the newest version to idle devices; close a buffer that is full, or for which nobody else computes.
+
+    While the rounds rest, nobody gets work, and only a full buffer closes.
+    """
+    full = len(state.folded) >= state.policy.buffer
+    if state.phase is RoundPhase.RESTING:
+        return close_exchange(state) if full else (state, ())
     invites: tuple[RoundCommand, ...] = ()
-    if len(state.folded) < state.policy.buffer:
+    if not full:
         state, invites = give_work(state, now_s)
     state, closing = close_if_complete(state)
     return state, closing or invites
 
 
 def give_work(state: RoundState, now_s: float) -> RoundTransition:
-    """Send the newest version to idle devices."""
+    """Send the newest version to idle devices, unless the rounds rest."""
+    if state.phase is RoundPhase.RESTING:
+        return state, ()
     state, devices = buffered.idle(state, now_s)
     return state, (invitation(state, devices, now_s),) if devices else ()
 
@@ -328,5 +341,6 @@ def skip(state: RoundState, reason: str, *, opened: bool = True) -> RoundTransit
 
 
 def rest(state: RoundState) -> RoundTransition:
-    """Ask the pace; until it answers there is nothing to wait for."""
-    return replace(state, phase=RoundPhase.RESTING, rest_until_s=math.inf), (Rest(state.place),)
+    """Ask the pace; until it answers, a buffer takes the uploads that waited for it, and devices at work go on."""
+    state, waited = buffered.opened_buffer(state) if buffered.applies(state) else (state, ())
+    return replace(state, phase=RoundPhase.RESTING, rest_until_s=math.inf), (*waited, Rest(state.place))

@@ -137,7 +137,7 @@ def check_state(stored: Mapping[str, NDArray[Any]], own: Mapping[str, NDArray[An
         raise StoreError(
             f"saved model state does not fit this model: {name!r} is stored as {_layout(stored.get(name))}, "
             f"the model has {_layout(own.get(name))} ({len(differing)} such entries): "
-            "was the architecture changed?  Remove FEDERATION.db in the state folder to start anew"
+            "was the architecture changed?  Remove FEDERATION.db in the state folder to start again"
         )
 
 

@@ -10,7 +10,7 @@ from edge_sdk.models.checks import require
 
 
 class Directed(Protocol):
-    """What a model with the capability `guidance-gradients` provides in addition to Model."""
+    """The interface of a model with the capability `guidance-gradients`, in addition to Model."""
 
     def directional(self, x: Floats, direction: Floats, of_what: Literal["features", "logits"]) -> Floats:
         """Return the derivative of features (n, d) or logits (n, k) in a direction (p,) of the trainable scalars.

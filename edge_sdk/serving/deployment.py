@@ -101,6 +101,11 @@ class Deployment:
         self._pause_s, self._pause_ends_s = 0.0, -math.inf
 
     @property
+    def max_drop(self) -> float | None:
+        """How much worse than the served one a model may be; None: no model is measured."""
+        return self._max_drop
+
+    @property
     def fault(self) -> str:
         """Why models that were served before are forgotten, in one line, or empty if they are kept."""
         return self._versions.fault

@@ -1,4 +1,4 @@
-"""Logs why there is no link to the broker, for an app that did not ask for news."""
+"""Logs why the broker cannot be reached, for an app that did not ask for news."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class LinkNotices:
         self._since_s = -math.inf
 
     def lost(self, reason: str, now_s: float) -> None:
-        """Log why there is no link, unless the same reason was logged within AGAIN_S."""
+        """Log why the broker cannot be reached, unless the same reason was logged within AGAIN_S."""
         if reason != self._last or now_s >= self._since_s + AGAIN_S:
             self._last, self._since_s = reason, now_s
             log.warning("%s: no link to the broker, retrying: %s", self._device, reason)

@@ -240,7 +240,7 @@ class GuidanceGradients(Request):
     """The mean squared difference of features or logits from the row of their class."""
     rate: float
     of_what: Literal["features", "logits"]
-    """What the term is on."""
+    """The quantity that the term is a function of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +335,7 @@ class Evaluate(Request):
     model: MeasuredModel = "personal"
     """The measured model."""
     predicts_by: Literal["head", "prototype"] = "head"
-    """What the model predicts by: its head, or the nearest of all given prototypes; then `head_accuracy` is that of its
+    """How the model predicts: by its head, or the nearest of all given prototypes; then `head_accuracy` is that of its
     head on the whole test set, and all other figures are by prototypes."""
     of_own_classes: bool = True
     """Whether figures may depend on the classes that this device holds, and on its held-out data; if not, only

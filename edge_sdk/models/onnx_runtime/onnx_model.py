@@ -58,7 +58,7 @@ class OnnxModel(BodyModel):
         head: Literal["linear", "cosine"] = "linear",
         train: str = "head",
     ) -> None:
-        """`file`: a path or the file's bytes; classes: None for a classifier, which tells them.
+        """`file`: a path or the file's bytes; classes: their number, or None for a classifier, which has its own.
 
         features: the name of the tensor to split at, for other places than the last layer.  output: of several, the one
         that gives scores, where the file does not tell.  input_shape: of a sample,
@@ -90,6 +90,8 @@ class OnnxModel(BodyModel):
             check_whole_inputs(name, "the file", preprocess)
         self.split = split
         """Where the file is split."""
+        self.train = train
+        """What learns."""
         count = classes or split.classes or 0
         layer = make_head(head, session.width, count, seed)
         if split.rows is not None:
@@ -193,7 +195,7 @@ class OnnxTeacher(PredictOnly):
 
 
 def _learning(split: Split, graph: Graph, head: LinearHead, train: str) -> ArrangedBody[GraphBody]:
-    """Return the body of a file, of which `train` learns, and how its weights and the head's lie.
+    """Return the body of a file, whose part `train` learns, and the order of its weights and the head's.
 
     Raises ModelError.
     """

@@ -61,7 +61,7 @@ class GraphStep(Protocol):
 
 
 class GraphEngine(Protocol):
-    """What computes graphs: ONNX Runtime, or numpy."""
+    """Computes graphs: ONNX Runtime, or numpy."""
 
     def function(self, graph: Graph) -> Callable[[Mapping[str, AnyArray]], list[AnyArray]]:
         """Return a function from the inputs of a graph to its outputs.  Raises ModelError."""
@@ -85,7 +85,7 @@ class GraphEngine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Learning:
-    """What of a body learns, for reports."""
+    """The part of a body that learns, for reports."""
 
     layers: int
     """The layers of the file, its last one included."""
@@ -250,7 +250,7 @@ class GraphBody(FlatPart):
         return self._differentiated(self._traced(x, self._views(self.values)))
 
     def _differentiated(self, tensors: Mapping[str, AnyArray]) -> TrainingGraph:
-        """Return the training graph for mini-batches of which these are all tensors."""
+        """Return the training graph for mini-batches with these tensors."""
         return training_graph(self._graph, self._output, [*self.shapes], tensors, self._fixed(tensors, self.shapes))
 
     def _places(self) -> tuple[dict[str, Floats], dict[str, Floats]]:
@@ -258,7 +258,7 @@ class GraphBody(FlatPart):
         return self._views(self.values), self._views(self._slopes)
 
     def _fitting(self) -> int:
-        """Return how many samples a pass may take at once.  Raises ModelError where there is no room for one."""
+        """Return how many samples a pass may take at once.  Raises ModelError if memory lacks room for one."""
         room = self.room()
         return self.most if room is None else min(self.most, room)
 
@@ -381,7 +381,7 @@ class GraphBody(FlatPart):
 def arranged(
     body: GraphBody, head: LinearHead, held: HeadWeights | None, order: Sequence[str]
 ) -> ArrangedBody[GraphBody]:
-    """Return a body, and how its weights and its head's lie: as in the net that the file came from, where it tells.
+    """Return a body, with its weights and its head's in the order of the net that was exported, if the file shows it.
 
     held: the file's constants that are the head.  order: of all constants of the file.  Raises ModelError where the
     body uses those of the head, too.
@@ -439,7 +439,7 @@ def _made_by(graph: Graph, tensor: str) -> str:
 
 
 def available_bytes() -> int | None:
-    """Return the memory that is free for use, as Linux tells it; None: it does not tell."""
+    """Return the free memory that Linux reports, or None where it reports none."""
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
     except OSError:

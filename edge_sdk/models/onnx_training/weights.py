@@ -52,7 +52,7 @@ class WeightLayer:
 
     operator: str
     outputs: tuple[str, ...]
-    """What it gives, and what those behind it give."""
+    """Its output, and the outputs of those behind it."""
     weights: tuple[str, ...]
 
 
