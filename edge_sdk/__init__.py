@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         OnnxModel,
         OnnxTeacher,
         PredictOnly,
+        SequenceModel,
         SklearnModel,
         TorchModel,
     )
@@ -56,6 +57,7 @@ _HOME = {
     "RunFailed": "edge_sdk.errors",
     "SampleStore": "edge_sdk.samples.store",
     "Samples": "edge_sdk.data",
+    "SequenceModel": "edge_sdk.models",
     "SklearnModel": "edge_sdk.models",
     "StoreError": "edge_sdk.errors",
     "TlsFiles": "edge_sdk.transport.mqtt.tls",
@@ -90,6 +92,7 @@ __all__ = [
     "RunFailed",
     "SampleStore",
     "Samples",
+    "SequenceModel",
     "SklearnModel",
     "StoreError",
     "TlsFiles",

@@ -17,6 +17,7 @@ from edge_sdk.errors import EdgeError, ModelError, UsageError
 from edge_sdk.loading import load_function
 from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.models.sequence_model import SequenceModel
 from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.sample_kind import SampleKind, net_shape
 from edge_sim.models.model_types import HeadKind, InputShape, ModelFile
@@ -88,6 +89,8 @@ FAMILIES: dict[str, Family] = {
         for kind, takes in (("series", "series"), ("text", "tokens"))
         for name, description, parameters in _SEQUENCES[kind]
     },
+    "numpy-series": Family("256 fixed random convolutions, trainable head", "numpy", 2_570, takes=("series",)),
+    "numpy-text": Family("words and pairs of words in 256 buckets, trainable head", "numpy", 2_570, takes=("tokens",)),
     "numpy-random": Family("one frozen random layer of 128, trainable head", "numpy", 1_290, takes=NUMBERS),
     "numpy-filters": Family("frozen random 3 x 3 filters, trainable head", "numpy", 2_570),
     "onnx-random": Family("frozen random filters, trainable head", "onnx", 5_130),
@@ -189,6 +192,8 @@ def build_model(
     if name in BODIES:
         body = BODIES[name](shape, seed)
         return FrozenNumpyModel(body, classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
+    if name in ("numpy-series", "numpy-text"):
+        return SequenceModel(classes, shape, seed=seed, preprocess=preprocess, head=head)
     if runtime == "numpy":
         return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
     if runtime == "torch":
