@@ -89,6 +89,11 @@ class Work:
         return self.current is not None
 
     @property
+    def begun_one(self) -> bool:
+        """Whether an exchange has changed the model, and is not stored yet."""
+        return self.current is not None and self.current.begun
+
+    @property
     def computing(self) -> bool:
         """Whether there is an exchange that is not computed yet."""
         return self.current is not None and self.current.result is None
