@@ -174,7 +174,8 @@ def run_device(
         raise UsageError(str(error)) from error
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))
-    spec, samples = parts.model.spec, len(agent.participant.context.bench.data.train)
+    bench = agent.participant.context.bench  # its model may be one that was rolled out
+    spec, samples = bench.model.spec, len(bench.data.train)
     _say(f"{name}: {spec.name} ({spec.runtime}), {samples} samples, joining {federation}")
     for fault in plugin_faults():
         _say(f"{name}: {fault}; a federation that needs it refuses this device")
