@@ -186,6 +186,7 @@ def run_coordinator(
                 robust=ready.robust,
                 timetable=Timetable(pace=ready.pace),
                 canary=canary,
+                models=None if trace else folder / "models",
                 public_server=public_set_server(ready, settings, folder),
                 security=reach.security,
                 observer=_observers(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from coordinator.rounds import buffered, selection
@@ -27,6 +28,7 @@ from coordinator.rounds.state import (
     Withheld,
 )
 from edge_sdk.protocol.exchange_id import FIRST
+from edge_sdk.reductions.append_only import AppendOnlySet
 
 NOT_INVITED, NOT_BEGUN, CLOSED = (
     "not invited to this exchange",
@@ -37,9 +39,12 @@ NOT_INVITED, NOT_BEGUN, CLOSED = (
 
 
 def _present(state: RoundState, device: str) -> RoundState:
+    if device in state.members and device not in state.away and device not in state.gone:
+        return state
+    members = state.members if isinstance(state.members, AppendOnlySet) else AppendOnlySet(state.members)
     return replace(
         state,
-        members=state.members | {device},
+        members=members.added(device),
         away=state.away - {device},
         gone=state.gone - {device},
     )
@@ -130,6 +135,7 @@ def open_exchange(state: RoundState, now_s: float) -> RoundTransition:
     if buffered.applies(state):
         return open_buffer(state, now_s)
     restarted = state.phase is RoundPhase.GATHERING and (state.place > FIRST or bool(state.folded))
+    state = replace(state, members=frozenset(state.members))  # much faster to subtract from; new devices are rare now
     here = state.members - state.away
     pool = here if len(here | state.folded) >= state.policy.quorum else state.members
     pool -= state.declined
@@ -195,11 +201,11 @@ def give_work(state: RoundState, now_s: float) -> RoundTransition:
     return state, (invitation(state, devices, now_s),) if devices else ()
 
 
-def choose_devices(state: RoundState, pool: frozenset[str], more: int = 0) -> frozenset[str]:
+def choose_devices(state: RoundState, pool: AbstractSet[str], more: int = 0) -> frozenset[str]:
     """Choose the devices of the pool that this exchange invites; `more` is added to the number to choose."""
     policy = state.policy
     if state.wanted is None:
-        return pool.intersection(policy.closed_with) if state.closing and policy.closed_with else pool
+        return frozenset(policy.closed_with) & pool if state.closing and policy.closed_with else frozenset(pool)
     count = selection.invitations(state.wanted, state.asked, state.answered) if policy.over_select else state.wanted
     return selection.select(pool, count + more, policy.seed, state.place.round)
 

@@ -7,6 +7,7 @@ the first ones are invited.  A device that joins or leaves changes no other devi
 from __future__ import annotations
 
 import hashlib
+import heapq
 import math
 from collections.abc import Collection
 
@@ -18,7 +19,7 @@ _LEAST_RATE = 0.1
 
 def select(pool: Collection[str], count: int, seed: int, round_: int) -> frozenset[str]:
     """Choose `count` devices of the pool, or all of them if there are fewer."""
-    return frozenset(sorted(pool, key=lambda device: _rank(seed, round_, device))[:count])
+    return frozenset(heapq.nsmallest(count, pool, key=lambda device: _rank(seed, round_, device)))
 
 
 def invitations(wanted: int, asked: int, answered: int) -> int:

@@ -100,8 +100,8 @@ class RoundState:
     policy: RoundPolicy
     phase: RoundPhase = RoundPhase.GATHERING
     place: ExchangeId = FIRST
-    members: frozenset[str] = frozenset()
-    """Devices that joined and have not left."""
+    members: AbstractSet[str] = frozenset()
+    """Devices that joined and have not left: a set that grows by one at constant cost, or a frozenset."""
     away: frozenset[str] = frozenset()
     """Members that missed a deadline or were reported lost, and have sent nothing since."""
     gone: frozenset[str] = frozenset()

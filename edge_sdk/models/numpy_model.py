@@ -245,7 +245,7 @@ class HeadModel(ABC):
         return twin
 
     def separate(self) -> None:
-        """Take weights of its own: this model was copied from one that goes on training."""
+        """Stop sharing weights with the model that this one was copied from, which continues to train."""
         self._head = copy.copy(self._head)
         self._head.separate()
         if self._learned is not None:
@@ -361,6 +361,11 @@ class NumpyModel(HeadModel):
         )
         super().__init__(spec, parts.head, parts.learning)
         self._parts = parts
+
+    @property
+    def has_new_head(self) -> bool:
+        """Whether it is of a file that has no last layer of these classes."""
+        return self._parts is not None and self._parts.layer is None
 
     def onnx_bytes(self, _x: Floats) -> bytes:
         """Return the model as an .onnx file: as it was read, or from `samples` (n, c, h, w) to `logits` (n, k)."""

@@ -151,7 +151,7 @@ class FleetRow(DeviceConditions):
     """One [[fleet]] row: a group of equal devices."""
 
     count: Annotated[int, Integer(1, 10**6)] = 1
-    """Number of devices in this row."""
+    """Number of devices in this row; of the only row the default is `federation.devices`."""
     model: Annotated[str, Text(1000)] = "mlp"
     """A family (see edge_sim.models), MODULE:FACTORY, or a rule that picks one for each device: board, board:LIST,
     random:LIST or cycle:LIST (edge_sim/config/model_rules.py)."""
@@ -300,7 +300,7 @@ def parse(tables: Mapping[str, Any], file: Path) -> Config:
     """Check tables from a file or from Python.  Raises UsageError."""
     shared = read_settings(tables, file)
     federation = shared.federation
-    fleet = _fleet(tables.get("fleet", [{"count": federation.devices}]), file, federation.seed)
+    fleet = _fleet(tables.get("fleet", [{}]), file, federation)
     counted = sum(row.count for row in fleet)
     if counted != federation.devices:
         raise UsageError(
@@ -364,12 +364,14 @@ def _check_hours(federation: FederationTable, fleet: tuple[FleetRow, ...], scena
         )
 
 
-def _fleet(rows: Any, file: Path, seed: int) -> tuple[FleetRow, ...]:
+def _fleet(rows: Any, file: Path, federation: FederationTable) -> tuple[FleetRow, ...]:
     if not isinstance(rows, list):
         raise UsageError(f"{file}: fleet: write [[fleet]], once for each kind of device")
+    if len(rows) == 1 and isinstance(rows[0], Mapping):
+        rows = [{"count": federation.devices, **rows[0]}]
     fleet = tuple(_with_files(read_section(FleetRow, row, f"fleet[{i}]", file), file) for i, row in enumerate(rows))
     for i, row in enumerate(fleet):
-        _check_row(row, f"{file}: fleet[{i}]", seed)
+        _check_row(row, f"{file}: fleet[{i}]", federation.seed)
     return fleet
 
 

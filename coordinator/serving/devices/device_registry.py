@@ -30,7 +30,7 @@ class DeviceRegistry:
         run: returns the run that a Hello must name, or None if it need not name any.
         """
         self._spec, self._method, self._roster, self._serving, self._run = spec, method, roster, serving, run
-        self._listed = frozenset(roster)
+        self._places = {device: place for place, device in enumerate(roster)}
         self.hellos: dict[str, Hello] = {}
         """The Hello of each device that takes part."""
         self.numbers: dict[str, int] = {}
@@ -64,7 +64,7 @@ class DeviceRegistry:
 
     def place_on_roster(self, device: str) -> int | None:
         """The place of a device on the roster, counted from 0, or None if it is not on one."""
-        return self._roster.index(device) if device in self._roster else None
+        return self._places.get(device)
 
     def enter(self, hello: Hello, number: int) -> None:
         """Register a device that may take part, or update it after another Hello."""
@@ -116,7 +116,7 @@ class DeviceRegistry:
 
     def known(self, device: str) -> bool:
         """Whether a device has joined, or is on the roster."""
-        return device in self.numbers or device in self._listed
+        return device in self.numbers or device in self._places
 
     def anybody_learns(self, devices: Collection[str]) -> bool:
         """Whether any of these can train under the method."""

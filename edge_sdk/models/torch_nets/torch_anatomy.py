@@ -52,9 +52,9 @@ class Anatomy:
     """The results of survey."""
 
     tap: Tap | None = None
-    """Reads logits and features; None: the net gives no features."""
+    """Reads logits and features, or is None if the net gives no features."""
     head: nn.Linear | None = None
-    """The layer that makes the logits from the tap's features; None: no linear layer does."""
+    """The linear layer that makes the logits from the tap's features, or None without one."""
     feature_dim: int = 0
     cost: Cost = UNMEASURED
 
@@ -129,7 +129,7 @@ def logits_layer(net: nn.Module, classes: int, input_shape: tuple[int, int, int]
     if input_shape is None:
         return _last_linear(net, classes)
     like = next(net.parameters(), torch.zeros(()))
-    with _noting_linears(net) as run, suppress(Exception):  # the survey tells what does not run
+    with _noting_linears(net) as run, suppress(Exception):  # the survey reports a net that does not run
         net(torch.zeros((1, *input_shape), device=like.device))
     return _last_linear(net, classes, run or None)
 

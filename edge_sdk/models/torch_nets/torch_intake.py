@@ -18,7 +18,7 @@ from edge_sdk.errors import ModelError
 from edge_sdk.models.torch_nets.torch_anatomy import passing
 
 Outputs: TypeAlias = Literal["logits", "probabilities"]
-"""What a net gives."""
+"""The kind of a net's outputs."""
 _WRAPPERS = (DataParallel, DistributedDataParallel, AveragedModel)
 _VIEWS = (
     "View",
@@ -36,7 +36,7 @@ _VIEWS = (
 )
 """Operators at the end of a net that leave its numbers as they are, or nearly so, as autograd names them."""
 _LAST = {"Softmax": "probabilities", "Sigmoid": "probabilities", "LogSoftmax": "log-probabilities"}
-"""What the last operator of a net gives, as autograd names it; any other gives logits."""
+"""The kind of outputs by a net's last operator, as autograd names it; any other gives logits."""
 _SUM, _LOG_SUM = 1e-2, 1e-4
 """How far the sum of a row of probabilities, or its logarithm, may be from 1, or 0."""
 _PROBE = 4
@@ -83,7 +83,7 @@ def make_lazy_layers(net: nn.Module, input_shape: tuple[int, int, int] | None, n
     if not any(is_lazy(tensor) for tensor in (*net.parameters(), *net.buffers())):
         return
     if input_shape is None:
-        raise ModelError(f"model {name!r}: it has lazy layers: pass input_shape=(c, h, w), which tells their sizes")
+        raise ModelError(f"model {name!r}: it has lazy layers: pass input_shape=(c, h, w) to size them")
     with torch.inference_mode(mode=False), torch.no_grad(), passing(name, input_shape):  # what is made then can train
         net.eval()(torch.zeros((1, *input_shape)))
 
@@ -108,9 +108,9 @@ def probe(input_shape: tuple[int, int, int]) -> Tensor:
 def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, name: str) -> str:
     """Look at what a net gives for samples x (n, c, h, w), and let it give logits (n, k) from now on.
 
-    Returns what was taken for logits; empty: the net's only output, as it is, also where it does not run, which others
-    tell.  Raises ModelError for probabilities that are not declared, and for outputs of which none is plainly the
-    logits.
+    Returns what was taken for logits, or empty for a net whose only output is taken as it is.  So is that of a net that
+    does not run, which later checks report.  Raises ModelError for undeclared probabilities, and for several outputs
+    none of which is plainly the logits.
     """
     if type(net) in _TAKEN:  # by another model of this process
         return _TAKEN[type(net)]
@@ -145,7 +145,7 @@ def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, n
 
 
 def _kind_in_training(net: nn.Module, x: Tensor, classes: int, where: str | int | None) -> str:
-    """Return what a copy of a net gives in training mode; empty: as in inference, or what its first fit refuses.
+    """Return the kind of a copy's outputs in training mode, or empty if as in inference, or refused by its first fit.
 
     where: the place of the logits in inference.  A net of torch's own layers alone gives the same in both.
     """

@@ -81,7 +81,7 @@ from edge_sdk.models.torch_training.torch_traced import (
 )
 
 Answers: TypeAlias = Literal["logits", "features", "outputs"]
-"""What a forward pass is asked for."""
+"""The results that a forward pass is asked for."""
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The types whose numbers are looked at."""
 
@@ -149,7 +149,7 @@ class TorchModel:
         self._has_buffers = next(net.buffers(), None) is not None
         self._draws = draws_random_numbers(net)
         self.optimiser: TorchOptimiser | None = None
-        """The optimiser of the last fit; None: the next fit makes a new one."""
+        """The optimiser of the last fit, or None if the next fit makes a new one."""
         self._views, self._weight_views = Views(), Views()
         self._forms = Forms(Host(net, self._anatomy, self._device, input_shape))
         self._frozen = [p for p in net.parameters() if not p.requires_grad]
@@ -184,7 +184,7 @@ class TorchModel:
 
     @property
     def tap(self) -> Tap | None:
-        """Reads logits and features in one forward pass of the net, in its present mode; None: it has no features."""
+        """Reads logits and features in one forward pass of the net, in its present mode; None without features."""
         return self._anatomy.tap
 
     @property
@@ -308,7 +308,7 @@ class TorchModel:
     def _of_changes(
         self, steps: Steps, objective: Objective, losses: Sequence[Loss], labels: Tensor | None, *, stochastic: bool
     ) -> Subject | None:
-        """Return what a trace must know of `changes_alone`; None: it is computed as always."""
+        """Describe `changes_alone` for tracing, or return None to run it eagerly."""
         fit = self._traceable(steps, objective, stochastic=stochastic)
         if fit is None:
             return None
@@ -324,7 +324,7 @@ class TorchModel:
     def _steps(
         self, batches: Batches, objective: Objective, optimiser: TorchOptimiser, trained: Sequence[bool]
     ) -> Steps:
-        """Return the steps of a fit, none of which is taken yet."""
+        """Return the steps of a fit, before the first one."""
         return Steps(
             name=self.spec.name,
             classes=self.spec.classes,
@@ -345,7 +345,7 @@ class TorchModel:
 
     @property
     def may_be_traced(self) -> bool:
-        """Whether fits and passes may be traced now: on a CPU, without hooks, and where nobody switched it off."""
+        """Whether fits and passes may be traced now: on a CPU, without hooks, and unless tracing is off."""
         return self._device.type == "cpu" and when() != "off" and not self.has_hooks
 
     @property
@@ -355,11 +355,11 @@ class TorchModel:
 
     @property
     def untraced(self) -> frozenset[str]:
-        """Why fits were computed without a trace so far; empty: they were traced, or too few to be."""
+        """The reasons why fits were not traced so far; empty if they were traced, or too few to be."""
         return frozenset(self._checked.untraced)
 
     def _traceable(self, steps: Steps, objective: Objective, *, stochastic: bool) -> TracedFit | None:
-        """Return what a trace must know of a fit; None: this one is computed as always."""
+        """Describe the fit for tracing, or return None to run it eagerly."""
         if not self.may_be_traced or not self._forms.traceable(objective):
             return None
         objectives = objective_key(objective)
@@ -507,7 +507,7 @@ class TorchModel:
     def optimiser_after(
         self, optim: Optim, moments: Moments | None = None, steps: NDArray[np.int64] | None = None
     ) -> TorchOptimiser:
-        """Return an optimiser of this model that goes on from moments after `steps` steps; None: from none."""
+        """Return an optimiser of this model that continues from moments after `steps` steps, or without moments."""
         return TorchOptimiser(optim, self.trained, moments, steps, decayed=self.decayed)
 
     def _optimiser_for(self, optim: Optim) -> TorchOptimiser:
@@ -577,14 +577,14 @@ def _check_finite(net: nn.Module, name: str) -> None:
     with torch.no_grad():
         for tensor, parameter in net.named_parameters():
             if _has_numbers(parameter) and not _is_finite(parameter):
-                raise ModelError(f"model {name!r}: {tensor} has NaN or Inf: load sound weights, or train it anew")
+                raise ModelError(f"model {name!r}: {tensor} has NaN or Inf: load sound weights, or train it again")
         for tensor, buffer in net.named_buffers():
             if _has_numbers(buffer) and not buffer.max().item() < math.inf:
-                raise ModelError(f"model {name!r}: {tensor} has NaN or Inf: load sound weights, or train it anew")
+                raise ModelError(f"model {name!r}: {tensor} has NaN or Inf: load sound weights, or train it again")
 
 
 def _has_numbers(tensor: Tensor) -> bool:
-    """Whether there are floating-point numbers to look at: one without data has none."""
+    """Whether a tensor has floating-point numbers to check: one without data has none."""
     if tensor.is_meta or tensor.layout != torch.strided:
         return False
     return tensor.dtype in _FLOATING and tensor.numel() > 0
