@@ -236,6 +236,7 @@ class Agent:
         self._context = context = self._contexts(store=store, data=supply)
         if brought is not None and brought.fault:
             context.warn_early(brought.fault)
+            brought.fault = ""
         wish: Wish | None = "rollout" if brought is not None and brought.governs else self._on_new_model
         self.participant = Participant(context, wish)
         """The device's part in the federation, which a simulator drives in place of `run`."""

@@ -133,6 +133,10 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *SIMULATION,
         *("coordinator.results", "edge_sim.runs", "edge_sim.lab", "edge_sim.commands"),
     },
+    "edge_sim.bench": {
+        *(*NEUTRAL, "edge_sdk.boards", "edge_sdk.objectives", "coordinator.record", "coordinator.results"),
+        *("edge_sim.config", "edge_sim.fleet", "edge_sim.runs", "edge_sim.studies"),
+    },
 }
 PACKAGES = ("edge_sdk", "coordinator", "edge_sim")
 OWN_WORDS = {"Params", "State", "DeviceState"}

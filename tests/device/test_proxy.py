@@ -135,6 +135,16 @@ def test_both_models_take_their_steps_from_the_same_point(bench: Workbench) -> N
     assert bench.proxy.model.weights().tolist() == swapped.model.weights().tolist()
 
 
+def test_a_device_stops_while_either_model_prepares(bench: Workbench) -> None:
+    assert bench.proxy is not None
+    asked = []
+    for each in (bench.model, bench.proxy.model):
+        each.preparing = lambda *given: asked.append(given) or iter([None, None])  # type: ignore[attr-defined]
+    request = FitBoth(source=ROWS, coupling=Mutual(alpha=0.5, beta=0.5), optim=OPTIM, proxy_optim=OPTIM)
+    _, pauses = served(bench, request)
+    assert (pauses, len(asked)) == (len(ROWS.indices) + 4, 2)
+
+
 def test_the_rates_of_the_two_are_their_own(bench: Workbench) -> None:
     before = bench.model.weights().tolist()
     still = Optim(kind="sgd", learning_rate=0.0)

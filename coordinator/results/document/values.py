@@ -119,8 +119,8 @@ def comparison_section(comparison: Comparison, name: str, toml: str, anchor: str
         alarms=(*alarms, *warnings),
         notes=tuple(note for note in table.notes if note not in alarms),
         tables=(
-            _sortable(table, "Methods: means over the seeds"),
-            _sortable(budget_table(comparison), "Equal budget: accuracy by the time this much was spent"),
+            sortable(table, "Methods: means over the seeds"),
+            sortable(budget_table(comparison), "Equal budget: accuracy by the time this much was spent"),
             _runs_table(trials),
             _missed_in_runs(trials),
         ),
@@ -247,7 +247,7 @@ def _device_table(result: Result) -> SortableTable:
     table = run_table(result)
     devices = sorted(result.devices, key=lambda device: device.number)
     extra = shown_figures("report")
-    shown = _sortable(table, "Devices", [*map(_device_keys, devices)])
+    shown = sortable(table, "Devices", [*map(_device_keys, devices)])
     rows = tuple(
         (*row, *(_cell(each, each.of(device)) for each, _ in extra))
         for row, device in zip(shown.rows, devices, strict=True)
@@ -297,7 +297,7 @@ def _missed_table(result: Result) -> SortableTable:
     return SortableTable(f"Who missed which deadline, and why{more}", MISSED_COLUMNS, rows)
 
 
-def _sortable(table: Table, caption: str, keys: Sequence[Mapping[str, SortKey]] = ()) -> SortableTable:
+def sortable(table: Table, caption: str, keys: Sequence[Mapping[str, SortKey]] = ()) -> SortableTable:
     """A table of text, whose numbers sort by their value; keys: by row, sort values of columns that have others."""
     known = keys or [{} for _ in table.rows]
     rows = tuple(
