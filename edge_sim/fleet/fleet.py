@@ -67,6 +67,8 @@ class Kit:
     proxy: str = ""
     """The family of the proxy beside the device's own model; or empty."""
     proxy_seed: int = 0
+    proxy_features: int = 0
+    """The width of the proxy's features; 0: that of its family."""
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     """Normalisation of scaled samples for each channel, or empty."""
@@ -113,8 +115,8 @@ class Kit:
         return self._built(self.family, self.seed, public, self.feature_dim, self.head)
 
     def proxy_model(self, public: PublicSet | None) -> Model | None:
-        """Build a new proxy, the same for the same kit, with the feature width of its family, or None."""
-        return self._built(self.proxy, self.proxy_seed, public, 0, "linear") if self.proxy else None
+        """Build a new proxy, the same for the same kit, or None."""
+        return self._built(self.proxy, self.proxy_seed, public, self.proxy_features, "linear") if self.proxy else None
 
     def _built(self, family: str, seed: int, public: PublicSet | None, feature_dim: int, head: HeadKind) -> Model:
         return families.build_model(
@@ -195,7 +197,7 @@ class Fleet:
 
     @property
     def measured_line(self) -> str:
-        """What a run says of a sample of measured devices; empty: all are measured."""
+        """The remark of a run on its sample of measured devices, or empty if all are measured."""
         if not self.measured:
             return ""
         return (
@@ -300,7 +302,7 @@ def _federation(config: Config, dataset: Dataset) -> Federation:
 
 
 def _measured(config: Config) -> tuple[str, ...]:
-    """Return the ids of the devices that are measured, in the order of their numbers; empty: all."""
+    """Return the ids of the devices that are measured, in the order of their numbers, or empty for all."""
     count, devices = config.run.measured_of(len(config.ids)), len(config.ids)
     if count == devices:
         return ()
@@ -360,6 +362,8 @@ class _Wanted:
     head: HeadKind
     proxy: str
     """The family of the proxy beside each device's own model; or empty."""
+    proxy_features: int
+    """The width of its features; 0: that of its family."""
     privacy: tuple[float, ...]
     """epsilon and delta of each device's privacy budget for one release, or empty without a guarantee."""
 
@@ -368,10 +372,15 @@ def _wanted(spec: FederationSpec) -> _Wanted:
     method = method_of(spec)
     needs, guarantee = method.needs, method.guarantee
     proxy = str(spec.params.get("proxy", "")) if "proxy" in needs else ""
+    width, spliced = 0, getattr(method.params, "proxy_features", None)
     if proxy:
         _check_proxy(proxy)
+    if proxy and spliced is not None and families.chooses_width(proxy):
+        width = spliced or spec.feature_dim
+    elif spliced:
+        raise UsageError(f"method.proxy_features: the models of {proxy} have features of their own width; leave it out")
     privacy = (guarantee.epsilon, guarantee.delta) if guarantee is not None else ()
-    return _Wanted("cosine" if "cosine-head" in needs else "linear", proxy, privacy)
+    return _Wanted("cosine" if "cosine-head" in needs else "linear", proxy, width, privacy)
 
 
 def _check_proxy(family: str) -> None:
@@ -405,6 +414,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         device=config.run.device,
         proxy=wanted.proxy,
         proxy_seed=int(np.random.default_rng([config.federation.seed, 9, start]).integers(2**31)),
+        proxy_features=wanted.proxy_features,
         mean=dataset.scaling.mean,
         std=dataset.scaling.std,
         privacy=wanted.privacy,

@@ -105,7 +105,7 @@ def _public(comparison: Comparison) -> list[str]:
 
 
 def _left_out(trial: Trial) -> tuple[str, ...]:
-    """What the accuracies of a run leave out."""
+    """The devices that the accuracies of a run leave out."""
     if trial.result.completed:
         return tuple(map(printable, unmeasured(trial.result)))
     why = printable(trial.result.reason) or "no reason was given"

@@ -137,5 +137,5 @@ def _samples_to_judge_by(bench: Workbench) -> tuple[str, Floats, Ints]:
 
 def _accuracy(bench: Workbench, state: bytes, inputs: Floats, labels: Ints) -> float:
     bench.load_state(state)
-    answers = [bench.model.logits(inputs[part]).argmax(axis=1) for part in slices(len(labels))]
+    answers = [bench.predictor.logits(inputs[part]).argmax(axis=1) for part in slices(len(labels))]
     return float(np.mean(np.concatenate(answers) == labels))
