@@ -97,10 +97,10 @@ def open_bench(out: Path, scale: str, boards: Sequence[str], seeds: Sequence[int
         return wanted
     found = read_bench(out)
     for key in ("scale_name", "boards", "seeds"):
-        before, now = getattr(found, key), getattr(wanted, key)
+        before, now = (_listed(getattr(each, key)) for each in (found, wanted))
         if before != now:
             raise UsageError(
-                f"{out}: holds a benchmark with --{key.removesuffix('_name')} {_listed(before)}, not {_listed(now)}; "
+                f"{out}: holds a benchmark with --{key.removesuffix('_name')} {before}, not {now}; "
                 "give --out another folder"
             )
     return found
@@ -243,5 +243,5 @@ def _memory(fleet: Fleet) -> dict[str, int]:
     return found
 
 
-def _listed(value: object) -> str:
-    return value if isinstance(value, str) else ",".join(map(str, value))  # type: ignore[call-overload]
+def _listed(value: str | Sequence[object]) -> str:
+    return value if isinstance(value, str) else ",".join(map(str, value))

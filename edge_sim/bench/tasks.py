@@ -102,10 +102,10 @@ class Task:
         """Write the data at a scale into `out`, unless they are there, and return the file.  Raises UsageError."""
         path = out / f"{self.name}.npz"
         if not path.exists():
-            arrays = self.prepare(_read(data / self.file) if self.file else {}, scale)
+            arrays: dict[str, Any] = self.prepare(_read(data / self.file) if self.file else {}, scale)
             path.parent.mkdir(parents=True, exist_ok=True)
             partial = path.with_suffix(".part.npz")
-            np.savez(partial, **arrays)  # type: ignore[arg-type]  # numpy types only its own option by name
+            np.savez(partial, **arrays)
             partial.replace(path)
         return path
 
