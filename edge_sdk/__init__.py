@@ -11,8 +11,8 @@ from edge_sdk.lazy import loaded_when_used
 from edge_sdk.version import __version__
 
 if TYPE_CHECKING:
-    from edge_sdk.agent import Agent
-    from edge_sdk.app import App
+    from edge_sdk.agent.agent import Agent
+    from edge_sdk.agent.app import App
     from edge_sdk.data import Augment, LocalData, Preprocess, Samples
     from edge_sdk.device.exchange import RoundReport
     from edge_sdk.errors import Damaged, EdgeError, Refused, RunFailed, StoreError, UsageError
@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from edge_sdk.transport.mqtt.tls import TlsFiles
 
 _HOME = {
-    "Agent": "edge_sdk.agent",
-    "App": "edge_sdk.app",
+    "Agent": "edge_sdk.agent.agent",
+    "App": "edge_sdk.agent.app",
     "Augment": "edge_sdk.data",
     "Damaged": "edge_sdk.errors",
     "EdgeError": "edge_sdk.errors",

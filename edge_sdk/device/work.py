@@ -89,6 +89,11 @@ class Work:
         return self.current is not None
 
     @property
+    def troubled(self) -> bool:
+        """Whether a failure is remembered: of training, of the disk, or of an Assign that could not be used."""
+        return bool(self._backoff.failures) or self.save_again_s is not None or self.refused.some
+
+    @property
     def computing(self) -> bool:
         """Whether there is an exchange that is not computed yet."""
         return self.current is not None and self.current.result is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, StoreError, Unsupported
-from edge_sdk.models.base import Batches, ModelSpec
+from edge_sdk.models.base import Batches, Model, ModelSpec
 from edge_sdk.objectives import Objective, Shapes
 
 LEAST_PROBABILITY = 1e-4
@@ -137,3 +137,19 @@ def check_state(stored: Mapping[str, NDArray[Any]], own: Mapping[str, NDArray[An
 
 def _layout(array: NDArray[Any] | None) -> str:
     return "nothing" if array is None else f"{array.dtype.str}{list(array.shape)}"
+
+
+class Directed(Protocol):
+    """The interface of a model with the capability `guidance-gradients`, in addition to Model."""
+
+    def directional(self, x: Floats, direction: Floats, of_what: Literal["features", "logits"]) -> Floats:
+        """Return the derivative of features (n, d) or logits (n, k) in a direction (p,) of the trainable scalars.
+
+        x: (n, c, h, w); it is that of inference mode.
+        """
+
+
+def directed(model: Model) -> Directed:
+    """Return the model as Directed.  Raises Unsupported if it gives no such derivatives."""
+    require(model.spec, "guidance-gradients")
+    return cast("Directed", model)

@@ -181,9 +181,9 @@ class FederationSpec:
     """A device declines a round unless this many samples came since its last training."""
 
 
-@wire("model-file")
+@wire("offered-file")
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ModelFile:
+class OfferedFile:
     """A model file for the fleet, identified by its content.  It is data: no code travels."""
 
     sha256: Sha256
@@ -211,7 +211,7 @@ class OfferAnswer:
     """Those of them that only the model before classified correctly."""
     won: Count = 0
     """Those that only the file did."""
-    run: Digest | None = None
+    run: Digest
     """The id of the run of the offer."""
 
 
@@ -481,12 +481,12 @@ class ModelOffer:
 
     federation: Id
     device: Id
-    file: ModelFile
+    file: OfferedFile
     number: Count
     """Counts the offers of a run; the device answers no lower number than the last."""
     back: bool = False
     """Whether the device goes back to the model that it had before this file."""
-    run: Digest | None = None
+    run: Digest
     """The id of the run, as in Welcome."""
 
 
@@ -533,7 +533,7 @@ class Control:
     """The id of this command: a repeated one gets the same answer, and is not carried out again."""
     run: Digest | None = field(default=None, metadata=LATER)
     """The id of the run that it is for, as in CoordinatorStatus; required together with signatures."""
-    file: ModelFile | None = field(default=None, metadata=LATER)
+    file: OfferedFile | None = field(default=None, metadata=LATER)
     """For `rollout`: the model file, whose missing blocks the answer names."""
     share: Annotated[float, Real(0.0, 1.0)] = field(default=0.0, metadata=LATER)
     """For `rollout`: the share of the devices that are offered the file."""

@@ -19,7 +19,7 @@ from edge_sdk.durable import as_store_error
 from edge_sdk.errors import Refused, RemoteProtocolError, StoreError
 from edge_sdk.protocol.messages import PublicBlock, PublicSetSpec
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.public_set.transfer import Transfer
+from edge_sdk.public_set.transfer import FileTransfer
 
 log = logging.getLogger(__name__)
 
@@ -49,7 +49,7 @@ class PublicFetch:
         self._owner, self._max_bytes = owner, max_bytes
         self._faults = faults
         self._wanted: PublicSetSpec | None = None
-        self._transfer: Transfer | None = None
+        self._transfer: FileTransfer | None = None
         self._tries = 0
 
     @property
@@ -104,7 +104,7 @@ class PublicFetch:
             for stale in self._folder.glob(f"*.{self._owner}.part"):
                 if stale.name != name:
                     stale.unlink(missing_ok=True)
-        self._transfer = Transfer(self._folder / name, wanted.sha256, total_bytes, "public set")
+        self._transfer = FileTransfer(self._folder / name, wanted.sha256, total_bytes, "public set")
         self._wanted, self._tries = wanted, 0
 
     def stop(self) -> None:

@@ -162,7 +162,7 @@ class PartialFile:
             self.path.unlink(missing_ok=True)
 
 
-class Transfer:
+class FileTransfer:
     """The receiving side of one file.  The methods raise StoreError if the disk fails."""
 
     def __init__(self, path: Path, sha256: bytes, total_bytes: int, what: str) -> None:

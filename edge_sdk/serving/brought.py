@@ -41,7 +41,7 @@ APPS = Brought()
 
 
 @dataclass(frozen=True, slots=True)
-class Index:
+class BroughtIndex:
     """What the index file says."""
 
     now: Brought = APPS
@@ -62,7 +62,7 @@ class BroughtModels:
         self.fault = ""
         """Why the device begins with the app's model although another one was in use, or empty."""
         self._frozen = hashlib.sha256(apps.frozen_digest() if isinstance(apps, FrozenPart) else b"").hexdigest()
-        self.index = Index(frozen=self._frozen)
+        self.index = BroughtIndex(frozen=self._frozen)
         try:
             if (folder / _INDEX).exists():
                 self.index = _read(folder / _INDEX)
@@ -125,11 +125,13 @@ class BroughtModels:
         if not state:
             return ""
         digest = hashlib.sha256(state).hexdigest()
-        with as_store_error(self.folder):
-            write_synced(self.path(digest), state)
+        path = self.path(digest)
+        with as_store_error(path):
+            if not path.exists() or path.read_bytes() != state:  # the index may name it already
+                write_synced(path, state)
         return digest
 
-    def _write(self, index: Index, answer: OfferAnswer) -> None:
+    def _write(self, index: BroughtIndex, answer: OfferAnswer) -> None:
         index = replace(index, answer=answer)
         with as_store_error(self.folder):
             make_private_folder(self.folder.parent)
@@ -149,19 +151,17 @@ def answer_to(offer: ModelOffer, state: str, why: str = "", **counts: int) -> Of
     return OfferAnswer(sha256=offer.file.sha256, number=offer.number, run=offer.run, state=state, why=why, **counts)
 
 
-def _plain(index: Index) -> dict[str, Any]:
+def _plain(index: BroughtIndex) -> dict[str, Any]:
     found = asdict(index)
-    for name in ("sha256", "run"):
-        if found["answer"] is not None and found["answer"][name] is not None:
-            found["answer"][name] = found["answer"][name].hex()
+    if index.answer is not None:
+        found["answer"] |= {"sha256": index.answer.sha256.hex(), "run": index.answer.run.hex()}
     return found
 
 
-def _read(path: Path) -> Index:
+def _read(path: Path) -> BroughtIndex:
     """Read the index.  Raises OSError, Damaged."""
     plain: dict[str, Any] = checked_json(path, path.read_bytes(), is_old=lambda _plain: False)
     answer, before = plain["answer"], plain["before"]
     if answer is not None:
-        run = None if answer["run"] is None else bytes.fromhex(answer["run"])
-        answer = OfferAnswer(**{**answer, "sha256": bytes.fromhex(answer["sha256"]), "run": run})
-    return Index(Brought(**plain["now"]), None if before is None else Brought(**before), answer, plain["frozen"])
+        answer = OfferAnswer(**answer | {name: bytes.fromhex(answer[name]) for name in ("sha256", "run")})
+    return BroughtIndex(Brought(**plain["now"]), None if before is None else Brought(**before), answer, plain["frozen"])

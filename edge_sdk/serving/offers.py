@@ -25,7 +25,7 @@ from edge_sdk.models.checks import check_logits
 from edge_sdk.models.rolled_out import has_new_head, model_from_file, take_head
 from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import ModelOffer, OfferAnswer, PublicBlock
-from edge_sdk.public_set.transfer import Transfer
+from edge_sdk.public_set.transfer import FileTransfer
 from edge_sdk.reductions.sign_test import Right, is_worse
 from edge_sdk.serving.brought import Brought, BroughtModels, answer_to
 from edge_sdk.serving.deployment import Deployment
@@ -44,7 +44,7 @@ class OfferedModels:
         self._offer: ModelOffer | None = None
         """The offer at work."""
         self._work: Generator[None, None, OfferAnswer | None] | None = None
-        self._transfer: Transfer | None = None
+        self._transfer: FileTransfer | None = None
         self.answer = brought.index.answer
         """The answer to the last offer, for the Hello."""
         self._tells, self._now_s, self._idle = False, 0.0, False
@@ -57,7 +57,7 @@ class OfferedModels:
 
     def offered(self, offer: ModelOffer) -> None:
         """Take an offer, or answer it.  Raises RemoteProtocolError for one that is older than the last answer."""
-        last = self.answer if self.answer is not None and self.answer.run == offer.run else None
+        last = self.answer if self.answer is not None and self.answer.run == self._context.run else None
         if last is not None and offer.number < last.number:
             raise RemoteProtocolError("replayed", f"offer {offer.number} of a model, and {last.number} was answered")
         if last is not None and offer.number == last.number:
@@ -146,7 +146,7 @@ class OfferedModels:
             if path.exists() and _is(offer, content := path.read_bytes()):
                 return content
         file = offer.file
-        transfer = Transfer(path.with_suffix(".part"), file.sha256, file.total_bytes, "offered model")
+        transfer = FileTransfer(path.with_suffix(".part"), file.sha256, file.total_bytes, "offered model")
         self._transfer = transfer
         for _ in range(MAX_TRIES):
             while not transfer.requests.complete:

@@ -197,7 +197,7 @@ class Fleet:
 
     @property
     def measured_line(self) -> str:
-        """What a run says of a sample of measured devices; empty: all are measured."""
+        """The remark of a run on its sample of measured devices, or empty if all are measured."""
         if not self.measured:
             return ""
         return (
@@ -302,7 +302,7 @@ def _federation(config: Config, dataset: Dataset) -> Federation:
 
 
 def _measured(config: Config) -> tuple[str, ...]:
-    """Return the ids of the devices that are measured, in the order of their numbers; empty: all."""
+    """Return the ids of the devices that are measured, in the order of their numbers, or empty for all."""
     count, devices = config.run.measured_of(len(config.ids)), len(config.ids)
     if count == devices:
         return ()

@@ -211,7 +211,7 @@ def _own(
     try:
         model: Any = make(shape) if "torch" not in sys.modules else None
         if "torch" in sys.modules and not hasattr(model, "spec"):  # else no net of torch came out
-            from edge_sim.models.torch_given import made_with_torch  # torch is loaded already
+            from edge_sim.models.torch_families import made_with_torch  # torch is loaded already
 
             model = made_with_torch(
                 make,

@@ -67,7 +67,7 @@ def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
 
 
 def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> PictureLayout | None:
-    """Write data as the npz file that settings name, and return the layout of its pictures; None: the sizes tell it.
+    """Write data as the npz file that settings name, and return the layout of its pictures, or None if sizes show it.
 
     layout: that of the given ones, or None.  Raises UsageError where they are none of the known kinds, and where the
     file holds other data: those of runs that are kept beside it.

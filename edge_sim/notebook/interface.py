@@ -34,7 +34,7 @@ from edge_sim.studies.sweep import sweep
 
 @dataclass(frozen=True, slots=True)
 class RoundNews:
-    """What `on_round` is called with."""
+    """The argument of `on_round`."""
 
     round: int
     of: int
@@ -50,7 +50,7 @@ class RoundNews:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNews:
-    """What `on_device` is called with."""
+    """The argument of `on_device`."""
 
     device: str
     part: str
@@ -58,7 +58,7 @@ class DeviceNews:
     """How many devices have joined so far, of `expected`; 0 for one that was turned away."""
     expected: int
     refusal: str = ""
-    """Why it was turned away; empty: it joined."""
+    """Why it was turned away, or empty if it joined."""
 
 
 class CallbackObserver(RunObserver):
@@ -187,9 +187,9 @@ def sweep_settings(
     """Run a grid of settings, let every method choose on the validation part, and compare, as `edge-sdk sweep` does.
 
     over: keys and their values, the base value first, or "0.001..0.1" for a range; or as on the command line, one text
-    or several: "train.learning_rate=0.01,0.05".  methods, seeds: as of `compare`.  trials: try only so many settings of
-    each method, which Optuna proposes (TPE).  prune: end runs that are below the median of those before.  out: default:
-    runs/NAME-sweep.
+    or several: "train.learning_rate=0.01,0.05".  methods, seeds: as of `compare`.  trials: try only this number of
+    settings for each method, which Optuna proposes (TPE).  prune: end runs that are below the median of those before.
+    out: by default runs/NAME-sweep.
     """
     search = search_of(trials, prune=prune)
     with _ready(config, models, data, settings, out, study="-sweep") as (parsed, folder):

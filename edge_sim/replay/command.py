@@ -14,9 +14,9 @@ from coordinator.config import public_set, read_settings
 from coordinator.serving.equipment import Equipment, load_nets
 from coordinator.trace.log import Header, Trace
 from coordinator.trace.replay import replay
-from edge_sdk.agent import Agent
-from edge_sdk.agent_arguments import SimulatedId
-from edge_sdk.app import App, load_app
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.app import App, load_app
+from edge_sdk.agent.arguments import SimulatedId
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import UsageError
 from edge_sdk.public_set.samples import PublicSet

@@ -6,10 +6,13 @@ import hashlib
 import os
 import shutil
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -20,8 +23,14 @@ import edge_sdk
 from coordinator.serving.server import Server
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Batches
+from edge_sdk.models.onnx_file.ending import chosen_endings
+from edge_sdk.models.onnx_file.graph import read_graph
 from edge_sdk.objectives import CrossEntropy, Optim
-from edge_sdk.protocol.messages import ModelFile
+from edge_sdk.protocol import topics
+from edge_sdk.protocol.frames import codec
+from edge_sdk.protocol.frames.codec import Stamp
+from edge_sdk.protocol.messages import ModelOffer, OfferedFile
+from edge_sdk.public_set import transfer
 from edge_sdk.tools.operator.link import OperatorLink
 from edge_sdk.transport.memory.hub import Hub
 
@@ -45,8 +54,8 @@ def content(model: edge_sdk.NumpyModel) -> bytes:
 GOOD, BAD = content(net(5, 60)), content(net(6))
 
 
-def file_of(content: bytes, name: str = "new.onnx", classes: int = CLASSES) -> ModelFile:
-    return ModelFile(sha256=hashlib.sha256(content).digest(), total_bytes=len(content), name=name, classes=classes)
+def file_of(content: bytes, name: str = "new.onnx", classes: int = CLASSES) -> OfferedFile:
+    return OfferedFile(sha256=hashlib.sha256(content).digest(), total_bytes=len(content), name=name, classes=classes)
 
 
 def accuracy(agent: edge_sdk.Agent) -> float:
@@ -56,8 +65,16 @@ def accuracy(agent: edge_sdk.Agent) -> float:
 class Fleet:
     """A coordinator with devices in threads; the app's nets have learnt nothing, and method `local` hardly helps."""
 
-    def __init__(self, folder: Path, serve: Callable[..., Any], *, accepting: int, others: int = 0) -> None:
-        self.hub, self.folder, self.over = Hub(), folder, ""
+    def __init__(
+        self,
+        folder: Path,
+        serve: Callable[..., Any],
+        *,
+        accepting: int,
+        others: int = 0,
+        model: Callable[[], Any] = net,
+    ) -> None:
+        self.hub, self.folder, self.over, self.model = Hub(), folder, "", model
         self.server: Server = federation(
             self.hub, devices=accepting + others, rounds=10**6, local_steps=0, quorum=1, models=folder / "models"
         )
@@ -70,7 +87,7 @@ class Fleet:
 
     def agent(self, name: str, *, accepts: bool = True, **other: Any) -> edge_sdk.Agent:
         data = edge_sdk.LocalData(train=samples_of(3), validation=SEEN)
-        given = {"model": net(), "data": data, "state": self.folder / name, "accepts_models": accepts}
+        given = {"model": self.model(), "data": data, "state": self.folder / name, "accepts_models": accepts}
         return agent_of(self.hub, name, **{**given, **other})
 
     def roll_out(self, content: bytes, share: float = 1.0, **other: Any) -> None:
@@ -83,6 +100,10 @@ class Fleet:
 
     def wait_for(self, text: str) -> None:
         wait_for(lambda: text in self.state())
+
+    def counted(self, device: str) -> Counter[str]:
+        """What the coordinator refused of a device; for the device itself, what that refused."""
+        return self.agents[device].participant.incoming.refused
 
     def stop(self) -> None:
         self.over = "the test is over"
@@ -243,3 +264,83 @@ def test_a_file_that_a_device_cannot_use_is_refused_and_told(
     lab.wait_for("1 refused it")
     assert f"d0: refused: {line}" in lab.state()
     assert lab.agents["d0"].running
+
+
+def as_onnx() -> Any:
+    pytest.importorskip("onnxruntime")
+    return edge_sdk.OnnxModel(GOOD)
+
+
+def as_torch() -> Any:
+    pytest.importorskip("onnxruntime")
+    nn = pytest.importorskip("torch.nn")
+    return edge_sdk.TorchModel(nn.Sequential(nn.Flatten(), nn.Linear(8, CLASSES)), classes=CLASSES)
+
+
+@pytest.mark.parametrize("model", [as_onnx, as_torch])
+def test_devices_of_other_runtimes_take_it(fleet: Callable[..., Fleet], model: Callable[[], Any]) -> None:
+    model()  # skips where it cannot be made
+    lab = fleet(accepting=1, model=model)
+    lab.roll_out(content(net(8, 60)))
+    lab.wait_for("1 run it")
+    wait_for(lambda: lab.agents["d0"].participant.context.bench.model.spec.name == "new.onnx")
+    found = lab.agents["d0"].participant.context.bench.model
+    assert (found.spec.runtime, accuracy(lab.agents["d0"]) > 0.9) == ("onnx", True)
+    assert found.train == ("head" if model is as_onnx else "all")
+
+
+def test_an_extractor_comes_under_the_last_layer_of_the_device(fleet: Callable[..., Fleet]) -> None:
+    as_onnx()
+    graph = read_graph(GOOD, "good")
+    (ending,) = chosen_endings(graph, None, None)
+    assert ending.layer is not None
+    lab = fleet(accepting=1, model=as_onnx)
+    lab.roll_out(graph.up_to([ending.layer.features]).content(), classes=0)
+    lab.wait_for("1 run it")
+    wait_for(lambda: lab.agents["d0"].participant.context.bench.model.spec.name == "new.onnx")
+    assert accuracy(lab.agents["d0"]) > 0.9
+
+
+def test_a_file_that_is_not_what_its_hash_says_is_used_nowhere(fleet: Callable[..., Fleet]) -> None:
+    lab = fleet(accepting=1)
+    file = file_of(GOOD)
+    wanted = lab.link.roll_out(file, 1.0, "").wanted
+    lab.link.send_blocks(file, bytes(len(GOOD)), wanted)  # on the way to the coordinator
+    assert lab.link.roll_out(file, 1.0, "").wanted == wanted
+    assert "no model was rolled out" in lab.state()
+    (lab.folder / "models" / f"{file.sha256.hex()}.onnx").write_bytes(bytes(len(GOOD)))  # and on its disk
+    lab.roll_out(GOOD)
+    lab.wait_for(f"d0: refused: the file that arrived is not {file.sha256.hex()[:16]}, 2 times")
+
+
+def test_a_disk_that_cannot_take_it_is_told_and_it_can_be_offered_again(
+    fleet: Callable[..., Fleet], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = fleet(accepting=1)
+    free = transfer.shutil.disk_usage
+    full = SimpleNamespace(free=2**20)
+    with monkeypatch.context() as patch:
+        patch.setattr(transfer.shutil, "disk_usage", lambda folder: full if "d0" in str(folder) else free(folder))
+        lab.roll_out(GOOD)
+        lab.wait_for("1 refused it")
+        assert "1.0 MiB are free, the offered model needs" in lab.state()
+    lab.roll_out(GOOD)
+    lab.wait_for("1 run it")
+
+
+def test_offers_of_before_and_of_others_change_nothing(fleet: Callable[..., Fleet]) -> None:
+    lab = fleet(accepting=1, others=1)
+    lab.roll_out(GOOD)
+    lab.wait_for("1 run it")
+    run = lab.server.ledger.run
+    old = ModelOffer(federation="app", device="d0", file=file_of(BAD), number=0, run=run)
+    send = lab.hub.link("somebody")
+    send.connect(())
+    for device, offer in (
+        ("d0", old),
+        ("d0", replace(old, number=9, run=bytes(16))),
+        ("d1", replace(old, device="d1", number=9)),
+    ):
+        send.send(topics.down("app", device, "offer"), codec.encode(offer, Stamp(9, 1)))
+    wait_for(lambda: lab.counted("d0")["replayed"] == 2 and lab.counted("d1")["knowledge"] == 1)
+    assert accuracy(lab.agents["d0"]) > 0.9

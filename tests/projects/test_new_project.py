@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import federation, load_toml, read_settings
-from edge_sdk.app import load_app
+from edge_sdk.agent.app import load_app
 from edge_sdk.cli import main
 from edge_sdk.errors import UsageError
 from edge_sdk.tools.install import unit

@@ -37,9 +37,9 @@ from edge_sdk.protocol.messages import (
     LogLines,
     LogRequest,
     Message,
-    ModelFile,
     ModelOffer,
     OfferAnswer,
+    OfferedFile,
     PublicBlock,
     PublicRequest,
     PublicSetSpec,
@@ -118,7 +118,7 @@ SPEC = FederationSpec(
     feature_dim=64,
 )
 
-MODEL = ModelFile(sha256=bytes(range(32)), total_bytes=61443, name="model.onnx", classes=3)
+MODEL = OfferedFile(sha256=bytes(range(32)), total_bytes=61443, name="model.onnx", classes=3)
 
 MESSAGES: dict[str, Message] = {
     "hello": Hello(

@@ -25,13 +25,13 @@ from edge_sdk.protocol.messages import (
     MAX_BLOCKS_ASKED,
     Control,
     Hello,
-    ModelFile,
     ModelOffer,
     OfferAnswer,
+    OfferedFile,
     PublicBlock,
     PublicRequest,
 )
-from edge_sdk.public_set.transfer import Transfer
+from edge_sdk.public_set.transfer import FileTransfer
 from edge_sdk.reductions.sign_test import CHANCE, at_least
 
 OFFER_AGAIN_S = 30.0
@@ -65,9 +65,9 @@ class Rollout:
     """kept or back; empty: the stage is open."""
 
     @property
-    def file(self) -> ModelFile:
+    def file(self) -> OfferedFile:
         """The file, as messages name it."""
-        return ModelFile(
+        return OfferedFile(
             sha256=bytes.fromhex(self.sha256), total_bytes=self.total_bytes, name=self.name, classes=self.classes
         )
 
@@ -82,7 +82,7 @@ class RolloutDesk:
             Rollout(**{**each, "devices": tuple(each["devices"])}) for each in context.orders.rollouts
         )
         """The last rollouts; the present one is the last of them."""
-        self._coming: Transfer | None = None
+        self._coming: FileTransfer | None = None
         """The file that an operator sends."""
         self._server: BlockServer | None = None
         self._sent_s: dict[tuple[str, int], float] = {}
@@ -140,7 +140,7 @@ class RolloutDesk:
         self._context.note(f"an operator rolls out {file.name} ({begun.sha256[:16]}): {cost}")
         return True, cost, ()
 
-    def _objection(self, file: ModelFile, control: Control) -> str:
+    def _objection(self, file: OfferedFile, control: Control) -> str:
         """Return why a file cannot be rolled out so, or empty if it can."""
         now, classes = self._now, self._context.spec.classes
         if file.classes not in (0, classes):
@@ -172,7 +172,7 @@ class RolloutDesk:
             )
         return ""
 
-    def _drawn(self, file: ModelFile, control: Control) -> Sequence[str]:
+    def _drawn(self, file: OfferedFile, control: Control) -> Sequence[str]:
         """Draw devices: a hash of federation, file and device decides, so that a larger share holds the smaller one."""
 
         def rank(device: str) -> bytes:
@@ -184,7 +184,7 @@ class RolloutDesk:
         pool = sorted((name for name, hello in self._context.registry.hellos.items() if may(hello)), key=rank)
         return pool[: max(1, math.floor(control.share * len(pool) + 0.5))]
 
-    def _cost(self, file: ModelFile, devices: Sequence[str]) -> str:
+    def _cost(self, file: OfferedFile, devices: Sequence[str]) -> str:
         hellos, size = self._context.registry.hellos, file.total_bytes
         closed = sum(not hello.accepts_models for hello in hellos.values())
         owners = f"; the owners of {closed} allow no model" if closed else ""
@@ -193,7 +193,7 @@ class RolloutDesk:
             f"{size * len(devices):,} in all; each writes {size:,} bytes to its flash, and {WRITES}"
         )
 
-    def _missing(self, file: ModelFile, folder: Path) -> tuple[int, ...]:
+    def _missing(self, file: OfferedFile, folder: Path) -> tuple[int, ...]:
         """Return the next blocks that an operator has to send; empty: the file is whole.  Raises StoreError."""
         path = folder / f"{file.sha256.hex()}.onnx"
         if path.exists():
@@ -204,7 +204,7 @@ class RolloutDesk:
                 for stale in folder.glob("*.part"):
                     if stale.stem != path.stem:
                         stale.unlink()
-            self._coming = Transfer(path.with_suffix(".part"), file.sha256, file.total_bytes, "model file")
+            self._coming = FileTransfer(path.with_suffix(".part"), file.sha256, file.total_bytes, "model file")
         missing = self._coming.missing()[:MAX_BLOCKS_ASKED]
         if not missing:
             self._coming.finish()
@@ -285,14 +285,14 @@ class RolloutDesk:
                     file=rollout.file,
                     number=rollout.number,
                     back=rollout.verdict == "back",
-                    run=self._context.run,
+                    run=self._context.ledger.run,
                 )
                 self._sender.send(device, offer)
 
     def _answer(self, rollout: Rollout, hello: Hello) -> OfferAnswer | None:
         """Return what a device last said of this file in this run."""
         answer = hello.offer
-        fits = answer is not None and (answer.sha256.hex(), answer.run) == (rollout.sha256, self._context.run)
+        fits = answer is not None and (answer.sha256.hex(), answer.run) == (rollout.sha256, self._context.ledger.run)
         return answer if fits else None
 
     def _answers(self, rollout: Rollout) -> Mapping[str, OfferAnswer]:

@@ -21,9 +21,8 @@ from edge_sdk.methods.contract import requests
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport, fits_at_once, lent_weights, preparing
-from edge_sdk.models.checks import check_weights
+from edge_sdk.models.checks import check_weights, directed
 from edge_sdk.models.cosine_head import scaled
-from edge_sdk.models.directed import directed
 from edge_sdk.models.spliced import Spliced, splice_fault
 from edge_sdk.objectives import (
     NORM_FLOOR,
@@ -134,6 +133,9 @@ def serve_fit_both(bench: Workbench, request: requests.FitBoth, job: Job) -> Ser
         own_seen, proxy_seen = (_said(each, batches, coupling) for each, batches in both)
         objectives = coupling.objectives(own_seen, proxy_seen)
         coupling = coupling.after(own_seen, proxy_seen)
+        if not step:
+            for (each, batches), objective in zip(both, objectives, strict=True):
+                yield from preparing(each.model, batches, objective, "all")
         optims = (request.optim, request.proxy_optim)
         for (each, batches), objective, optim in zip(both, objectives, optims, strict=True):
             report = each.model.fit(batches, objective, optim)

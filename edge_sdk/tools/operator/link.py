@@ -21,7 +21,7 @@ from edge_sdk.protocol.messages import (
     ControlAnswer,
     CoordinatorStatus,
     Inquiry,
-    ModelFile,
+    OfferedFile,
     PublicBlock,
 )
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
@@ -86,7 +86,7 @@ class OperatorLink:
         )
         return self.ask(control).text
 
-    def roll_out(self, file: ModelFile, share: float, board: str, *, asks_cost: bool = False) -> ControlAnswer:
+    def roll_out(self, file: OfferedFile, share: float, board: str, *, asks_cost: bool = False) -> ControlAnswer:
         """Order a file to be rolled out; the answer has what that costs, and the blocks that are missing.
 
         asks_cost: only ask.  Raises UsageError if the coordinator refuses, TransportError if it does not answer.
@@ -104,7 +104,7 @@ class OperatorLink:
             )
         )
 
-    def send_blocks(self, file: ModelFile, content: bytes, indices: Iterable[int]) -> None:
+    def send_blocks(self, file: OfferedFile, content: bytes, indices: Iterable[int]) -> None:
         """Send blocks of a file; those that do not arrive are missing in the next answer."""
         for index in indices:
             at = index * PUBLIC_BLOCK_BYTES

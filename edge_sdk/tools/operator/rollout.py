@@ -12,7 +12,7 @@ from pathlib import Path
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import read_graph
-from edge_sdk.protocol.messages import MAX_MODEL_BYTES, ModelFile
+from edge_sdk.protocol.messages import MAX_MODEL_BYTES, OfferedFile
 from edge_sdk.tools.operator.desk import link_of
 from edge_sdk.tools.operator.link import OperatorLink
 
@@ -30,7 +30,7 @@ def command(args: argparse.Namespace) -> int:
     if args.back or args.to is None:
         raise UsageError("give MODEL.onnx with --to, such as --to 10%; or --back alone")
     content, share = _content(args.model), _share(args.to)
-    file = ModelFile(
+    file = OfferedFile(
         sha256=hashlib.sha256(content).digest(),
         total_bytes=len(content),
         name=args.model.name[:256],
@@ -46,7 +46,7 @@ def command(args: argparse.Namespace) -> int:
     return _say(args, cost) if args.json else 0
 
 
-def _send(link: OperatorLink, file: ModelFile, content: bytes, share: float, board: str) -> None:
+def _send(link: OperatorLink, file: OfferedFile, content: bytes, share: float, board: str) -> None:
     """Send the blocks that the coordinator lacks, until it begins."""
     wanted = link.roll_out(file, share, board).wanted
     while wanted:
