@@ -117,7 +117,7 @@ def arguments(kind: SampleKind | None) -> tuple[str | None, int | None]:
     return (None, None) if kind is None else (kind.name, kind.vocabulary or None)
 
 
-def held(
+def as_held(
     x: NDArray[Any],
     kind: SampleKind | None,
     layout: PictureLayout | None,
