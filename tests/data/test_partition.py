@@ -127,7 +127,7 @@ def test_alpha_says_how_uneven_the_shares_are():
         ({"classes_per_device": 1}, r"partition\.classes_per_device: 3 .*1 .*4 classes; "),
         (
             {"kind": "iid", "min_samples": 14},
-            r"partition\.min_samples: .*14 .*13; ",
+            r"partition\.min_samples: 3 .*14 .*42, .*40 .*; ",
         ),
         (
             {"kind": "dirichlet", "alpha": 0.001, "min_samples": 13},
