@@ -140,6 +140,13 @@ def test_what_cannot_be_is_said(table, message):
         partition(PartitionTable(**table), labels(4, 10), 3, 4, 0)
 
 
+def test_many_devices_get_their_parts_and_too_many_are_refused_at_once():
+    y = labels(10, 20_000)
+    assert is_whole(partition(PartitionTable(kind="dirichlet", alpha=50.0), y, 20_000, 10, 0), 200_000)
+    with pytest.raises(UsageError, match=r"^partition\.min_samples: 100,000 .* 400,000, .*200,000 for them"):
+        partition(PartitionTable(kind="dirichlet", alpha=0.1), y, 100_000, 10, 0)
+
+
 def test_classes_that_no_sample_has_leave_their_holders_poorer():
     """Possible only as far as there are samples; still every sample goes somewhere."""
     y = np.array([0, 1] * 20)
