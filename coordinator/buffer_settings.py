@@ -7,7 +7,6 @@ from typing import Any, Protocol
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.ageing import why_in_rounds
 from edge_sdk.methods.contract.base import Method
-from edge_sdk.protocol.messages import FOREVER
 from edge_sdk.reductions.influence import RobustTable
 
 MAX_STALENESS = 20
@@ -22,16 +21,16 @@ class BufferTable(Protocol):
         """The number of devices."""
 
     @property
-    def rounds(self) -> int:
-        """The number of rounds, or FOREVER."""
-
-    @property
     def participants(self) -> int | None:
         """The number of answers that a round waits for."""
 
     @property
     def control(self) -> float:
         """The share of the devices that train alone."""
+
+    @property
+    def control_rounds(self) -> int:
+        """After so many rounds other devices train alone."""
 
     @property
     def buffer(self) -> int | None:
@@ -46,9 +45,6 @@ class BufferTable(Protocol):
         """The number of versions after which an upload is late."""
 
 
-_PACE = ("every", "window", "bytes_per_day", "joules_per_day")
-
-
 def check_buffer(table: BufferTable, where: str) -> None:
     """Raise UsageError, naming `where` and the key, for settings that contradict each other."""
     if table.buffer is None:
@@ -61,8 +57,12 @@ def check_buffer(table: BufferTable, where: str) -> None:
             f"{where}.participants: a buffer has no rounds to draw devices for; use busy, the number of devices that "
             "compute at any time"
         )
-    if table.control:
-        raise UsageError(f"{where}.control: is drawn for whole rounds, and a buffer has none; leave one of the two out")
+    oldest = MAX_STALENESS if table.max_staleness is None else table.max_staleness
+    if table.control and table.control_rounds < oldest:
+        raise UsageError(
+            f"{where}.control_rounds: {table.control_rounds} versions; uploads may be {oldest} versions old "
+            f"(max_staleness), and would come after two changes of the control group: give at least {oldest}"
+        )
     if table.busy is not None and table.busy > table.devices:
         raise UsageError(f"{where}.busy: expected at most the {table.devices} devices, found {table.busy}")
     at_work = table.busy or table.devices
@@ -71,10 +71,6 @@ def check_buffer(table: BufferTable, where: str) -> None:
             f"{where}.buffer: {table.buffer} answers of {at_work} busy devices: a device counts once in a buffer, so "
             f"give at most {at_work}"
         )
-    paced = [key for key in _PACE if getattr(table, key, None) is not None]
-    if table.rounds == FOREVER or paced:
-        what = f"{where}.{paced[0]}" if paced else f'{where}.rounds: "forever"'
-        raise UsageError(f"{what}: says when rounds open, and a buffer is always open; leave one of the two out")
 
 
 def check_buffered_method(method: Method[Any], table: BufferTable, robust: RobustTable, where: str) -> None:

@@ -27,7 +27,7 @@ from coordinator.config import (
     to_toml,
 )
 from coordinator.lab.broker_settings import one_connection_each
-from coordinator.lab.owner import serve_federation
+from coordinator.lab.owner import finish_renewal, serve_federation
 from coordinator.ledger import CONTENTS, LEDGER, Ledger, bound_spec
 from coordinator.pace_settings import words_of
 from coordinator.record.observer import ObserverGroup, RunObserver
@@ -142,8 +142,8 @@ def run_coordinator(
     guard = read_section(GuardTable, tables.get("guard", {}), "guard", file)
     nets = load_nets(settings.federation.nets) if guard.canary else []
     canary = read_canary(guard, method_of(ready.spec), file.parent, nets, f"{file}: guard")
-    if canary is not None:
-        _check_canary(file, trace=trace, buffered=settings.federation.buffer is not None)
+    if canary is not None and trace:
+        raise UsageError("--trace: a replay has no canary samples; leave out --trace, or guard.canary")
     if trace and ready.policy.paced:
         raise UsageError("--trace: a run whose rounds wait for the time of day cannot be replayed; leave out --trace")
     folder = out or Path("runs") / ready.spec.federation
@@ -186,9 +186,12 @@ def run_coordinator(
                 robust=ready.robust,
                 timetable=Timetable(pace=ready.pace),
                 canary=canary,
+                models=None if trace else folder / "models",
                 public_server=public_set_server(ready, settings, folder),
                 security=reach.security,
-                observer=_observers(ready, folder, progress, feed, writers, alerts=alerts),
+                observer=_observers(
+                    ready, folder, progress, feed, writers, alerts=alerts, end_s=lambda: transport.certificate_end_s
+                ),
             )
             earlier_s = server.record.wall_s
             for warning in server.warnings:
@@ -211,14 +214,6 @@ def run_coordinator(
         if draws:
             _draw(result, folder, progress)
         return 0 if result.completed else 1
-
-
-def _check_canary(file: Path, *, trace: bool, buffered: bool) -> None:
-    """Raise UsageError where the samples of [guard] canary cannot hold back a round."""
-    if trace:
-        raise UsageError("--trace: a replay has no canary samples; leave out --trace, or guard.canary")
-    if buffered:
-        raise UsageError(f"{file}: guard.canary: holds back a round, and a buffer has none; leave one of the two out")
 
 
 def nothing_left(folder: Path, spec: FederationSpec) -> bool:
@@ -358,6 +353,7 @@ def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) 
         return Reach(broker, tls, None, options)
     if trace:
         raise UsageError("--trace: a trace of signed frames cannot be replayed; leave out --trace or --lab")
+    finish_renewal(lab)
     security = LabSecurity(lab)
     own = security.identity
     url = own.broker if broker is None else broker
@@ -374,8 +370,12 @@ def _observers(
     writers: RunWriters,
     *,
     alerts: AlertsTable,
+    end_s: Callable[[], float | None],
 ) -> RunObserver:
-    """Return the observers of a run: its log lines, its files, its alerts, and its live page if it has one."""
+    """Return the observers of a run: its log lines, its files, its alerts, and its live page if it has one.
+
+    end_s: returns when the first certificate of the link ends, in seconds since 1970, or None.
+    """
     spec = ready.spec
     about = About(
         federation=spec.federation,
@@ -389,7 +389,8 @@ def _observers(
     log = EventLog(folder / "log.jsonl")
     lines = ObserverGroup(progress, log)
     webhook = writers.webhook(alerts.webhook) if alerts.webhook else None
-    watch = AlertObserver(alerts, spec.federation, lines.noted, show=writers.show, webhook=webhook)
+    say = lines.noted
+    watch = AlertObserver(alerts, spec.federation, say, show=writers.show, webhook=webhook, certificate_end_s=end_s)
     return ObserverGroup(lines, file, SystemdObserver(), *pages, *writers.observers("", progress), watch)
 
 

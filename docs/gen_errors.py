@@ -39,7 +39,7 @@ which begins with `edge-sdk:`, and an exit code. `error.code` is the word, which
 REFUSALS = """\
 ## Refusals
 
-A device that cannot take part is told so when it joins, before any training. The reason is a word; beside it stand
+A device that cannot take part is refused when it joins, before any training. The reason is a word; beside it stand
 what is wrong and what to do. An app gets them with `agent.on_refusal` and in `agent.error`; `edge-sdk device` prints
 them, and ends with exit code 1. The words under which single *frames* are refused are on [the protocol's
 page](protocol.md#refusal-words).
@@ -49,7 +49,7 @@ page](protocol.md#refusal-words).
 WARNINGS = """\
 ## Warnings
 
-A run that is warned goes on. The coordinator prints a warning once, and keeps it in `summary.json` (`warnings`) and
+A run that is warned continues. The coordinator prints a warning once, and keeps it in `summary.json` (`warnings`) and
 in the report. `edge-sdk methods` says which ones a method can cause.
 """
 
@@ -87,7 +87,7 @@ def _refusals() -> str:
 
 def _reasons() -> Iterator[tuple[str, str, str]]:
     """Find every (word, message, remedy) with which a device is refused."""
-    for _, tree in modules():
+    for _, tree in modules(r"\b(RefusalReason|Refused)\("):
         texts = texts_of(tree.body)
         for scope, node in calls(tree):
             name = getattr(node.func, "id", "")
@@ -126,9 +126,7 @@ def _warnings() -> Iterator[str]:
 def _said() -> dict[int, set[str]]:
     """Find the texts of each warning; those that only tell a method's conditions are left out."""
     found: dict[int, set[str]] = {}
-    for path, tree in modules():
-        if not WARNING.search(path.read_text(encoding="utf-8")):
-            continue
+    for _, tree in modules(WARNING.pattern):
         constants = texts_of(tree.body)
         told = {id(each) for part in ast.walk(tree) if _conditions(part) for each in ast.walk(part)}
         told |= {id(part) for text in ast.walk(tree) if isinstance(text, ast.JoinedStr) for part in text.values}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -10,11 +11,13 @@ ROOT = Path(__file__).resolve().parents[1]
 PACKAGES = ("edge_sdk", "coordinator", "edge_sim")
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    """Yield every module of the program."""
+def modules(pattern: str = "") -> Iterator[tuple[Path, ast.Module]]:
+    """Yield every module of the program whose text has a match of a regular expression."""
     for package in PACKAGES:
         for path in sorted((ROOT / package).rglob("*.py")):
-            yield path, ast.parse(path.read_text(encoding="utf-8"))
+            text = path.read_text(encoding="utf-8")
+            if re.search(pattern, text):
+                yield path, ast.parse(text)
 
 
 def calls(node: ast.AST, scope: ast.FunctionDef | None = None) -> Iterator[tuple[ast.FunctionDef | None, ast.Call]]:

@@ -55,7 +55,7 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quarantine",
         action="store_true",
-        help="set a damaged state file aside, and join the federation anew",
+        help="set a damaged state file aside, and join the federation again",
     )
     add_cloud_safe_option(parser)
     add_tls_options(parser)
@@ -169,7 +169,7 @@ def _devices_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", nargs="?", metavar="DEVICE", help="only this device (default: the whole run)")
-    parser.add_argument("--undo", action="store_true", help="take it back: the run goes on, the device may return")
+    parser.add_argument("--undo", action="store_true", help="take it back: the run continues, the device may return")
     _operator_arguments(parser)
 
 
@@ -192,6 +192,30 @@ def _logs_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="at most N lines, 1 to 64 (default: 64)",
     )
+    _operator_arguments(parser)
+
+
+def _rollout_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "model",
+        nargs="?",
+        type=Path,
+        metavar="MODEL.onnx",
+        help="the file (default: only show how far the last one is)",
+    )
+    parser.add_argument(
+        "--to", metavar="SHARE", help="of the devices that accept models, such as 10%%; a later stage has more"
+    )
+    parser.add_argument("--board", default="", metavar="NAME", help="only devices with this board (edge-sdk devices)")
+    parser.add_argument(
+        "--classes",
+        type=whole_number(0, 65535),
+        metavar="N",
+        help="of the file (default: those of its last layer); 0: it is an extractor, and devices keep their last layer",
+    )
+    parser.add_argument("--cost", action="store_true", help="only show what it would cost in bytes and flash writes")
+    parser.add_argument("--back", action="store_true", help="let all devices go back to the model that they had before")
+    parser.set_defaults(device=None)
     _operator_arguments(parser)
 
 
@@ -228,7 +252,7 @@ DEVICE = Subcommand(
     help="take part in a federation with your own model and data",
     example="edge-sdk device --broker mqtt://lab:1883 --federation cameras --app my_app:make --id device-07",
     arguments=_device_arguments,
-    function="edge_sdk.app:command",
+    function="edge_sdk.agent.app:command",
     log_level=logging.ERROR,  # what the app raises in training has its trace there alone: it does not travel
 )
 BOARDS = Subcommand(
@@ -307,4 +331,12 @@ LOGS = Subcommand(
     example="edge-sdk logs device-07 --broker mqtt://lab:1883 --federation cameras",
     arguments=_logs_arguments,
     function="edge_sdk.tools.operator.desk:logs_command",
+)
+ROLLOUT = Subcommand(
+    name="rollout",
+    help="offer a new model to a share of a running federation's devices, stage by stage, or take it back",
+    example="edge-sdk rollout model.onnx --to 10% --broker mqtt://lab:1883 --federation cameras\n"
+    "  edge-sdk rollout --back --broker mqtt://lab:1883 --federation cameras",
+    arguments=_rollout_arguments,
+    function="edge_sdk.tools.operator.rollout:command",
 )

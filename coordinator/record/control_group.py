@@ -29,6 +29,8 @@ class ControlGroup:
 
     alone: frozenset[str] = frozenset()
     """The devices that train alone in this period."""
+    alone_before: frozenset[str] = frozenset()
+    """Those of the period before: where versions are aggregated from buffers, uploads of it may come in this one."""
     period: int = -1
     """The number of this period, from 0; -1: no group was drawn yet."""
     since: int = 0
@@ -46,11 +48,16 @@ class ControlGroup:
         """Whether a round, from 0, begins a period of `every` rounds."""
         return self.period < 0 or round_ >= self.since + every
 
+    def was_alone(self, device: str, round_: int) -> bool:
+        """Whether a device trained alone for a round of this period or the one before."""
+        return device in (self.alone if round_ >= self.since else self.alone_before)
+
     def begin(self, alone: Collection[str], round_: int) -> None:
         """End the period, and begin another one with these devices alone."""
         self.pairs.update(_differences(self.before, self.now))
         self.before, self.now = self.now, {}
-        self.alone, self.since, self.period = frozenset(alone), round_, self.period + 1
+        self.alone_before, self.alone = self.alone, frozenset(alone)
+        self.since, self.period = round_, self.period + 1
         self.turns.update(self.alone)
 
     def measured(self, device: str, metrics: Mapping[str, float], *, alone: bool) -> None:
@@ -70,7 +77,7 @@ class ControlGroup:
 
     def to_json(self) -> dict[str, Any]:
         """The group as plain values."""
-        return {**vars(self), "alone": sorted(self.alone)}
+        return {**vars(self), "alone": sorted(self.alone), "alone_before": sorted(self.alone_before)}
 
     @classmethod
     def from_json(cls, plain: Mapping[str, Any]) -> ControlGroup:
@@ -78,7 +85,8 @@ class ControlGroup:
         kept = dict(plain)
         for name in ("now", "before"):
             kept[name] = {device: (bool(alone), value) for device, (alone, value) in plain[name].items()}
-        return cls(**{**kept, "alone": frozenset(plain["alone"]), "turns": Counter(plain["turns"])})
+        kept |= {name: frozenset(plain.get(name, ())) for name in ("alone", "alone_before")}
+        return cls(**{**kept, "turns": Counter(plain["turns"])})
 
 
 def drawn(pool: Collection[str], share: float, group: ControlGroup, federation: str) -> tuple[str, ...]:

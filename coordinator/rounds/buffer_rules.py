@@ -19,6 +19,7 @@ from coordinator.rounds.state import (
     Joined,
     Persisted,
     Received,
+    RoundPhase,
     RoundState,
     RoundTransition,
     SendReceipt,
@@ -28,11 +29,15 @@ from edge_sdk.reductions.append_only import AppendOnlySet
 
 
 def rejoin_buffer(state: RoundState, event: Joined) -> RoundTransition:
-    """Send the newest version to a device that had work, because it may have lost it; to others if there is room."""
+    """Send the newest version to a device that had work, because it may have lost it; to others if there is room.
+
+    While the rounds rest it gets that version once they open (`ask_again`).
+    """
     if event.device not in state.work:
         return give_work(state, event.now_s)
     state = buffered.given_newest(state, frozenset({event.device}), event.now_s)
-    return state, (invitation(state, {event.device}, event.now_s),)
+    rests = state.phase is RoundPhase.RESTING
+    return state, () if rests else (invitation(state, {event.device}, event.now_s),)
 
 
 def receive_too_old(state: RoundState, event: Received) -> RoundTransition:
@@ -50,6 +55,8 @@ def withhold_version(state: RoundState, event: Withheld) -> RoundTransition:
         buffered.released(state, one), withheld=state.withheld | {one}, invited=state.invited - ({one} - state.folded)
     )
     noted = SendReceipt(one, event.place, "withheld", event.reason)
+    if state.phase is RoundPhase.RESTING:
+        return state, (noted,)
     possible = state.yield_possible
     state, commands = close_if_complete(state) if possible else fail_or_skip(state, too_withheld(state, event))
     return state, (noted, *commands)

@@ -10,6 +10,9 @@ A device that answers gets the newest version at once, unless it has computed th
 it answers each version at most once, and an upload is known as a repeated one by its version alone.  A device whose
 upload is in the open buffer may answer a second time: that upload waits for the next buffer.
 
+Where versions have a pace, it says when devices get work.  What they send counts at any time, also while the rounds
+rest, and a buffer that fills then is aggregated.
+
 The functions are pure, and used by machine.py.
 """
 
@@ -79,11 +82,15 @@ def fitting(state: RoundState, devices: Sequence[str]) -> int:
 
 
 def opened_buffer(state: RoundState) -> tuple[RoundState, tuple[Fold, ...]]:
-    """Open a buffer: uploads that waited for it count in it, and devices at work go on with their earlier versions."""
-    ahead = state.ahead
+    """Open a buffer: uploads that waited for it count in it, and devices at work go on with their earlier versions.
+
+    After a restart, or a rest, the buffer may hold uploads already.  Then those that wait are for the one after it.
+    """
+    ahead = () if state.folded else state.ahead
     folded = frozenset(state.folded) | {each.device for each in ahead}
     at_work = frozenset(state.work) & (state.members - state.away)
-    state = replace(state, ahead=(), folded=folded, invited=folded | at_work, withheld=frozenset())
+    waiting = () if ahead else state.ahead
+    state = replace(state, ahead=waiting, folded=folded, invited=folded | at_work, withheld=frozenset())
     return state, tuple(Fold(each.device, each.place, each.upload, answered=True) for each in ahead)
 
 

@@ -99,7 +99,7 @@ def await_rest(state: RoundState, now_s: float) -> RoundState:
 def begin(state: RoundState, now_s: float) -> RoundTransition:
     """Open the first exchange after gathering."""
     if state.unrecorded is None:
-        new = not (state.place.exchange or state.folded)
+        new = not state.place.exchange and (not state.folded or buffered.applies(state))
         return open_or_stop(state, now_s) if new and state.policy.paced else open_exchange(state, now_s)
     ended = RoundDone(state.unrecorded)
     state, commands = open_or_stop(replace(state, unrecorded=None), now_s)
@@ -179,16 +179,24 @@ def open_buffer(state: RoundState, now_s: float) -> RoundTransition:
 
 
 def go_on(state: RoundState, now_s: float) -> RoundTransition:
-    """Send the newest version to idle devices; close a buffer that is full, or for which nobody else computes."""
+    """Send the newest version to idle devices; close a buffer that is full, or for which nobody else computes.
+
+    While the rounds rest, nobody gets work, and only a full buffer closes.
+    """
+    full = len(state.folded) >= state.policy.buffer
+    if state.phase is RoundPhase.RESTING:
+        return close_exchange(state) if full else (state, ())
     invites: tuple[RoundCommand, ...] = ()
-    if len(state.folded) < state.policy.buffer:
+    if not full:
         state, invites = give_work(state, now_s)
     state, closing = close_if_complete(state)
     return state, closing or invites
 
 
 def give_work(state: RoundState, now_s: float) -> RoundTransition:
-    """Send the newest version to idle devices."""
+    """Send the newest version to idle devices, unless the rounds rest."""
+    if state.phase is RoundPhase.RESTING:
+        return state, ()
     state, devices = buffered.idle(state, now_s)
     return state, (invitation(state, devices, now_s),) if devices else ()
 
@@ -334,5 +342,6 @@ def skip(state: RoundState, reason: str, *, opened: bool = True) -> RoundTransit
 
 
 def rest(state: RoundState) -> RoundTransition:
-    """Ask the pace; until it answers there is nothing to wait for."""
-    return replace(state, phase=RoundPhase.RESTING, rest_until_s=math.inf), (Rest(state.place),)
+    """Ask the pace; until it answers, a buffer takes the uploads that waited for it, and devices at work go on."""
+    state, waited = buffered.opened_buffer(state) if buffered.applies(state) else (state, ())
+    return replace(state, phase=RoundPhase.RESTING, rest_until_s=math.inf), (*waited, Rest(state.place))

@@ -137,10 +137,23 @@ ROUND_MACHINE: StateMachine[RoundState] = StateMachine(
             Received,
             (_R,),
             rules.receive_resting,
-            "persisted if a skipped exchange had invited the device; otherwise answered late or duplicate",
+            "persisted if a skipped exchange had invited the device, or with buffers as while they are open; otherwise "
+            "answered late or duplicate",
         ),
-        Rule((_R,), Withheld, (_R,), rules.receive_closed, "answered late or duplicate"),
-        Rule((_R,), Persisted, (_R,), rules.fold_resting, "counted once; the exchange closes when it is tried again"),
+        Rule(
+            (_R,),
+            Withheld,
+            (_R,),
+            rules.withhold_resting,
+            "answered late or duplicate; with buffers, the device gets work once the rounds open",
+        ),
+        Rule(
+            (_R,),
+            Persisted,
+            (_R, _F),
+            rules.fold_resting,
+            "counted once; the exchange closes when it is tried again, and a buffer once it is full",
+        ),
         Rule((_R,), Declined, (_R,), rules.note_decline, "not invited until it is Willing, or for this round"),
         Rule(
             (_R,),

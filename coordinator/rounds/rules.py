@@ -326,7 +326,9 @@ def rest_tick(state: RoundState, event: RoundTick) -> RoundTransition:
 
 def join_resting(state: RoundState, event: Joined) -> RoundTransition:
     """Add the device, and ask the pace again soon."""
-    return ask_soon(with_device(state, event), event.now_s, state.policy.join_grace_s), ()
+    state = with_device(state, event)
+    state, _ = rejoin_buffer(state, event) if buffered.applies(state) else (state, ())
+    return ask_soon(state, event.now_s, state.policy.join_grace_s), ()
 
 
 def consent_resting(state: RoundState, event: Willing) -> RoundTransition:
@@ -348,14 +350,23 @@ def drain_resting(state: RoundState, event: Drain) -> RoundTransition:
 
 
 def receive_resting(state: RoundState, event: Received) -> RoundTransition:
-    """Take an upload for a skipped exchange, which is tried again; others come too late."""
+    """Take an upload for a skipped exchange, which is tried again, or for a buffer; others come too late."""
+    if buffered.applies(state):
+        return receive(state, event)
     if event.place == state.place and event.device in state.invited - state.folded:
         return seen(state, event.device), (Persist(event.device, event.place, event.upload),)
     return receive_closed(state, event)
 
 
+def withhold_resting(state: RoundState, event: Withheld) -> RoundTransition:
+    """Release a device that worked for a buffer; an exchange that is closed waits for nobody."""
+    return withhold(state, event) if buffered.applies(state) else receive_closed(state, event)
+
+
 def fold_resting(state: RoundState, event: Persisted) -> RoundTransition:
-    """Count an upload for a skipped exchange; it closes when it is tried again."""
+    """Count an upload for a skipped exchange, which closes when it is tried again, or for a buffer."""
+    if buffered.applies(state):
+        return count_in_buffer(state, event)
     if event.place != state.place or event.device in state.folded:
         return state, (receipt_of_uncounted(state, event),)
     state = replace(state, folded=state.folded | {event.device}, invited=state.invited | {event.device})

@@ -39,8 +39,9 @@ class Aggregation:
         may be made, where the coordinator aggregates from buffers.
         """
         self._canary = canary
-        self.held_back = False
-        """Whether the canary held the last closed exchange back."""
+        self.excused = False
+        """Whether the last closed exchange has no result for a reason that ends no run: the canary held it back, or the
+        control group alone answered."""
         self.versions = versions
         self._registry, self._reduction, self.record = registry, reduction, record
         self.screen = UploadScreen(robust, registry, record, reduction.method.size_of)
@@ -60,7 +61,7 @@ class Aggregation:
         """
         device, record = upload.device, self.record
         self._registry.follow(upload)
-        if upload.alone or device in record.control.alone:
+        if upload.alone or record.control.was_alone(device, upload.round):
             self._add_alone(upload)
             return
         if not upload.closing:
@@ -127,7 +128,7 @@ class Aggregation:
         Raises EdgeError if the method cannot; then only uploads that were left out have changed the state.  Raises
         EmptyRound if the canary holds the result back; then the state is that of before.
         """
-        self.held_back = False
+        self.excused = self._alone.issuperset(contributors)
         screen = self.screen
         far_off = screen.outliers()
         fresh = screen.to_leave_out(far_off)
@@ -150,7 +151,7 @@ class Aggregation:
             fault = self._canary.fault(self._reduction.method, before, self._reduction.state, place)
             if fault:
                 screen.close(place.round, far_off)
-                self._reduction.state, self.held_back, self._sent = before, True, None
+                self._reduction.state, self.excused, self._sent = before, True, None
                 raise EmptyRound(fault)
         self.record.instrument(place.round + 1, COORDINATOR, found)
         self.contributors = len(counted)

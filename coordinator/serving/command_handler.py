@@ -191,8 +191,7 @@ class CommandHandler:
         except StoreError:
             raise
         except EmptyRound as error:
-            skips = state.policy.forever or self._aggregation.held_back
-            skips = skips or self._record.control.alone.issuperset(reduce.contributors)
+            skips = state.policy.forever or self._aggregation.excused
             return self._void(reduce.place, error, now_s) if skips else Broken(str(error))
         except EdgeError as error:
             return Broken(str(error))
@@ -236,21 +235,26 @@ class CommandHandler:
 
     def _draw_control(self, at: ExchangeId) -> None:
         """Draw the devices that train alone where a period begins, durably: a restart must not draw others."""
-        policy, group, state = self._context.policy, self._record.control, self._context.rounds
-        if not policy.control or at.exchange or state.closing or state.folded:
+        group, state = self._record.control, self._context.rounds
+        if at.exchange or state.closing or state.folded or not (line := self._begin_period(at.round)):
             return
-        if not group.due(at.round, policy.control_rounds):
-            return
-        pool = [device for device in state.members if self._registry.may_train_alone(device)]
-        alone = drawn(pool, policy.control, group, self._spec.federation)
-        self._record.control = deepcopy(group)
-        self._record.control.begin(alone, at.round)
         try:
             self._ledger.checkpoint(at.round, storage.serialise(self._reduction.state), self._record.to_json())
         except StoreError:
             self._record.control = group  # the invitation will be repeated
             raise
-        self._context.note(drawn_line(alone, len(pool), at.round, policy.control_rounds))
+        self._context.note(line)
+
+    def _begin_period(self, round_: int) -> str:
+        """Draw the devices that train alone from a round on; returns a line, or an empty text if no period begins."""
+        policy, group = self._context.policy, self._record.control
+        if not policy.control or not group.due(round_, policy.control_rounds):
+            return ""
+        pool = [device for device in self._context.rounds.members if self._registry.may_train_alone(device)]
+        alone = drawn(pool, policy.control, group, self._spec.federation)
+        self._record.control = deepcopy(group)
+        self._record.control.begin(alone, round_)
+        return drawn_line(alone, len(pool), round_, policy.control_rounds)
 
     def _fix_cap(self, at: ExchangeId) -> None:
         """Fix the first round's cap on counts, durably; those of later rounds stand in their checkpoints."""
@@ -273,6 +277,8 @@ class CommandHandler:
             record.round_done(self._aggregation.contributors, state.policy.exchanges, now_s, self._work())
             if state.policy.forever:
                 self._context.pacing.roll_up()
+            if state.policy.buffer and not state.closing and (line := self._begin_period(record.done)):
+                self._context.note(line)  # the next buffer may hold uploads before anybody is invited
         record.asked, record.answered = state.asked, state.answered
         self._aggregation.screen.fix_cap()
         if slots is not None:

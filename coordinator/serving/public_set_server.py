@@ -1,10 +1,11 @@
-"""Serves the public set to devices that have joined and ask for it, block by block from the disk."""
+"""Serves files, such as the public set, block by block from the disk to devices that have joined and ask for them."""
 
 from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from edge_sdk.durable import as_store_error
 from edge_sdk.errors import RemoteProtocolError
@@ -17,26 +18,14 @@ SETS_AT_ONCE = 3
 """Whole sets that a device may request beyond that at any speed, to replace lost blocks and a damaged set."""
 
 
-class PublicSetServer:
-    """A public set in a temporary file, deleted with the process; memory holds only the block being sent.
+class BlockServer:
+    """Serves the blocks of one file; memory holds only the block being sent."""
 
-    The file holds exactly the bytes whose SHA-256 identifies the set.  Raises StoreError if the disk is full.
-    """
-
-    def __init__(self, public: PublicSet, folder: Path | None = None) -> None:
-        self._folder = folder
-        with as_store_error(folder):
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-            self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # stays open as long as this object
-            try:
-                self.total_bytes = public.write(self._file)
-                self._file.flush()
-            except BaseException:
-                self._file.close()
-                raise
-        self.sha256 = public.spec.sha256
-        self.count = -(-self.total_bytes // PUBLIC_BLOCK_BYTES)
+    def __init__(self, file: BinaryIO, sha256: bytes, total_bytes: int, *, folder: Path | None, what: str) -> None:
+        """file: open to read; closed with this object.  folder: where it lies, and what: its name, for errors."""
+        self._file, self._folder, self._what = file, folder, what
+        self.sha256, self.total_bytes = sha256, total_bytes
+        self.count = -(-total_bytes // PUBLIC_BLOCK_BYTES)
         self._burst = float(SETS_AT_ONCE * self.count + MAX_BLOCKS_ASKED)
         self._allowances: dict[str, tuple[float, float]] = {}
         """By joined device: (blocks that it could request, at this time in s)."""
@@ -51,10 +40,10 @@ class PublicSetServer:
         Raises RemoteProtocolError if they do not exist or are asked for too often, StoreError if the disk fails.
         """
         if request.sha256 != self.sha256:
-            raise RemoteProtocolError("knowledge", f"asks for the public set {request.sha256.hex()}, not this one")
+            raise RemoteProtocolError("knowledge", f"asks for the {self._what} {request.sha256.hex()}, not this one")
         wild = [index for index in request.blocks if index >= self.count]
         if wild:
-            raise RemoteProtocolError("knowledge", f"asks for public block {wild[0]} of {self.count}")
+            raise RemoteProtocolError("knowledge", f"asks for block {wild[0]} of {self.count} of the {self._what}")
         wanted = sorted(set(request.blocks))
         self._charge(request.device, len(wanted), now_s)
         for index in wanted:
@@ -78,5 +67,25 @@ class PublicSetServer:
         left = min(self._burst, left + REFILL_PER_S * max(0.0, now_s - then_s))
         if blocks > left:
             self._allowances[device] = (left, now_s)
-            raise RemoteProtocolError("limit", f"{device} asks for the public set over and over")
+            raise RemoteProtocolError("limit", f"{device} asks for the {self._what} over and over")
         self._allowances[device] = (left - blocks, now_s)
+
+
+class PublicSetServer(BlockServer):
+    """A public set in a temporary file, deleted with the process.
+
+    The file holds exactly the bytes whose SHA-256 identifies the set.  Raises StoreError if the disk is full.
+    """
+
+    def __init__(self, public: PublicSet, folder: Path | None = None) -> None:
+        with as_store_error(folder):
+            if folder is not None:
+                folder.mkdir(parents=True, exist_ok=True)
+            file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115  # stays open as long as this object
+            try:
+                total_bytes = public.write(file)
+                file.flush()
+            except BaseException:
+                file.close()
+                raise
+        super().__init__(file, public.spec.sha256, total_bytes, folder=folder, what="public set")

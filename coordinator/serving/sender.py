@@ -26,6 +26,7 @@ from edge_sdk.protocol.messages import (
     CoordinatorStatus,
     LogRequest,
     Message,
+    ModelOffer,
     PublicBlock,
     Receipt,
     Refusal,
@@ -36,18 +37,29 @@ from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 
 log = logging.getLogger(__name__)
 
-DeviceMessage: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock | LogRequest"
+DeviceMessage: TypeAlias = "Welcome | Refusal | Assign | Receipt | PublicBlock | ModelOffer | LogRequest"
 
-_KINDS = {Welcome: "join", Refusal: "join", Assign: "task", Receipt: "rcpt", PublicBlock: "pub", LogRequest: "log"}
+_KINDS = {
+    Welcome: "join",
+    Refusal: "join",
+    Assign: "task",
+    Receipt: "rcpt",
+    PublicBlock: "pub",
+    ModelOffer: "offer",
+    LogRequest: "log",
+}
 _COUNTED_AS = {
     Welcome: "joining",
     Refusal: "joining",
     Assign: "knowledge",
     Receipt: "receipts",
     PublicBlock: "public set",
+    ModelOffer: "other",
     LogRequest: "other",
 }
 """The kinds under which frames are counted (`run_record.KINDS`)."""
+OPERATORS = ""
+"""The name under which operators share one bucket of frames."""
 
 
 class Sender:
@@ -92,14 +104,16 @@ class Sender:
         )
         self._transport.send(topics.down(self._spec.federation, device, "join"), self._frame(status))
 
-    def send(self, device: str, message: DeviceMessage) -> None:
-        """Send a message to a device."""
+    def send(self, device: str, message: DeviceMessage, counted_as: str = "") -> None:
+        """Send a message to a device; counted_as: of `run_record.KINDS`, where it is not as usual."""
         if isinstance(message, PublicBlock):
             self._asks(device, BLOCK_EARNS)
-        self._hand(device, type(message), self._frame_to(device, type(message), lambda: message))
+        kind = type(message)
+        self._hand(device, kind, self._frame_to(device, kind, lambda: message), counted_as=counted_as)
 
     def answer(self, answer: ControlAnswer) -> None:
         """Answer an operator.  The frame counts in no device's bytes."""
+        self._asks(OPERATORS, BLOCK_EARNS * len(answer.wanted))
         topic = topics.control_answer(self._spec.federation, answer.operator)
         self._transport.send(topic, self._frame(answer))
 
@@ -206,12 +220,14 @@ class Sender:
         assign = Assign(federation=federation, device=anybody, round=at.round, exchange=at.exchange, common=common)
         return codec.pack_field(assign, "common")
 
-    def _hand(self, device: str, kind: type, frame: Frame | None, *, answered: bool = False) -> None:
+    def _hand(
+        self, device: str, kind: type, frame: Frame | None, *, answered: bool = False, counted_as: str = ""
+    ) -> None:
         if frame is None:
             log.warning("%s is sent no %s: the lab encrypts, and it has no key for that", device, kind.__name__)
             return
         if self._context.registry.known(device):  # others are not tracked: their number is unbounded
-            self._context.record.sent(device, len(frame), _COUNTED_AS[kind])
+            self._context.record.sent(device, len(frame), counted_as or _COUNTED_AS[kind])
         self._transport.send(topics.down(self._spec.federation, device, _KINDS[kind]), frame, answered=answered)
 
     def _sealing_to(self, device: str) -> Sealing | None:

@@ -15,6 +15,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, cast
 
 from coordinator.ledger import Ledger, Row
@@ -52,6 +53,7 @@ from coordinator.serving.membership import MembershipHandler
 from coordinator.serving.operators.device_report import DeviceReport
 from coordinator.serving.operators.operator_desk import OperatorDesk
 from coordinator.serving.operators.orders import Orders
+from coordinator.serving.operators.rollout import RolloutDesk
 from coordinator.serving.operators.run_view import ServerView
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.reduction import Reduction
@@ -66,7 +68,16 @@ from edge_sdk.protocol.entry_guard import is_told, legible
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, LogLines, Upload
+from edge_sdk.protocol.messages import (
+    Control,
+    FederationSpec,
+    Hello,
+    Inquiry,
+    LogLines,
+    PublicBlock,
+    PublicRequest,
+    Upload,
+)
 from edge_sdk.reductions import Combining
 from edge_sdk.reductions.ageing import UNITS
 from edge_sdk.reductions.influence import PAPER, RobustTable
@@ -119,11 +130,13 @@ class Server:
         robust: RobustTable = PAPER,
         timetable: Timetable = AT_ONCE,
         canary: Canary | None = None,
+        models: Path | None = None,
     ) -> None:
         """begun_s: when a resumed run opened its first exchange, in seconds of this clock, or None if unknown.
 
         security: the keys of the lab, or None to leave frames unsigned.  robust: limits on one device's influence.
-        timetable: when rounds open.  canary: tries the result of a round before devices get it.
+        timetable: when rounds open.  canary: tries the result of a round before devices get it.  models: the
+        folder of model files that operators roll out; None: none are.
         """
         self.spec, self.transport, self.ledger, self.robust = spec, transport, ledger, robust
         self.roster = tuple(sorted(roster))
@@ -199,7 +212,8 @@ class Server:
         self._context.queue = self._queue = RoundQueue(standing, self._commands.carry_out, self._context.note)
         self._report = DeviceReport(self._context, self.roster)
         self._membership = MembershipHandler(self._context, self._sender, self._report, public_server)
-        self._desk = OperatorDesk(self._context, self._report, self._sender)
+        self._rollouts = RolloutDesk(self._context, self._sender, method, models)
+        self._desk = OperatorDesk(self._context, self._report, self._sender, self._rollouts)
         self._strangers, self._disk_faults = LineBudget(), LineBudget(first=1)
         self._refusal_told_s = -math.inf
         self._linked, self._link_fault = False, "it does not answer"
@@ -256,6 +270,7 @@ class Server:
         """Disconnect from the broker and close the ledger."""
         self.transport.close()
         self.ledger.close()
+        self._rollouts.close()
         if self._public_server is not None:
             self._public_server.close()
 
@@ -312,6 +327,7 @@ class Server:
         """Do what is due at this time."""
         self._write_refused(now_s)
         self._queue.tick(now_s)
+        self._rollouts.tick(now_s)
         if self._security is not None and self.rounds.misses:
             self._hint_at_backup()
 
@@ -485,7 +501,14 @@ class Server:
             self._take_command(message, envelope.stamp, now_s)
             incoming.acknowledge()
             return
+        if isinstance(message, PublicBlock):  # only operators may send it
+            self._rollouts.take_block(message, now_s)
+            incoming.acknowledge()
+            return
         self._report.saw(sender, now_s)
+        if isinstance(message, PublicRequest) and self._rollouts.serve(message, len(incoming.frame), now_s):
+            incoming.acknowledge()
+            return
         if isinstance(message, Upload):
             self._take_upload(message, incoming, opened.frame, now_s)
             return
@@ -504,6 +527,7 @@ class Server:
                 self._hint_at_backup()
         if isinstance(event, Joined):
             self._report.joined(event.device, now_s)
+            self._rollouts.joined(event.device)
         elif isinstance(event, (Left, Lost)):
             self._report.parted(event.device)
         if event is not None:
@@ -561,7 +585,7 @@ class Server:
             try:
                 with legible():
                     upload = self.reduction.undone(upload)
-                    alone = upload.device in self.record.control.alone
+                    alone = self.record.control.was_alone(upload.device, place.round)
                     self._demands.check(upload, hello, place, closing=self.rounds.closing, alone=alone)
             except RemoteProtocolError as error:
                 self.record.refused_uploads[upload.device] = place, one_line(str(error))

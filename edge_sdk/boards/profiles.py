@@ -172,7 +172,7 @@ def links() -> tuple[str, ...]:
 
 
 def load_board(name: str) -> Board:
-    """Return the board of that name, or in that .toml file.  Raises UsageError if there is none or the file is wrong.
+    """Return the board of that name, or in that .toml file.  Raises UsageError for an unknown name or a wrong file.
 
     If the link of a board from a file is a file, too, it is looked for in the same folder.
     """
@@ -181,7 +181,7 @@ def load_board(name: str) -> Board:
 
 
 def load_link(name: str) -> Link:
-    """Return the link of that name, or in that .toml file.  Raises UsageError if there is none or the file is wrong."""
+    """Return the link of that name, or in that .toml file.  Raises UsageError for an unknown name or a wrong file."""
     return parse_link(*_text("links", "link", name))
 
 

@@ -138,7 +138,7 @@ def systems() -> Mapping[str, System]:
 
 
 def load_system(name: str) -> System:
-    """Return the system of that name.  Raises UsageError if there is none."""
+    """Return the system of that name.  Raises UsageError for an unknown name."""
     if name not in systems():
         raise UsageError(f"system {name!r}: there is none of that name; there are {', '.join(systems())}")
     return systems()[name]

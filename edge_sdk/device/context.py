@@ -8,7 +8,7 @@ from pathlib import Path
 
 from edge_sdk.device.link.security import DeviceSecurity
 from edge_sdk.device.membership import Membership
-from edge_sdk.device.owner import Examiner, Outgoing, Owner
+from edge_sdk.device.owner import Examiner, Offers, Outgoing, Owner
 from edge_sdk.device.session import SessionState
 from edge_sdk.device.store import Store
 from edge_sdk.device.training.data_supply import DataSupply
@@ -65,6 +65,8 @@ class DeviceContext:
     """Alters what the device sends; None for an honest device."""
     examiner: Examiner | None = None
     """Measures the models, or None.  Set once the participant exists, because it needs the restored model."""
+    offers: Offers | None = None
+    """Handles offered model files; None: the owner accepts none."""
     common_knowledge: CommonKnowledge | None = None
     """Decoded knowledge shared by all simulated devices of this process; None outside a simulation."""
     instance: bytes | None = None

@@ -7,7 +7,7 @@ from edge_sdk.device import membership, recovery
 from edge_sdk.device.context import DeviceContext
 from edge_sdk.device.link.incoming_frames import IncomingFrames
 from edge_sdk.device.session import SessionPhase, SessionState
-from edge_sdk.device.training.app_model import ModelOrigin, OnNewModel, choose_model, origin_of
+from edge_sdk.device.training.app_model import ModelOrigin, Wish, choose_model, origin_of
 from edge_sdk.device.training.learner import Learner
 from edge_sdk.device.training.public_supply import PublicSupply
 from edge_sdk.errors import Refused, StoreError
@@ -100,7 +100,7 @@ class Joining:
 
     # -- a restart ---------------------------------------------------------------------------------------------------
 
-    def restore(self, on_new_model: OnNewModel | None) -> bool:
+    def restore(self, on_new_model: Wish | None) -> bool:
         """Return to the run that this device was in before a restart; returns False if it was in none.
 
         on_new_model: what to do if the app brings another model than its state began with; None keeps the state.
@@ -122,7 +122,7 @@ class Joining:
         state = SessionState(epoch=joined.welcome.epoch, run=joined.welcome.run)
         return recovery.restored_session(state, SessionPhase.JOINING, joined, self._context.store)
 
-    def _compare_models(self, learner: Learner, wish: OnNewModel) -> None:
+    def _compare_models(self, learner: Learner, wish: Wish) -> None:
         """If the app brings another model than its state began with, choose between that model and the state."""
         store = self._context.store
         brought, before, start = self.origin, store.origin(), store.round_start()
@@ -134,4 +134,5 @@ class Joining:
             store.adopt(recovery.start_with_new_model(learner, store), brought)
         else:
             self.origin = before  # the next start compares again
-        self._context.warn_early(choice.line)
+        if choice.line:
+            self._context.warn_early(choice.line)

@@ -1,4 +1,4 @@
-"""The interfaces through which others take part in a device's work: its owner, an examiner of models, an attacker.
+"""The interfaces through which others take part in a device's work: owner, examiner, offered models, attacker.
 
 The device's context (context.py) holds one object of each.
 """
@@ -11,7 +11,7 @@ from typing import Protocol
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
 from edge_sdk.device.training.learner import WorkSlices
 from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.messages import Assign, Hello
+from edge_sdk.protocol.messages import Assign, Hello, ModelOffer, OfferAnswer, PublicBlock
 
 
 class Owner:
@@ -47,6 +47,34 @@ class Examiner(Protocol):
 
     def settle(self, *, withheld: bool) -> None:
         """Serve the examined model, once its exchange is stored; withheld: whether the round was undone instead."""
+
+
+class Offers(Protocol):
+    """Handles model files that a device is offered, whose owner accepts some."""
+
+    @property
+    def answer(self) -> OfferAnswer | None:
+        """The answer to the last offer."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether `tick` has something to compute at once."""
+
+    @property
+    def changed(self) -> bool:
+        """Whether the device is to begin again, with another model."""
+
+    def offered(self, offer: ModelOffer) -> None:
+        """Take an offer.  Raises RemoteProtocolError for one that is out of date."""
+
+    def receive(self, block: PublicBlock, now_s: float) -> bool:
+        """Store a block; returns False if it is not of an offered file.  Raises RemoteProtocolError."""
+
+    def tick(self, now_s: float, *, idle: bool) -> bool:
+        """Do what is due; returns whether the next Hello has news.
+
+        idle: whether no exchange has changed the model since the last stored one.
+        """
 
 
 class Outgoing(Protocol):

@@ -1,7 +1,7 @@
 """A device's part in a federation: takes events and the time, feeds the session, and carries out its commands.
 
 Nothing here waits, reads a clock or has a thread.  A driver calls `handle`, `tick`, `work_slice` and `finish_work` with
-events and the time: the loop of `edge_sdk/agent_loop.py` in an app, the virtual clock in a simulation.
+events and the time: the loop of `edge_sdk/agent/loop.py` in an app, the virtual clock in a simulation.
 
 The parts share one `DeviceContext`: `joining.py` joins a run, `work.py` computes and stores an exchange, `refusals.py`
 decides which Refusal to obey, `public_supply.py` fetches the public set, `incoming_frames.py` and `uplink.py` open and
@@ -24,7 +24,7 @@ from edge_sdk.device.new_samples import NewSamples
 from edge_sdk.device.refusals import IDENTITY, OWN_IDENTITY, Refusals, own_identity_taken
 from edge_sdk.device.refused_assigns import AssignStamps, is_in_place, without_knowledge
 from edge_sdk.device.session import SessionPhase, SessionState
-from edge_sdk.device.training.app_model import OnNewModel
+from edge_sdk.device.training.app_model import Wish
 from edge_sdk.device.training.public_supply import PublicSupply
 from edge_sdk.device.work import Work
 from edge_sdk.errors import Refused, RemoteProtocolError, RunFailed, StoreError
@@ -38,6 +38,7 @@ from edge_sdk.protocol.messages import (
     Assign,
     CoordinatorStatus,
     LogRequest,
+    ModelOffer,
     PublicBlock,
     Receipt,
     Refusal,
@@ -61,7 +62,7 @@ CHECK_EVERY_S = 5.0
 class Participant:
     """A device's part in one federation."""
 
-    def __init__(self, context: DeviceContext, on_new_model: OnNewModel | None = None) -> None:
+    def __init__(self, context: DeviceContext, on_new_model: Wish | None = None) -> None:
         """on_new_model: what to do if the app brings another model than the state began with; None keeps the state."""
         self.context = context
         security = context.security
@@ -93,7 +94,7 @@ class Participant:
         self._supply.stop()
         self._begin(None)
 
-    def _begin(self, on_new_model: OnNewModel | None) -> None:
+    def _begin(self, on_new_model: Wish | None) -> None:
         """Take up the stored state after the last stored exchange, if this device was in a federation before."""
         context = self.context
         context.session, context.learner = SessionState(), None
@@ -214,6 +215,9 @@ class Participant:
         due_s = self._supply.next_due_s()
         if due_s is not None and now_s >= due_s:
             self._advance_fetching(now_s)
+        offers = self.context.offers
+        if offers is not None and offers.tick(now_s, idle=not self.work.begun_one):
+            self._ask_again()
         self._end_if(self._refusals.settled(now_s))
 
     def work_slice(self, reply: Any = None) -> bool:
@@ -303,7 +307,7 @@ class Participant:
             raise RemoteProtocolError("topic", f"a {type(message).__name__} for somebody else")
         if isinstance(message, Welcome):
             self._receive_welcome(message, bytes(frame), now_s)
-        elif isinstance(message, (Assign, Receipt)) and not self._is_of_this_run(message, envelope.stamp):
+        elif isinstance(message, (Assign, Receipt, ModelOffer)) and not self._is_of_this_run(message, envelope.stamp):
             if isinstance(message, Assign) and message.run == self.context.session.run:
                 self._tell_of_going_back(message, envelope.stamp)
             raise RemoteProtocolError("replayed", f"of another run or an earlier start: {type(message).__name__}")
@@ -315,8 +319,13 @@ class Participant:
             self._feed(session.Receipted(ExchangeId(message.round, message.exchange), now_s))
         elif isinstance(message, Refusal):
             self._end_if(self._refusals.received(message, now_s))
+        elif isinstance(message, ModelOffer):
+            if self.context.offers is None:
+                raise RemoteProtocolError("knowledge", "a model is offered, and the owner of this device accepts none")
+            self.context.offers.offered(message)
         elif isinstance(message, PublicBlock):
-            self._supply.receive(message, now_s)
+            if self.context.offers is None or not self.context.offers.receive(message, now_s):
+                self._supply.receive(message, now_s)
         elif isinstance(message, LogRequest):
             lines = self.context.owner.last_lines()
             if lines is not None:
@@ -343,7 +352,7 @@ class Participant:
                 f"the last run of {self.context.federation} {how}; waits for a coordinator that begins another"
             )
 
-    def _is_of_this_run(self, message: Assign | Receipt, stamp: Stamp) -> bool:
+    def _is_of_this_run(self, message: Assign | Receipt | ModelOffer, stamp: Stamp) -> bool:
         """Whether a message belongs to this device's run and is at least as new as its last Welcome."""
         if self.context.learner is None:
             return True  # before a Welcome neither an Assign nor a Receipt has an effect
@@ -426,7 +435,7 @@ class Participant:
         self.uplink.send(said if context.outgoing is None else context.outgoing.hello(said))
 
     def _ask_again(self) -> None:
-        """Say Hello, to learn whether a Refusal came from the coordinator."""
+        """Say Hello: to learn whether a Refusal came from the coordinator, or to answer an offer."""
         if self.context.session.linked:
             self._say_hello()
 

@@ -20,7 +20,7 @@ from edge_sdk.protocol.state_machine import SAME, Rule, StateMachine
 HELLO_FIRST_S, HELLO_MOST_S = 1.0, 30.0
 """A Hello without an answer is repeated after 1, 2, 4 ... 30 s."""
 HELLOS_SOON, HELLO_LATER_S = 20, 900.0
-"""After so many Hellos without an answer, about ten minutes, the waits double again up to 900 s: a coordinator that
+"""After this many Hellos without an answer, about ten minutes, the waits double again up to 900 s: a coordinator that
 starts announces itself, and is answered at once."""
 RESEND_FIRST_S, RESEND_MOST_S = 4.0, 60.0
 """An upload without a receipt is sent again after 4, 8 ... 60 s."""
@@ -43,7 +43,7 @@ BEFORE_FIRST = ExchangeId(-1, 0)
 
 
 class SessionPhase(str, Enum):
-    """What a device is doing."""
+    """A device's activity."""
 
     JOINING = "joining"
     FETCHING = "fetching"

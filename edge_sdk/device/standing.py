@@ -1,4 +1,4 @@
-"""What an agent is doing, since when, why not more, and what comes next; and how long it waits after an end.
+"""An agent's activity, since when, what limits it, and what comes next; and how long it waits after an end.
 
 An agent that stays waits after the end of a run, after a refusal that may pass, and after a run that failed, and then
 asks for the next run: after a minute, and then after ever longer waits of up to an hour.
@@ -28,12 +28,12 @@ NEXT = {
     "paused": "training resumes when that has passed",
     "reporting": "the coordinator confirms the upload",
 }
-"""What an agent waits for, by its state."""
+"""The event that an agent waits for, by its state."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AgentStatus:
-    """What an agent is doing.  `to_json` gives plain values for an app's screen."""
+    """An agent's activity.  `to_json` gives plain values for an app's screen."""
 
     state: str
     """connecting, joining, fetching, idle, training, paused, reporting, waiting (for the next run), or off."""
@@ -78,7 +78,7 @@ class AgentStanding:
         self._note(state, paused if state in ("paused", "idle") else "")
 
     def ended(self, error: Exception | None, *, asked: bool) -> bool:
-        """Note that a run has ended for this agent; returns whether it goes on after a wait.
+        """Note that a run has ended for this agent; returns whether it continues after a wait.
 
         error: what ended it, or None.  asked: whether its app stopped it.  Raises nothing.
         """

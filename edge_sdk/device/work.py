@@ -63,7 +63,7 @@ CONTROL_GROUP = (
     "this device is in the control group for some rounds: it trains alone, so that the others can be compared with it; "
     "predict() keeps the best model"
 )
-"""What the owner reads once."""
+"""A line that the owner reads once."""
 
 
 class Work:
@@ -81,7 +81,7 @@ class Work:
         self.save_again_s: float | None = None
         """When to retry saving the exchange after a disk fault."""
         self.pending_request: Any = None
-        """What `serve` yielded at the last pause; a simulator yields the request that it still has to carry out."""
+        """What `serve` yielded at the last pause; in a simulator, the request that it still has to carry out."""
 
     @property
     def busy(self) -> bool:
@@ -92,6 +92,11 @@ class Work:
     def troubled(self) -> bool:
         """Whether a failure is remembered: of training, of the disk, or of an Assign that could not be used."""
         return bool(self._backoff.failures) or self.save_again_s is not None or self.refused.some
+
+    @property
+    def begun_one(self) -> bool:
+        """Whether an exchange has changed the model, and is not stored yet."""
+        return self.current is not None and self.current.begun
 
     @property
     def computing(self) -> bool:
@@ -170,7 +175,7 @@ class Work:
         work.withhold(training_failed(error), self._context.owner.news)
 
     def finish(self, now_s: float) -> OngoingExchange | None:
-        """Store the computed exchange; returns it, or None if there is none or the disk fails.
+        """Store the computed exchange; returns it, or None without one, or if the disk fails.
 
         Raises Refused if the method's knowledge does not fit the federation.
         """

@@ -87,7 +87,7 @@ def read_claim(path: Path) -> Claim:
 
 @dataclass(frozen=True, slots=True)
 class EnrolmentRequest:
-    """What a board sends: its public key, and the signing request for its certificate in PEM form."""
+    """A board's request: its public key, and the signing request for its certificate in PEM form."""
 
     public: bytes
     signing_request: bytes

@@ -47,7 +47,7 @@ def crypto_keys(what: str = "an identity with keys") -> ModuleType:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IdentityCard:
-    """What identity.json says."""
+    """The content of identity.json."""
 
     role: str
     name: str
@@ -79,7 +79,7 @@ class Identity:
     """Agrees on keys for encryption, or None if the lab does not encrypt."""
 
     def sealing(self, peer: bytes, federation: str, device: str) -> Sealing | None:
-        """Return the encryption between a device and its coordinator, one of which is the holder.
+        """Return the encryption between a device and its coordinator; one of them is the holder.
 
         peer: the other end's public key.  Returns None if the lab does not encrypt, or the other end has no key.
         """

@@ -121,7 +121,7 @@ def check_lab(lab: Path) -> None:
 
 
 def read_registry(lab: Path) -> Registry:
-    """Read the registry of a lab's folder.  Raises UsageError if there is none, or it is damaged or open to others."""
+    """Read the registry of a lab's folder.  Raises UsageError if it is missing, damaged or open to others."""
     check_lab(lab)
     path = lab / REGISTRY
     try:

@@ -46,8 +46,8 @@ class Params:
     most_samples: Annotated[int, Range(1, 10**5)] = 10**5
     """The samples of a class that one device is believed to have."""
     without_guarantee: Literal["refuse", "tell"] = "refuse"
-    """What happens to a device for which the guarantee does not hold, because its extractor is trained or it has no
-    budget: it is `refuse`d; or it takes part, and the run `tell`s that there is no guarantee."""
+    """The answer to a device whose extractor is trained, or that has no budget, so that the guarantee does not hold:
+    `refuse` it, or `tell` people that the run has no guarantee."""
 
     def __post_init__(self) -> None:
         if not self.epsilon and self.without_guarantee == "refuse":

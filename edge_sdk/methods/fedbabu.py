@@ -37,7 +37,7 @@ class Params:
     tune_steps: Annotated[int, Range(0, paper="1 to 5 epochs")] = 20
     """Steps of tuning before a device measures or uses its model; the paper takes one to five epochs.  0: none."""
     tune: Literal["head", "all"] = "head"
-    """What is tuned: the `head`, or `all` of the model."""
+    """The part that is tuned: the `head`, or `all` of the model."""
     tune_rate: Annotated[float, Range(1e-6, 1e3)] = 1.0
     """The factor on the learning rate of [train] during tuning."""
     weighting: Weighting = "samples"

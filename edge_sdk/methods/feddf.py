@@ -40,7 +40,7 @@ class Params:
 
     steps: Annotated[int, Range(0, 10**6, paper="10000 at most")] = 200
     """Distillation steps of each architecture and round; the paper takes up to 10,000, ended early on labelled
-    validation samples, of which a coordinator has none.  0: nothing is distilled."""
+    validation samples, which a coordinator lacks.  With 0 nothing is distilled."""
     distill_batch: Annotated[int, Range(1, 65536, paper="128")] = 128
     """The number of public samples in each step."""
     distill_rate: Annotated[float, Range(1e-8, 10, paper="0.001")] = 1e-3

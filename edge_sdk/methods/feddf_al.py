@@ -5,7 +5,7 @@ section V, after Lin et al., "Ensemble Distillation for Robust Model Fusion in F
 paper has one paragraph on it; the order of its parts is our reading.
 
     exchange 0       the local stage; weights go up, and are averaged within each architecture
-    exchange 1...    FedAL's (fedal.py), the first of which brings the mean down
+    exchange 1...    FedAL's (fedal.py); the first one brings the mean down
 
 An architecture without uploads in a round is not averaged, and its devices continue with their own weights.
 """
@@ -97,7 +97,7 @@ class FedDFAL(fedal.Adversarial[Params]):
     before = 1
 
     def iterations(self) -> tuple[Exchange, ...]:
-        """Return the exchanges: one of weights, then FedAL's, the first of which brings the mean down."""
+        """Return the exchanges: one of weights, then FedAL's; the first of these brings the mean down."""
         first, *rest = super().iterations()
         mean = {"weights": Slot(Weights, personal=True, optional=True)}
         return (Exchange(up=averaging.UP), Exchange(down=mean, up=first.up), *rest)

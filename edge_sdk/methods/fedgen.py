@@ -62,7 +62,7 @@ class Params:
     weighting: Weighting = "samples"
     """The mean of weights over devices: by their `samples` or `uniform`."""
     shares: Literal["weights", "head"] = "weights"
-    """What is averaged: all `weights`, as in the paper, or the last layer (`head`); nets may then differ before it."""
+    """Average all `weights`, as in the paper, or only the last layer (`head`); nets may then differ before it."""
     start: Start = "first"
     """Round 0: `first`, the lowest-numbered contributor's model is everybody's start; `equal`: all start alike."""
 

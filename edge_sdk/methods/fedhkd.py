@@ -66,7 +66,7 @@ class Params:
     """The minimum number of samples of a class for a device to share it."""
     nu: Annotated[float, Range(0, 1, paper="0.25")] = 0.0
     """The paper's threshold, a share of the device's samples: a class below it is not shared.  The paper takes 0.25,
-    which lets hardly any class pass; 0: min_count alone decides."""
+    which lets hardly any class pass; with 0 only min_count decides."""
     carry_rounds: Annotated[int, Range(0, paper="0")] = 0
     """The number of rounds that a class's hyper-knowledge is kept without a holder; 0 drops it, as in the paper."""
     share_weights: bool = True

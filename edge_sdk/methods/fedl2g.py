@@ -48,7 +48,7 @@ class Params:
     """Hyper-parameters of FedL2G."""
 
     on: Literal["features", "logits"] = "features"
-    """What is guided: the `features`, which must be equally wide on all devices, or the `logits`."""
+    """Guide the `features`, which must be equally wide on all devices, or the `logits`."""
     warm_up: Annotated[int, Range(0, paper="50")] = 10
     """Rounds at the start in which devices only send gradients, and do not train."""
     quiz_batches: Annotated[int, Range(1, 1000)] = 1

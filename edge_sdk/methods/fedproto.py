@@ -47,7 +47,7 @@ class Params:
     weighting: Weighting = "samples"
     """The mean over holders: by their `samples` of the class, which eq. 6 means, or `uniform`, as in the code."""
     over: Literal["classes", "public"] = "classes"
-    """What features are averaged over: the `classes` of private samples, or the samples of a `public` mini-batch, as in
+    """Average features over the `classes` of private samples, or over the samples of a `public` mini-batch, as in
     the comparisons of FedAL's paper."""
     public_batch: Annotated[int, Range(1, 65536)] = 32
     """B, with `over` = public: the public samples of a round."""
@@ -126,7 +126,7 @@ class FedProto(Method[Params]):
         return State()
 
     def down(self, state: State, at: ExchangeId) -> Down:
-        """Send the prototypes of all classes, of which each device uses its own."""
+        """Send the prototypes of all classes; each device uses those of its own."""
         return {"features": state.features} if self.params.over == "public" else {"prototypes": state.prototypes}
 
     def reduce(self, spec: FederationSpec, state: State, at: ExchangeId, uploads: Bag) -> State:

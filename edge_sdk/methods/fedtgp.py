@@ -53,7 +53,7 @@ class Params:
     server_batch: Annotated[int, Range(0, 65536, paper="10")] = 0
     """The number of mean features in a mini-batch; 0 takes train.batch_size."""
     predict: Literal["prototype", "head"] = "prototype"
-    """What a device predicts by, and `accuracy` is of: the nearest `prototype`, as in the paper, or its own `head`."""
+    """How a device predicts, and is measured: by the nearest `prototype`, as in the paper, or by its own `head`."""
 
 
 @wire("fedtgp-coordinator-state")

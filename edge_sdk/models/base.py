@@ -29,20 +29,20 @@ class ModelSpec:
     """The runtime: numpy, torch, onnx, scikit-learn, or python for any function."""
     classes: int
     feature_dim: int = 0
-    """The width of the features; 0: the model gives no features."""
+    """The width of the features, or 0 if the model gives none."""
     capabilities: frozenset[str] = frozenset({"predict"})
     """The model's capabilities, from edge_sdk.methods.contract.base.CAPABILITIES."""
     terms: frozenset[str] = frozenset()
-    """The names of the loss terms that the model can minimise; empty: it can only predict."""
+    """The names of the loss terms that the model can minimise, or empty if it can only predict."""
     inert_terms: frozenset[str] = frozenset()
-    """The terms in `terms` that have no effect, because the part that they would train is frozen; a report says so."""
+    """The terms in `terms` without effect, because the part that they would train is frozen; reports list them."""
     preprocess: Preprocess = field(default_factory=Preprocess)
     parameters: int = 0
     """The number of trainable scalars."""
     shapes: tuple[tuple[int, ...], ...] = ()
-    """The shapes of the arrays of trainable scalars, in the order of the weights; empty: not told."""
+    """The shapes of the arrays of trainable scalars, in the order of the weights, or empty if unknown."""
     layout: bytes = b""
-    """Identifies the order and shapes of the trainable scalars, 16 bytes; empty: they cannot be shared."""
+    """Identifies the order and shapes of the trainable scalars, 16 bytes, or empty if they cannot be shared."""
     batch_norm: bool = False
     """Whether the model keeps running statistics of batches, which are not trainable scalars and are not shared."""
     least_batch: int = 1
@@ -82,7 +82,7 @@ class FitReport:
     extra_flops: int = 0
     """Floating-point operations beyond a training pass over its batches."""
     instruments: Mapping[str, float] = field(default_factory=dict)
-    """What terms did in the last step, by name, such as the loss of a generator."""
+    """Values that terms report of the last step, by name, such as the loss of a generator."""
 
 
 def layout_digest(shapes: Iterable[tuple[str, tuple[int, ...]]]) -> bytes:

@@ -129,7 +129,7 @@ class CosineHead(LinearHead):
 
 
 class Scaled(Protocol):
-    """What a model with a cosine head provides in addition to Model."""
+    """The interface of a model with a cosine head, in addition to Model."""
 
     def set_scale(self, value: float | None, *, trains: bool) -> None:
         """Set the scale (None: keep it), and whether later fits that train the body change it."""
@@ -148,7 +148,7 @@ def check_head(kind: str) -> None:
 
 
 def make_head(kind: Literal["linear", "cosine"], features: int, classes: int, seed: int) -> LinearHead:
-    """Make a new head from `seed`.  Raises ModelError for a kind that there is not."""
+    """Make a new head from `seed`.  Raises ModelError for an unknown kind."""
     check_head(kind)
     return (CosineHead if kind == "cosine" else LinearHead)(features, classes, seed)
 

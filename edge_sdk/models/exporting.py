@@ -1,4 +1,4 @@
-"""Models as .onnx files, for apps that go on without edge-sdk: `export` writes one."""
+"""Models as .onnx files, for apps that stop using edge-sdk: `export` writes one."""
 
 from __future__ import annotations
 

@@ -24,11 +24,11 @@ class ArrayOptimiser:
 
     def __init__(self, optim: Optim, shape: tuple[int, ...]) -> None:
         self.optim = optim
-        """The settings of the next step; moments go on while it `continues` those that they were made with."""
+        """The settings of the next step; moments stay valid while it `continues` the settings that made them."""
         self.steps = 0
         self.moments = [np.zeros(shape, np.float32) for _ in range(moment_count(optim))]
         self._change = np.empty(_BLOCK if len(shape) == 1 else math.prod(shape), np.float32)
-        """What a step of SGD takes off a block: as large as it is, memory is dear to ask for."""
+        """The change of one block in a step of SGD; allocating it again in each step would be slow."""
 
     def step(self, values: Floats, gradient: Floats, decayed: NDArray[Any]) -> None:
         """Change `values` in place; decayed: 1 where weight decay is for them, else 0."""
@@ -85,7 +85,7 @@ class LinearHead:
         self._optimiser: ArrayOptimiser | None = None
 
     def separate(self) -> None:
-        """Take rows of its own, and no moments: this head was copied from one that goes on training."""
+        """Stop sharing rows with the head that this one was copied from, which continues to train; drop the moments."""
         self.rows, self._optimiser = self.rows.copy(), None
 
     @property

@@ -39,7 +39,7 @@ def adam_scales(optim: Optim, steps: int) -> tuple[float, float]:
 def pack_optim(optim: Optim) -> NDArray[np.float64]:
     """Pack for storage what the moments were made with: (3,), or (5,) with other betas than the usual ones.
 
-    Decay and clipping are not stored, as moments go on without them.
+    Decay and clipping are not stored: moments do not depend on them.
     """
     betas = (optim.beta1, optim.beta2)
     more = () if betas == _USUAL_BETAS else betas

@@ -46,8 +46,8 @@ class SklearnModel(HeadModel):
     ) -> None:
         """`estimator`: fitted on flat samples, with labels that are the federation's class ids.
 
-        classes: their number in the federation; None: as many as the estimator has seen.  input_shape: (c, h, w) of
-        samples before they are flattened; None: any that has as many numbers.  Raises ModelError for an estimator that
+        classes: their number in the federation, or None for those of the estimator.  input_shape: (c, h, w) of samples
+        before they are flattened, or None for any shape with as many numbers.  Raises ModelError for an estimator that
         is not fitted, or not linear: those teach as `PredictOnly`.
         """
         steps = [step for _, step in getattr(estimator, "steps", [("", estimator)])]
@@ -83,7 +83,7 @@ class SklearnModel(HeadModel):
         )
         super().__init__(spec, head)
         self._cache: FeatureCache | None = None
-        """Features of samples that are used in every epoch; None: there are no steps before, or this is a copy."""
+        """Features of samples that every epoch uses; None without steps before the classifier, and in a copy."""
         if self._before:
             self._cache = FeatureCache(self._transformed, spec.feature_dim)
 

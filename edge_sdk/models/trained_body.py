@@ -131,7 +131,7 @@ class WeightPiece:
     name: str
     shape: tuple[int, ...]
     head: bool
-    """Whether it is the head's; else it is the body's."""
+    """Whether it belongs to the head; otherwise it belongs to the body."""
     places: slice | Ints
     """Where its scalars are among those of its part, in its own order."""
 

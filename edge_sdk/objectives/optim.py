@@ -9,7 +9,7 @@ from edge_sdk.objectives.schedule import Schedule, ScheduleKind
 from edge_sdk.protocol.messages import FederationSpec, TrainSpec
 
 Part: TypeAlias = Literal["all", "body", "head"]
-"""What a fit trains: the whole model, what stands in front of its last layer, or its last layer."""
+"""The part of a model that a fit trains: all of it, all before its last layer, or its last layer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

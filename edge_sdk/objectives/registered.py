@@ -44,7 +44,7 @@ def names_on(*on: On) -> frozenset[str]:
 
 @functools.cache
 def form_of(group: str, kind: type[Term]) -> Any:
-    """Return the form of a term in an entry-point group of faster forms; None if there is none.
+    """Return the form of a term in an entry-point group of faster forms, or None without one.
 
     A class that is not the registered term of its name has no form: a form equals the mathematics of its own term.
     Raises UsageError, in one line, if the form does not load.

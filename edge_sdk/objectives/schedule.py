@@ -31,7 +31,7 @@ class Schedule:
     """The minimum rate."""
 
     def rate(self, round_: int) -> float:
-        """Return the learning rate of a round, the first of which is round 0."""
+        """Return the learning rate of a round; the first is round 0."""
         if self.kind == "step":
             return max(self.floor, self.first * self.factor ** (round_ // self.every_rounds))
         if self.kind == "exponential":

@@ -33,7 +33,7 @@ Draw: TypeAlias = Callable[[int], int]
 
 @dataclass(frozen=True, slots=True)
 class Guarantee:
-    """What a release promises about one record of the device's training data.
+    """The promise of a release about one record of the device's training data.
 
     Raises UsageError unless epsilon is a finite number above 0, and delta one between 0 and 1: others promise nothing.
     """
@@ -129,7 +129,7 @@ def means_of(sums: Doubles, clip: float, least: float) -> tuple[Ints, Doubles, D
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assumptions:
-    """What a guarantee depends on beside the noise."""
+    """The conditions of a guarantee, beside the noise."""
 
     frozen_extractor: bool
     """Whether the weights in front of the last layer were never trained on this device's data."""
@@ -153,7 +153,7 @@ ALL_VERSIONS = "all that is released of this data under its ledger"
 def promised(assumed: Assumptions, guarantee: Guarantee | None, span: str = ONE_VERSION) -> str:
     """Say in one line what a device's uploads promise; an epsilon only where all that it rests on holds (mode A).
 
-    guarantee: None where there is no noise (mode C).  span: what it is about.
+    guarantee: None without noise (mode C).  span: the time or the releases that it covers.
     """
     missing = {
         "there is no noise": guarantee is not None,

@@ -3,8 +3,8 @@
 The messages by sender:
 
 device       Hello  Upload  Bye  DeviceStatus  PublicRequest  LogLines
-coordinator  Welcome  Assign  Receipt  Refusal  CoordinatorStatus  PublicBlock  LogRequest  ControlAnswer
-operator     Control  Inquiry
+coordinator  Welcome  Assign  Receipt  Refusal  CoordinatorStatus  PublicBlock  ModelOffer  LogRequest  ControlAnswer
+operator     Control  Inquiry  PublicBlock
 lab          LabRun  LabHello
 """
 
@@ -49,7 +49,7 @@ MAX_CLASS_COUNTS = 32768
 """The maximum number of classes whose sample counts fit into a Hello; with more, devices omit the counts."""
 
 FOREVER = 10**9
-"""The number of rounds of a federation without an end: the most that the field holds, so that older devices take part.
+"""The number of rounds of a federation without an end: the maximum of the field, so that older devices take part.
 """
 FEW_NEW_SAMPLES = "few-new-samples"
 """The word with which a device declines rounds until enough samples have come (FederationSpec.min_new_samples)."""
@@ -57,6 +57,8 @@ PUBLIC_BLOCK_BYTES = 60 * 1024
 """The frame of a block, with header and fields, is below 64 KiB, which every broker accepts as one message."""
 MAX_BLOCKS_ASKED = 16
 """The maximum number of blocks in one request."""
+MAX_MODEL_BYTES = 256 * 2**20
+"""The longest model file that a fleet is offered."""
 MAX_SETTINGS_BYTES = 60 * 1024
 """The maximum size of a run's settings for a board of a lab."""
 MAX_LOG_LINES = 64
@@ -172,11 +174,45 @@ class FederationSpec:
     feature_dim: Count = 0
     encoding: EncodingSpec = field(default=EncodingSpec(), metadata=LATER)
     class_names: ClassNames = field(default=(), metadata=LATER)
-    """The names of the classes in their order; empty: they have none."""
+    """The names of the classes in their order, or empty if they have none."""
     buffered: bool = field(default=False, metadata=LATER)
     """Whether uploads of different rounds are combined: then all rounds have the public samples of the first one."""
     min_new_samples: Count = field(default=0, metadata=LATER)
-    """A device declines a round unless so many samples came since its last training."""
+    """A device declines a round unless this many samples came since its last training."""
+
+
+@wire("offered-file")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferedFile:
+    """A model file for the fleet, identified by its content.  It is data: no code travels."""
+
+    sha256: Sha256
+    total_bytes: Annotated[int, Integer(1, MAX_MODEL_BYTES)]
+    name: Line = ""
+    """Its name where it came from, for reports."""
+    classes: Annotated[int, Integer(0, 65535)] = 0
+    """The classes of its last layer; 0: it is an extractor, under the last layer that a device has."""
+
+
+@wire("offer-answer")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OfferAnswer:
+    """What became of the model file that a device was offered last."""
+
+    sha256: Sha256
+    number: Count
+    """The number of the offer."""
+    state: Annotated[str, Text(16, "running|worse|refused|returned")]
+    """The device learns with the file; it was worse on held-out samples; it cannot be taken; it was given back."""
+    why: Line = ""
+    samples: Count = 0
+    """The device's own held-out samples on which the file was compared with the model before; 0 if not told."""
+    lost: Count = 0
+    """Those of them that only the model before classified correctly."""
+    won: Count = 0
+    """Those that only the file did."""
+    run: Digest
+    """The id of the run of the offer."""
 
 
 @wire("hello")
@@ -228,6 +264,10 @@ class Hello:
     required, a device is invited only after a Hello that names the run, because a replayed one cannot name it."""
     trains_alone: bool = field(default=False, metadata=LATER)
     """Whether the device knows `Assign.alone`, so that it can be in a control group."""
+    accepts_models: bool = field(default=False, metadata=LATER)
+    """Whether the owner lets the device learn with model files that it is offered."""
+    offer: OfferAnswer | None = field(default=None, metadata=LATER)
+    """The answer to the last offer, if there was one."""
 
 
 @wire("welcome")
@@ -404,12 +444,12 @@ class CoordinatorStatus:
 @wire("public-request")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicRequest:
-    """A device requests blocks of the public set.  Sent again while they do not arrive."""
+    """A device requests blocks of the public set, or of a model file offered to it.  Sent again until they come."""
 
     federation: Id
     device: Id
     sha256: Sha256
-    """The hash of the public set, as in the spec."""
+    """The hash of the public set, as in the spec, or of the file."""
     blocks: Annotated[tuple[int, ...], Packed(MAX_BLOCKS_ASKED)]
     """The indices of the blocks, from 0."""
 
@@ -417,10 +457,11 @@ class PublicRequest:
 @wire("public-block")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicBlock:
-    """One block of the public set; each is PUBLIC_BLOCK_BYTES long, but the last may be shorter."""
+    """One block of the public set or of a model file; each is PUBLIC_BLOCK_BYTES long, but the last may be shorter."""
 
     federation: Id
     device: Id
+    """The device that requested it; from an operator, the operator."""
     sha256: Sha256
     index: Count
     count: Annotated[int, Integer(1, 2**32 - 1)]
@@ -428,6 +469,25 @@ class PublicBlock:
     total_bytes: Annotated[int, Integer(1, 2**48)]
     """The size of the whole set."""
     data: Annotated[bytes, Blob(1, PUBLIC_BLOCK_BYTES)]
+
+
+@wire("model-offer")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelOffer:
+    """The coordinator offers a model file to a device that accepts some, or takes it back.
+
+    The device requests its blocks like those of the public set.  Sent again until a Hello answers it.
+    """
+
+    federation: Id
+    device: Id
+    file: OfferedFile
+    number: Count
+    """Counts the offers of a run; the device answers no lower number than the last."""
+    back: bool = False
+    """Whether the device goes back to the model that it had before this file."""
+    run: Digest
+    """The id of the run, as in Welcome."""
 
 
 @wire("log-request")
@@ -462,8 +522,9 @@ class Control:
     """An operator's command to a running coordinator.  Sent again, with the same `request`, until it is answered."""
 
     federation: Id
-    operation: Annotated[str, Text(16, "drain|pause|resume|revoke|forget")]
-    """`drain` stops the run, or takes a device out, at the end of the round; `resume` reverts that."""
+    operation: Annotated[str, Text(16, "drain|pause|resume|revoke|forget|rollout|rollback")]
+    """`drain` stops the run, or takes a device out, at the end of the round; `resume` reverts that.  `rollout` offers a
+    model file to devices, and `rollback` takes it back."""
     device: Id | None = None
     """The device concerned, or None for the whole run."""
     operator: Id | None = field(default=None, metadata=LATER)
@@ -472,6 +533,14 @@ class Control:
     """The id of this command: a repeated one gets the same answer, and is not carried out again."""
     run: Digest | None = field(default=None, metadata=LATER)
     """The id of the run that it is for, as in CoordinatorStatus; required together with signatures."""
+    file: OfferedFile | None = field(default=None, metadata=LATER)
+    """For `rollout`: the model file, whose missing blocks the answer names."""
+    share: Annotated[float, Real(0.0, 1.0)] = field(default=0.0, metadata=LATER)
+    """For `rollout`: the share of the devices that are offered the file."""
+    board: Line = field(default="", metadata=LATER)
+    """For `rollout`: only devices with this board; empty: all."""
+    asks_cost: bool = field(default=False, metadata=LATER)
+    """For `rollout`: only asks what it would cost; nothing begins."""
 
 
 @wire("inquiry")
@@ -480,7 +549,7 @@ class Inquiry:
     """An operator's question to a running coordinator, which changes nothing.  Sent again until it is answered."""
 
     federation: Id
-    about: Annotated[str, Text(16, "devices|logs")]
+    about: Annotated[str, Text(16, "devices|logs|rollout")]
     operator: Id
     """The name under which the operator's program listens for the answer."""
     request: Digest
@@ -536,7 +605,9 @@ class ControlAnswer:
     more: bool = False
     """Whether there are further pages."""
     lines: Annotated[tuple[Line, ...], Items(0, MAX_LOG_LINES)] = ()
-    """For `logs`: the lines, oldest first."""
+    """For `logs`: the lines, oldest first.  For `rollout`: its state."""
+    wanted: Annotated[tuple[int, ...], Packed(MAX_BLOCKS_ASKED)] = field(default=(), metadata=LATER)
+    """For a Control `rollout`: the indices of blocks to send before it begins."""
 
 
 @wire("lab-run")
@@ -588,6 +659,7 @@ Message: TypeAlias = (
     | CoordinatorStatus
     | PublicRequest
     | PublicBlock
+    | ModelOffer
     | LogRequest
     | LogLines
     | Control

@@ -1,7 +1,7 @@
 """Topic names and the broker's access rules.
 
     fl/v1/{fed}/up/{shard}/{device}/{kind}   device -> coordinator   hello, upd, bye, get, want, log, lab
-    fl/v1/{fed}/dn/{device}/{kind}           coordinator -> device   join, task, rcpt, pub, want, log, lab
+    fl/v1/{fed}/dn/{device}/{kind}           coordinator -> device   join, task, rcpt, pub, offer, want, log, lab
     fl/v1/{fed}/st/{device}                  a device's retained birth and will
     fl/v1/{fed}/coord                        the coordinator's retained birth and will
     fl/v1/{fed}/ctl                          operator -> coordinator

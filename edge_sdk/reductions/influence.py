@@ -62,15 +62,15 @@ PAPER = RobustTable()
 
 
 class CountCap(NamedTuple):
-    """What a device can weigh with in a round."""
+    """The maximum weight of a device in a round."""
 
     most: int = 0
     """The maximum credible number of a device's samples, or 0 for any."""
     otherwise: int = 0
-    """What a device weighs with that claims more."""
+    """The weight of a device that claims more."""
 
     def of(self, declared: int) -> int | None:
-        """Return the maximum weight of a device that declared so many samples, or None for the count that it sends.
+        """Return the maximum weight of a device that declared this many samples, or None for the count that it sends.
 
         A device that declared none weighs as one sample.
         """

@@ -10,20 +10,20 @@ import numpy as np
 from edge_sdk.arrays import Floats
 
 CHUNKS = 64
-"""An input is cut into so many parts of about equal length; each counts with its mean."""
+"""The number of parts of about equal length that an input is cut into; each counts with its mean."""
 MOST_READ = 500
 """The most samples whose inputs are read, evenly spaced."""
 LEAST = 20
 """With fewer samples on either side, nothing is said."""
 LABELS, FEATURES = 0.25, 0.5
-"""From here on a shift is told: the population stability index, and a difference of means in standard deviations."""
+"""The smallest reported shifts: the population stability index, and a difference of means in standard deviations."""
 DEVIATIONS = 4.5
-"""A difference of means counts beyond so many standard errors: about 1 in 2,000 for the largest of CHUNKS by chance."""
+"""Standard errors beyond which a difference of means counts; by chance the largest of CHUNKS does in 1 of 2,000."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sketch:
-    """What is kept of a device's samples."""
+    """A summary of a device's samples."""
 
     counts: tuple[int, ...]
     """Samples of each class: (k,)."""

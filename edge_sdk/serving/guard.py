@@ -19,7 +19,7 @@ class HeldOut:
     name: str
     """The part of LocalData: validation, local_test or test; or public."""
     metric: str
-    """The name of the accuracy on it; empty: it is not measured before joining."""
+    """The name of the accuracy on it, or empty if it is not measured before joining."""
     x: Floats  # (n, c, h, w), preprocessed
     y: Ints  # (n,)
 

@@ -62,7 +62,7 @@ class Connected:
 
 @dataclass(frozen=True, slots=True)
 class LinkNotice:
-    """What people must know before the link is in danger, such as a certificate that ends soon."""
+    """Warnings for people before the link is in danger, such as a certificate that ends soon."""
 
     text: str
 

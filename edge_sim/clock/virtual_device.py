@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from edge_sdk.agent import Agent
-from edge_sdk.agent_loop import INSTANCE_BYTES
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.loop import INSTANCE_BYTES
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.session import SessionState
 from edge_sdk.device.store import MemoryStore, Store

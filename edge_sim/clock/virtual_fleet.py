@@ -18,7 +18,7 @@ from coordinator.serving.equipment import ready_method
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
-from edge_sdk.agent_arguments import SimulatedId
+from edge_sdk.agent.arguments import SimulatedId
 from edge_sdk.device.store import Store
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model

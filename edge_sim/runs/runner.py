@@ -280,6 +280,11 @@ def _in_memory(
     ledger, stores, state = (
         _kept(checkpoints, quarantine=quarantine, tell=tell) if checkpoints and resume else (Ledger(None), {}, None)
     )
+    if state is not None and fleet.federation.policy.buffer:
+        tell(
+            "resumed with a buffer: devices that computed begin again with the newest version, so this run differs "
+            "from one without the interrupt"
+        )
     if any(device.kit.needs_torch for device in fleet.devices):
         from edge_sim.engines.torch_gpu import use_exact_arithmetic  # torch is imported only if a device needs it
 

@@ -45,6 +45,7 @@ def federation(
     quorum: int | None = None,
     transport: Transport | None = None,
     deadline_s: float = 60.0,
+    **other: Any,
 ) -> Server:
     method = load_method("local")()
     spec = FederationSpec(
@@ -64,7 +65,8 @@ def federation(
         deadline_s=deadline_s,
     )
     link = transport or hub.link("coordinator")
-    return Server(spec=spec, policy=policy, method=method, transport=link, ledger=Ledger(None), roster=roster)
+    parts = {"ledger": Ledger(None), "roster": roster, **other}
+    return Server(spec=spec, policy=policy, method=method, transport=link, **parts)
 
 
 def samples_of(seed: int = 0) -> edge_sdk.Samples:

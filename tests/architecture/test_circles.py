@@ -35,6 +35,7 @@ def test_a_longer_circle_in_the_source_is_found():
     planted = [
         (path, f"{source}\nimport edge_sim.clock.virtual_fleet\n" if path == "edge_sim/clock/clock.py" else source)
         for path, source in sources()
+        if path.startswith("edge_sim/")
     ]
     (found,) = circles(import_graph(planted))
     assert {"edge_sim.clock.clock", "edge_sim.clock.virtual_fleet"} <= set(found)

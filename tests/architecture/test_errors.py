@@ -52,7 +52,7 @@ def words_raised():
     """The word of each RemoteProtocolError and Rejected in the code, where it is written out."""
     places = {"RemoteProtocolError": 0, "Rejected": 1}
     for _, source in sources():
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(ast.parse(source)) if any(f"{place}(" in source for place in places) else ():
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in places:
                 word = node.args[places[node.func.id]]
                 if isinstance(word, ast.Constant):

@@ -9,15 +9,18 @@ from typing import Any
 import fleets
 import numpy as np
 import pytest
+from interrupting import stop_after
 from seeds import SEEDS, seeded
-from test_buffers import METHODS, fleet
+from test_buffers import METHODS, buffered_tables, fleet
 
 from coordinator.ledger import Ledger
+from coordinator.record.observer import RunObserver
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.messages import Upload
 from edge_sdk.transport.memory.hub import Faults
+from edge_sim.runs import runner
 
 LOSSY = Faults(drop=0.2, duplicate=0.2, delay=0.3, delay_s=3.0)
 DARK_S = (0.0, 0.001, 0.02, 1.0, 20.0)
@@ -75,6 +78,22 @@ def test_power_cuts_of_the_coordinator(pictures: Path, buffers: dict[int, dict[s
     run.finished()
     assert run.result.completed, run.result.reason
     check_aggregated(run, buffers)
+
+
+def test_an_interrupted_simulation_is_resumed_and_counts_each_upload_once(
+    pictures: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, buffers: dict[int, dict[str, Upload]]
+) -> None:
+    tables, noted = buffered_tables(pictures), list[str]()
+    with monkeypatch.context() as patch:
+        stop_after(patch, 140, KeyboardInterrupt)
+        with pytest.raises(KeyboardInterrupt):
+            runner.run(tables, out=tmp_path / "run")
+    watch = RunObserver()
+    watch.noted = noted.append  # type: ignore[method-assign]
+    assert runner.run(tables, out=tmp_path / "run", resume=True, observer=lambda _part: watch).completed
+    counted = Counter((device, up.round) for ups in buffers.values() for device, up in ups.items())
+    assert set(counted.values()) == {1}
+    assert any(line.startswith("resumed with a buffer: devices that computed begin again") for line in noted)
 
 
 @pytest.mark.parametrize("seed", seeded(SEEDS // 5))

@@ -74,6 +74,16 @@ def test_rounds_open_every_hour_of_the_night() -> None:
     assert result.stopped == "the simulated time is over (scenario.until_days)"
 
 
+def test_devices_of_a_service_with_a_buffer_get_work_at_its_pace() -> None:
+    """Three devices answer every hour: two fill a buffer, and every second hour what was left fills another one."""
+    plain = tables(every="1h", window="22:00-06:00", buffer=2, days=2.0)
+    plain["scenario"] |= {"coordinator_lost_at_s": [5000.0, 80_000.0], "coordinator_lost_for_s": 600.0}
+    result, watch = served(plain)
+    assert {int(hour) % 24 for hour in watch.hours} == {*range(6), *range(22, 24)}
+    assert (result.completed, result.rounds_done) == (True, 16 * 3 // 2)
+    assert {device.rounds_done for device in result.devices} == {16}
+
+
 def test_an_hour_that_a_clock_change_leaves_out_opens_no_round() -> None:
     """On 29 March 2026 clocks in Berlin jump from 02:00 to 03:00: from then on, an hour sooner."""
     plain = tables(every="1h", window="02:00-02:30", time_zone="Europe/Berlin", days=6.0)

@@ -149,6 +149,17 @@ class Averaging(nn.Module):
         return x - self.mean
 
 
+class Recurrent(nn.Module):
+    """Rows of a picture, read one after the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = nn.LSTM(8, WIDTH, batch_first=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.rows(x.squeeze(1))[0][:, -1]
+
+
 def dense(*more: nn.Module) -> nn.Sequential:
     return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), *more, nn.ReLU(), nn.Linear(WIDTH, CLASSES))
 
@@ -164,6 +175,7 @@ NETS: dict[str, Callable[[], nn.Module]] = {
     "batch norm": lambda: convolving(nn.BatchNorm2d(8)),
     "residual": lambda: convolving(Adding()),
     "dropout": lambda: dense(nn.Dropout(0.3)),
+    "recurrent": lambda: nn.Sequential(Recurrent(), nn.Linear(WIDTH, CLASSES)),
 }
 
 
@@ -382,6 +394,17 @@ def test_two_sizes_of_mini_batches_tell_all_others(recordings: list[int], monkey
 def test_short_runs_are_not_traced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_traced, "recorded", lambda *_: pytest.fail("recorded"))
     fitted(monkeypatch, "auto", model("dense"), batches(torch_traced.WORTH_STEPS, 5), (CrossEntropy(),), SGD)
+
+
+@pytest.mark.parametrize("net", ["dense", "batch norm", "dropout"])
+def test_models_are_traced_from_where_it_pays(net: str, recordings: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+    """In the middle of a training, with moments and buffers that earlier steps left."""
+    eager, own = model(net), model(net)
+    for recorded_before, steps in ((0, torch_traced.WORTH_STEPS - 4), (0, 4), (2, 6), (2, 3)):
+        expected = fitted(monkeypatch, "off", eager, batches(steps, 5), (CrossEntropy(),), OPTIMS["adam"])
+        assert fitted(monkeypatch, "auto", own, batches(steps, 5), (CrossEntropy(),), OPTIMS["adam"]) == expected
+        assert own.state_bytes() == eager.state_bytes()
+        assert len(recordings) == recorded_before
 
 
 @pytest.mark.parametrize("when", ["off", "always"])

@@ -18,7 +18,7 @@ from coordinator.broker.embedded import EmbeddedBroker
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.messages import PublicBlock, PublicRequest
-from edge_sdk.public_set.fetch import WINDOW
+from edge_sdk.public_set.transfer import WINDOW
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.mqtt.transport import MqttTransport
 from edge_sim.config import settings

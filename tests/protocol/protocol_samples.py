@@ -37,6 +37,9 @@ from edge_sdk.protocol.messages import (
     LogLines,
     LogRequest,
     Message,
+    ModelOffer,
+    OfferAnswer,
+    OfferedFile,
     PublicBlock,
     PublicRequest,
     PublicSetSpec,
@@ -115,6 +118,8 @@ SPEC = FederationSpec(
     feature_dim=64,
 )
 
+MODEL = OfferedFile(sha256=bytes(range(32)), total_bytes=61443, name="model.onnx", classes=3)
+
 MESSAGES: dict[str, Message] = {
     "hello": Hello(
         **ADDRESS,
@@ -175,6 +180,18 @@ MESSAGES: dict[str, Message] = {
     "control": Control(federation="lab", operation="revoke", device="cam-07"),
     "control-answered": Control(federation="lab", operation="drain", operator="desk-1", request=bytes(range(16))),
     "inquiry": Inquiry(federation="lab", about="logs", operator="desk-1", request=bytes(16), device="cam-07", lines=9),
+    "control-rollout": Control(
+        federation="lab", operation="rollout", operator="desk-1", request=bytes(range(16)), file=MODEL, share=0.1
+    ),
+    "model-offer": ModelOffer(**ADDRESS, file=MODEL, number=3, back=True, run=bytes(range(16))),
+    "hello-offered": Hello(
+        **ADDRESS,
+        classes=3,
+        accepts_models=True,
+        offer=OfferAnswer(
+            sha256=bytes(range(32)), number=3, state="running", samples=80, lost=2, won=9, run=bytes(range(16))
+        ),
+    ),
     "control-answer": ControlAnswer(
         federation="lab",
         operator="desk-1",

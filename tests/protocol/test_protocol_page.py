@@ -28,7 +28,7 @@ from edge_sdk.protocol.frames import codec, scan, schema
 from edge_sdk.protocol.frames.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
 from edge_sdk.protocol.frames.quantised import Coded, coded
 from edge_sdk.protocol.frames.schema import ID, TAGS, Items
-from edge_sdk.public_set import fetch
+from edge_sdk.public_set import transfer
 from edge_sdk.transport.chunks import assembly, packets
 from edge_sdk.transport.mqtt import send_queue
 
@@ -238,10 +238,10 @@ def test_the_example_of_long_frames():
 def test_how_the_public_set_is_fetched_is_what_the_code_does():
     text = " ".join(section("Fetching it").split())
     assert f"blocks of {messages.PUBLIC_BLOCK_BYTES} bytes" in text
-    assert f"most {fetch.WINDOW} of them" in text
-    assert fetch.TIMEOUT_GAPS == 4
-    assert f"for {fetch.FIRST_TIMEOUT_S:g} s, or" in text
-    assert f"doubling to {fetch.LONGEST_TIMEOUT_S:g} s" in text
+    assert f"most {transfer.WINDOW} of them" in text
+    assert transfer.TIMEOUT_GAPS == 4
+    assert f"for {transfer.FIRST_TIMEOUT_S:g} s, or" in text
+    assert f"doubling to {transfer.LONGEST_TIMEOUT_S:g} s" in text
     assert f"than {public_set_server.SETS_AT_ONCE} whole sets" in text
     assert f"and {messages.MAX_BLOCKS_ASKED} blocks" in text
     assert f"{public_set_server.REFILL_PER_S:g} blocks a second" in text

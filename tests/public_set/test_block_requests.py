@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from edge_sdk.public_set.fetch import FIRST_TIMEOUT_S, LONGEST_TIMEOUT_S, WINDOW, BlockRequests
+from edge_sdk.public_set.transfer import FIRST_TIMEOUT_S, LONGEST_TIMEOUT_S, WINDOW, BlockRequests
 
 
 def test_it_begins_with_one_and_opens_to_a_window():

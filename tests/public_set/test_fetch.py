@@ -20,8 +20,9 @@ from coordinator.serving.public_set_server import REFILL_PER_S, SETS_AT_ONCE, Pu
 from edge_sdk.errors import Refused, RemoteProtocolError, StoreError
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import MAX_BLOCKS_ASKED, PUBLIC_BLOCK_BYTES, PublicBlock, PublicRequest
-from edge_sdk.public_set.fetch import PublicFetch, block_count
+from edge_sdk.public_set.fetch import PublicFetch
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.public_set.transfer import block_count
 
 SET = PublicSet(np.random.default_rng(0).normal(size=(600, 28, 28)).astype(np.float32))  # 1.8 MiB: 31 blocks
 
@@ -236,12 +237,12 @@ def test_a_set_that_comes_damaged_once_is_had_in_the_end(tmp_path: Path, public_
     ("changes", "kind", "message"),
     [
         ({"sha256": bytes(32)}, "knowledge", "a block of the public set 0000"),
-        ({"index": 31}, "knowledge", "public block 31 of 31"),
-        ({"index": 2**32 - 1}, "knowledge", "public block 4294967295 of 31"),
+        ({"index": 31}, "knowledge", "public set: block 31 of 31"),
+        ({"index": 2**32 - 1}, "knowledge", "public set: block 4294967295 of 31"),
         ({"count": 30}, "knowledge", "announced were 31"),
         ({"total_bytes": 1}, "knowledge", "1 bytes in all; announced were 31"),
         ({"data": b"short"}, "length", "has 5 bytes, expected 61440"),
-        ({"index": 30}, "length", "public block 30 has 61440 bytes, expected"),
+        ({"index": 30}, "length", "public set: block 30 has 61440 bytes, expected"),
     ],
 )
 def test_blocks_that_do_not_fit_change_nothing(tmp_path: Path, public_server: PublicSetServer, changes, kind, message):
@@ -292,8 +293,8 @@ def test_the_shelf_answers_only_what_it_has(public_server: PublicSetServer):
     assert public_server.count == block_count(public_server.total_bytes) == 31
     for asked, message in (
         (request((0,), sha256=bytes(32)), "asks for the public set 0000"),
-        (request((30, 31)), "asks for public block 31 of 31"),
-        (request((2**32 - 1,)), "asks for public block 4294967295 of 31"),
+        (request((30, 31)), "asks for block 31 of 31"),
+        (request((2**32 - 1,)), "asks for block 4294967295 of 31"),
     ):
         with pytest.raises(RemoteProtocolError, match=message) as caught:
             list(public_server.blocks(asked, 0.0))

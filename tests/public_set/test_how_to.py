@@ -13,15 +13,16 @@ import pytest
 
 from coordinator import config, deploy
 from edge_sdk import cli
-from edge_sdk.agent import Agent
+from edge_sdk.agent.agent import Agent
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import UsageError
 from edge_sdk.models.base import ModelSpec
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.messages import PUBLIC_BLOCK_BYTES, Hello
-from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES, WINDOW
+from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.public_set.transfer import WINDOW
 from edge_sdk.transport.base import Connected
 from edge_sdk.transport.memory.hub import Hub
 

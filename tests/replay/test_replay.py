@@ -28,8 +28,8 @@ from coordinator.trace.entries import HEAD, ChecksumChain
 from coordinator.trace.log import Entry, FramesSent, Heard, LedgerRefused, Trace, TraceWriter, trace_writer
 from coordinator.trace.recording_server import state_hash
 from coordinator.trace.replay import message_in, replay
-from edge_sdk.agent import Agent
-from edge_sdk.app import App
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.app import App
 from edge_sdk.cli import main
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import RunFailed, StoreError, UsageError
@@ -83,6 +83,15 @@ def test_every_frame_and_the_state_come_out_again(path: Path, pictures: Path, me
     assert done.frames > done.server.spec.rounds * 4
     for name in ("updates", "bytes_up", "bytes_down", "refused_frames"):
         assert getattr(done.server.record, name) == getattr(run.server.record, name)
+
+
+def test_buffers_come_out_again(path: Path, pictures: Path) -> None:
+    given = {"buffer": 2, "rounds": 30, "control": 0.5, "control_rounds": 6, "max_staleness": 6}
+    row = {"board": "rpi4", "slow_share": 0.3, "slow_factor": 5.0}
+    run = record(path, pictures, "fedavg", faults=ROUGH, seed=3, cuts=(2.0, 9.0), federation=given, row=row)
+    done = replay(Trace(path), NOTHING)
+    assert (done.lives, done.ended, done.state) == (3, True, state_hash(run.server.method_state))
+    assert main(["replay", str(path), "--device", "device-03"]) == 0
 
 
 def test_a_served_public_set_is_served_again(path: Path, pictures: Path) -> None:

@@ -14,7 +14,7 @@ from edge_sdk.methods.contract.base import Method
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Envelope, Limits, Verify
-from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, Upload
+from edge_sdk.protocol.messages import Control, FederationSpec, Hello, Inquiry, PublicBlock, Upload
 from edge_sdk.protocol.public_batch import batch_digest, batch_indices
 from edge_sdk.protocol.wires import (
     check_roles,
@@ -40,7 +40,7 @@ def opened(frame: bytes, sender: str, federation: str, within: Limits, verify: V
     message = envelope.message
     if message.federation != federation:
         raise RemoteProtocolError("topic", f"for federation {message.federation}")
-    if isinstance(message, (Control, Inquiry)):
+    if isinstance(message, (Control, Inquiry, PublicBlock)):
         raise RemoteProtocolError("topic", f"a {type(message).__name__} on the topic of a device")
     if getattr(message, "device", None) != sender:
         raise RemoteProtocolError("topic", f"came on the topic of {sender}, but names another sender")
@@ -56,7 +56,7 @@ def opened_command(frame: bytes, federation: str, within: Limits, verify: Verify
     message = envelope.message
     if message.federation != federation:
         raise RemoteProtocolError("topic", f"for federation {message.federation}")
-    if not isinstance(message, (Control, Inquiry)):
+    if not isinstance(message, (Control, Inquiry, PublicBlock)):
         raise RemoteProtocolError("topic", f"a {type(message).__name__} is not an operator's command")
     return envelope
 

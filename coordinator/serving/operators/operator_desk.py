@@ -16,12 +16,21 @@ from coordinator import rounds
 from coordinator.record.units import of_rounds
 from coordinator.rounds import RoundPhase
 from coordinator.serving.operators.device_report import DeviceReport
+from coordinator.serving.operators.rollout import RolloutDesk
 from coordinator.serving.run_context import RunContext
 from coordinator.serving.sender import Sender
 from edge_sdk.errors import RemoteProtocolError, StoreError
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import DEVICES_PER_PAGE, Control, ControlAnswer, Inquiry, LogLines, LogRequest
+from edge_sdk.protocol.messages import (
+    DEVICES_PER_PAGE,
+    MAX_LOG_LINES,
+    Control,
+    ControlAnswer,
+    Inquiry,
+    LogLines,
+    LogRequest,
+)
 
 T = TypeVar("T")
 Reply: TypeAlias = "tuple[bool, str, rounds.RoundEvent | None]"
@@ -34,8 +43,9 @@ MOST_REQUESTS = 64
 class OperatorDesk:
     """Takes the frames of operators, and the log lines that devices send for them."""
 
-    def __init__(self, context: RunContext, report: DeviceReport, sender: Sender) -> None:
+    def __init__(self, context: RunContext, report: DeviceReport, sender: Sender, rollouts: RolloutDesk) -> None:
         self._context, self._report, self._sender = context, report, sender
+        self._rollouts = rollouts
         self._registry, self._record, self._orders = context.registry, context.record, context.orders
         self._federation = context.spec.federation
         self._answers: OrderedDict[bytes, ControlAnswer] = OrderedDict()
@@ -66,17 +76,29 @@ class OperatorDesk:
             return None
         if signed is not None and (control.run != self._context.run or not self._orders.take_note(signed)):
             raise RemoteProtocolError("replayed", f"a command {control.operation} of before, or of another run")
-        done, text, event = self.ordered(control.operation, control.device, now_s)
+        event: rounds.RoundEvent | None = None
+        wanted: tuple[int, ...] = ()
+        if control.operation in ("rollout", "rollback"):
+            done, text, wanted = self._rolled_out(control)
+        else:
+            done, text, event = self.ordered(control.operation, control.device, now_s)
         answer = ControlAnswer(
             federation=self._federation,
             operator=control.operator,
             request=control.request,
             done=done,
             text=one_line(text, 1024),
+            wanted=wanted,
         )
         _remember(self._answers, control.request, answer)
         self._sender.answer(answer)
         return event
+
+    def _rolled_out(self, control: Control) -> tuple[bool, str, tuple[int, ...]]:
+        try:
+            return self._rollouts.ordered(control)
+        except StoreError as error:
+            return False, str(error), ()
 
     def ordered(self, operation: str, device: str | None, now_s: float) -> Reply:
         """Carry out an authorised command; the caller feeds the event to the rounds."""
@@ -211,6 +233,10 @@ class OperatorDesk:
         """Answer a question, or pass it on to the device that it is about."""
         if inquiry.about == "logs":
             self._ask_device(inquiry)
+            return
+        if inquiry.about == "rollout":
+            lines = tuple(one_line(line) for line in self._rollouts.lines()[:MAX_LOG_LINES])
+            self._sender.answer(replace(self._blank(inquiry.operator, inquiry.request), lines=lines))
             return
         names = [name for name in self._report.devices() if inquiry.device is None or name > inquiry.device]
         page = names[:DEVICES_PER_PAGE]

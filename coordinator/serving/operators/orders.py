@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from coordinator.ledger import Ledger
 from coordinator.serving.devices.device_registry import DeviceRegistry
@@ -24,6 +25,8 @@ class Standing:
     """Devices that are not invited until an operator resumes them."""
     commands: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """(start, sequence) of the last signed command of each operator's key, which is in hexadecimal digits."""
+    rollouts: Sequence[Mapping[str, Any]] = ()
+    """The models that were rolled out last, as plain values (rollout.py)."""
 
 
 class Orders:
@@ -38,6 +41,7 @@ class Orders:
             bool(plain.get("stopping")),
             frozenset(plain.get("paused", ())),
             {key: (int(start), int(sequence)) for key, (start, sequence) in plain.get("commands", {}).items()},
+            plain.get("rollouts", ()),
         )
 
     @property
@@ -59,6 +63,15 @@ class Orders:
     def stopping(self) -> bool:
         """Whether the run stops at the end of this round."""
         return self._standing.stopping
+
+    @property
+    def rollouts(self) -> Sequence[Mapping[str, Any]]:
+        """The models that were rolled out last, as plain values."""
+        return self._standing.rollouts
+
+    def keep_rollouts(self, plain: Sequence[Mapping[str, Any]]) -> None:
+        """Note which models are rolled out, and how far.  Raises StoreError."""
+        self._keep(replace(self._standing, rollouts=plain))
 
     @property
     def gone(self) -> frozenset[str]:
@@ -111,7 +124,8 @@ class Orders:
     def _keep(self, standing: Standing) -> None:
         if standing != self._standing:
             plain = {"drained": sorted(standing.drained), "forgotten": sorted(standing.forgotten)}
-            later = {"paused": sorted(standing.paused), "commands": dict(standing.commands)}
+            later: dict[str, Any] = {"paused": sorted(standing.paused), "commands": dict(standing.commands)}
+            later["rollouts"] = [*standing.rollouts]
             given = {name: value for name, value in later.items() if value}
             self._ledger.keep_orders({**plain, "stopping": standing.stopping, **given})
             self._standing = standing

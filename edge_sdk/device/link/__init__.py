@@ -1,4 +1,4 @@
-"""What a device sends and receives: its Hello, its frames with their stamps and signatures, and its pauses.
+"""A device's traffic: its Hello, its frames with their stamps and signatures, and its pauses.
 
 Nothing here touches a model.
 May import what `edge_sdk.device` may import.

@@ -49,6 +49,8 @@ def hello(context: DeviceContext) -> Hello:
         capacity=bench.capacity if tells or waits else 0,
         run=context.run if context.security else None,
         trains_alone=True,
+        accepts_models=context.offers is not None,
+        offer=None if context.offers is None else context.offers.answer,
     )
 
 

@@ -18,6 +18,8 @@ from edge_sdk.errors import StoreError, UsageError
 
 OnNewModel: TypeAlias = Literal["better", "adopt", "keep", "error"]
 """Take the better of both, the app's model, or the learnt state; or raise an error."""
+Wish: TypeAlias = OnNewModel | Literal["rollout"]
+"""The same, or that the model was rolled out: then it counts."""
 _DIGEST_BYTES = 32
 
 
@@ -53,7 +55,8 @@ def origin_of(bench: Workbench) -> ModelOrigin:
     frozen, weights = hashlib.sha256(), hashlib.sha256(bench.state_bytes())
     for each in (bench, bench.proxy):
         if each is not None:
-            weights.update(repr(each.model.spec.preprocess).encode())
+            preprocess = each.model.spec.preprocess
+            weights.update(f"{preprocess!r}{preprocess.declared or ''}".encode())  # as before where none is declared
             frozen.update(each.model.frozen_digest() if isinstance(each.model, FrozenPart) else b"-")
     return ModelOrigin(frozen.digest(), weights.digest())
 
@@ -70,14 +73,16 @@ class Choice:
 
     adopt: bool
     line: str
-    """For the device's owner."""
+    """For the device's owner; empty: it was told before."""
 
 
-def choose_model(bench: Workbench, learnt: bytes, before: ModelOrigin, now: ModelOrigin, wish: OnNewModel) -> Choice:
+def choose_model(bench: Workbench, learnt: bytes, before: ModelOrigin, now: ModelOrigin, wish: Wish) -> Choice:
     """Choose between the learnt state and the models in the bench, which are unchanged afterwards.
 
     learnt: the saved state of the models.  Raises UsageError where the owner has to decide.
     """
+    if wish == "rollout":
+        return Choice(adopt=True, line="")
     brought = bench.state_bytes()
     try:
         misfit = _misfit(bench, learnt, before, now)
@@ -133,5 +138,5 @@ def _samples_to_judge_by(bench: Workbench) -> tuple[str, Floats, Ints]:
 
 def _accuracy(bench: Workbench, state: bytes, inputs: Floats, labels: Ints) -> float:
     bench.load_state(state)
-    answers = [bench.model.logits(inputs[part]).argmax(axis=1) for part in slices(len(labels))]
+    answers = [bench.predictor.logits(inputs[part]).argmax(axis=1) for part in slices(len(labels))]
     return float(np.mean(np.concatenate(answers) == labels))

@@ -35,5 +35,5 @@ def why_in_rounds(method: Method[Any]) -> str:
 
 
 def begins_alike(method: Method[Any]) -> bool:
-    """Whether an upload made from the first version, of which devices are sent nothing, can count later."""
+    """Whether an upload made from the first version, which devices never receive, can count later."""
     return all(slot.kind is not Weights for slot in method.exchanges[0].up.values())

@@ -177,7 +177,7 @@ class Nets(Protocol):
 
 
 _REDUCING = ("reduce", "finish", "add", "mean", "reduction")
-"""What a class overrides that combines uploads in its own way."""
+"""A class that combines uploads in its own way overrides some of these."""
 
 
 class Method(Generic[P]):
@@ -240,7 +240,7 @@ class Method(Generic[P]):
     """The roles of uploads that the method only combines by a weighted mean, so that an old upload can count for less
     (edge_sdk/reductions/ageing.py).  A class that reduces in its own way declares them again."""
     newest: frozenset[str] = frozenset()
-    """The roles of which the coordinator keeps the newest upload of each device, so that its age does not matter."""
+    """The roles whose newest upload of each device the coordinator keeps, so that its age does not matter."""
     own_rounds: str = ""
     """Why the method needs rounds under its parameters, although `means` names its uploads; empty if it does not."""
     robust: frozenset[str] = frozenset()

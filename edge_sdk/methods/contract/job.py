@@ -65,7 +65,7 @@ class Job:
 
     @property
     def classes(self) -> Ints:
-        """The classes of which this device holds samples, ascending: (m,)."""
+        """The classes that this device holds samples of, ascending: (m,)."""
         return np.array(self.class_counts).nonzero()[0]
 
     @property

@@ -114,6 +114,24 @@ class FitBoth(Request):
     proxy_optim: Optim
 
 
+@dataclass(frozen=True, slots=True)
+class ReadSplice(Request):
+    """Answered with the rows of the last WriteSplice, or None before the first: f4 (d, d_proxy + d + 1).
+
+    Raises UsageError for a proxy whose features are wider than the own model's, or which preprocesses differently.
+    """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteSplice(Request):
+    """From now on the own model's last layer reads rows (g, f, 1), g the features of the proxy and f its own.
+
+    Predictions and evaluations of the device take both models then; Fit and FitBoth train each as it is.
+    """
+
+    rows: Floats  # (d, d_proxy + d + 1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Logits(Request):
     """Answered with the logits of the source: f4 (steps, b, k)."""
@@ -240,7 +258,7 @@ class GuidanceGradients(Request):
     """The mean squared difference of features or logits from the row of their class."""
     rate: float
     of_what: Literal["features", "logits"]
-    """What the term is on."""
+    """The quantity that the term is a function of."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -335,7 +353,7 @@ class Evaluate(Request):
     model: MeasuredModel = "personal"
     """The measured model."""
     predicts_by: Literal["head", "prototype"] = "head"
-    """What the model predicts by: its head, or the nearest of all given prototypes; then `head_accuracy` is that of its
+    """How the model predicts: by its head, or the nearest of all given prototypes; then `head_accuracy` is that of its
     head on the whole test set, and all other figures are by prototypes."""
     of_own_classes: bool = True
     """Whether figures may depend on the classes that this device holds, and on its held-out data; if not, only

@@ -20,6 +20,6 @@ _HOMES = {
     "samples_graph": "edge_sdk.models.onnx_file.graph",
     "with_new_head": "edge_sdk.models.onnx_file.head",
 }
-"""What models that are no files need, and only when they are written to one."""
+"""Names that models without a file need only to be written to one."""
 if not TYPE_CHECKING:  # a type checker would accept any name
     __getattr__ = loaded_when_used(__name__, _HOMES)

@@ -30,7 +30,7 @@ _BOUNDED = {"Relu", "Clip", "LeakyRelu", "Elu", "HardSwish", "HardSigmoid", "Tan
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OutputLayer:
-    """A linear layer with constant weights, of which an output is a function without weights."""
+    """A linear layer with constant weights; no other weights lie between it and the output."""
 
     features: str
     """The tensor that it takes."""
@@ -55,7 +55,7 @@ class Ending:
     """The operator that turns logits into `scores`, or "" if they are logits, as far as the structure shows."""
     layer: OutputLayer | None = None
     bounded: bool = False
-    """Whether an activation gives the output, so that it cannot be logits."""
+    """Whether the output comes from an activation, and so cannot be logits."""
     guessed: bool = False
     """Whether the layer must still be compared with what the file gives: other operators could look the same."""
 

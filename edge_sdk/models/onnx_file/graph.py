@@ -38,7 +38,7 @@ _FLOAT_KINDS = (1, 10, 11, 16)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Graph:
-    """What an .onnx file holds; `nodes` stand in the order of computation."""
+    """The content of an .onnx file, with `nodes` in the order of computation."""
 
     nodes: tuple[Node, ...]
     constants: Mapping[str, Constant]
@@ -49,7 +49,7 @@ class Graph:
     """The version of each operator set; the key "" is ONNX's own."""
     ir_version: int
     name: str = ""
-    """What errors begin with."""
+    """The first words of errors."""
     description: str = ""
     notes: Mapping[str, str] = field(default_factory=dict)
     """The file's metadata."""
@@ -58,11 +58,11 @@ class Graph:
     kept_in_graph: tuple[memoryview | bytes, ...] = ()
 
     def producer(self, name: str) -> Node | None:
-        """Return the node that gives a tensor; None: an input or a constant."""
+        """Return the node that computes a tensor, or None for an input or a constant."""
         return next((node for node in self.nodes if name in node.outputs), None)
 
     def constant(self, name: str) -> Constant | None:
-        """Return a constant, whether it is an initializer or a node; None: the tensor is computed."""
+        """Return a constant, be it an initializer or a node, or None if the tensor is computed."""
         if name in self.constants:
             return self.constants[name]
         node = self.producer(name)
@@ -258,7 +258,7 @@ def numbers(message: memoryview, number: int) -> list[int]:
 
 
 def port(name: str) -> bytes:
-    """Return an input or output of which only the name is told; the runtime finds type and shape."""
+    """Return an input or output that declares only its name; the runtime infers type and shape."""
     return put(_PORT_NAME, name)
 
 

@@ -86,7 +86,7 @@ class Inputs:
         self.batch = 1
         """The samples of one run, as the file fixes them."""
         self.sample_shape: tuple[int, int, int] | None = None
-        """(c, h, w) of one sample; None: the adapter decides."""
+        """(c, h, w) of one sample, or None if the adapter decides."""
         if layout not in LAYOUTS:
             raise ModelError(f"{name}: layout {layout!r}: expected {', '.join(LAYOUTS)}")
         if adapter is not None:

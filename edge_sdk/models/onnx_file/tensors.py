@@ -44,7 +44,7 @@ class Constant:
     raw: memoryview | bytes
     """The TensorProto."""
     folder: Path | None
-    """The folder of the file; None: the file came as bytes."""
+    """The folder of the file, or None if the file came as bytes."""
 
     def values(self) -> NDArray[Any] | None:
         """Return the values; None where their type is none of KINDS.  Raises ModelError for damage."""
@@ -94,7 +94,7 @@ class Constant:
         return listed.astype(np.uint16).view(dtype) if dtype == np.float16 else listed.astype(dtype)
 
     def _beside(self) -> bytes | None:
-        """Return the values that lie in another file; None: they are in this one."""
+        """Return the values that are stored in another file, or None if they are in this one."""
         entries: dict[str, str] = {}
         beside = False
         for field in fields(memoryview(self.raw)):
@@ -143,7 +143,7 @@ def strings_of(name: str, values: Sequence[str]) -> bytes:
 
 
 def has_nan(tensor: Constant) -> bool:
-    """Whether a constant holds a number that is not one; infinity is legal, as in masks."""
+    """Whether a constant holds NaN; infinity is legal, as in masks."""
     values = tensor.values()
     return values is not None and values.dtype.kind == "f" and bool(np.isnan(values).any())
 

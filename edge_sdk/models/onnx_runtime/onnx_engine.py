@@ -43,7 +43,7 @@ class OnnxEngine:
     def shaped(self, graph: Graph, inputs: Mapping[str, AnyArray]) -> dict[str, AnyArray]:
         """Return each output of a graph for such inputs; what they have a part in has shape and type alone.
 
-        The runtime tells the shapes as it loads the graph.  Where it does not, the graph runs.  Raises ModelError.
+        The runtime infers shapes while it loads the graph.  Where it cannot, the graph runs.  Raises ModelError.
         """
         ports = {name: tensor_port(name, array.shape, array.dtype) for name, array in inputs.items()}
         sized = replace(graph, inputs=ports)

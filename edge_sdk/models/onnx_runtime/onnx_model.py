@@ -58,7 +58,7 @@ class OnnxModel(BodyModel):
         head: Literal["linear", "cosine"] = "linear",
         train: str = "head",
     ) -> None:
-        """`file`: a path or the file's bytes; classes: None for a classifier, which tells them.
+        """`file`: a path or the file's bytes; classes: their number, or None for a classifier, which has its own.
 
         features: the name of the tensor to split at, for other places than the last layer.  output: of several, the one
         that gives scores, where the file does not tell.  input_shape: of a sample,
@@ -90,6 +90,8 @@ class OnnxModel(BodyModel):
             check_whole_inputs(name, "the file", preprocess)
         self.split = split
         """Where the file is split."""
+        self.train = train
+        """What learns."""
         count = classes or split.classes or 0
         layer = make_head(head, session.width, count, seed)
         if split.rows is not None:
@@ -109,7 +111,7 @@ class OnnxModel(BodyModel):
     def memory_bytes(self, size: int) -> int:
         """Return about how much memory a training step of a mini-batch of this size takes, weights included."""
         body = self.learning
-        return 0 if body is None else size * body.written_bytes + _COPIES * body.values.nbytes
+        return 0 if body is None else size * body.written_bytes + _COPIES * 4 * self.spec.parameters
 
     @property
     def learning(self) -> GraphBody | None:
@@ -193,14 +195,13 @@ class OnnxTeacher(PredictOnly):
 
 
 def _learning(split: Split, graph: Graph, head: LinearHead, train: str) -> ArrangedBody[GraphBody]:
-    """Return the body of a file, of which `train` learns, and how its weights and the head's lie.
+    """Return the body of a file, whose part `train` learns, and the order of its weights and the head's.
 
     Raises ModelError.
     """
     whole = own_constants(graph)
     part, held = split.body(whole), split.head_weights(whole)
     body = GraphBody(part, split.session.inputs, OnnxEngine(), train=train)
-    body.room()  # raises where the memory does not suffice
     return arranged(body, head, held, [*whole.constants])
 
 

@@ -52,11 +52,11 @@ class Split:
     session: OnnxSession
     """The body."""
     rows: Floats | None  # (k, d + 1)
-    """What the head starts from; None: it is drawn."""
+    """The head's first weights, or None to draw them."""
     single: bool = False
-    """Whether the file has one output for two classes; class 0 has a row of zeros then."""
+    """Whether the file has one output for two classes; class 0 then has a row of zeros."""
     cast: bool = False
-    """Whether the body's last operator makes f4 of the features."""
+    """Whether the body's last operator converts the features to f4."""
     others: tuple[str, ...] = ()
     """The file's other outputs."""
     labels: tuple[int | str, ...] = ()
@@ -69,7 +69,7 @@ class Split:
 
     @property
     def classes(self) -> int | None:
-        """The classes of the file; None: it is no classifier that is known to be one."""
+        """The number of classes of the file, or None unless it is recognised as a classifier."""
         return None if self.rows is None else len(self.rows)
 
     def body(self, graph: Graph) -> Graph:
@@ -91,7 +91,7 @@ class Split:
         """
         graph = read_graph(self.source, self.name)
         if digest_of(self.body(graph).content()) != self.session.digest:
-            raise ModelError(f"{self.name}: {self.source!s} has changed since the model was made of it: make it anew")
+            raise ModelError(f"{self.name}: {self.source!s} has changed since the model was made: make it again")
         if weights is not None:
             graph = with_values(own_constants(graph), weights)
             held = self.head_weights(graph)
@@ -133,7 +133,7 @@ def split_file(
     layout: Layout,
     adapter: Adapter | None,
 ) -> Split:
-    """Find the body and the head of a file for a federation with some classes; None: as many as the file has.
+    """Find the body and the head of a file for a federation with this number of classes, or None for the file's own.
 
     A classifier with as many classes is split before its last linear layer.  Where it has none, such as one that ends
     in a convolution and a mean, its outputs are the features, or the logarithms of those that are probabilities, and
@@ -286,7 +286,7 @@ def _outputs_as_features(
     if classes is None and gives != "logits":
         classes = width
     if classes is None:
-        raise ModelError(f"{name}: the file has no last linear layer that tells the number of classes: pass classes=")
+        raise ModelError(f"{name}: the file has no last linear layer that shows the number of classes: pass classes=")
     place = HeadPlace(
         ending.scores,
         ending.scores,

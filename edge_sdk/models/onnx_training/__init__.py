@@ -19,5 +19,5 @@ _HOMES = {
     "dense_parts": "edge_sdk.models.onnx_training.numpy_body",
     "file_parts": "edge_sdk.models.onnx_training.numpy_body",
 }
-"""What a model in numpy needs, and only where it is a net."""
+"""Names that a model in numpy needs only if it is a net."""
 __getattr__ = loaded_when_used(__name__, _HOMES)

@@ -15,7 +15,7 @@ from edge_sdk.models.onnx_training.rules import NotDifferentiable, Slopes, first
 from edge_sdk.models.onnx_training.window import KernelWindow
 
 _FEW_PLACES = 64
-"""Up to so many places in space, samples and places are one axis of a product: for more, a product for each sample."""
+"""The maximum number of places for one product over all samples; with more, each sample has a product of its own."""
 
 
 @rule("Conv")

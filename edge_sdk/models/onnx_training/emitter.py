@@ -1,4 +1,4 @@
-"""What a rule of differentiation needs: the sizes of all tensors, and a place for the operators that it emits."""
+"""The tools of a rule of differentiation: the sizes of all tensors, and a list for the operators that it emits."""
 
 from __future__ import annotations
 

@@ -48,8 +48,8 @@ def training_graph(
 ) -> TrainingGraph:
     """Differentiate an output of a graph, which `trainable` gave, with respect to some constants.
 
-    tensors: every tensor of the pass of one mini-batch, weights and constants too, of which shapes and types are read.
-    fixed: the tensors that no weight and no sample has a part in.  Raises NotDifferentiable, with the tensor, where an
+    tensors: every tensor of the pass of one mini-batch, with weights and constants; only shapes and types are read.
+    fixed: the tensors that depend on no weight and no sample.  Raises NotDifferentiable, with the tensor, where an
     operator is used in a way that has no rule.
     """
     trained = depending(graph, frozenset(weights))
@@ -117,7 +117,7 @@ def moving(graph: Graph, names: frozenset[str]) -> frozenset[str]:
 
 
 def _read(each: Node) -> Collection[str]:
-    """Return the tensors whose numbers an operator reads; of CastLike, the second tells only the type."""
+    """Return the tensors whose numbers an operator reads; the second of CastLike only gives the type."""
     return each.inputs[:1] if each.operator == "CastLike" else (*each.inputs, *each.captured)
 
 

@@ -125,13 +125,13 @@ class NumpyPasses:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NumpyParts:
-    """What a model that numpy trains is made of."""
+    """The parts of a model that numpy trains."""
 
     whole: Graph
     """The file, with each weight as a constant of its own."""
     features: str
     layer: OutputLayer | None
-    """Its last layer; None: the head is new."""
+    """Its last layer, or None if the head is new."""
     held: HeadWeights | None
     """The constants that are that layer."""
     learning: ArrangedBody[GraphBody]
@@ -198,9 +198,9 @@ def file_parts(
     head: Literal["linear", "cosine"],
     train: str,
 ) -> NumpyParts:
-    """Split a file before its last linear layer, or at the tensor `features`, of which the head is new.
+    """Split a file before its last linear layer, or at the tensor `features`, with a new head.
 
-    Raises ModelError where the file's structure does not tell, and for operators that numpy does not compute here.
+    Raises ModelError if the file's structure does not show where, and for operators without a form in numpy.
     """
     whole = own_constants(read_graph(file, name))
     if features is not None:

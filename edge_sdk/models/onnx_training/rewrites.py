@@ -1,6 +1,6 @@
 """Forms of a graph that compute the same, and whose backward pass is quick: found before it is differentiated.
 
-Each form was measured: ADR 0047 tells what it saves.
+Each form was measured; ADR 0047 has the figures.
 """
 
 from __future__ import annotations

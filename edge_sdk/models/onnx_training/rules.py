@@ -29,7 +29,7 @@ class NotDifferentiable(Exception):
     """An operator is used in a way that has no rule; what lies before it is frozen."""
 
     tensor = ""
-    """What the operator gives."""
+    """The tensor that the operator computes."""
 
 
 def rule(*operators: str) -> Callable[[BackwardRule], BackwardRule]:

@@ -53,7 +53,7 @@ def norm_of(tensors: Sequence[Tensor], wide: NDArray[np.float64]) -> float:
 
 
 def lie_in(piece: Tensor, tensors: Sequence[Tensor]) -> bool:
-    """Whether these tensors lie one after the other in all of the memory of a piece."""
+    """Whether these tensors fill a piece of memory, one after the other."""
     at = piece.data_ptr()
     for tensor in tensors:
         if tensor.data_ptr() != at:
@@ -94,7 +94,7 @@ class Views:
             view[...] = values[begin:end].reshape(view.shape)
 
     def _on_cpu(self, tensors: Sequence[Tensor]) -> Sequence[NDArray[Any]] | None:
-        """Return views of the tensors; None: not all of them are on the CPU."""
+        """Return views of the tensors, or None unless all of them are on the CPU."""
         if not all(tensor.is_cpu for tensor in tensors):
             return None
         places = [(tensor.data_ptr(), tensor.stride()) for tensor in tensors]

@@ -70,7 +70,7 @@ def held(head: nn.Linear | None) -> set[int]:
 def with_cosine_head(net: nn.Module, last: nn.Linear | None, classes: int, name: str) -> nn.Module:
     """Replace the nn.Linear that makes the logits; all in front of it stays, a ReLU too, as in FedNH's paper.
 
-    Raises ModelError where there is none that gives one number per class.
+    Raises ModelError unless there is one that gives one number per class.
     """
     if last is None:
         raise ModelError(f"model {name!r}: no last nn.Linear with {classes} outputs that a cosine head could replace")

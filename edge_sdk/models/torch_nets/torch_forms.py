@@ -62,7 +62,7 @@ class Host:
     anatomy: Anatomy
     device: torch.device
     input_shape: tuple[int, int, int] | None
-    """The sample shape (c, h, w); None: not known."""
+    """The sample shape (c, h, w), or None if unknown."""
 
 
 class StatefulForm(ABC):
@@ -150,7 +150,7 @@ class Forms:
         return self._stateful[term.name]
 
     def extra_flops(self, objective: Objective, steps: int, batch: int) -> int:
-        """Return the floating-point operations of so many steps, beyond those of training passes."""
+        """Return the floating-point operations of this number of steps, beyond those of training passes."""
         return steps * sum(self._of(term).extra_flops(term, batch) for term in objective if term.on == "own")
 
     def instruments(self, objective: Objective) -> Mapping[str, float]:

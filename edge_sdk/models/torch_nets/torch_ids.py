@@ -18,7 +18,7 @@ TABLE, CAST = "its Embedding", "its forward(), which makes whole numbers of its 
 
 @torch.inference_mode()
 def takes_ids(net: nn.Module, shape: tuple[int, ...]) -> str:
-    """Return what takes the values of samples (c, h, w) as whole numbers; empty: nothing does.
+    """Return the layer that takes the values of samples (c, h, w) as whole numbers, or empty if none does.
 
     A sample of zeros and one of ones are run: a table of positions is given the same numbers for both, and a net that
     makes whole numbers of fractions itself, as x * 255, has others.

@@ -23,6 +23,7 @@ from edge_sdk.models.checks import (
     check_weights,
     check_whole_inputs,
     check_width,
+    input_shape_of,
     lacks,
     require,
 )
@@ -56,6 +57,7 @@ from edge_sdk.models.torch_nets.torch_ids import takes_ids
 from edge_sdk.models.torch_nets.torch_intake import (
     Outputs,
     let_give_logits,
+    let_take,
     make_lazy_layers,
     probe,
     trains_on_one,
@@ -81,7 +83,7 @@ from edge_sdk.models.torch_training.torch_traced import (
 )
 
 Answers: TypeAlias = Literal["logits", "features", "outputs"]
-"""What a forward pass is asked for."""
+"""The results that a forward pass is asked for."""
 _FLOATING = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """The types whose numbers are looked at."""
 
@@ -99,7 +101,7 @@ class TorchModel:
         net: nn.Module,
         classes: int,
         *,
-        input_shape: tuple[int, int, int] | None = None,
+        input_shape: tuple[int, ...] | None = None,
         features: str | None = None,
         preprocess: Preprocess | None = None,
         name: str | None = None,
@@ -116,6 +118,9 @@ class TorchModel:
         outputs: what `net` gives.  Of probabilities the logarithms are the logits.  Of a tuple, a dict or a ModelOutput
         the logits are taken, and named in the spec's note: the output of that name, or the one of the right width.
 
+        preprocess: with a declared kind, `net` takes series (b, t, d), vectors (b, d), and ids of tokens (b, t) as
+        int64, and `input_shape` is that of one sample, such as (t, d).
+
         With `input_shape` (c, h, w) one zero sample is run, which checks the number of logits and measures features
         and cost; without it, wrong logits show at the first batch, and the last nn.Linear is taken to make the logits.
         Raises ModelError where the net does not fit, for weights that are not finite, for probabilities that `outputs`
@@ -127,18 +132,21 @@ class TorchModel:
             raise ModelError(f"model {name or ''!r}: outputs {outputs!r}: expected logits or probabilities")
         net = unwrapped(net, name)
         name = name or type(net).__name__.lower()
-        make_lazy_layers(net, input_shape, name)
+        preprocess = preprocess or Preprocess()
+        kind, shape = preprocess.declared, None if input_shape is None else input_shape_of(name, input_shape)
+        let_take(net, kind)
+        make_lazy_layers(net, shape, name)
         _check_finite(net, name)
-        if input_shape is not None:
-            said = let_give_logits(net, probe(input_shape), classes, outputs, name)
+        if shape is not None:
+            said = let_give_logits(net, probe(shape, kind), classes, outputs, name, declared=kind)
             note = "; ".join(filter(None, (note, said)))
         if head == "cosine":
-            net = with_cosine_head(net, logits_layer(net, classes, input_shape), classes, name)
+            net = with_cosine_head(net, logits_layer(net, classes, shape), classes, name)
         _check_types(net, name)
         self._device = torch.device(device)
         self._net = net.to(self._device).eval()
-        self._anatomy = survey(net, classes, features=features, input_shape=input_shape, name=name)
-        self._input_shape, self._tried, self._outputs = input_shape, input_shape is not None, outputs
+        self._anatomy = survey(net, classes, features=features, input_shape=shape, name=name)
+        self._input_shape, self._tried, self._outputs = shape, shape is not None, outputs
         self.trained = [p for p in net.parameters() if p.requires_grad]
         """Its trainable parameters, in order of registration."""
         self.decayed = decayed_parameters(net)
@@ -149,11 +157,11 @@ class TorchModel:
         self._has_buffers = next(net.buffers(), None) is not None
         self._draws = draws_random_numbers(net)
         self.optimiser: TorchOptimiser | None = None
-        """The optimiser of the last fit; None: the next fit makes a new one."""
+        """The optimiser of the last fit, or None if the next fit makes a new one."""
         self._views, self._weight_views = Views(), Views()
-        self._forms = Forms(Host(net, self._anatomy, self._device, input_shape))
+        self._forms = Forms(Host(net, self._anatomy, self._device, shape))
         self._frozen = [p for p in net.parameters() if not p.requires_grad]
-        self._architecture, self._checked = Architecture(net, features, input_shape), Checked()
+        self._architecture, self._checked = Architecture(net, features, shape), Checked()
         batch_norm = any(getattr(layer, "running_mean", None) is not None for layer in net.modules())
         self.spec = ModelSpec(
             name=name,
@@ -163,19 +171,19 @@ class TorchModel:
             capabilities=_capabilities(net, self._anatomy, trains=bool(self.trained)),
             terms=self._forms.names() if self.trained else frozenset(),
             inert_terms=_inert_terms(self._anatomy, self.trained),
-            preprocess=preprocess or Preprocess(),
+            preprocess=preprocess,
             parameters=sum(p.numel() for p in self.trained),
             shapes=tuple(tuple(p.shape) for p in self.trained),
             layout=_layout(net) if self.trained else b"",
             batch_norm=batch_norm,
-            least_batch=2 if batch_norm and input_shape and not trains_on_one(net, input_shape) else 1,
+            least_batch=2 if batch_norm and shape and not trains_on_one(net, shape) else 1,
             flops_per_sample=self._anatomy.cost.flops,
             activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
             calls_per_pass=self._anatomy.cost.calls,
             note=note,
         )
-        if input_shape is not None:
-            self._check_ids(input_shape)
+        if shape is not None:
+            self._check_ids(shape)
 
     @property
     def net(self) -> nn.Module:
@@ -184,7 +192,7 @@ class TorchModel:
 
     @property
     def tap(self) -> Tap | None:
-        """Reads logits and features in one forward pass of the net, in its present mode; None: it has no features."""
+        """Reads logits and features in one forward pass of the net, in its present mode; None without features."""
         return self._anatomy.tap
 
     @property
@@ -253,11 +261,12 @@ class TorchModel:
         return np.asarray(out.detach().cpu().numpy(), np.float32)
 
     def onnx_bytes(self, x: Floats) -> bytes:
-        """Return the net as an .onnx file: input `samples` (n, c, h, w), output `logits` (n, k).
+        """Return the net as an .onnx file: input `samples` as the net takes them, output `logits` (n, k).
 
-        x: some samples to run.  Raises MissingExtra without onnx and onnxscript, ModelError where torch.onnx fails.
+        x: some samples to run, (n, c, h, w).  Raises MissingExtra without onnx and onnxscript, ModelError where
+        torch.onnx fails.
         """
-        return net_bytes(self._net, x, self.spec.name)
+        return net_bytes(self._net, x, self.spec.name, self.spec.preprocess.declared)
 
     def head(self, f: Floats) -> Floats:
         """Return the logits: (n, d) -> (n, k).  Raises Unsupported if no nn.Linear makes them from the features."""
@@ -308,7 +317,7 @@ class TorchModel:
     def _of_changes(
         self, steps: Steps, objective: Objective, losses: Sequence[Loss], labels: Tensor | None, *, stochastic: bool
     ) -> Subject | None:
-        """Return what a trace must know of `changes_alone`; None: it is computed as always."""
+        """Describe `changes_alone` for tracing, or return None to run it eagerly."""
         fit = self._traceable(steps, objective, stochastic=stochastic)
         if fit is None:
             return None
@@ -324,7 +333,7 @@ class TorchModel:
     def _steps(
         self, batches: Batches, objective: Objective, optimiser: TorchOptimiser, trained: Sequence[bool]
     ) -> Steps:
-        """Return the steps of a fit, none of which is taken yet."""
+        """Return the steps of a fit, before the first one."""
         return Steps(
             name=self.spec.name,
             classes=self.spec.classes,
@@ -345,7 +354,7 @@ class TorchModel:
 
     @property
     def may_be_traced(self) -> bool:
-        """Whether fits and passes may be traced now: on a CPU, without hooks, and where nobody switched it off."""
+        """Whether fits and passes may be traced now: on a CPU, without hooks, and unless tracing is off."""
         return self._device.type == "cpu" and when() != "off" and not self.has_hooks
 
     @property
@@ -355,11 +364,11 @@ class TorchModel:
 
     @property
     def untraced(self) -> frozenset[str]:
-        """Why fits were computed without a trace so far; empty: they were traced, or too few to be."""
+        """The reasons why fits were not traced so far; empty if they were traced, or too few to be."""
         return frozenset(self._checked.untraced)
 
     def _traceable(self, steps: Steps, objective: Objective, *, stochastic: bool) -> TracedFit | None:
-        """Return what a trace must know of a fit; None: this one is computed as always."""
+        """Describe the fit for tracing, or return None to run it eagerly."""
         if not self.may_be_traced or not self._forms.traceable(objective):
             return None
         objectives = objective_key(objective)
@@ -476,7 +485,9 @@ class TorchModel:
         if not self._tried and len(x):
             self._check_ids(x.shape[1:])
             first = torch.from_numpy(np.array(x[:2], np.float32))
-            let_give_logits(self._net, first, self.spec.classes, self._outputs, self.spec.name)
+            spec = self.spec
+            kind = spec.preprocess.declared
+            let_give_logits(self._net, first, spec.classes, self._outputs, spec.name, declared=kind)
             try_sample(self._net, x[:1], self._device, self.spec.name)
             check_last_is_run(self._net, self._anatomy.head, first[:1].to(self._device), self.spec.name)
             self._tried = True
@@ -507,7 +518,7 @@ class TorchModel:
     def optimiser_after(
         self, optim: Optim, moments: Moments | None = None, steps: NDArray[np.int64] | None = None
     ) -> TorchOptimiser:
-        """Return an optimiser of this model that goes on from moments after `steps` steps; None: from none."""
+        """Return an optimiser of this model that continues from moments after `steps` steps, or without moments."""
         return TorchOptimiser(optim, self.trained, moments, steps, decayed=self.decayed)
 
     def _optimiser_for(self, optim: Optim) -> TorchOptimiser:
@@ -577,14 +588,14 @@ def _check_finite(net: nn.Module, name: str) -> None:
     with torch.no_grad():
         for tensor, parameter in net.named_parameters():
             if _has_numbers(parameter) and not _is_finite(parameter):
-                raise ModelError(f"model {name!r}: {tensor} has NaN or Inf: load sound weights, or train it anew")
+                raise ModelError(f"model {name!r}: {tensor} has NaN or Inf: load sound weights, or train it again")
         for tensor, buffer in net.named_buffers():
             if _has_numbers(buffer) and not buffer.max().item() < math.inf:
-                raise ModelError(f"model {name!r}: {tensor} has NaN or Inf: load sound weights, or train it anew")
+                raise ModelError(f"model {name!r}: {tensor} has NaN or Inf: load sound weights, or train it again")
 
 
 def _has_numbers(tensor: Tensor) -> bool:
-    """Whether there are floating-point numbers to look at: one without data has none."""
+    """Whether a tensor has floating-point numbers to check: one without data has none."""
     if tensor.is_meta or tensor.layout != torch.strided:
         return False
     return tensor.dtype in _FLOATING and tensor.numel() > 0

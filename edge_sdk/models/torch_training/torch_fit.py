@@ -25,7 +25,7 @@ class Steps(NamedTuple):
     classes: int
     net: nn.Module
     tap: Tap | None
-    """Gives logits and features; None: the objective has no term on features."""
+    """Gives logits and features, or is None if the objective has no term on features."""
     head: nn.Linear | None
     parameters: list[Tensor]
     trained: Sequence[bool]

@@ -21,7 +21,7 @@ from edge_sdk.objectives import Optim
 Moments: TypeAlias = list[list[Tensor]]
 """One list for each kind of moment, aligned with the parameters."""
 Gradients: TypeAlias = Sequence[Tensor | None]
-"""Aligned with the parameters; None: the parameter has no gradient."""
+"""Aligned with the parameters, with None for a parameter without gradient."""
 
 
 class TorchOptimiser:
@@ -37,10 +37,10 @@ class TorchOptimiser:
         decayed: Sequence[bool] | None = None,
         stacked: bool = False,
     ) -> None:
-        """Take over `moments`, those after `steps` steps; None: start without moments.
+        """Continue from `moments` after `steps` steps, or start without moments if they are None.
 
-        decayed: which parameters weight decay is for, unless the settings say all; None: all.
-        stacked: parameters (c, ...) are those of c models, whose gradients are clipped each by itself.
+        decayed: the parameters that weight decay applies to, unless the settings say all, or None for all.
+        stacked: parameters (c, ...) belong to c models; the gradient of each model is clipped separately.
         """
         self.optim = optim
         self._decayed = [True] * len(parameters) if decayed is None or optim.decay_all else decayed
@@ -92,7 +92,7 @@ class TorchOptimiser:
         return [self._decayed[at] for at in stepping]
 
     def _clipped(self, gradients: list[Tensor]) -> list[Tensor]:
-        """Shorten the gradient to the norm that is allowed, that of each model of a stack by itself: (c, ...) each."""
+        """Clip the gradient to its maximum norm; in a stack, clip that of each model separately: (c, ...) each."""
         if not self._stacked:
             return clipped_gradients(gradients, self.optim.clip_norm, CLIP_EPSILON)
         squares = [each.square().reshape(len(each), -1).sum(dim=1) for each in gradients]  # (c,) each

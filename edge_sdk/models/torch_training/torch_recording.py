@@ -1,8 +1,8 @@
 """Records what a training step computes: torch's own operators, in order, as lines of a script.
 
 A step is run once as always, forward and back, and each operator that torch carries out is noted with its arguments.
-Numbers in the lines stay apart from the text, so that those that follow from the step or from the size of a mini-batch
-can be told by comparing recordings.
+Numbers are kept apart from the text of the lines, so that a comparison of recordings shows which of them depend on the
+step, or on the size of a mini-batch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class NotTraceable(Exception):
-    """A training step cannot be told as a sequence of operators; the text says why."""
+    """A training step cannot be recorded as a sequence of operators; the text says why."""
 
 
 def first_line(error: Exception) -> str:
@@ -53,7 +53,7 @@ class ScriptLine:
     """With a {} in the place of each number."""
     numbers: tuple[Number, ...]
     copied: str = ""
-    """The tensor that it gives again, bit for bit, if all its numbers are 1; empty: it computes."""
+    """The tensor that it returns unchanged if all its numbers are 1, or empty if it computes."""
 
     def words(self) -> list[str]:
         """Return the words, among them the names of tensors."""
@@ -62,7 +62,7 @@ class ScriptLine:
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """What a function computes from named tensors."""
+    """The computation of a function of named tensors."""
 
     lines: tuple[ScriptLine, ...]
     results: tuple[str, ...]
@@ -102,7 +102,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch doe
         self.constants: list[Tensor] = []
         self.draws = self.writes = False
         self._transposed: dict[int, Tensor] = {}
-        """What a transpose was taken of, by the transpose's id."""
+        """The original of each transpose, by the transpose's id."""
         self._names = {id(tensor): name for name, tensor in known.items()}
         self._kept: list[Any] = []
         """Every tensor that was seen: its id stays its own."""
@@ -276,7 +276,7 @@ def recorded(known: Mapping[str, Tensor], compute: Callable[[], Sequence[Tensor 
 
 
 def of_steps(first: Recording, again: Recording, apart: int, step: int) -> Recording:
-    """Return a recording of step `step` that tells which numbers are the step; again: of step `step - apart`.
+    """Return the recording of step `step` with the numbers marked that are the step; again: that of `step - apart`.
 
     Raises NotTraceable if the recordings differ in anything else: then something counts that torch does not see.
     """

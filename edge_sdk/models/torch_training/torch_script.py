@@ -56,7 +56,7 @@ class KnowledgeUse:
 
     shape: tuple[int | BatchSizeDependent, ...]
     by_step: bool
-    """Whether each step reads its own part, and nothing else: then the first length does not count."""
+    """Whether each step reads only its own part, so that the first length may differ."""
 
     def fits(self, tensor: Tensor, size: int) -> bool:
         """Whether another tensor may stand in its place, in mini-batches of this size."""

@@ -64,7 +64,7 @@ class TracedFit(NamedTuple):
 
 
 class Checked:
-    """What was found of one model: with which scripts its steps are equal to the bit."""
+    """The findings about one model: the scripts whose steps have the bits of its own."""
 
     def __init__(self) -> None:
         self.equal: dict[tuple[Script, int], bool] = {}
@@ -74,7 +74,7 @@ class Checked:
         self.untraced: set[str] = set()
         """Why fits of it were computed without a trace, once one would have been worth it."""
         self.draws: bool | None = None
-        """Whether its training passes draw random numbers; None: no recording has shown it."""
+        """Whether its training passes draw random numbers, or None before the first recording."""
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class _Kind(Generic[AnyScript]):
 
     taken: int = 0
     refused: str = ""
-    """Why they are not traced; empty: they are, or nothing is known."""
+    """Why they are not traced, or empty if they are, or may be."""
     recordings: list[SizedRecording] = field(default_factory=list)
     scripts: list[AnyScript] = field(default_factory=list)
 
@@ -129,7 +129,7 @@ class Traces:
         self._lock = threading.RLock()
 
     def fitted(self, fit: TracedFit, checked: Checked) -> list[float] | None:
-        """Carry a fit out as a trace, and return the loss of each step; None: nothing is done, and it is no trace's."""
+        """Run the fit as a trace and return each step's loss, or do nothing and return None if it cannot be traced."""
         with self._lock:
             script = self._script(fit, checked)
         if script is None:
@@ -152,7 +152,7 @@ class Traces:
         return _run(fit, script, range(steps)) if equal else None
 
     def _script(self, fit: TracedFit, checked: Checked) -> Script | None:
-        """Return the script of a fit, made now if that is worth it; None: there is none."""
+        """Return the script of a fit, recorded now if that pays, or None without one."""
         kind, (steps, size) = self._kinds.get(fit.key), fit.steps.indices.shape
         kind.taken += steps
         if kind.refused:
@@ -197,7 +197,7 @@ class Subject(NamedTuple):
     others: list[Tensor]
     checked: Checked
     given: Sequence[Tensor] = ()
-    """What else the function computes with, and does not change; its shapes may follow from the number of samples."""
+    """Further inputs of the function, which it does not change; their shapes may depend on the number of samples."""
 
     @property
     def tensors(self) -> tuple[list[Tensor], list[Tensor]]:
@@ -227,7 +227,7 @@ class Passes:
         return script.run(nets, x)[0] if equal else function(x)
 
     def answers(self, subjects: Sequence[Subject], x: Tensor) -> list[list[Tensor]] | None:
-        """Return what `answer` gives for each of some nets, in one call; None: not all are known to be equal so."""
+        """Return the results of `answer` for several nets, in one call, or None unless all are known to be equal."""
         key = subjects[0].key
         with self._lock:
             script = self._kinds.get(_key_of(subjects[0], x)).script_for(subjects[0].given, len(x))
@@ -350,6 +350,8 @@ def _recorded(fit: TracedFit) -> SizedRecording:
 
 def _other_samples(x: Tensor) -> Tensor:
     """Return samples with other numbers: of a number that a net makes of samples, two recordings differ then."""
+    if bool(((x >= 0) & (x == x.round())).all()) and bool(x.any()):
+        return x.max() - x  # perhaps ids of tokens, of which a table has no others
     return 1.0 - 2.0 * x
 
 
@@ -359,7 +361,7 @@ def _flat(steps: Steps, x: Tensor, y: Tensor | None, step: int) -> list[Tensor |
 
 
 def _generalised(own: SizedRecording, earlier: Sequence[SizedRecording]) -> SizedRecording:
-    """Return a recording for mini-batches of any size, if an earlier one tells how; else the recording itself."""
+    """Return a recording for mini-batches of any size if an earlier one allows it, or else the recording itself."""
     for each in earlier:
         with suppress(NotTraceable):
             return for_any_size(each, own)
@@ -442,7 +444,7 @@ def _is_simple(value: object) -> bool:
 
 
 class Architecture:
-    """What a net is made of, as a key that is equal for nets of the same layers, shapes and attributes."""
+    """The architecture of a net as a key, equal for nets of the same layers, shapes and attributes."""
 
     def __init__(self, net: nn.Module, *more: Hashable) -> None:
         """more: what else differs between nets that cannot share a trace."""
@@ -472,7 +474,7 @@ _ARCHITECTURES: dict[Hashable, int] = {}
 
 
 def objective_key(objective: Objective) -> Hashable | None:
-    """Return a key that is equal for objectives that differ only in the numbers of their arrays; None: no data."""
+    """Return a key, equal for objectives that differ only in the numbers of their arrays, or None without data."""
     key: list[Hashable] = []
     for term in objective:
         kind = type(term)
@@ -490,7 +492,7 @@ def objective_key(objective: Objective) -> Hashable | None:
 
 @cache
 def _field_names(kind: type) -> tuple[str, ...] | None:
-    """Return the names of the fields of a dataclass; None: it is none."""
+    """Return the names of the fields of a dataclass, or None for other values."""
     return tuple(each.name for each in fields(kind)) if is_dataclass(kind) else None
 
 

@@ -45,7 +45,7 @@ _TEXT = {str}
 _COMMON, _PERSONAL, _EMPTY_MAP = b"\xa6common", b"\xa8personal", b"\x80"
 """Names of fields, and an empty map, as msgpack packs them.  Legal ids cannot contain the first two."""
 _FRONT_BYTES, _LEAST_COMMON_BYTES = 512, 64
-"""Common knowledge is decoded once if it begins within so many bytes of the header and has at least so many."""
+"""Bytes: common knowledge is decoded once if it begins within the first number after the header, and has the second."""
 _LEAST_SHARED_BYTES = 1024
 """The minimum length of a field that frames to many devices share; frames with a shorter one are joined at once."""
 _NOBODY = body.pack_value("")

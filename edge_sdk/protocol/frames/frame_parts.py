@@ -1,4 +1,4 @@
-"""Frames in parts, one of which many frames may share: it is in memory once, and compared by identity."""
+"""Frames in parts.  Many frames may share one part, which is in memory once, and is compared by identity."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def judge_python(version: tuple[int, ...]) -> Finding:
 
 
 def judge_files(soft: int | None) -> Finding:
-    """Judge how many files a process may open; soft: the soft limit, or None if there is none or it is unknown."""
+    """Judge how many files a process may open; soft: the soft limit, or None if unlimited or unknown."""
     if soft is None or soft >= GOOD_FILES:
         return ok("no limit known" if soft is None else f"{soft} open files")
     found, remedy = (
@@ -53,7 +53,7 @@ def judge_files(soft: int | None) -> Finding:
 
 
 def files_limit() -> int | None:
-    """The soft limit of open files, or None if there is none or it is unknown."""
+    """The soft limit of open files, or None if unlimited or unknown."""
     if sys.platform == "win32":
         return None
     soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
@@ -225,7 +225,7 @@ def _fault(name: str) -> str:
 
 
 def plugin_checks() -> tuple[Check, ...]:
-    """Return a check for each plug-in, or one that says that there is none."""
+    """Return a check for each plug-in, or one that reports none."""
     found = installed_plugins()
     if not found:
         return (Check("plug-ins", lambda _: ok("none installed")),)

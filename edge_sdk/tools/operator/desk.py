@@ -25,7 +25,7 @@ from edge_sdk.transport.mqtt.url import parse_broker_url
 
 def devices_command(args: argparse.Namespace) -> int:
     """Show the devices of a running federation."""
-    with _link(args) as link:
+    with link_of(args) as link:
         run, entries = _every_device(link)
     if args.json:
         plain = {"federation": args.federation, "run": run, "devices": [*map(_plain, entries)]}
@@ -62,7 +62,7 @@ def forget_command(args: argparse.Namespace) -> int:
 
 def _carried_out(args: argparse.Namespace, operation: str) -> int:
     """Send a command, and print the coordinator's line about it."""
-    with _link(args) as link:
+    with link_of(args) as link:
         line = link.command(operation, _device(args))
     report = {"federation": args.federation, "operation": operation, "device": args.device, "answer": line}
     sys.stdout.write((json.dumps(report) if args.json else line) + "\n")
@@ -71,7 +71,7 @@ def _carried_out(args: argparse.Namespace, operation: str) -> int:
 
 def logs_command(args: argparse.Namespace) -> int:
     """Show the last lines that a device has printed."""
-    with _link(args) as link:
+    with link_of(args) as link:
         answer = link.ask(link.inquiry("logs", _device(args), lines=args.lines))
     if args.json:
         report = {"federation": args.federation, "device": args.device, "lines": [*answer.lines]}
@@ -110,7 +110,8 @@ def _device(args: argparse.Namespace) -> str | None:
     return device
 
 
-def _link(args: argparse.Namespace) -> AbstractContextManager[OperatorLink]:
+def link_of(args: argparse.Namespace) -> AbstractContextManager[OperatorLink]:
+    """Return the link that a command's options ask for.  Raises UsageError."""
     if not is_id(args.federation):
         raise UsageError(f"--federation {args.federation!r}: use a-z, 0-9 and -, at most 36 of them")
     timeout_s = checked_timeout_s(args.timeout)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -15,7 +15,15 @@ from edge_sdk.protocol import topics
 from edge_sdk.protocol.entry_guard import EntryGuard
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Verify
-from edge_sdk.protocol.messages import Control, ControlAnswer, CoordinatorStatus, Inquiry
+from edge_sdk.protocol.messages import (
+    PUBLIC_BLOCK_BYTES,
+    Control,
+    ControlAnswer,
+    CoordinatorStatus,
+    Inquiry,
+    OfferedFile,
+    PublicBlock,
+)
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
 
 RESEND_S = 1.0
@@ -78,6 +86,39 @@ class OperatorLink:
         )
         return self.ask(control).text
 
+    def roll_out(self, file: OfferedFile, share: float, board: str, *, asks_cost: bool = False) -> ControlAnswer:
+        """Order a file to be rolled out; the answer has what that costs, and the blocks that are missing.
+
+        asks_cost: only ask.  Raises UsageError if the coordinator refuses, TransportError if it does not answer.
+        """
+        return self.ask(
+            Control(
+                federation=self._federation,
+                operation="rollout",
+                operator=self._operator,
+                request=secrets.token_bytes(16),
+                file=file,
+                share=share,
+                board=board,
+                asks_cost=asks_cost,
+            )
+        )
+
+    def send_blocks(self, file: OfferedFile, content: bytes, indices: Iterable[int]) -> None:
+        """Send blocks of a file; those that do not arrive are missing in the next answer."""
+        for index in indices:
+            at = index * PUBLIC_BLOCK_BYTES
+            block = PublicBlock(
+                federation=self._federation,
+                device=self._operator,
+                sha256=file.sha256,
+                index=index,
+                count=-(-len(content) // PUBLIC_BLOCK_BYTES),
+                total_bytes=len(content),
+                data=content[at : at + PUBLIC_BLOCK_BYTES],
+            )
+            self._transport.send(topics.control(self._federation), self._frame(block))
+
     def inquiry(self, about: str, device: str | None = None, **more: int) -> Inquiry:
         """Return a new question."""
         return Inquiry(
@@ -113,7 +154,7 @@ class OperatorLink:
         """Whether it can be sent: a signed command waits for the run that it must name."""
         return self._keys is None or self._run is not None or isinstance(question, Inquiry)
 
-    def _frame(self, question: Question) -> bytes:
+    def _frame(self, question: Question | PublicBlock) -> bytes:
         if self._keys is None:
             return codec.encode(question)
         if isinstance(question, Control):

@@ -8,11 +8,12 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.agent_arguments import (
+from edge_sdk.agent.arguments import (
     check_kinds,
     check_names,
     check_options,
@@ -23,18 +24,19 @@ from edge_sdk.agent_arguments import (
     reached_by,
     transport_to,
 )
-from edge_sdk.agent_loop import AgentLoop
+from edge_sdk.agent.callbacks import AppOwner
+from edge_sdk.agent.held_alone import hold_alone, let_go
+from edge_sdk.agent.loop import AgentLoop
+from edge_sdk.agent.state_folder import StatePlaces
 from edge_sdk.arrays import Floats
-from edge_sdk.callbacks import AppOwner
 from edge_sdk.data import Raw
 from edge_sdk.device.context import DeviceContext, PublicFolder
 from edge_sdk.device.exchange import RoundReport
-from edge_sdk.device.held_alone import hold_alone, let_go
 from edge_sdk.device.link.security import DeviceSecurity
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.standing import AgentStatus
 from edge_sdk.device.store import Store
-from edge_sdk.device.training.app_model import ModelOrigin, OnNewModel, check_on_new_model
+from edge_sdk.device.training.app_model import ModelOrigin, OnNewModel, Wish, check_on_new_model
 from edge_sdk.device.training.data_supply import DataSupply, OwnData
 from edge_sdk.errors import EdgeError, Refused, UsageError
 from edge_sdk.given_arrays import PictureLayout, channels_last, given_array
@@ -50,8 +52,9 @@ from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.frames.schema import one_line
 from edge_sdk.public_set.fetch import MAX_PUBLIC_BYTES
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.serving.brought import BroughtModels
 from edge_sdk.serving.deployment import MAX_DROP, Deployment, check_max_drop
-from edge_sdk.state_folder import StatePlaces
+from edge_sdk.serving.offers import OfferedModels
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt.tls import TlsFiles
 
@@ -91,6 +94,9 @@ class Agent:
     on_new_model: the choice if the app brings another model than the one with which the folder `state` began: "better"
     continues with the better of both on held-out samples, "adopt" with the app's, "keep" with the learnt state, and
     "error" raises UsageError.  A state learnt under another extractor or architecture cannot be kept.
+
+    accepts_models: whether the device may learn with another model that the team rolls out: an .onnx file, never code,
+    which is kept in the folder `state`, and used only if it is not worse on the held-out samples.
 
     policy: when to train, and at what cost; None trains always and meters nothing.  sensors: the policy's readings, by
     default from Linux's files.  meter: an external power meter.
@@ -135,6 +141,7 @@ class Agent:
         proxy: Model | None = None,
         max_drop: float | None = MAX_DROP,
         on_new_model: OnNewModel = "better",
+        accepts_models: bool = False,
         policy: Policy | None = None,
         sensors: Sensors | None = None,
         meter: PowerMeter | None = None,
@@ -154,6 +161,7 @@ class Agent:
             share_sample_codes=share_sample_codes,
             sends_logs=sends_logs,
             stay=stay,
+            accepts_models=accepts_models,
             cloud_safe=cloud_safe,
             quarantine=quarantine,
             max_public_bytes=max_public_bytes,
@@ -164,9 +172,10 @@ class Agent:
         check_max_drop(max_drop)
         places = StatePlaces(state, federation, device)
         ledger = places.ledger(privacy)
-        supply = DataSupply(model, data, public, discloses_classes=disclose_classes, proxy=proxy, budget=ledger)
-        supply.bench.shares_codes = share_sample_codes
-        discloses = supply.bench.discloses_classes
+        if accepts_models and places.offered is None:
+            raise UsageError("accepts_models: a model that is rolled out is kept on the disk: give state=FOLDER")
+        brought = BroughtModels(places.offered, model) if accepts_models and places.offered is not None else None
+        discloses = disclose_classes and ledger is None
         self._owner = owner = AppOwner(device, discloses_classes=discloses, sends_logs=sends_logs and privacy is None)
         self._callbacks = owner.callbacks
         gate: TrainingGate | None = None
@@ -187,33 +196,53 @@ class Agent:
         self._open_store = places.opener(quarantine=quarantine, tell=early.append)
         self._closes_store = places.folder is not None
         self._alone, self._name = lone_parts(model, proxy, data), f"the agent of {device} in {federation}"
+        security = DeviceSecurity(own, federation) if own else None
+
+        self._supplies = partial(
+            DataSupply, data=data, public=public, discloses_classes=disclose_classes, proxy=proxy, budget=ledger
+        )
+        self._contexts = partial(
+            DeviceContext,
+            federation=federation,
+            device=device,
+            board=board,
+            transport=transport,
+            owner=owner,
+            security=security,
+            allows_weights=share_weights,
+            secret=secret,
+            fetches=fetches,
+            gate=gate,
+            early_news=early,
+        )
+        self._brought, self._apps_model, self._shares_codes = brought, model, share_sample_codes
+        self._on_new_model: OnNewModel | None = on_new_model if self._closes_store else None
+        self._deployments = partial(self._deployed, places.served, max_drop, clock)
         store = self._opened_alone()  # after all checks; later failures close it
         try:
-            context = DeviceContext(
-                federation=federation,
-                device=device,
-                board=board,
-                transport=transport,
-                store=store,
-                data=supply,
-                owner=owner,
-                security=DeviceSecurity(own, federation) if own else None,
-                allows_weights=share_weights,
-                secret=secret,
-                fetches=fetches,
-                gate=gate,
-                early_news=early,
-            )
-            self.participant = Participant(context, on_new_model if self._closes_store else None)
-            """The device's part in the federation, which a simulator drives in place of `run`."""
-            self._deployment = context.examiner = self._deployed(places.served, max_drop, clock)
+            self._assemble(store)
         except BaseException:
             let_go(self)
             if self._closes_store:
                 store.close()
             raise
-        self._context = context
         self._loop = AgentLoop(self.participant, self._deployment, policy or Policy(), clock, stays=stay)
+
+    def _assemble(self, store: Store) -> None:
+        """Make the parts around the model with which the device begins: the app's, or one that was rolled out."""
+        brought = self._brought
+        supply = self._supplies(self._apps_model if brought is None else brought.model())
+        supply.bench.shares_codes = self._shares_codes
+        self._context = context = self._contexts(store=store, data=supply)
+        if brought is not None and brought.fault:
+            context.warn_early(brought.fault)
+            brought.fault = ""
+        wish: Wish | None = "rollout" if brought is not None and brought.governs else self._on_new_model
+        self.participant = Participant(context, wish)
+        """The device's part in the federation, which a simulator drives in place of `run`."""
+        self._deployment = context.examiner = self._deployments()
+        if brought is not None:
+            context.offers = OfferedModels(context, self.participant.uplink, self._deployment, brought)
 
     def _deployed(self, folder: Path | None, max_drop: float | None, clock: Callable[[], float]) -> Deployment:
         """Return the copy of the model that `predict` uses."""
@@ -398,7 +427,8 @@ class Agent:
                 self._drive()
             except EdgeError as ended:
                 error = ended
-            if self._loop.standing.ended(error, asked=self._loop.stopping.is_set()):
+            changes = self._loop.changes_model and error is None and not self._loop.stopping.is_set()
+            if changes or self._loop.standing.ended(error, asked=self._loop.stopping.is_set()):
                 self._begin(again=True)
             elif error is None or self._loop.stopping.is_set():
                 return
@@ -414,7 +444,9 @@ class Agent:
                 raise UsageError(
                     f"the agent of {self._context.device} {ending}; it can be started again when it has ended"
                 )
-            if self._ended:
+            if self._ended and self._loop.changes_model:
+                self._change_model()
+            elif self._ended:
                 self._context.store = self._opened_alone()
                 if not self._closes_store:
                     self._context.store.boot_epoch += 1
@@ -422,6 +454,18 @@ class Agent:
         if not again:
             self._loop.stopping.clear()
             self._loop.leaving, self.error = None, None
+
+    def _change_model(self) -> None:
+        """Begin with the model that the index of offered models names now.  Raises StoreError."""
+        store = self._opened_alone()
+        try:
+            self._assemble(store)
+        except BaseException:
+            let_go(self)
+            store.close()
+            raise
+        self._loop.use(self.participant, self._deployment)
+        self._ended = False
 
     def _opened_alone(self) -> Store:
         """Reserve model and data for this agent, and open the store.  Raises UsageError if another agent has them."""

@@ -69,10 +69,11 @@ class AgentLoop:
             participant.connect()
             lower_priority(self._policy.nice)  # after connect(), so that the socket's thread keeps its priority
             limit_threads(self._policy.threads)
-            while not participant.over and not self.stopping.is_set():
+            while not (participant.over or self.stopping.is_set() or self.changes_model):
                 self.standing.look(context.session, self._objection.text if self._objection else "")
                 busy = self._may_compute()
-                event = context.transport.poll(0.0 if busy else self._poll_timeout_s())
+                trying = context.offers is not None and context.offers.busy
+                event = context.transport.poll(0.0 if busy or trying else self._poll_timeout_s())
                 if event is not None:
                     participant.handle(event, self._clock())
                 participant.tick(self._clock())
@@ -80,6 +81,17 @@ class AgentLoop:
                 if busy:
                     self._compute()
         participant.raise_if_failed()
+
+    def use(self, participant: Participant, deployment: Deployment) -> None:
+        """Run another participant from now on: it was made with another model."""
+        self._participant, self._deployment = participant, deployment
+        self._context, self._work = participant.context, participant.work
+        self._objection, self._trained = None, 0
+
+    @property
+    def changes_model(self) -> bool:
+        """Whether the participant ends here, so that another one begins with another model."""
+        return self._context.offers is not None and self._context.offers.changed
 
     def _sign_off(self) -> None:
         self._participant.sign_off(self.leaving)
