@@ -238,6 +238,9 @@ def _new_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
     parser.add_argument("--name", help="the federation's name (default: the folder's)")
     parser.add_argument("--model", metavar="RUNTIME", help="of your model: numpy or torch (default: numpy)")
+    parser.add_argument(
+        "--kind", choices=("series", "text", "table", "picture"), help="of your samples (default: table)"
+    )
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="your model is this .onnx file")
     parser.add_argument("--classes", type=whole_number(2, 1000), metavar="N", help="default: 10, or those of the file")
     parser.add_argument("--devices", type=whole_number(2, 1000), metavar="N", help="default: 4")
@@ -249,7 +252,7 @@ def _new_arguments(parser: argparse.ArgumentParser) -> None:
 NEW = Subcommand(
     name="new",
     help="make a project: an app, a federation, a coordinator, a systemd unit and a test; asks for missing options",
-    example="edge-sdk new my-app --model numpy --classes 10 --devices 4",
+    example="edge-sdk new my-app --kind series --model numpy --classes 10 --devices 4",
     arguments=_new_arguments,
     function="edge_sim.projects.new_command:command",
 )

@@ -31,7 +31,8 @@ from edge_sim.fleet.fleet import read_device
 def make():
     device = read_device(Path(os.environ["KIT"]))
     public = None if "WITHOUT_PUBLIC" in os.environ else device.public
-    return App(model=device.kit.model(device.public), data=device.data, public=public, share_weights=True)
+    accepts = {"accepts_models": True} if "ACCEPTS" in os.environ else {}  # which an older wheel does not know
+    return App(model=device.kit.model(device.public), data=device.data, public=public, share_weights=True, **accepts)
 """
 
 

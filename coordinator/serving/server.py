@@ -527,6 +527,7 @@ class Server:
                 self._hint_at_backup()
         if isinstance(event, Joined):
             self._report.joined(event.device, now_s)
+            self._rollouts.joined(event.device)
         elif isinstance(event, (Left, Lost)):
             self._report.parted(event.device)
         if event is not None:

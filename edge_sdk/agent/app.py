@@ -26,7 +26,7 @@ from edge_sdk.policy.energy import PowerMeter
 from edge_sdk.policy.policy import Policy, load_policy
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.topics import is_id
-from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.public_set.samples import PublicSet, public_for
 from edge_sdk.serving.deployment import MAX_DROP
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.url import parse_broker_url
@@ -141,9 +141,9 @@ def run_device(
     if broker is None and keys is None:
         raise UsageError(BROKER_NEEDED)
     name = _checked(broker=broker, tls=tls, federation=federation, identity=identity, keys=keys, state=state)
-    given = PublicSet.load(public) if public is not None else None
     own_policy = load_policy(policy) if policy is not None else None
     parts = load_app(app)
+    given = public_for(public, parts.model.spec.preprocess) if public is not None else None
     try:
         agent = Agent(
             federation=federation,
@@ -174,7 +174,8 @@ def run_device(
         raise UsageError(str(error)) from error
     agent.on_link(lambda news: _say(f"{name}: {news}"))
     agent.on_update(lambda report: _print_round(name, report))
-    spec, samples = parts.model.spec, len(agent.participant.context.bench.data.train)
+    bench = agent.participant.context.bench  # its model may be one that was rolled out
+    spec, samples = bench.model.spec, len(bench.data.train)
     _say(f"{name}: {spec.name} ({spec.runtime}), {samples} samples, joining {federation}")
     for fault in plugin_faults():
         _say(f"{name}: {fault}; a federation that needs it refuses this device")

@@ -71,7 +71,10 @@ class Offers(Protocol):
         """Store a block; returns False if it is not of an offered file.  Raises RemoteProtocolError."""
 
     def tick(self, now_s: float, *, idle: bool) -> bool:
-        """Do what is due; returns whether the next Hello has news.  idle: whether no exchange is being computed."""
+        """Do what is due; returns whether the next Hello has news.
+
+        idle: whether no exchange has changed the model since the last stored one.
+        """
 
 
 class Outgoing(Protocol):

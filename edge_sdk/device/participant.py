@@ -216,7 +216,7 @@ class Participant:
         if due_s is not None and now_s >= due_s:
             self._advance_fetching(now_s)
         offers = self.context.offers
-        if offers is not None and offers.tick(now_s, idle=not self.work.busy):
+        if offers is not None and offers.tick(now_s, idle=not self.work.begun_one):
             self._ask_again()
         self._end_if(self._refusals.settled(now_s))
 

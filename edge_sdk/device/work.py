@@ -94,6 +94,11 @@ class Work:
         return bool(self._backoff.failures) or self.save_again_s is not None or self.refused.some
 
     @property
+    def begun_one(self) -> bool:
+        """Whether an exchange has changed the model, and is not stored yet."""
+        return self.current is not None and self.current.begun
+
+    @property
     def computing(self) -> bool:
         """Whether there is an exchange that is not computed yet."""
         return self.current is not None and self.current.result is None

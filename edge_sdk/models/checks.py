@@ -73,13 +73,19 @@ def check_whole_number(name: str, what: str, value: object, least: int) -> None:
         raise ModelError(f"model {name!r}: {what} {value!r}: expected a whole number of at least {least}")
 
 
-def check_input_shape(name: str, shape: object) -> None:
-    """Raise ModelError unless this is the shape (c, h, w) of a model's samples, with nothing of it 0."""
+def input_shape_of(name: str, shape: object) -> tuple[int, int, int]:
+    """Return the shape (c, h, w) of a model's preprocessed samples: (t, d) is (1, t, d), and (d,) or (t,) (1, 1, d).
+
+    Raises ModelError for what is no shape, with nothing of it 0.
+    """
     sides = shape if isinstance(shape, tuple | list) else ()
-    if len(sides) != 3 or not all(isinstance(each, int | np.integer) and each >= 1 for each in sides):
+    if not 1 <= len(sides) <= 3 or not all(isinstance(each, int | np.integer) and each >= 1 for each in sides):
         raise ModelError(
-            f"model {name!r}: input_shape {shape!r}: expected (channels, height, width), whole numbers of at least 1"
+            f"model {name!r}: input_shape {shape!r}: expected (channels, height, width), whole numbers of at least 1; "
+            "of series (t, d), of vectors (d,), of tokens (t,)"
         )
+    c, h, w = (1,) * (3 - len(sides)) + tuple(sides)
+    return c, h, w
 
 
 def check_samples(name: str, x: Floats, input_shape: tuple[int, int, int] | None) -> None:

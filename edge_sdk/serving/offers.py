@@ -31,6 +31,8 @@ from edge_sdk.serving.brought import Brought, BroughtModels, answer_to
 from edge_sdk.serving.deployment import Deployment
 from edge_sdk.serving.guard import HeldOut, compared_on, held_out_of, right_on
 
+PRIVATE = 0o600
+"""Only the owner's user reads the files of its device."""
 MAX_TRIES = 2
 """How often a file may arrive damaged before the device gives it up."""
 
@@ -77,7 +79,10 @@ class OfferedModels:
         return True
 
     def tick(self, now_s: float, *, idle: bool) -> bool:
-        """Do what is due; returns whether the next Hello has news.  idle: whether no exchange is being computed."""
+        """Do what is due; returns whether the next Hello has news.
+
+        idle: whether no exchange has changed the model since the last stored one.
+        """
         self._now_s, self._idle = now_s, idle
         if self._work is not None:
             try:
@@ -125,7 +130,7 @@ class OfferedModels:
         answer = answer_to(offer, "returned")
         if self._brought.index.now.file != offer.file.sha256.hex():
             return answer
-        yield from self._until_idle()
+        yield  # an exchange that is being computed is given up
         self._brought.back(answer)
         self._context.owner.news(f"goes back to the model that it had before {offer.file.name}")
         self._work, self.changed = None, True
@@ -148,6 +153,8 @@ class OfferedModels:
         file = offer.file
         transfer = FileTransfer(path.with_suffix(".part"), file.sha256, file.total_bytes, "offered model")
         self._transfer = transfer
+        with as_store_error(path):
+            transfer.path.chmod(PRIVATE)
         for _ in range(MAX_TRIES):
             while not transfer.requests.complete:
                 linked = self._context.session.linked

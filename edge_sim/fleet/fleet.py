@@ -72,6 +72,9 @@ class Kit:
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     """Normalisation of scaled samples for each channel, or empty."""
+    kind: str | None = None
+    vocabulary: int | None = None
+    """The declared kind of samples, and how many ids of tokens there are."""
     privacy: tuple[float, ...] = ()
     """epsilon and delta of the device's privacy budget, or empty."""
 
@@ -108,7 +111,14 @@ class Kit:
     @property
     def preprocess(self) -> Preprocess:
         """Preprocessing from this run's raw samples to the inputs of this device's model."""
-        return SharedPreprocess(size=self.size, scale=self.scale, mean=self.mean or 0.0, std=self.std or 1.0)
+        return SharedPreprocess(
+            size=self.size,
+            scale=self.scale,
+            mean=self.mean or 0.0,
+            std=self.std or 1.0,
+            kind=self.kind,
+            vocabulary=self.vocabulary,
+        )
 
     def model(self, public: PublicSet | None) -> Model:
         """Build a new model, the same for the same kit; extractors may be fitted on the public samples."""
@@ -167,7 +177,10 @@ def read_device(folder: Path) -> Device:
     augment = Augment(**plain["augment"]) if plain["augment"] else None
     with np.load(folder / "data.npz", allow_pickle=False) as arrays:
         parts = [part for part in PARTS if f"x_{part}" in arrays.files]
-        held = {part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"], layout=CHANNELS_LAST) for part in parts}
+        held = {
+            part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"], (), CHANNELS_LAST, kit.kind, kit.vocabulary)
+            for part in parts
+        }
         data = LocalData(train=held.pop("train"), augment=augment, **held)
         public = PublicSet(arrays["public"], CHANNELS_LAST) if "public" in arrays.files else None
     return Device(kit=kit, data=data, public=public)
@@ -396,6 +409,7 @@ def _check_proxy(family: str) -> None:
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
     profile, start = load_board(row.board), 0 if config.federation.start == "equal" else number
     model = model_rules.model_of(row.model, profile, number, config.federation.seed)
+    families.check_takes(model, dataset.kind)
     if row.feature_dim and not families.chooses_width(model):
         raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")
     return Kit(
@@ -417,6 +431,8 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         proxy_features=wanted.proxy_features,
         mean=dataset.scaling.mean,
         std=dataset.scaling.std,
+        kind=config.data.kind,
+        vocabulary=config.data.vocabulary,
         privacy=wanted.privacy,
     )
 

@@ -13,8 +13,9 @@ from edge_sdk.errors import UsageError
 from edge_sdk.models.torch_nets.torch_model import TorchModel
 from edge_sdk.models.torch_nets.torch_seed import seeded
 from edge_sdk.models.torch_nets.torch_width import WidthSwitch, narrowed
-from edge_sim.models import torch_resnets
+from edge_sim.models import torch_resnets, torch_sequences
 from edge_sim.models.model_types import HeadKind, InputShape
+from edge_sim.models.torch_sequences import takes_sequences
 
 
 def torch_model(
@@ -33,7 +34,8 @@ def torch_model(
     feature_dim: width of the features, where it is not the family's own (0).
     """
     with seeded(seed):
-        net = NETS[name](classes, input_shape)
+        build = takes_sequences(name, preprocess) if name in torch_sequences.NETS else NETS[name]
+        net = build(classes, input_shape)
         if feature_dim:
             net = _at_width(net, feature_dim)
         return TorchModel(
@@ -42,9 +44,9 @@ def torch_model(
 
 
 def made_with_torch(
-    make: Callable[[InputShape], Any],
-    shape: InputShape,
-    run_shape: InputShape,
+    make: Callable[[tuple[int, ...]], Any],
+    shape: tuple[int, ...],
+    run_shape: tuple[int, ...],
     classes: int,
     seed: int,
     *,

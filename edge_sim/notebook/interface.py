@@ -22,7 +22,7 @@ from edge_sdk.models.base import Model
 from edge_sim.config import settings as config_settings
 from edge_sim.config.settings import AUTO, Config
 from edge_sim.models.given_functions import check_sendable
-from edge_sim.notebook.given import GivenData, GivenModels, functions_of, with_models, write_data
+from edge_sim.notebook.given import GivenData, GivenModels, declared_in, functions_of, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
 from edge_sim.runs.runner import ObserverFor, VirtualRun, check_taken_part, run
 from edge_sim.studies.axes import axes_of, given_methods, given_seeds
@@ -219,7 +219,7 @@ def _ready(
     if models is not None:
         tables = with_models(tables, models)
     if data is not None:
-        tables["data"] = {**tables.get("data", {}), "source": "npz", "path": DATA}
+        tables["data"] = {**declared_in(data), **tables.get("data", {}), "source": "npz", "path": DATA}
     parsed = config_settings.parse(tables, file)
     in_doubt = parsed.run.processes == AUTO and parsed.run.cluster is None  # stays in one process where it must
     if models is not None and not parsed.run.one_process and not in_doubt:
@@ -228,7 +228,8 @@ def _ready(
         default = Path("runs") / f"{parsed.federation.name}{study}" if study else Path(temporary)
         folder = default if out is None else Path(out)
         if data is not None:
-            layout = write_data(data, folder / DATA, cast("PictureLayout | None", parsed.data.layout))
+            layout = cast("PictureLayout | None", parsed.data.layout)
+            layout = write_data(data, folder / DATA, layout, parsed.data.declared)
             path = {"path": str((folder / DATA).resolve())}
             tables["data"] = {**tables["data"], **path, **({"layout": layout} if layout else {})}
             parsed = config_settings.parse(tables, file)

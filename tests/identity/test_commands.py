@@ -14,7 +14,15 @@ from edge_sdk.identity.registry import read_registry
 from edge_sdk.identity.signatures import FrameSigner, Role
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
-from edge_sdk.protocol.messages import Control, ControlAnswer, DeviceEntry, Inquiry
+from edge_sdk.protocol.messages import (
+    Control,
+    ControlAnswer,
+    DeviceEntry,
+    Inquiry,
+    ModelOffer,
+    OfferedFile,
+    PublicBlock,
+)
 from edge_sdk.transport.base import Incoming
 
 STEADY, OTHER = "device-00", "device-01"
@@ -42,7 +50,7 @@ class Operator:
             run=self.run.server.ledger.run if run is None else run,
         )
 
-    def signed(self, control: Control, signer: FrameSigner | None = None) -> bytes:
+    def signed(self, control: Control | ModelOffer, signer: FrameSigner | None = None) -> bytes:
         signer = signer or self.signer
         return codec.encode(control, signer.stamp(), signer.sign)
 
@@ -94,6 +102,25 @@ def test_what_no_operator_signed_for_this_run_is_nothing(operator: Operator) -> 
     assert operator.answers() == []
     assert operator.run.server.record.rounds_done == {STEADY: 4, OTHER: 4}
     assert operator.run.result.refused_frames == {"unknown": {"signature": 4, "replayed": 1}}
+
+
+def test_a_model_of_somebody_else_is_refused_and_counted(operator: Operator) -> None:
+    file = OfferedFile(sha256=bytes(32), total_bytes=1, name="new.onnx")
+    rollout = Control(
+        federation="tiny", operation="rollout", operator="desk-1", request=bytes(16), file=file, share=1.0
+    )
+    block = PublicBlock(
+        federation="tiny", device="desk-1", sha256=bytes(32), index=0, count=1, total_bytes=1, data=b"x"
+    )
+    run = operator.run.server.ledger.run
+    offer = ModelOffer(federation="tiny", device=OTHER, file=file, number=1, run=run)
+    for frame in (codec.encode(rollout), codec.encode(block)):
+        operator.say(frame)
+    for frame in (codec.encode(offer), operator.signed(offer)):  # an operator is not the coordinator
+        operator.run.clock.at(4.0, lambda frame=frame: operator.link.send(topics.down("tiny", OTHER, "offer"), frame))
+    assert operator.answers() == []
+    assert operator.run.result.refused_frames["unknown"] == {"signature": 2}
+    assert operator.run.devices[1].participant.incoming.refused == {"signature": 2}
 
 
 def revoked(operator: Operator) -> None:

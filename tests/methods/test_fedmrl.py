@@ -25,7 +25,7 @@ NETS = [{"count": 2, "model": "mlp"}, {"count": 2, "model": "mlp-wide"}]
 
 
 def made(pictures: Path, rows: list[dict[str, Any]] = NETS, **params: Any) -> settings.Config:
-    tables = fleets.tables(pictures, "fedmrl", devices=4, rounds=3)
+    tables = fleets.tables(pictures, "fedmrl", devices=4, rounds=2)
     tables["train"] |= {"optimiser": "sgd", "learning_rate": RATE}
     tables["method"] = {"proxy": "mlp", "proxy_features": 8, "start": "equal", **params}
     tables["fleet"] = rows
@@ -67,7 +67,7 @@ def test_a_run_is_its_naive_twin(pictures: Path, begins: str) -> None:
             rng = np.random.default_rng((run.fleet.federation.spec.seed, 0x6D726C, each.device.kit.number))
             rows = rng.uniform(-((d_1 + d) ** -0.5), (d_1 + d) ** -0.5, rows.shape).astype(np.float32)
         projectors.append(naive.linear(rows))
-    for round_ in range(3):
+    for round_ in range(2):
         trained = []
         for f, g, P in zip(own, small, projectors, strict=True):
             torch.nn.utils.vector_to_parameters(torch.tensor(shared), g.net.parameters())

@@ -10,7 +10,7 @@ from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import CONTROL_LIMITS
-from edge_sdk.protocol.messages import Bye, Control, DeviceStatus, Hello, Upload
+from edge_sdk.protocol.messages import Bye, Control, DeviceStatus, Hello, PublicBlock, Upload
 from edge_sdk.transport.base import Incoming
 
 FED, MEMBER, STRANGER = "fed", "member", "stranger"
@@ -64,6 +64,8 @@ def test_a_member_is_refused_for_what_its_frame_is() -> None:
     assert word_for(where, upload(federation="other")) == "topic"
     assert word_for(where, upload(STRANGER)) == "topic"
     assert word_for(topics.control(FED), upload()) == "topic"
+    block = PublicBlock(federation=FED, device=MEMBER, sha256=bytes(32), index=0, count=1, total_bytes=1, data=b"x")
+    assert word_for(topics.up(FED, MEMBER, "get"), codec.encode(block)) == "topic"  # only operators send files
 
 
 def test_legal_frames_are_opened() -> None:

@@ -27,6 +27,9 @@ MOST_ROWS = 100
 """The most devices that a terminal shows in rows."""
 WORTH_TELLING_S = 1.0
 """Shorter waits are not reported."""
+MOST_KINDS = 8
+"""The most boards or models that a line lists."""
+_LEVELS = ("before_mean", "alone_mean", "now_mean")
 _JOULES_FROM = {"measured": ", measured", "profile": ", by the boards' profiles"}
 """The words about joules with one source."""
 MOST_SHIFTED = 10
@@ -102,7 +105,7 @@ def _pair(device: DeviceResult, *, compared: bool, own: bool) -> tuple[float | N
 def _notes(result: Result) -> list[str]:
     lines = [printable(result.uplift["text"])] if result.uplift else []
     lines += [drift] if (drift := drift_line(result.history)) else []
-    lines += [*_cause(result), *_local(result), *_own_task(result), *_costs(result)]
+    lines += [*_kinds(result), *_cause(result), *_local(result), *_own_task(result), *_costs(result)]
     lines += [*_declines(result), *_encodings(result)]
     if result.stopped:
         planned = f" of {result.rounds}" if result.rounds > result.rounds_done else ""  # forever has no number
@@ -115,6 +118,21 @@ def _notes(result: Result) -> list[str]:
     lines += remarks.refused_by_devices(result.refused_by_devices)
     lines += [f"warning: {printable(warning)}" for warning in result.warnings]
     return lines + [f"note on {', '.join(ids)}: {note}" for note, ids in _device_notes(result.devices).items()]
+
+
+def _kinds(result: Result) -> list[str]:
+    """The mean accuracies of each board and of each model, where there are several."""
+    whole, lines = summary(result), []
+    for kind in ("board", "model"):
+        groups = [
+            f"{printable(name)} ({means['devices']}) "
+            + " -> ".join(f"{percent(means[key])} {key[:-5]}" for key in _LEVELS if key in means)
+            for name, means in whole.get(f"by_{kind}", {}).items()
+            if "now_mean" in means
+        ]
+        more = [f"and {len(groups) - MOST_KINDS} more in summary.json"] if len(groups) > MOST_KINDS else []
+        lines += [f"by {kind}: {'; '.join([*groups[:MOST_KINDS], *more])}"] if groups else []
+    return lines
 
 
 def _cause(result: Result) -> list[str]:

@@ -105,7 +105,7 @@ class RolloutDesk:
 
         Raises StoreError.
         """
-        if self._now is not None and not self._now.verdict:
+        if self._now is not None:
             self._judge(self._now)
         now, file = self._now, control.file
         if control.operation == "rollback":
@@ -261,6 +261,10 @@ class RolloutDesk:
         with as_store_error(path):
             return BlockServer(path.open("rb"), now.file.sha256, now.total_bytes, folder=folder, what="model")
 
+    def joined(self, device: str) -> None:
+        """Note that a device said Hello: it may have lost an offer."""
+        self._sent_s = {key: at_s for key, at_s in self._sent_s.items() if key[0] != device}
+
     def tick(self, now_s: float) -> None:
         """Send offers that are due, and judge the stage."""
         if now_s < self._look_again_s:
@@ -269,7 +273,7 @@ class RolloutDesk:
         for each in self._rollouts:
             if each == self._now or each.verdict == "back":
                 self._offer(each, now_s)
-        if self._now is not None and not self._now.verdict:
+        if self._now is not None:
             self._judge(self._now)
 
     def _offer(self, rollout: Rollout, now_s: float) -> None:
@@ -304,27 +308,27 @@ class RolloutDesk:
     # -- the verdict --------------------------------------------------------------------------------------------------
 
     def _judge(self, now: Rollout) -> None:
-        """Give a stage up as soon as it is worse, or keep it once all of its devices that are here have answered."""
+        """Give a file up as soon as it is worse, also later; or keep a stage once its devices have answered."""
         answers = self._answers(now)
+        if now.verdict == "back" or not answers:
+            return
         states = [each.state for each in answers.values()]
-        samples, lost, won = (
-            sum(getattr(each, name) for each in answers.values()) for name in ("samples", "lost", "won")
-        )
+        worse, (samples, lost, won) = states.count("worse"), _counts(answers)
         with suppress(StoreError):  # the next turn tries again
-            if states.count("worse") > MOST_WORSE * len(now.devices):
-                self._take_back(
-                    now, f"the guards of {states.count('worse')} of {len(now.devices)} devices find it worse"
-                )
+            if worse > MOST_WORSE * len(now.devices):
+                self._take_back(now, f"the guards of {worse} of {len(now.devices)} devices find it worse")
             elif samples and (lost - won) / samples > MAX_DROP and at_least(lost, lost + won) < CHANCE:
                 self._take_back(now, f"of {samples} held-out samples {lost - won} fewer are right")
-            elif not self._awaited(now) and "running" in states:
-                self._keep((*self._rollouts[:-1], replace(now, verdict="kept")))
-                self._context.note(f"rollout of {now.name}: {self._state(replace(now, verdict='kept'))}")
+            elif not now.verdict and not self._awaited(now) and "running" in states:
+                kept = replace(now, verdict="kept")
+                self._keep((*self._rollouts[:-1], kept))
+                self._context.note(f"rollout of {now.name}: {self._state(kept)}")
 
     def _awaited(self, now: Rollout) -> list[str]:
-        """Return the devices of a stage that are here and have not answered."""
+        """Return the devices whose answers a verdict waits for: those that are here, and at least half of all."""
         here, answers = self._context.rounds, self._answers(now)
-        return [each for each in now.devices if each not in answers and each in here.members - here.away]
+        silent = [each for each in now.devices if each not in answers]
+        return silent if 2 * len(silent) > len(now.devices) else [e for e in silent if e in here.members - here.away]
 
     def _take_back(self, now: Rollout, why: str) -> None:
         """Let the devices of a rollout go back to the model that they had before.  Raises StoreError."""
@@ -346,9 +350,7 @@ class RolloutDesk:
         )
         waits = len(rollout.devices) - len(answers)
         told = [*filter(None, [counts, f"{waits} have not answered" if waits else ""])]
-        samples, lost, won = (
-            sum(getattr(each, name) for each in self._answers(rollout).values()) for name in ("samples", "lost", "won")
-        )
+        samples, lost, won = _counts(self._answers(rollout))
         figures = f"; of {samples} held-out samples {won} more and {lost} fewer are right" if samples else ""
         board = f" of board {rollout.board}" if rollout.board else ""
         return (
@@ -360,3 +362,9 @@ class RolloutDesk:
         rollouts = rollouts[-KEPT_ROLLOUTS:]
         self._context.orders.keep_rollouts([asdict(each) for each in rollouts])
         self._rollouts = rollouts
+
+
+def _counts(answers: Mapping[str, OfferAnswer]) -> tuple[int, int, int]:
+    """Return the held-out samples of all devices, and how many of them were lost and won."""
+    found = answers.values()
+    return sum(each.samples for each in found), sum(each.lost for each in found), sum(each.won for each in found)

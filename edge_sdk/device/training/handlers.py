@@ -203,23 +203,35 @@ def serve_own_logits(bench: Workbench, _request: requests.OwnLogits, _job: Job) 
     return np.concatenate(found)
 
 
+_WORDS = 4096
+"""The most buckets in which the tokens of a text are counted for its code."""
+
+
 @serves(requests.EncodeSamples)
 def serve_encode_samples(bench: Workbench, request: requests.EncodeSamples, _job: Job) -> SampleCodes:
     """Project the samples before preprocessing, which models may do differently."""
     if not bench.shares_codes:
         raise UsageError("share_sample_codes is not set here: codes and labels of single samples stay on this device")
-    raw = bench.data.train.x
-    flat = raw.reshape(len(raw), -1)
-    inputs = flat.shape[1]
+    train = bench.data.train
+    flat = train.x.reshape(len(train), -1)
+    words = min(train.vocabulary or 0, _WORDS)
+    inputs = words or flat.shape[1]
     projection = np.random.default_rng([request.seed, _CODES, inputs]).normal(size=(inputs, request.size))
     codes = np.empty((len(flat), request.size), np.float32)
     for part in slices(len(flat)):
-        x = flat[part].astype(np.float64)
+        x = (_word_counts(flat[part], words) if words else flat[part]).astype(np.float64)
         x -= x.mean(axis=1, keepdims=True)
         lengths = np.sqrt((x**2).sum(axis=1, keepdims=True))
         codes[part] = (x / np.maximum(lengths, NORM_FLOOR)) @ projection
     version = hashlib.sha256(codes.tobytes() + bench.labels.tobytes()).digest()[:VERSION_BYTES]
     return SampleCodes(codes=codes, labels=bench.labels.astype(np.int32), inputs=inputs, version=version)
+
+
+def _word_counts(ids: Floats, words: int) -> Floats:
+    """Count the tokens of texts (n, t) in so many buckets (n, words): ids are names, of which none is near another."""
+    counts = np.zeros((len(ids), words), np.float32)
+    np.add.at(counts, (np.arange(len(ids))[:, None], ids.astype(np.int64) % words), 1)
+    return counts
 
 
 @serves(requests.ClassMeans)

@@ -95,6 +95,7 @@ class Workbench:
 
     def _take(self, data: LocalData) -> None:
         preprocess = self._preprocess
+        self._check_kind(data)
         self.samples = np.empty((0, 1, 1, 1), np.float32)
         """The private training samples after preprocessing: (n, c, h, w)."""
         self.test: Floats | None = None  # (t, c, h, w)
@@ -240,6 +241,17 @@ class Workbench:
             if samples is not None:
                 self._check_part(name, samples)
         check_logits(self.model.spec, self._one_answer(), 1)
+
+    def _check_kind(self, data: LocalData) -> None:
+        """Raise UsageError for a declared kind of samples that the model does not take so."""
+        declared, taken = data.train.declared, self.model.spec.preprocess.declared
+        if declared is None or (declared.name in ("picture", "vector") and taken is None):
+            return
+        if taken is None or taken.name != declared.name or taken.vocabulary < declared.vocabulary:
+            raise UsageError(
+                f"the samples are declared as {declared}, and model {self.model.spec.name!r} takes "
+                f"{taken or 'them undeclared'}: give it preprocess=edge_sdk.Preprocess({declared.remedy})"
+            )
 
     def _check_public_labels(self) -> None:
         labels, classes = None if self.public is None else self.public.labels, self.model.spec.classes

@@ -46,7 +46,7 @@ class ServedNet:
 
     def onnx_bytes(self, x: Floats) -> bytes:
         """Return the net as an .onnx file, as TorchModel does."""
-        return net_bytes(self._net, x, self._spec.name)
+        return net_bytes(self._net, x, self._spec.name, self._spec.preprocess.declared)
 
     def onnx_bytes_of_sum(self, other: ServedNet | None, x: Floats) -> bytes:
         """Return a net whose logits are the sum of this one's and another's as an .onnx file."""
