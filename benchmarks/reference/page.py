@@ -93,7 +93,7 @@ _HEAD = """# Held against HtFLlib
 
 HtFLlib ([TsingZ0/HtFLlib](https://github.com/TsingZ0/HtFLlib), KDD 2025) is the library that papers of this field are
 run with. Its own code, at commit e959261, was run on a partition of 4,000 pictures of Fashion-MNIST over 20 devices
-(Dirichlet .3, a quarter of each device's samples for its test), with three nets of 64 features, SGD at .01, mini-batches
+(Dirichlet .3, a quarter of each device's samples for its test), with three nets of 64 features, SGD at .01, batches
 of 10, one epoch a round. Here are our methods on the same partition, nets, rate, batch and 40 rounds: the mean accuracy
 of the devices on their own tests, weighted by their test samples, for the seeds 0 and 1.
 

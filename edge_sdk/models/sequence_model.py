@@ -141,5 +141,6 @@ class HashedWords:
 
 def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Return numbers whose every bit depends on all bits of the given ones."""
-    mixed = (numbers ^ (numbers >> np.uint64(31))) * _MIX
-    return (mixed ^ (mixed >> np.uint64(29))) * _MIX
+    once = (numbers ^ (numbers >> np.uint64(31))) * _MIX
+    twice: NDArray[np.uint64] = (once ^ (once >> np.uint64(29))) * _MIX
+    return twice

@@ -50,7 +50,9 @@ class ServedNet:
 
     def onnx_bytes_of_sum(self, other: ServedNet | None, x: Floats) -> bytes:
         """Return a net whose logits are the sum of this one's and another's as an .onnx file."""
-        return self.onnx_bytes(x) if other is None else net_bytes(Sum(self._net, other.net), x, self._spec.name)
+        if other is None:
+            return self.onnx_bytes(x)
+        return net_bytes(Sum(self._net, other.net), x, self._spec.name, self._spec.preprocess.declared)
 
     def state_bytes(self) -> bytes:
         """Return parameters and buffers."""
