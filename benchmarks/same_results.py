@@ -28,7 +28,7 @@ METHODS = (
     "local", "fedmd", "fedmd_lf", "fedal", "feddf", "feddf_al", "fedproto", "fedssa", "fedhkd", "fedkf", "fednh",
     "fedavg", "fedprox", "fedper", "fedbabu", "fedrep", "ditto", "fedgkd", "qffl", "moon", "fedclassavg", "fedgen",
     "fedrod", "fd", "lg_fedavg", "fml", "creff", "fedkd", "fedalign",
-    "fedgh", "fedtgp", "fedcache", "fedl2g",
+    "fedgh", "fedtgp", "fedcache", "fedl2g", "fedmrl",
 )
 # fmt: on
 OVER_BROKER = ("fedmd", "fedal", "fedproto", "fedssa", "fedavg", "fml", "fedkd")

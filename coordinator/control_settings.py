@@ -6,6 +6,8 @@ from typing import Any, Protocol
 
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.base import Method
+from edge_sdk.methods.contract.requests import ReadSplice
+from edge_sdk.methods.contract.vocabulary import requests_of
 
 
 class ControlTable(Protocol):
@@ -41,6 +43,8 @@ def unfit_for_control(method: Method[Any]) -> str:
     """Return why a method has no control group, or an empty text."""
     if not method.every_exchange or all(not row.up for row in method.exchanges):
         return f"under {method.name} all devices train alone, so there is nothing to compare"
+    if ReadSplice in requests_of(type(method)):
+        return f"{method.name} trains a device's two models as one, and a device alone trains the own model by itself"
     if method.releases:
         return f"{method.name} covers by its privacy budget what all devices upload, and not the figures of some alone"
     return ""

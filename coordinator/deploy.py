@@ -27,7 +27,7 @@ from coordinator.config import (
     to_toml,
 )
 from coordinator.lab.broker_settings import one_connection_each
-from coordinator.lab.owner import serve_federation
+from coordinator.lab.owner import finish_renewal, serve_federation
 from coordinator.ledger import CONTENTS, LEDGER, Ledger, bound_spec
 from coordinator.pace_settings import words_of
 from coordinator.record.observer import ObserverGroup, RunObserver
@@ -189,7 +189,9 @@ def run_coordinator(
                 models=None if trace else folder / "models",
                 public_server=public_set_server(ready, settings, folder),
                 security=reach.security,
-                observer=_observers(ready, folder, progress, feed, writers, alerts=alerts),
+                observer=_observers(
+                    ready, folder, progress, feed, writers, alerts=alerts, end_s=lambda: transport.certificate_end_s
+                ),
             )
             earlier_s = server.record.wall_s
             for warning in server.warnings:
@@ -351,6 +353,7 @@ def _reach(broker: str | None, tls: TlsFiles, lab: Path | None, *, trace: bool) 
         return Reach(broker, tls, None, options)
     if trace:
         raise UsageError("--trace: a trace of signed frames cannot be replayed; leave out --trace or --lab")
+    finish_renewal(lab)
     security = LabSecurity(lab)
     own = security.identity
     url = own.broker if broker is None else broker
@@ -367,8 +370,12 @@ def _observers(
     writers: RunWriters,
     *,
     alerts: AlertsTable,
+    end_s: Callable[[], float | None],
 ) -> RunObserver:
-    """Return the observers of a run: its log lines, its files, its alerts, and its live page if it has one."""
+    """Return the observers of a run: its log lines, its files, its alerts, and its live page if it has one.
+
+    end_s: returns when the first certificate of the link ends, in seconds since 1970, or None.
+    """
     spec = ready.spec
     about = About(
         federation=spec.federation,
@@ -382,7 +389,8 @@ def _observers(
     log = EventLog(folder / "log.jsonl")
     lines = ObserverGroup(progress, log)
     webhook = writers.webhook(alerts.webhook) if alerts.webhook else None
-    watch = AlertObserver(alerts, spec.federation, lines.noted, show=writers.show, webhook=webhook)
+    say = lines.noted
+    watch = AlertObserver(alerts, spec.federation, say, show=writers.show, webhook=webhook, certificate_end_s=end_s)
     return ObserverGroup(lines, file, SystemdObserver(), *pages, *writers.observers("", progress), watch)
 
 

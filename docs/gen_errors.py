@@ -39,7 +39,7 @@ which begins with `edge-sdk:`, and an exit code. `error.code` is the word, which
 REFUSALS = """\
 ## Refusals
 
-A device that cannot take part is told so when it joins, before any training. The reason is a word; beside it stand
+A device that cannot take part is refused when it joins, before any training. The reason is a word; beside it stand
 what is wrong and what to do. An app gets them with `agent.on_refusal` and in `agent.error`; `edge-sdk device` prints
 them, and ends with exit code 1. The words under which single *frames* are refused are on [the protocol's
 page](protocol.md#refusal-words).
@@ -49,7 +49,7 @@ page](protocol.md#refusal-words).
 WARNINGS = """\
 ## Warnings
 
-A run that is warned goes on. The coordinator prints a warning once, and keeps it in `summary.json` (`warnings`) and
+A run that is warned continues. The coordinator prints a warning once, and keeps it in `summary.json` (`warnings`) and
 in the report. `edge-sdk methods` says which ones a method can cause.
 """
 

@@ -85,7 +85,7 @@ is written here is not imitated: there things go wrong by themselves.
 {fleet}
 
 A device is off for as long as anything keeps it off: its hours, a power cut, an empty battery, its end. What it was
-computing is lost; when it starts again, it goes on from its store, as a board does. It draws no power meanwhile. A run
+computing is lost; when it restarts, it continues from its store, as a board does. It draws no power meanwhile. A run
 ends without those that are off.
 
 `byzantine` functions that come along, all of `edge_sim.byzantine`: `flip_signs`, `flip_ten` (times -10), `magnify`
@@ -107,7 +107,7 @@ called so is refused before the run; one that raises or returns something else e
 
 {policy}
 
-A round with `participants` draws them by a hash of seed, round and device, and closes with so many answers. With
+A round with `participants` draws them by a hash of seed, round and device, and closes with that number of answers. With
 `over_selection` it asks `participants / rate` devices, where rate = (answered + 2) / (asked + 2), at least 0.1. Those
 who miss the deadline have not answered; of those whose answer was not needed any more, it is known only if it comes
 later, or if they are gone by the next round. The closing exchange asks everybody.

@@ -11,8 +11,8 @@ from edge_sdk.lazy import loaded_when_used
 from edge_sdk.version import __version__
 
 if TYPE_CHECKING:
-    from edge_sdk.agent import Agent
-    from edge_sdk.app import App
+    from edge_sdk.agent.agent import Agent
+    from edge_sdk.agent.app import App
     from edge_sdk.data import Augment, LocalData, Preprocess, Samples
     from edge_sdk.device.exchange import RoundReport
     from edge_sdk.errors import Damaged, EdgeError, Refused, RunFailed, StoreError, UsageError
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         OnnxModel,
         OnnxTeacher,
         PredictOnly,
+        SequenceModel,
         SklearnModel,
         TorchModel,
     )
@@ -31,11 +32,12 @@ if TYPE_CHECKING:
     from edge_sdk.public_set.samples import PublicSet
     from edge_sdk.samples.readers import samples_from_folder, samples_from_npz, samples_from_torch, split_samples
     from edge_sdk.samples.store import SampleStore
+    from edge_sdk.samples.texts import hashed_words
     from edge_sdk.transport.mqtt.tls import TlsFiles
 
 _HOME = {
-    "Agent": "edge_sdk.agent",
-    "App": "edge_sdk.app",
+    "Agent": "edge_sdk.agent.agent",
+    "App": "edge_sdk.agent.app",
     "Augment": "edge_sdk.data",
     "Damaged": "edge_sdk.errors",
     "EdgeError": "edge_sdk.errors",
@@ -55,11 +57,13 @@ _HOME = {
     "RunFailed": "edge_sdk.errors",
     "SampleStore": "edge_sdk.samples.store",
     "Samples": "edge_sdk.data",
+    "SequenceModel": "edge_sdk.models",
     "SklearnModel": "edge_sdk.models",
     "StoreError": "edge_sdk.errors",
     "TlsFiles": "edge_sdk.transport.mqtt.tls",
     "TorchModel": "edge_sdk.models",
     "UsageError": "edge_sdk.errors",
+    "hashed_words": "edge_sdk.samples.texts",
     "split_samples": "edge_sdk.samples.readers",
     "samples_from_folder": "edge_sdk.samples.readers",
     "samples_from_npz": "edge_sdk.samples.readers",
@@ -88,12 +92,14 @@ __all__ = [
     "RunFailed",
     "SampleStore",
     "Samples",
+    "SequenceModel",
     "SklearnModel",
     "StoreError",
     "TlsFiles",
     "TorchModel",
     "UsageError",
     "__version__",
+    "hashed_words",
     "samples_from_folder",
     "samples_from_npz",
     "samples_from_torch",

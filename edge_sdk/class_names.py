@@ -64,7 +64,7 @@ def checked_names(names: Sequence[str], *, where: str = "class_names") -> tuple[
 
 
 def why_not_alike(own: Sequence[str], federation: Sequence[str], classes: int) -> str:
-    """Say why a device's class names are not those of its federation; empty: they are, or one side has none."""
+    """Say why a device's class names are not those of its federation, or empty if they are, or if one side has none."""
     if own and not federation and len(own) != classes:
         return f"its data have {len(own)} class names ({listed(own)}), the federation {classes} classes without names"
     if not own or not federation or tuple(own) == tuple(federation):

@@ -70,7 +70,7 @@ def add_page_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--page",
         metavar="HOST:PORT",
-        help="show the run in a browser there while it goes on, such as 127.0.0.1:8421; any host but this machine's "
+        help="show the run in a browser there while it runs, such as 127.0.0.1:8421; any host but this machine's "
         "own asks for a token (docs/how-to/live-page.md)",
     )
 
@@ -102,7 +102,7 @@ class OneLineParser(argparse.ArgumentParser):
     """A parser whose error is one line: argparse's own shows the usage of the command before it."""
 
     advice = ""
-    """What to do about an error; empty: see the help."""
+    """The advice after an error, or empty to point to the help."""
 
     def error(self, message: str) -> NoReturn:
         """Print what is wrong with the arguments, and exit with code 2."""

@@ -55,7 +55,7 @@ def _device_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--quarantine",
         action="store_true",
-        help="set a damaged state file aside, and join the federation anew",
+        help="set a damaged state file aside, and join the federation again",
     )
     add_cloud_safe_option(parser)
     add_tls_options(parser)
@@ -169,7 +169,7 @@ def _devices_arguments(parser: argparse.ArgumentParser) -> None:
 
 def _drain_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("device", nargs="?", metavar="DEVICE", help="only this device (default: the whole run)")
-    parser.add_argument("--undo", action="store_true", help="take it back: the run goes on, the device may return")
+    parser.add_argument("--undo", action="store_true", help="take it back: the run continues, the device may return")
     _operator_arguments(parser)
 
 
@@ -252,7 +252,7 @@ DEVICE = Subcommand(
     help="take part in a federation with your own model and data",
     example="edge-sdk device --broker mqtt://lab:1883 --federation cameras --app my_app:make --id device-07",
     arguments=_device_arguments,
-    function="edge_sdk.app:command",
+    function="edge_sdk.agent.app:command",
     log_level=logging.ERROR,  # what the app raises in training has its trace there alone: it does not travel
 )
 BOARDS = Subcommand(

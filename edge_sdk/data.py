@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from dataclasses import InitVar, dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.class_names import class_ids, listed
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array
+from edge_sdk.sample_kind import SampleKind, declared_kind
 
 log = logging.getLogger(__name__)
 
 Raw = NDArray[Any]
-"""Samples as they were recorded, u1 or f4, with shape (n, h, w), (n, h, w, c) or flat (n, d)."""
+"""Samples as they were recorded, u1 or f4: (n, h, w), (n, h, w, c), (n, t, d), or flat, (n, d) and (n, t)."""
 _TOGETHER_VALUES = 2**18
 """The numbers that are preprocessed together: what a step leaves to the next one is no longer than this."""
 _AUGMENT_STREAM = 11
@@ -30,7 +31,7 @@ _AUGMENT_STREAM = 11
 class Preprocess:
     """Turns raw samples into a model's input: resizes, chooses channels, scales and normalises.
 
-    Raises UsageError for settings out of range.
+    Raises UsageError for settings out of range, or without an effect on the kind of samples.
     """
 
     size: tuple[int, int] | None = None
@@ -43,8 +44,14 @@ class Preprocess:
     """Subtracted after scaling; one number, or one for each channel."""
     std: float | tuple[float, ...] = 1.0
     """The divisor after that, likewise."""
+    kind: str | None = field(default=None, repr=False)
+    """picture, vector, series or tokens, as of Samples; a net is then given (b, c, h, w), (b, d), (b, t, d), or ids
+    (b, t) as int64.  None: pictures, or flat samples as (b, 1, 1, d)."""
+    vocabulary: int | None = field(default=None, repr=False)
+    """How many ids of tokens there are."""
 
     def __post_init__(self) -> None:
+        self._check_kind()
         scale, mean, std = _finite(self.scale), _finite(self.mean), _finite(self.std)
         if scale is None or scale.ndim or not scale:
             raise UsageError(f"preprocess scale {self.scale!r}: expected a finite number other than 0, as 1 / 255")
@@ -59,6 +66,19 @@ class Preprocess:
                 f"preprocess size {self.size!r}: expected (height, width), whole numbers of at least 1, as (28, 28)"
             )
 
+    def _check_kind(self) -> None:
+        """Raise UsageError for settings that the declared kind does not have."""
+        declared = self.declared
+        if declared is not None and declared.name != "picture" and (self.size, self.channels) != (None, None):
+            raise UsageError(f"preprocess size and channels are of pictures, these are {declared}: leave them out")
+        if declared is not None and declared.name == "tokens" and (self.scale, self.mean, self.std) != (1, 0, 1):
+            raise UsageError("preprocess scale, mean and std: ids of tokens reach a model as they are: leave them out")
+
+    @property
+    def declared(self) -> SampleKind | None:
+        """The declared kind; None: there is none."""
+        return declared_kind(self.kind, self.vocabulary, "preprocess")
+
     @property
     def keeps_whole_numbers(self) -> bool:
         """Whether whole numbers stay whole, as the ids of tokens must."""
@@ -68,8 +88,11 @@ class Preprocess:
     def __call__(self, raw: Raw) -> Floats:
         """Preprocess samples (n, h, w), (n, h, w, c) or (n, d) to f4 (n, c, h, w); flat ones become (n, 1, 1, d).
 
-        Raises UsageError for samples of another shape.
+        Series (n, t, d) become (n, 1, t, d), ids of tokens (n, t) become (n, 1, 1, t).  Raises UsageError for samples
+        of another shape, and for ids that are not in the vocabulary.
         """
+        if (declared := self.declared) is not None:
+            raw, _ = declared.held(raw, CHANNELS_LAST, "samples")
         if raw.ndim not in (2, 3, 4):
             raise UsageError(f"samples of shape {raw.shape}: expected (n, d), (n, h, w) or (n, h, w, c)")
         if raw.ndim == 2 and self.size is not None:
@@ -96,7 +119,8 @@ class Preprocess:
         x = _with_channels(x, self.channels)
         if self.size is not None and x.shape[2:] != self.size:
             x = _resize(x, self.size)
-        mean, std = self._by_channel("mean", x.shape[1]), self._by_channel("std", x.shape[1])
+        channels = x.shape[3] if self.kind == "series" else x.shape[1]
+        mean, std = self._by_channel("mean", channels), self._by_channel("std", channels)
         out: Floats = np.ascontiguousarray((x * np.float32(self.scale) - mean) / std)
         return out
 
@@ -106,11 +130,11 @@ class Preprocess:
         return np.broadcast_to(zero.ravel(), (channels,))
 
     def _by_channel(self, name: str, channels: int) -> Floats:
-        """Return mean or std as (c, 1, 1), or (1, 1, 1) where one number is for all."""
+        """Return mean or std as (c, 1, 1), of series as (1, 1, d), or (1, 1, 1) where one number is for all."""
         values: Floats = np.array(getattr(self, name), np.float32).reshape(-1, 1, 1)
         if len(values) not in (1, channels):
             raise UsageError(f"preprocess {name}: {len(values)} numbers for samples with {channels} channels")
-        return values
+        return values.T if self.kind == "series" else values
 
 
 def _finite(value: object) -> Floats | None:
@@ -159,7 +183,8 @@ def _resize(x: Floats, size: tuple[int, int]) -> Floats:
 class Samples:
     """Raw samples with labels.
 
-    x: numbers (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w).  y: classes (n,) or (n, 1), or one-hot rows (n, k).
+    x: numbers (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w); with kind="series" (n, t, d) or (n, t), with
+    kind="tokens" ids (n, t), 0..vocabulary-1.  y: classes (n,) or (n, 1), or one-hot rows (n, k).
     Both may be arrays, tensors, pandas frames or columns, or lists; classes that are given by their names, or as a
     pandas categorical, become ids.  layout: "NCHW" or "NHWC", the order of the axes of x; None: the one that its sizes
     tell, which is logged unless it is NHWC.  Values are not scaled: that is for the model's `Preprocess`.  Raises
@@ -171,14 +196,20 @@ class Samples:
     class_names: tuple[str, ...] = ()
     """The names of the federation's classes in its order; default: the names in `y`, sorted, or none."""
     layout: InitVar[PictureLayout | None] = None
+    kind: str | None = None
+    """picture, vector, series or tokens, as it was declared; None: it was not, and the shape tells pictures and vectors
+    apart."""
+    vocabulary: int | None = None
+    """How many ids of tokens there are."""
 
     def __post_init__(self, layout: PictureLayout | None) -> None:
+        declared = self.declared
         x, (y, names) = given_array(self.x, "x"), class_ids(self.y, self.class_names)
-        if x.dtype.kind not in "biuf" or not x.ndim:
+        if declared is None and (x.dtype.kind not in "biuf" or not x.ndim):
             raise UsageError(f"x: found {x.dtype} {x.shape}: samples are numbers, with shape (n, ...)")
         if len(x) != len(y):
             raise UsageError(f"{len(x)} samples but {len(y)} labels")
-        x, line = channels_last(x, layout, "x")
+        x, line = channels_last(x, layout, "x") if declared is None else declared.held(x, layout, "x")
         if line:
             log.warning("%s", line)
         object.__setattr__(self, "x", x)
@@ -190,7 +221,12 @@ class Samples:
 
     def at(self, rows: NDArray[Any]) -> Samples:
         """Return some of the samples: rows are indices (m,), or True for each sample that is wanted (n,)."""
-        return Samples(self.x[rows], self.y[rows], self.class_names, CHANNELS_LAST)
+        return Samples(self.x[rows], self.y[rows], self.class_names, CHANNELS_LAST, self.kind, self.vocabulary)
+
+    @property
+    def declared(self) -> SampleKind | None:
+        """The declared kind; None: there is none.  Raises UsageError."""
+        return declared_kind(self.kind, self.vocabulary, "Samples")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -209,8 +245,13 @@ class Augment:
         if self.crop_pixels < 0:
             raise UsageError(f"augment crop_pixels {self.crop_pixels}: expected 0 or more")
 
-    def misfit(self, shape: tuple[int, ...]) -> str:
-        """Return why raw samples of a shape, (d,), (h, w) or (h, w, c), cannot be changed so; empty: they can."""
+    def misfit(self, shape: tuple[int, ...], kind: str | None = None) -> str:
+        """Return why raw samples of a shape, (d,), (h, w) or (h, w, c), cannot be changed so; empty: they can.
+
+        kind: the declared one, or None.
+        """
+        if kind not in (None, "picture"):
+            return f"samples of the kind {kind} have no height and width to crop or flip"
         if len(shape) < 2:
             return f"flat samples of shape {shape} have no height and width to crop or flip"
         if self.crop_pixels >= min(shape[:2]):
@@ -269,7 +310,7 @@ class LocalData:
             raise UsageError(f"the parts have the classes {both}: give all of them one class_names=[...]")
         if not isinstance(self.augment, Augment | None):
             raise UsageError(f"augment: found {type(self.augment).__name__}: give edge_sdk.Augment(...), or None")
-        misfit = self.augment.misfit(self.train.x.shape[1:]) if self.augment else ""
+        misfit = self.augment.misfit(self.train.x.shape[1:], self.train.kind) if self.augment else ""
         if misfit:
             raise UsageError(f"augment: {misfit}")
 

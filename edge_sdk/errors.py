@@ -48,7 +48,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 _NO_MEMORY = ("can't allocate memory", "not enough memory", "out of memory")
-"""What torch says, of a processor on POSIX and on Windows, and of a GPU."""
+"""Torch's words, of a processor on POSIX and on Windows, and of a GPU."""
 
 
 class EdgeError(Exception):

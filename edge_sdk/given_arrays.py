@@ -200,9 +200,9 @@ def raw_values(x: NDArray[Any], where: str) -> NDArray[Any]:
     if x.dtype.kind in "iu":
         name = _name(where)
         raise UsageError(
-            f"{where}: expected uint8 or finite floats, found {x.dtype}: write {name}.astype(np.float32) for numbers "
-            "or ids of tokens (a net with an Embedding then begins with x = x.long()), "
-            f"{name}.astype(np.uint8) for pictures of 0 to 255"
+            f"{where}: expected uint8 or finite floats, found {x.dtype}: write {name}.astype(np.float32) for "
+            f"measurements, {name}.astype(np.uint8) for pictures of 0 to 255; declare ids of tokens with "
+            'kind = "tokens" and vocabulary = HOW_MANY'
         )
     check_numbers(x, where)
     with np.errstate(over="ignore"):  # what is too large for f4 becomes Inf, and is refused below
@@ -250,8 +250,8 @@ def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
     if found.ndim == 2 and found.dtype.kind in "biuf" and found.shape[1]:
         if not (((found == 0) | (found == 1)).all() and ((found == 1).sum(axis=1) == 1).all()):
             raise UsageError(
-                f"{refused} (n,) or one-hot rows (n, k), with one class for each sample: if the largest number of a "
-                f"row is its class, write {name}.argmax(1)"
+                f"{refused} (n,) or one-hot rows (n, k), with one class for each sample; several at once are not "
+                f"offered: if the largest number of a row is its class, write {name}.argmax(1)"
             )
         found = found.argmax(axis=1)
     if found.dtype.kind == "b":
@@ -262,6 +262,8 @@ def labels_of(y: Any, where: str, expected: str = "") -> NDArray[Any]:
         raise UsageError(f"{where}: sample {missing.index(True)} has no label; leave it out")
     if found.ndim == 1 and found.dtype.kind == "O":
         raise UsageError(f"{refused} or names of classes, one for each sample (n,): write {name}.astype(str) for names")
+    if found.ndim == 1 and found.dtype.kind == "f" and found.size:
+        raise UsageError(f"{refused}, one for each sample (n,); numbers to predict (regression) are not offered")
     if found.ndim != 1 or (found.size and found.dtype.kind not in "iu"):
         raise UsageError(f"{refused}, one for each sample (n,)")
     return found

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from edge_sdk.agent import Agent
+from edge_sdk.agent.agent import Agent
 from edge_sdk.errors import UsageError
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.transport.base import Connected, Incoming, Transport, Will

@@ -17,7 +17,7 @@ from edge_sdk.protocol.frames.leaves import one_line
 
 
 def load_function(name: str, where: str, example: str) -> Callable[..., Any]:
-    """What MODULE:FUNCTION names; errors begin with `where` and show `example`.
+    """Return the object that MODULE:FUNCTION names; errors begin with `where` and show `example`.
 
     From the first call on, the working directory stands first on `sys.path`, as the script's folder does in
     `python script.py`.  It is not taken away again: functions of that module may import their neighbours when they run,
@@ -54,7 +54,7 @@ def error_text(error: BaseException) -> str:
 
 
 def user_place(error: BaseException) -> str:
-    """Return ` at FILE:LINE` for the last line of the user's own code that led to an error; empty: there is none.
+    """Return ` at FILE:LINE` for the last line of the user's own code that led to an error, or empty without one.
 
     The user's own code is what lies neither in this project, nor in an installed package, nor in Python itself.
     """

@@ -53,7 +53,7 @@ class PlugIn:
     """MODULE:OBJECT."""
     package: str
     fault: str
-    """Why it does not load, and what to do about it, in one line; empty: it loads."""
+    """Why it does not load, and what to do about it, in one line, or empty if it loads."""
 
 
 def installed_plugins(groups: Iterable[str] = tuple(LOADERS)) -> tuple[PlugIn, ...]:

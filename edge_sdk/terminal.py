@@ -12,7 +12,7 @@ GAP = "  "
 
 
 def room_of(stream: TextIO) -> int | None:
-    """Return the width of a terminal in characters, or what COLUMNS says; None: a file or a pipe, of any width."""
+    """Return the width of a terminal in characters, COLUMNS, or None for a file or a pipe, of any width."""
     told = os.environ.get("COLUMNS", "")
     return shutil.get_terminal_size().columns if stream.isatty() or told.isdecimal() else None
 
@@ -20,7 +20,7 @@ def room_of(stream: TextIO) -> int | None:
 def columns(rows: Sequence[Sequence[str]], room: int | None = None) -> str:
     """Return rows as text; rows: the headings first.  Where they do not fit, each row is a heading and lines below it.
 
-    room: the width in characters; None: any.
+    room: the width in characters, or None for any.
     """
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     if room is None or sum(widths) + len(GAP) * (len(widths) - 1) <= room:

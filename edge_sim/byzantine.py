@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from edge_sdk.agent import Agent
+from edge_sdk.agent.agent import Agent
 from edge_sdk.errors import UsageError
 from edge_sdk.loading import load_function
 from edge_sdk.protocol.frames.frame_parts import Frame
@@ -91,7 +91,7 @@ class CheckedTamper:
 
 
 class TamperedMessages:
-    """What a Byzantine device sends in place of its own messages."""
+    """The messages that a Byzantine device sends in place of its own."""
 
     def __init__(self, tamper: CheckedTamper, seed: Sequence[int]) -> None:
         self._tamper, self._seed = tamper, seed

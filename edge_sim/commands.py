@@ -173,6 +173,37 @@ def _sweep_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--json", action="store_true", help="print sweep.json instead of the tables")
 
 
+def _bench_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--tasks", type=_names, metavar="A,B", help="tasks to run (default: all)")
+    parser.add_argument(
+        "--methods", "--method", type=_names, metavar="A,B", help="methods to run (default: all that fit a task)"
+    )
+    parser.add_argument(
+        "--boards",
+        type=_names,
+        default=("rpi-zero-2w", "rpi4", "jetson-orin-nano"),
+        metavar="A,B,C",
+        help="boards among which the devices are divided (default: rpi-zero-2w,rpi4,jetson-orin-nano)",
+    )
+    parser.add_argument("--seeds", type=_seeds, metavar="0,1,2", help="default: 0,1,2; with --smoke 0")
+    size = parser.add_mutually_exclusive_group()
+    size.add_argument("--scale", choices=("small", "full"), default="small", help="how much is run (default: small)")
+    size.add_argument("--smoke", action="store_true", help="one seed and one round of everything, to see that it runs")
+    parser.add_argument("--data", type=Path, metavar="DIR", help="folder of the data (default: EDGE_DATA, else data)")
+    parser.add_argument(
+        "--jobs", type=whole_number(1, 256), default=1, metavar="N", help="number of simultaneous runs (default: 1)"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="DIR", help="folder of the runs (default: runs/bench-SCALE); resumes what it holds"
+    )
+    parser.add_argument(
+        "--show", action="store_true", help="run nothing: write the tables of what is finished in --out"
+    )
+    parser.add_argument(
+        "--page", type=Path, metavar="FILE.md", help="also write the tables between the two marks of this page"
+    )
+
+
 def _replay_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("trace", type=Path, metavar="TRACE", help="the trace.edgt of a run made with --trace")
     parser.add_argument("--device", metavar="ID", help="replay this device instead of the coordinator")
@@ -207,6 +238,9 @@ def _new_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", type=Path, metavar="DIR", help="a new folder")
     parser.add_argument("--name", help="the federation's name (default: the folder's)")
     parser.add_argument("--model", metavar="RUNTIME", help="of your model: numpy or torch (default: numpy)")
+    parser.add_argument(
+        "--kind", choices=("series", "text", "table", "picture"), help="of your samples (default: table)"
+    )
     parser.add_argument("--onnx", type=Path, metavar="FILE", help="your model is this .onnx file")
     parser.add_argument("--classes", type=whole_number(2, 1000), metavar="N", help="default: 10, or those of the file")
     parser.add_argument("--devices", type=whole_number(2, 1000), metavar="N", help="default: 4")
@@ -218,7 +252,7 @@ def _new_arguments(parser: argparse.ArgumentParser) -> None:
 NEW = Subcommand(
     name="new",
     help="make a project: an app, a federation, a coordinator, a systemd unit and a test; asks for missing options",
-    example="edge-sdk new my-app --model numpy --classes 10 --devices 4",
+    example="edge-sdk new my-app --kind series --model numpy --classes 10 --devices 4",
     arguments=_new_arguments,
     function="edge_sim.projects.new_command:command",
 )
@@ -274,6 +308,13 @@ SWEEP = Subcommand(
     example="edge-sdk sweep federation.toml --over train.learning_rate=0.01,0.05 --methods fedal,fedmd --seeds 0,1,2",
     arguments=_sweep_arguments,
     function="edge_sim.studies.sweep_command:command",
+)
+BENCH = Subcommand(
+    name="bench",
+    help="run all methods on text, sensors, spectra and pictures on a fleet of small boards, and make one table",
+    example="edge-sdk bench --methods fedproto --tasks vibration,mnist",
+    arguments=_bench_arguments,
+    function="edge_sim.bench.command:command",
 )
 REPLAY = Subcommand(
     name="replay",

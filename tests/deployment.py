@@ -25,7 +25,7 @@ APP = """\
 import os
 from pathlib import Path
 
-from edge_sdk.app import App
+from edge_sdk.agent.app import App
 from edge_sim.fleet.fleet import read_device
 
 def make():

@@ -386,7 +386,7 @@ SIDES = (
     Side(
         "edge-sdk device",
         _edge_wheel,
-        "import edge_sdk.app, edge_sdk.transport.mqtt.transport; edge_sdk.NumpyModel",
+        "import edge_sdk.agent.app, edge_sdk.transport.mqtt.transport; edge_sdk.NumpyModel",
         _run_edge,
         partial(_run_edge, method="fedmd", more='[public]\npath = "public.npz"\n'),
     ),

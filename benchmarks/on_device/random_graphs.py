@@ -1,6 +1,7 @@
 """Compares the gradients of random graphs with torch's autograd; writes docs/results/random-graphs.md.
 
     python -m benchmarks.on_device.random_graphs [--graphs 20000] [--seed 0] [--processes 1]
+    python -m benchmarks.on_device.random_graphs --again      the page's graphs above 1e-5, in double precision, too
 
 Each graph has two to six operators of tests/models/drawn_graphs.py.  ONNX Runtime, numpy and torch compute its
 gradients, torch in double precision, too.  A graph counts where torch's own single precision is within 1e-5 of it,
@@ -10,8 +11,10 @@ and where no number lies so near to a kink that rounding decides.
 from __future__ import annotations
 
 import argparse
+import ast
 import importlib
 import random
+import re
 import sys
 import time
 from collections import Counter
@@ -20,6 +23,7 @@ from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from edge_sdk.errors import EdgeError
 
@@ -68,7 +72,7 @@ class Tally:
 
 def tried(names: Sequence[str], seed: int, into: Tally) -> None:
     """Draw a graph of these operators, and note what both engines give."""
-    drawn_graphs, compared_graphs = (importlib.import_module(name) for name in ("drawn_graphs", "compared_graphs"))
+    drawn_graphs, compared_graphs = _tools()
     into.drawn += 1
     try:
         found = compared_graphs.compared(drawn_graphs.drawn(names, seed), seed)
@@ -86,8 +90,7 @@ def tried(names: Sequence[str], seed: int, into: Tally) -> None:
 
 def tally(wanted: int, seed: int, at: int) -> Tally:
     """Compare graphs until so many count; at: of the process."""
-    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "models")]
-    torch, operators = importlib.import_module("torch"), sorted(importlib.import_module("drawn_graphs").OPERATORS)
+    torch, operators = importlib.import_module("torch"), sorted(_tools()[0].OPERATORS)
     torch.set_num_threads(1)
     rng, found = random.Random(f"{seed}/{at}"), Tally()
     while found.counted < wanted:
@@ -98,20 +101,44 @@ def tally(wanted: int, seed: int, at: int) -> Tally:
     return found
 
 
+def again() -> None:
+    """Say how far the graphs that the page lists are, in single precision and in double."""
+    drawn_graphs, compared_graphs = _tools()
+    listed = re.findall(r"`(\[.*?\]) seed (\d+)", PAGE.read_text(encoding="utf-8"))
+    for text, number in dict.fromkeys(listed):
+        names, seed = ast.literal_eval(text), int(number)
+        single = {
+            each.engine: f"{each.slope:.1e}" for each in compared_graphs.compared(drawn_graphs.drawn(names, seed), seed)
+        }
+        double = compared_graphs.away_in_double(drawn_graphs.drawn(names, seed), seed)
+        sys.stdout.write(f"{seed}: {single}, in double precision {double:.1e}\n")
+
+
+def _tools() -> tuple[Any, Any]:
+    """Return the tests' modules that draw graphs, and compare them."""
+    for folder in (str(ROOT / "tests"), str(ROOT / "tests" / "models")):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+    return importlib.import_module("drawn_graphs"), importlib.import_module("compared_graphs")
+
+
 def main() -> None:
     """Compare, and write the page."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--graphs", type=int, default=20_000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument("--again", action="store_true", help="only the graphs that the page lists; write nothing")
     args = parser.parse_args()
+    if args.again:
+        again()
+        return
     total = Tally()
     with ProcessPoolExecutor(args.processes) as pool:
         for each in pool.map(partial(tally, -(-args.graphs // args.processes), args.seed), range(args.processes)):
             total.add(each)
     sys.stdout.write("\n".join([*total.lines, ""]))
-    sys.path[:0] = [str(ROOT / "tests"), str(ROOT / "tests" / "models")]
-    kinds = len(importlib.import_module("drawn_graphs").OPERATORS)
+    kinds = len(_tools()[0].OPERATORS)
     rows = [
         f"| {engine} | {total.above[engine]} | {worst:.1e} | {own:.1e} | {sum(total.failed.values())} |"
         for engine, (worst, own) in sorted(total.worst.items())

@@ -1,6 +1,7 @@
 """Which nets of torchvision train whole after torch.onnx.export, by both exporters and several operator sets.
 
-    python -m benchmarks.on_device.torchvision_nets          writes docs/results/training-torchvision.md
+    python -m benchmarks.on_device.torchvision_nets             writes docs/results/training-torchvision.md
+    python -m benchmarks.on_device.torchvision_nets vgg11_bn    says how far it is from double precision
 
 A net trains whole if every layer learns and one step with rate 1 changes the weights as torch's step does.
 """
@@ -48,7 +49,7 @@ CLOSE = 1e-3
 """The largest difference of a step from torch's, as a share of its length: some numbers lie near a kink."""
 TEXT = """# Nets of torchvision that train whole
 
-Written by `python -m benchmarks.on_device.torchvision_nets` on {date}; nothing here is typed by hand. Each of {count}
+Written by `python -m benchmarks.on_device.torchvision_nets` on {date}; the table is not typed by hand. Each of {count}
 families is exported by both of torch's exporters ([how](../how-to/train-the-model-you-have.md)), and takes one step
 beside torch. A number is the difference of both steps, as a share of the step: all layers learn. Else the cell says
 what holds them; nets whole "with names of its own" do not average with torch. Pictures are 64 x 64; {larger} take
@@ -59,7 +60,8 @@ what holds them; nets whole "with names of its own" do not average with torch. P
 {rows}
 
 {sums} The goal is 12 of 14.
-"""
+{history}"""
+HISTORY = "\n## Where torch is no truth\n"
 
 
 def shape_of(family: str) -> tuple[int, int, int]:
@@ -125,11 +127,35 @@ def told(family: str, opset: int, *, newer: bool) -> str:
     return f"{share:.0e}" if share < CLOSE else "another step"
 
 
+def beside_double(family: str) -> str:
+    """Return how far each slope is from torch's in double precision, as a share of its length: torch's, and ours."""
+    import torch
+
+    net, shape = net_of(family), shape_of(family)
+    x = np.random.default_rng(0).normal(size=(4, *shape)).astype(np.float32)
+    work = Batches(inputs=x, labels=np.arange(4), indices=np.arange(4)[None], stochastic=False)
+    one = OnnxModel(exported(net, shape, OLDER[0], newer=False), train="all")
+    start = one.weights().astype(np.float64)
+    one.fit(work, (CrossEntropy(),), Optim(kind="sgd", learning_rate=1.0))
+    found = {"ONNX Runtime": start - one.weights()}
+    for name, kind in (("torch", torch.float32), ("double", torch.float64)):
+        own = net.to(kind)
+        own.zero_grad()
+        torch.nn.functional.cross_entropy(own(torch.from_numpy(x).to(kind)), torch.arange(4)).backward()
+        found[name] = np.concatenate([each.grad.double().numpy().ravel() for each in own.parameters()])
+    truth = found.pop("double")
+    far = {name: np.linalg.norm(each - truth) / np.linalg.norm(truth) for name, each in found.items()}
+    return f"{family}: " + ", ".join(f"{name} {share:.1e}" for name, share in far.items())
+
+
 def main() -> None:
-    """Try all, and write the page."""
+    """Try all, and write the page; or compare the families that are named with double precision."""
     import torch
 
     torch.set_num_threads(1)
+    if sys.argv[1:]:
+        sys.stdout.write("".join(f"{beside_double(family)}\n" for family in sys.argv[1:]))
+        return
     ways = [*((opset, False) for opset in OLDER), *((opset, True) for opset in NEWER)]
     cells = []
     for family in FAMILIES:
@@ -140,7 +166,9 @@ def main() -> None:
     whole = [sum("e-" in row[at] or row[at].startswith("whole") for row in cells) for at in range(len(ways))]
     sums = "; ".join(f"{head}: {count} of {len(FAMILIES)}" for head, count in zip(heads, whole, strict=True))
     rows = [f"| {family} | {' | '.join(row)} |" for family, row in zip(FAMILIES, cells, strict=True)]
+    _, mark, history = PAGE.read_text(encoding="utf-8").partition(HISTORY)  # is written by hand
     text = TEXT.format(
+        history=mark + history,
         date=time.strftime("%Y-%m-%d"),
         count=len(FAMILIES),
         larger=" and ".join(LARGER),

@@ -6,9 +6,9 @@ import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
-from benchmarks.papers import vibration
 from benchmarks.papers.cells import Cell
 from edge_sdk.errors import UsageError
+from edge_sim.bench import vibration
 
 
 def find_data(ahead: Iterable[Cell]) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import edge_sim
-from benchmarks.papers import csv_lines, vibration
+from benchmarks.papers import csv_lines
 from benchmarks.papers.kinds import SEEDS, Line, Setting, Table
 from coordinator.config import load_toml, to_toml
 from coordinator.results.comparison.compare import Trial
@@ -25,6 +25,7 @@ from coordinator.results.figures.result import Result
 from coordinator.results.report import text_files
 from coordinator.results.report.run_files import read_run, write_run
 from edge_sdk.errors import RunFailed, StoreError
+from edge_sim.bench import vibration
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
 from edge_sim.studies.planned_runs import trial_config, with_setting

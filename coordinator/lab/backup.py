@@ -25,7 +25,7 @@ from edge_sdk.errors import InUse, StoreError, UsageError
 MANIFEST = "backup.json"
 VERSION = 1
 FILES = ("federation.toml", "progress.json", "summary.json", "log.jsonl", "log.1.jsonl")
-"""What is copied beside the ledger, where it exists."""
+"""Files that are copied beside the ledger, if they exist."""
 MOST_BYTES = 2**34
 """The largest file of a backup."""
 

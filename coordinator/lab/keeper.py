@@ -157,6 +157,7 @@ def _program() -> str:
 
 
 def _started(lab: Path) -> subprocess.Popen[bytes]:
+    owner.finish_renewal(lab)
     return subprocess.Popen([_program(), "-c", str(lab / CONF)], start_new_session=True)  # noqa: S603  # from PATH
 
 

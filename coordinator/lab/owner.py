@@ -6,12 +6,12 @@ import dataclasses
 import ipaddress
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 from coordinator.lab import broker_settings
-from coordinator.lab.broker_settings import BROKER_CERTIFICATE, BROKER_KEY, DESK, REVOKED, STAFF
+from coordinator.lab.broker_settings import BROKER_CERTIFICATE, BROKER_KEY, REVOKED, STAFF
 from edge_sdk.at_rest.places import make_folder
 from edge_sdk.errors import UsageError
 from edge_sdk.identity import key_files
@@ -47,6 +47,8 @@ from edge_sdk.identity.signatures import Role
 from edge_sdk.protocol.topics import is_id
 
 SETTINGS, AUTHORITY_KEY, CLAIMS = "lab.json", "ca.key", "claims"
+RENEWAL = "renewal.json"
+"""The files of a renewal that is being carried out."""
 _LABEL = r"[A-Za-z0-9_](?:[A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 _HOST = re.compile(rf"(?:{_LABEL}\.)*(?![0-9]+$){_LABEL}")
 """A host name; a last part of digits only would be taken for an address."""
@@ -92,7 +94,7 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
     url = f"mqtts://{_in_url(hosts[0])}:{port}"
     key_files.write_whole(lab / SETTINGS, json.dumps({"broker": url, "hosts": list(hosts)}).encode() + b"\n")
     issuer = certificates.LabAuthority(authority, authority_key)
-    _certify_broker(lab, issuer, hosts)
+    _write_files(lab, _tls_pairs(issuer, hosts))
     coordinator = crypto_keys().new_signing_key()
     for name, key in ((COORDINATOR_FOLDER, coordinator), (OPERATOR_FOLDER, crypto_keys().new_signing_key())):
         public = coordinator.public.hex()
@@ -102,10 +104,8 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
             about = dataclasses.replace(about, sealing=sealing, own_sealing=sealing)
         folder = lab / name
         key_files.write_whole(folder / SIGNING, key.to_pem(), key_files.PRIVATE)
-        _certify(folder, issuer, name)
         key_files.write_whole(folder / AUTHORITY, authority)
         key_files.write_whole(folder / ABOUT, about.to_json())
-    _certify(lab / DESK, issuer, DESK)
     broker_settings.write_settings(lab, port, bind)
     operator = open_identity(lab / OPERATOR_FOLDER, Role.OPERATOR)
     registry = Registry(operators={OPERATOR_FOLDER: operator.key.public.hex()}, federations=[])
@@ -113,18 +113,24 @@ def make_lab(lab: Path, hosts: Sequence[str], port: int, bind: str, *, encrypts:
     write_registry(lab, registry)
 
 
-def _certify(folder: Path, issuer: Issuer, name: str) -> None:
-    """Make a new TLS key and its certificate."""
-    tls_key = crypto_certificates().new_tls_key()
-    key_files.write_whole(folder / TLS_KEY, tls_key, key_files.PRIVATE)
-    key_files.write_whole(folder / CERTIFICATE, issuer.issue_for_key(name, tls_key))
+def _tls_pairs(issuer: Issuer, hosts: Sequence[str]) -> dict[str, str]:
+    """Make TLS keys and certificates of the staff, and of the broker for these hosts and for this machine.
+
+    Returns the texts by their files in the lab's folder.
+    """
+    found, names = dict[str, str](), [*dict.fromkeys((*hosts, *LOOPBACK_HOSTS))]
+    places = {name: (f"{name}/{TLS_KEY}", f"{name}/{CERTIFICATE}", ()) for name in STAFF}
+    for name, (key, certificate, its_hosts) in {**places, "broker": (BROKER_KEY, BROKER_CERTIFICATE, names)}.items():
+        tls_key = crypto_certificates().new_tls_key()
+        found |= {key: tls_key.decode(), certificate: issuer.issue_for_key(name, tls_key, its_hosts).decode()}
+    return found
 
 
-def _certify_broker(lab: Path, issuer: Issuer, hosts: Sequence[str]) -> None:
-    """Make the broker's TLS key and its certificate for these hosts and for this machine."""
-    tls_key, names = crypto_certificates().new_tls_key(), dict.fromkeys((*hosts, *LOOPBACK_HOSTS))
-    key_files.write_whole(lab / BROKER_KEY, tls_key, key_files.PRIVATE)
-    key_files.write_whole(lab / BROKER_CERTIFICATE, issuer.issue_for_key("broker", tls_key, [*names]))
+def _write_files(lab: Path, files: Mapping[str, str]) -> None:
+    for name, text in files.items():
+        key_files.write_whole(
+            lab / name, text.encode(), key_files.PRIVATE if name.endswith(".key") else key_files.PUBLIC
+        )
 
 
 def renew_lab(lab: Path, hosts: Sequence[str] = ()) -> None:
@@ -135,20 +141,31 @@ def renew_lab(lab: Path, hosts: Sequence[str] = ()) -> None:
     """
     check_hosts(hosts)
     check_lab(lab)
+    finish_renewal(lab)
     issuer, about = authority_of(lab), json.loads(key_files.read_part(lab / SETTINGS))
     named = list(hosts or about["hosts"])
+    files = {**_tls_pairs(issuer, named), SETTINGS: json.dumps({**about, "hosts": named}) + "\n"}
+    old = [key_files.read_part(lab / name / CERTIFICATE).decode() for name in STAFF]
+    plan = json.dumps({"files": files, "revoked": old})
+    key_files.write_whole(lab / RENEWAL, plan.encode(), key_files.PRIVATE)  # from here on it will be finished
+    finish_renewal(lab)
+
+
+def finish_renewal(lab: Path) -> None:
+    """Carry out a renewal that was begun, if there is one: a power cut leaves none of its files new, or all of them."""
 
     def renew(registry: Registry) -> tuple[Registry, None]:
-        old = [key_files.read_part(lab / name / CERTIFICATE).decode() for name in STAFF]
-        after = dataclasses.replace(registry, revoked=[*registry.revoked, *old])
-        for name in STAFF:
-            _certify(lab / name, issuer, name)
-        _certify_broker(lab, issuer, named)
+        if not (lab / RENEWAL).exists():  # another process has finished it meanwhile
+            return registry, None
+        plan = json.loads(key_files.read_secret(lab / RENEWAL))
+        _write_files(lab, plan["files"])
+        after = dataclasses.replace(registry, revoked=[*dict.fromkeys((*registry.revoked, *plan["revoked"]))])
         write_broker_files(lab, after)
         return after, None
 
-    change_registry(lab, renew)
-    key_files.write_whole(lab / SETTINGS, json.dumps({**about, "hosts": named}).encode() + b"\n")
+    if (lab / RENEWAL).exists():
+        change_registry(lab, renew)
+        (lab / RENEWAL).unlink(missing_ok=True)
 
 
 def check_hosts(hosts: Sequence[str]) -> None:

@@ -17,7 +17,7 @@ has a limit heat, as a share of that at which it slows down."""
 
 
 class RunView(Protocol):
-    """What a coordinator tells about its run; to be asked by the run's own thread alone."""
+    """A coordinator's view of its run, to be read only by the run's own thread."""
 
     @property
     def record(self) -> RunRecord:

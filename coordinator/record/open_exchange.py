@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenExchange:
-    """What a run is doing: the exchange that is open, who has answered, and who holds it up."""
+    """The open exchange of a run: which devices have answered, and which ones hold it up."""
 
     line: str
     """One line about it all."""

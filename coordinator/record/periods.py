@@ -18,12 +18,12 @@ KEPT: Mapping[Kind, int] = {"hour": 14 * 24, "day": 3660}
 """The number of hours and days that are kept: two weeks, and ten years."""
 HOUR_S = 3600
 SUMMED = ("contributors", "bytes_up", "bytes_down", "wall_s", "device_s", "device_j")
-"""What a period sums up of its rounds, by their fields."""
+"""The fields of its rounds that a period sums up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Period:
-    """What the rounds of an hour or a day came to."""
+    """A summary of the rounds of an hour or a day."""
 
     first: int
     """The first round that was complete in it, counted from 1."""

@@ -32,7 +32,7 @@ def check_classes(
     if not (method.holders_wanted and hello.class_counts):
         return
     for role, payload in knowledge.items():
-        sums = slots[role].class_columns and not slots[role].class_times  # of which no class can be told
+        sums = slots[role].class_columns and not slots[role].class_times  # in these no class can be recognised
         if isinstance(payload, ByClass) and not sums:
             strange = [int(each) for each in payload.classes if not hello.class_counts[each]]
             if strange:
@@ -224,7 +224,7 @@ def held_out(round_: int, device: str, why: str, until: int) -> str:
 
 
 def times_the_median(times: float) -> str:
-    """The reason to hold out a device whose update is so many times the median."""
+    """The reason to hold out a device whose update is this many times the median."""
     return f"an update of {times:.0f} times the median"
 
 
@@ -285,7 +285,7 @@ def contested(device: str) -> str:
 
 
 MOST_SENDERS = 20
-"""The most senders of refused frames that get a line of their own: those with the most."""
+"""The maximum number of senders of refused frames with a line of their own; those with the most frames get one."""
 
 
 def refused_frames(senders: Mapping[str, Mapping[str, int]]) -> list[str]:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from edge_sdk.methods.contract.requests import MeasuredModel
 
 PREFIXES: Mapping[MeasuredModel, str] = {"personal": "", "global": "global_", "active": "active_"}
-"""What stands before the names of a model's figures."""
+"""The prefix of the names of a model's figures."""
 CURVES = (
     "accuracy",
     "local_accuracy",
@@ -62,7 +62,7 @@ class RoundResult:
     active_local_accuracy: Mapping[str, float] = field(default_factory=dict)
     """The same on each device's own task."""
     instruments: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
-    """What the method did: name -> device id, or "" for the coordinator -> value."""
+    """The method's own figures: name -> device id, or "" for the coordinator -> value."""
     contributors: int = 0
     wall_s: float = 0.0
     virtual_s: float = 0.0

@@ -75,11 +75,11 @@ TOTALS = (
 )
 """The fields of a RoundResult that count since the run began: a round has the difference of two totals."""
 NOTED = ("contributors", "exchanges", "waited_s", "waited_for", "declined", "silent")
-"""The fields of a RoundResult that are counted in each round by itself."""
+"""The fields of a RoundResult that are counted separately in each round."""
 
 
 class FleetWork(NamedTuple):
-    """What all devices together have spent since the run began: FLOPs, seconds of computing, joules."""
+    """The total cost on all devices since the run began: FLOPs, seconds of computing, joules."""
 
     flops: int = 0
     busy_s: float = 0.0
@@ -115,7 +115,7 @@ class RunRecord:
     metrics: dict[str, dict[str, float]] = field(default_factory=dict)
     """All other values of each device's newest evaluations: device -> name with the model's prefix -> value."""
     instruments: dict[int, ByName] = field(default_factory=dict)
-    """What the method did: number of the round, from 1 -> name -> device, or COORDINATOR -> value."""
+    """The method's own figures: number of the round, from 1 -> name -> device, or COORDINATOR -> value."""
     rounds: list[RoundResult] = field(default_factory=list)
     """The completed rounds, without accuracies, which may arrive a round later; without an end, the newest of them."""
     rolled: int = 0
@@ -128,9 +128,9 @@ class RunRecord:
     """Frames that devices refused, as their uploads tell: device -> word -> count."""
     refused_devices: dict[str, dict[str, str]] = field(default_factory=dict)
     sums: dict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
-    """What `add` has added up: name of a figure -> device -> amount."""
+    """The sums of `add`: name of a figure -> device -> amount."""
     round_sums: Counter[str] = field(default_factory=Counter)
-    """What `add` has added up over all devices since the last round closed, by name.  Not saved."""
+    """The sums of `add` over all devices since the last round closed, by name.  Not saved."""
     why_withheld: dict[str, str] = field(default_factory=dict)
     """The newest reason of each device."""
     refused_uploads: dict[str, tuple[ExchangeId, str]] = field(default_factory=dict)
@@ -144,14 +144,14 @@ class RunRecord:
     temperature_c: dict[str, float] = field(default_factory=dict)
     """The temperature that each device reported last."""
     stopped: str = ""
-    """Why the run ends before its last round, with the closing exchange; empty: it does not."""
+    """Why the run ends before its last round, with the closing exchange, or empty."""
     pace: dict[str, Any] = field(default_factory=dict)
     """When the last round opened (`opened_s`, since 1970), and what was spent when the `day` began: `bytes`, `joules`.
     """
     skips: int = 0
     """Attempts at a round that were skipped, because it could not be filled."""
     last_skip: dict[str, Any] = field(default_factory=dict)
-    """The last of them: the `round`, from 1, when (`at_s`, since 1970), and the `reason`; empty: there was none."""
+    """The last of them: the `round`, from 1, when (`at_s`, since 1970), and the `reason`, or empty before the first."""
     missed: list[Missed] = field(default_factory=list)
     """Who missed which exchange, the first MAX_MISSED."""
     round_declined: Counter[str] = field(default_factory=Counter)
@@ -208,7 +208,7 @@ class RunRecord:
     After a restart the caller may set it; otherwise the time since the last round ended is not counted.
     """
     why_silent: Callable[[str], str] = field(default=nobody_knows, repr=False, compare=False)
-    """Tells why nothing has come from a device, where a simulation knows; empty: it does not.  Not saved."""
+    """Tells why nothing has come from a device, where a simulation knows; otherwise empty.  Not saved."""
     waiting: Waiting = field(default_factory=Waiting)
     """Starts empty after a restart, unless `remember` restores it."""
     unsaved: set[int] = field(default_factory=set, repr=False, compare=False)
@@ -423,7 +423,7 @@ class RunRecord:
         self.outliers[device] = count + 1, max(most, times)
 
     def travelled(self, way: str, knowledge: Mapping[str, Payload], *, times: int = 1) -> None:
-        """Count the numbers of an upload (`up`), or of what is sent to so many devices (`down`)."""
+        """Count the numbers of an upload (`up`), or of knowledge that is sent to this many devices (`down`)."""
         for payload in knowledge.values():
             self.scalars[way] += times * _scalars(payload)
 
@@ -433,7 +433,7 @@ class RunRecord:
         self.kind_bytes["down", kind] += frame_bytes
 
     def sent_again(self, way: str, device: str, frame_bytes: int, knowledge: Mapping[str, Payload]) -> None:
-        """Do not count a frame that a resumed simulation sends once more; way: `up` or `down`."""
+        """Do not count a frame that a resumed simulation sends again; way: `up` or `down`."""
         (self.bytes_up if way == "up" else self.bytes_down)[device] -= frame_bytes
         self.kind_bytes[way, "knowledge"] -= frame_bytes
         self.scalars[way] -= sum(_scalars(payload) for payload in knowledge.values())
@@ -539,7 +539,7 @@ class RunRecord:
         return {**found, **({"closed": self._closed} if self.rolled else {}), **self.sums}
 
     def new_history(self) -> dict[int, dict[str, Any]]:
-        """What is noted of each unsaved round, as plain values for JSON, by its number."""
+        """The notes on each unsaved round, as plain values for JSON, by its number."""
         return {number: self._noted(number) for number in sorted(self.unsaved)}
 
     def _noted(self, number: int) -> dict[str, Any]:

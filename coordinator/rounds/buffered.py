@@ -117,7 +117,7 @@ def idle(state: RoundState, now_s: float) -> tuple[RoundState, frozenset[str]]:
     """Give the newest version to idle devices while fewer than `busy` compute; returns these devices."""
     here = state.members - state.away - state.declined
     free = (state.policy.busy or len(state.members)) - len(here & state.work.keys())
-    able = here - state.work.keys() - state.withheld
+    able = frozenset(here) - state.work.keys() - state.withheld
     if state.place.round + 1 == state.policy.rounds:
         able -= state.folded  # a second answer would count in the next buffer, and there is none
     able = frozenset(each for each in able if state.counted_to.get(each, -1) < state.place.round)

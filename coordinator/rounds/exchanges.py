@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Set as AbstractSet
 from dataclasses import replace
 
 from coordinator.rounds import buffered, selection
@@ -200,11 +201,11 @@ def give_work(state: RoundState, now_s: float) -> RoundTransition:
     return state, (invitation(state, devices, now_s),) if devices else ()
 
 
-def choose_devices(state: RoundState, pool: frozenset[str], more: int = 0) -> frozenset[str]:
+def choose_devices(state: RoundState, pool: AbstractSet[str], more: int = 0) -> frozenset[str]:
     """Choose the devices of the pool that this exchange invites; `more` is added to the number to choose."""
     policy = state.policy
     if state.wanted is None:
-        return pool.intersection(policy.closed_with) if state.closing and policy.closed_with else pool
+        return frozenset(policy.closed_with) & pool if state.closing and policy.closed_with else frozenset(pool)
     count = selection.invitations(state.wanted, state.asked, state.answered) if policy.over_select else state.wanted
     return selection.select(pool, count + more, policy.seed, state.place.round)
 

@@ -1,7 +1,7 @@
 """A device's part in a federation: takes events and the time, feeds the session, and carries out its commands.
 
 Nothing here waits, reads a clock or has a thread.  A driver calls `handle`, `tick`, `work_slice` and `finish_work` with
-events and the time: the loop of `edge_sdk/agent_loop.py` in an app, the virtual clock in a simulation.
+events and the time: the loop of `edge_sdk/agent/loop.py` in an app, the virtual clock in a simulation.
 
 The parts share one `DeviceContext`: `joining.py` joins a run, `work.py` computes and stores an exchange, `refusals.py`
 decides which Refusal to obey, `public_supply.py` fetches the public set, `incoming_frames.py` and `uplink.py` open and
@@ -141,7 +141,26 @@ class Participant:
                 earliest_s = due_s
         return earliest_s
 
+    @property
+    def rests(self) -> bool:
+        """Whether its store, its session and the number of frames sent are all that matters of its past.
+
+        The models that its app predicts with are the examiner's, and do not count.
+        """
+        context, work = self.context, self.work
+        state = context.session
+        done = state.phase is SessionPhase.IDLE and not (state.pending or state.unfinished or work.busy)
+        odd = self.declined or self._early or self.incoming.refused or work.troubled
+        return done and not odd and context.learner is not None and context.learner.skipped_round is None
+
     # -- what a driver does -----------------------------------------------------------------------------------------
+
+    def take_over(self, state: SessionState, sent: int) -> None:
+        """Continue for another participant, which had the same store and rested in this session.
+
+        sent: the number of frames that it has sent.
+        """
+        self.context.session, self.uplink.sent = state, sent
 
     def connect(self) -> None:
         """Connect, with a will through which the broker announces a lost connection."""

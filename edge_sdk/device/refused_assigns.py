@@ -29,6 +29,11 @@ class RefusedAssigns:
         self._place: ExchangeId | None = None
         self._stamps = set[tuple[int, int]]()
 
+    @property
+    def some(self) -> bool:
+        """Whether there is any."""
+        return self._place is not None
+
     def reason(self, assign: Assign, stamp: Stamp, error: RemoteProtocolError) -> RefusedKnowledge | None:
         """Note a refused Assign; returns why its round is withheld, or None while a correct Assign may still arrive."""
         place = ExchangeId(assign.round, assign.exchange)

@@ -184,6 +184,18 @@ class MemoryStore:
         """Copy the start of the next round now, because the device that could compute it will be switched off."""
         self._start, self._resting = self.round_start(), None
 
+    @property
+    def up_to_date(self) -> bool:
+        """Whether its start is the device's present state: nothing was computed since."""
+        start = self._start
+        return self._resting is not None or (start is not None and all(start.round > each for each, _ in self._done))
+
+    def forget_receipted(self) -> None:
+        """Drop uploads that need not be sent again, as the next round would."""
+        for done in self._done.values():
+            if done.receipted:
+                done.upload = b""
+
     def saved_round(self) -> int | None:
         """Return the round of the start that was saved last."""
         return self._saved_round
@@ -191,9 +203,7 @@ class MemoryStore:
     def begin_round(self, start: RoundStart) -> None:
         """Keep the start of the round, and drop older uploads that have their receipt."""
         self._start, self._resting = start, None
-        for done in self._done.values():
-            if done.receipted:
-                done.upload = b""
+        self.forget_receipted()
 
     def upload(self, round_: int, exchange: int) -> bytes | None:
         """Return the upload's frame."""

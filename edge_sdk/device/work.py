@@ -89,6 +89,11 @@ class Work:
         return self.current is not None
 
     @property
+    def troubled(self) -> bool:
+        """Whether a failure is remembered: of training, of the disk, or of an Assign that could not be used."""
+        return bool(self._backoff.failures) or self.save_again_s is not None or self.refused.some
+
+    @property
     def begun_one(self) -> bool:
         """Whether an exchange has changed the model, and is not stored yet."""
         return self.current is not None and self.current.begun

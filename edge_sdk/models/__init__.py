@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from edge_sdk.models.numpy_model import NumpyModel
     from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel, OnnxTeacher
     from edge_sdk.models.predict_only import PredictOnly
+    from edge_sdk.models.sequence_model import SequenceModel
     from edge_sdk.models.sklearn_model import SklearnModel
     from edge_sdk.models.torch_nets.torch_model import TorchModel
 
@@ -29,6 +30,7 @@ __all__ = [
     "OnnxModel",
     "OnnxTeacher",
     "PredictOnly",
+    "SequenceModel",
     "SklearnModel",
     "TorchModel",
     "export",
@@ -45,6 +47,7 @@ _HOMES = {
     "OnnxModel": "edge_sdk.models.onnx_runtime.onnx_model",
     "OnnxTeacher": "edge_sdk.models.onnx_runtime.onnx_model",
     "PredictOnly": "edge_sdk.models.predict_only",
+    "SequenceModel": "edge_sdk.models.sequence_model",
     "SklearnModel": "edge_sdk.models.sklearn_model",
     "TorchModel": "edge_sdk.models.torch_nets.torch_model",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from edge_sdk.arrays import Floats, Ints
 from edge_sdk.data import Preprocess
 from edge_sdk.errors import ModelError, StoreError, Unsupported
-from edge_sdk.models.base import Batches, ModelSpec
+from edge_sdk.models.base import Batches, Model, ModelSpec
 from edge_sdk.objectives import Objective, Shapes
 
 LEAST_PROBABILITY = 1e-4
@@ -73,13 +73,19 @@ def check_whole_number(name: str, what: str, value: object, least: int) -> None:
         raise ModelError(f"model {name!r}: {what} {value!r}: expected a whole number of at least {least}")
 
 
-def check_input_shape(name: str, shape: object) -> None:
-    """Raise ModelError unless this is the shape (c, h, w) of a model's samples, with nothing of it 0."""
+def input_shape_of(name: str, shape: object) -> tuple[int, int, int]:
+    """Return the shape (c, h, w) of a model's preprocessed samples: (t, d) is (1, t, d), and (d,) or (t,) (1, 1, d).
+
+    Raises ModelError for what is no shape, with nothing of it 0.
+    """
     sides = shape if isinstance(shape, tuple | list) else ()
-    if len(sides) != 3 or not all(isinstance(each, int | np.integer) and each >= 1 for each in sides):
+    if not 1 <= len(sides) <= 3 or not all(isinstance(each, int | np.integer) and each >= 1 for each in sides):
         raise ModelError(
-            f"model {name!r}: input_shape {shape!r}: expected (channels, height, width), whole numbers of at least 1"
+            f"model {name!r}: input_shape {shape!r}: expected (channels, height, width), whole numbers of at least 1; "
+            "of series (t, d), of vectors (d,), of tokens (t,)"
         )
+    c, h, w = (1,) * (3 - len(sides)) + tuple(sides)
+    return c, h, w
 
 
 def check_samples(name: str, x: Floats, input_shape: tuple[int, int, int] | None) -> None:
@@ -137,3 +143,19 @@ def check_state(stored: Mapping[str, NDArray[Any]], own: Mapping[str, NDArray[An
 
 def _layout(array: NDArray[Any] | None) -> str:
     return "nothing" if array is None else f"{array.dtype.str}{list(array.shape)}"
+
+
+class Directed(Protocol):
+    """The interface of a model with the capability `guidance-gradients`, in addition to Model."""
+
+    def directional(self, x: Floats, direction: Floats, of_what: Literal["features", "logits"]) -> Floats:
+        """Return the derivative of features (n, d) or logits (n, k) in a direction (p,) of the trainable scalars.
+
+        x: (n, c, h, w); it is that of inference mode.
+        """
+
+
+def directed(model: Model) -> Directed:
+    """Return the model as Directed.  Raises Unsupported if it gives no such derivatives."""
+    require(model.spec, "guidance-gradients")
+    return cast("Directed", model)

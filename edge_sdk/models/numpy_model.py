@@ -23,11 +23,11 @@ from edge_sdk.models import onnx_file, onnx_training
 from edge_sdk.models.base import Batches, FitReport, ModelSpec, layout_digest, pack_arrays, unpack_arrays
 from edge_sdk.models.checks import (
     check_fit,
-    check_input_shape,
     check_rows,
     check_samples,
     check_weights,
     check_whole_number,
+    input_shape_of,
     lacks,
     require,
 )
@@ -281,7 +281,7 @@ class NumpyModel(HeadModel):
     def __init__(
         self,
         classes: int,
-        input_shape: tuple[int, int, int],
+        input_shape: tuple[int, ...],
         *,
         seed: int,
         preprocess: Preprocess | None = None,
@@ -289,21 +289,21 @@ class NumpyModel(HeadModel):
         head: Literal["linear", "cosine"] = "linear",
         hidden: Sequence[int] = (),
     ) -> None:
-        """Take samples (c, h, w) = `input_shape` from `preprocess`; head: of logits, or of scaled cosines.
+        """Take samples of `input_shape`, (c, h, w), (t, d) or (d,), from `preprocess`; head: of logits, or of cosines.
 
         hidden: the widths of dense layers with ReLU in front of the head, on the flattened samples.  Their weights
         average with those of the same nn.Sequential in torch.  Raises ModelError for numbers out of range.
         """
         check_whole_number(name, "classes", classes, 1)
-        check_input_shape(name, input_shape)
+        shape = input_shape_of(name, input_shape)
         check_whole_number(name, "seed", seed, 0)
-        self._input_shape: tuple[int, int, int] | None = input_shape
+        self._input_shape: tuple[int, int, int] | None = shape
         self._parts: NumpyParts | None = None
         if hidden:
-            parts = onnx_training.dense_parts(hidden, classes, input_shape, seed=seed, name=name, head=head)
+            parts = onnx_training.dense_parts(hidden, classes, shape, seed=seed, name=name, head=head)
             self._set_parts(parts, preprocess, name, "")
             return
-        width = prod(input_shape)
+        width = prod(shape)
         layer = make_head(head, width, classes, seed)
         spec = head_spec(name, "numpy", layer, preprocess, flops=2 * width * classes, note="")
         spec = replace(

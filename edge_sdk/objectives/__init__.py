@@ -16,8 +16,16 @@ from __future__ import annotations
 
 from edge_sdk.objectives.base import FEATURES, HEAD, LABELS, WEIGHTS, Head, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.contrast import ClassContrast, ModelContrast
-from edge_sdk.objectives.on_features import BoundedDistance, FeatureMatch, PrototypeDistance, PrototypePull, bounded
-from edge_sdk.objectives.on_head import HeadDivergence, HeadLabels, HeadMatch, HeadProximal, HeadTerm
+from edge_sdk.objectives.on_features import (
+    BoundedDistance,
+    FeatureGradient,
+    FeatureMatch,
+    PrototypeDistance,
+    PrototypePull,
+    bounded,
+    spliced,
+)
+from edge_sdk.objectives.on_head import HeadDivergence, HeadLabels, HeadMatch, HeadProximal, HeadTerm, layer_of
 from edge_sdk.objectives.on_logits import (
     BalancedCrossEntropy,
     ClassLogitMatch,
@@ -63,6 +71,7 @@ __all__ = [
     "Coupling",
     "CrossEntropy",
     "Distill",
+    "FeatureGradient",
     "FeatureMatch",
     "Head",
     "HeadDivergence",
@@ -90,6 +99,7 @@ __all__ = [
     "bounded",
     "feature_gradient",
     "form_of",
+    "layer_of",
     "load_term",
     "log_softmax",
     "logit_gradient",
@@ -102,6 +112,7 @@ __all__ = [
     "schedule_of",
     "slope_of",
     "softmax",
+    "spliced",
     "terms",
     "value_of",
     "weight_gradient",

@@ -52,6 +52,36 @@ class FeatureMatch(Term):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FeatureGradient(Term):
+    """A gradient at the features, computed elsewhere: the linear loss <gradient, R(x)> (FedMRL)."""
+
+    name: ClassVar[str] = "feature-gradient"
+    on: ClassVar[On] = "features"
+    gradient: Floats  # (steps, b, d), per sample, divided by nothing
+    weight: float = 1.0
+
+    def value(self, seen: Seen) -> float:
+        """Return the mean inner product."""
+        products = (self.gradient[seen.step] * needed(seen.features, FEATURES)).sum(axis=-1)  # (b,)
+        return float(self.weight * products.mean())
+
+    def slope(self, seen: Seen) -> Floats:
+        """Return the gradient itself, over b."""
+        gradient = self.gradient[seen.step]
+        out: Floats = gradient * np.float32(self.weight / len(gradient))
+        return out
+
+    def at(self, steps: slice) -> Term:
+        """Keep the gradients of these steps."""
+        return replace(self, gradient=self.gradient[steps])
+
+    def misfit(self, shapes: Shapes) -> str:
+        """Check that there is a row for each sample of each step, as wide as the features."""
+        found, expected = self.gradient.shape, (shapes.steps, shapes.batch, shapes.feature_dim)
+        return "" if found == expected else f"carries gradients of shape {found}, its batches need {expected}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class PrototypePull(Term):
     """The mean over B d of (R(x) - C^y)^2: features towards the prototype of their class (FedProto eq. 8).
 
@@ -144,4 +174,11 @@ def bounded(rows: Floats, most: float, *, cube: bool = False) -> Floats:
         return np.clip(rows, -most, most)
     lengths = np.sqrt((rows.astype(np.float64) ** 2).sum(axis=1, keepdims=True))  # (n, 1)
     out: Floats = (rows * np.minimum(1.0, most / np.maximum(lengths, NORM_FLOOR))).astype(np.float32)
+    return out
+
+
+def spliced(rows: Floats, proxy: Floats, own: Floats) -> Floats:
+    """Return rows (g, f, 1) for features g (b, d_proxy) of the proxy and f (b, d) of the own model: (b, d)."""
+    at = proxy.shape[1]
+    out: Floats = proxy @ rows[:, :at].T + own @ rows[:, at:-1].T + rows[:, -1]
     return out

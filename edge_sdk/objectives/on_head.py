@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from edge_sdk.arrays import Floats, Ints
-from edge_sdk.objectives.base import HEAD, On, Seen, Shapes, Term, needed
+from edge_sdk.objectives.base import HEAD, Head, On, Seen, Shapes, Term, needed
 from edge_sdk.objectives.softmax import log_softmax, norms, softmax
 
 
@@ -123,8 +123,7 @@ class HeadProximal(HeadTerm):
 
     def asks(self) -> Floats:
         """The unit vectors, and zeros: (d + 1, d)."""
-        width = self.rows.shape[1] - 1
-        return np.eye(width + 1, width, dtype=np.float32)
+        return _units(self.rows.shape[1] - 1)
 
     def value(self, seen: Seen) -> float:
         """Return half the squared distance; there is no mean over a batch."""
@@ -140,11 +139,20 @@ class HeadProximal(HeadTerm):
 
     def _gaps(self, seen: Seen) -> Floats:
         """Return C - anchor: (k, d + 1)."""
-        logits = needed(seen.head, HEAD)(self.asks())  # (d + 1, k)
-        out: Floats = np.vstack([logits[:-1] - logits[-1], logits[-1:]]).T - self.rows
-        return out
+        return layer_of(needed(seen.head, HEAD), self.rows.shape[1] - 1) - self.rows
 
     def misfit(self, shapes: Shapes) -> str:
         """Check that each class has a row, one wider than the features."""
         expected = (shapes.classes, shapes.feature_dim + 1)
         return "" if self.rows.shape == expected else f"carries {self.rows.shape}, the model needs {expected}"
+
+
+def layer_of(head: Head, width: int) -> Floats:
+    """Return the rows of a linear head on features of this width, the bias as last column: (k, d + 1)."""
+    logits = head(_units(width))  # (d + 1, k)
+    out: Floats = np.vstack([logits[:-1] - logits[-1], logits[-1:]]).T
+    return out
+
+
+def _units(width: int) -> Floats:
+    return np.eye(width + 1, width, dtype=np.float32)

@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from edge_sdk.arrays import Ints
-from edge_sdk.data import Raw
+from edge_sdk.data import Preprocess, Raw
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, given_array
 from edge_sdk.protocol.frames.leaves import one_line
 from edge_sdk.protocol.messages import PublicSetSpec
+from edge_sdk.sample_kind import declared_kind
 
 log = logging.getLogger(__name__)
 
@@ -31,9 +32,10 @@ class PublicSet:
     """Raw samples (n, ...), u1 or f4, channels last, and the hash of their dtype, shape and bytes.
 
     layout: "NCHW" or "NHWC", the order of the axes of the given samples, by default inferred from their sizes, and
-    logged unless it is NHWC.  labels: the class of each sample (n,), -1 where it is not known; they serve only the
-    guard of what predict() uses, are not part of the hash, and are not sent.  Raises UsageError for samples of another
-    type or shape, and for other labels.
+    logged unless it is NHWC.  kind, vocabulary: as of Samples; they are neither part of the hash nor sent, since a
+    device knows the kind of its samples.  labels: the class of each sample (n,), -1 where it is not known; they serve
+    only the guard of what predict() uses, are not part of the hash, and are not sent.  Raises UsageError for samples of
+    another type or shape, and for other labels.
     """
 
     samples: Raw
@@ -41,9 +43,14 @@ class PublicSet:
     labels: Ints | None = None
     spec: PublicSetSpec = field(init=False)
     """The hash and the number of samples."""
+    kind: InitVar[str | None] = None
+    vocabulary: InitVar[int | None] = None
 
-    def __post_init__(self, layout: PictureLayout | None) -> None:
-        samples, line = channels_last(given_array(self.samples, "public"), layout, "public")
+    def __post_init__(self, layout: PictureLayout | None, kind: str | None, vocabulary: int | None) -> None:
+        given, declared = given_array(self.samples, "public"), declared_kind(kind, vocabulary, "public")
+        samples, line = (
+            channels_last(given, layout, "public") if declared is None else declared.held(given, layout, "public")
+        )
         if line:
             log.warning("%s", line)
         object.__setattr__(self, "samples", samples)
@@ -66,15 +73,22 @@ class PublicSet:
         return f"{self.samples.dtype.str}{self.samples.shape}".encode()
 
     @classmethod
-    def load(cls, path: str | Path, layout: PictureLayout | None = None) -> PublicSet:
+    def load(
+        cls,
+        path: str | Path,
+        layout: PictureLayout | None = None,
+        *,
+        kind: str | None = None,
+        vocabulary: int | None = None,
+    ) -> PublicSet:
         """Load a set from an npz file: its only array, or the one called `public`; with its `labels`, if it has them.
 
-        layout: as of PublicSet; it must be the same on all devices and the coordinator.  Raises UsageError for a file
-        that cannot be read, and for samples that are not legal or not finite.
+        layout, kind, vocabulary: as of PublicSet; they must be the same on all devices and the coordinator.  Raises
+        UsageError for a file that cannot be read, and for samples that are not legal or not finite.
         """
         name, samples, labels = _arrays(path)
         try:
-            public = cls(samples, layout, labels)
+            public = cls(samples, layout, labels, kind, vocabulary)
         except UsageError as error:
             raise UsageError(f"{path}: {name}: {error}") from None
         finite = [samples.dtype.kind != "f" or bool(np.isfinite(sample).all()) for sample in samples]
@@ -104,6 +118,11 @@ class PublicSet:
         if path.stat().st_size != found.end() + math.prod(shape) * dtype.itemsize or not math.prod(shape):
             raise ValueError(f"the file is not as long as its shape {shape} needs")
         return cls(np.fromfile(path, dtype, offset=found.end()).reshape(shape), CHANNELS_LAST)
+
+
+def public_for(path: str | Path, preprocess: Preprocess) -> PublicSet:
+    """Load a set whose samples are of the kind that a model's preprocessing declares.  Raises UsageError."""
+    return PublicSet.load(path, kind=preprocess.kind, vocabulary=preprocess.vocabulary)
 
 
 TYPES = ("|u1", "<f4")

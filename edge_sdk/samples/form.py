@@ -13,6 +13,7 @@ from edge_sdk.class_names import listed
 from edge_sdk.data import Raw, is_whole
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import PictureLayout, channels_last, given_array, raw_values
+from edge_sdk.sample_kind import SampleKind
 
 KINDS = ("uint8", "float32")
 
@@ -44,15 +45,21 @@ class Form:
         return found
 
 
-def checked_sample(x: Any, layout: PictureLayout | None, known: Form | None) -> tuple[Raw, str]:
+def checked_sample(
+    x: Any, layout: PictureLayout | None, known: Form | None, kind: SampleKind | None
+) -> tuple[Raw, str]:
     """Return one sample as uint8 or float32, a copy in one piece with channels last, and a line on what was taken.
 
-    known: the form of the samples so far: one of that shape is taken as it is, unless a layout is given.  The line is
-    empty where the layout was clear.  Raises UsageError for a sample that is neither, and for NaN.
+    known: the form of the samples so far: one of that shape is taken as it is, unless a layout is given.  kind: the
+    declared one.  The line is empty where the layout was clear.  Raises UsageError for a sample that is neither, and
+    for NaN.
     """
     found = given_array(x, "a sample")
     if found.dtype.kind == "f" and not np.isfinite(found).all():
         raise UsageError("a sample with NaN or Inf: leave it out, or repair the sensor's reading first")
+    if kind is not None:
+        values, line = kind.held(found[None], layout, "a sample")
+        return np.array(values[0], order="C"), line
     values = raw_values(found[None], "a sample")
     line = ""
     if layout is not None or known is None or found.shape != known.shape:

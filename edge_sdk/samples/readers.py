@@ -16,14 +16,13 @@ from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.given_arrays import (
     CHANNELS_LAST,
     PictureLayout,
-    channels_last,
     given_array,
     is_pillow_picture,
     picture_bytes,
-    raw_values,
     stacked_pictures,
 )
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
+from edge_sdk.sample_kind import SampleKind, arguments, declared_kind, held
 from edge_sdk.samples.form import sample_id
 from edge_sdk.samples.reservoir import checked_split, part_of
 
@@ -32,12 +31,21 @@ log = logging.getLogger(__name__)
 ARRAYS = (".npy",)
 
 
-def samples_from_npz(path: str | Path, *, x: str = "x", y: str = "y", layout: PictureLayout | None = None) -> Samples:
+def samples_from_npz(
+    path: str | Path,
+    *,
+    x: str = "x",
+    y: str = "y",
+    layout: PictureLayout | None = None,
+    kind: str | None = None,
+    vocabulary: int | None = None,
+) -> Samples:
     """Read samples (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w), uint8 or floats, and labels from an npz file.
 
-    x, y: the names of the two arrays.  layout: as of Samples.  Raises UsageError with the file, the array, and what was
-    found in it.
+    x, y: the names of the two arrays.  layout, kind, vocabulary: as of Samples.  Raises UsageError with the file, the
+    array, and what was found in it.
     """
+    declared = declared_kind(kind, vocabulary, str(path))
     try:
         with Path(path).open("rb") as file:  # opened here, so that it is closed if numpy raises
             archive = np.load(file, allow_pickle=False)
@@ -52,7 +60,7 @@ def samples_from_npz(path: str | Path, *, x: str = "x", y: str = "y", layout: Pi
     missing = [name for name in (x, y) if name not in found]
     if missing:
         raise UsageError(f"{path}: lacks the array {missing[0]}; it holds {names}")
-    return _checked(f"{path}: {x}", found[x], found[y], labels_at=f"{path}: {y}", layout=layout)
+    return _checked(f"{path}: {x}", found[x], found[y], labels_at=f"{path}: {y}", layout=layout, kind=declared)
 
 
 def samples_from_folder(
@@ -95,13 +103,16 @@ def samples_from_folder(
     return _checked(str(top), x, y, names=names, layout=CHANNELS_LAST if are_pictures else layout)
 
 
-def samples_from_torch(dataset: Any, *, layout: PictureLayout | None = None) -> Samples:
+def samples_from_torch(
+    dataset: Any, *, layout: PictureLayout | None = None, kind: str | None = None, vocabulary: int | None = None
+) -> Samples:
     """Read a map-style dataset of torch, or any sequence of pairs (sample, label), once; random changes are drawn once.
 
-    A sample is a tensor, an array, or a picture of Pillow.  layout: as of Samples; where the sizes do not tell, tensors
-    are (c, h, w) and arrays (h, w, c).  Raises UsageError for a dataset without a length, and for a pair that does not
-    fit.
+    A sample is a tensor, an array, or a picture of Pillow.  layout, kind, vocabulary: as of Samples; where the sizes do
+    not tell, tensors are (c, h, w) and arrays (h, w, c).  Raises UsageError for a dataset without a length, and for a
+    pair that does not fit.
     """
+    declared = declared_kind(kind, vocabulary, "the dataset")
     if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         remedy = "give its .dataset" if hasattr(dataset, "dataset") else "give a map-style dataset"
         raise UsageError(
@@ -124,9 +135,10 @@ def samples_from_torch(dataset: Any, *, layout: PictureLayout | None = None) -> 
         y.append(given_array(label, f"the label of sample {i} of the dataset"))
     if not given:
         raise UsageError("the dataset is empty")
-    x, kind = _stacked_samples(given)
+    x, order = _stacked_samples(given)
     labels = np.stack(y) if len({each.shape for each in y}) == 1 else y
-    return _checked("the dataset", x, labels, names=_names_in(dataset), layout=layout, ambiguous=kind)
+    names = _names_in(dataset)
+    return _checked("the dataset", x, labels, names=names, layout=layout, kind=declared, ambiguous=order)
 
 
 def _names_in(dataset: Any) -> Sequence[str]:
@@ -180,24 +192,25 @@ def _checked(
     labels_at: str = "",
     names: Sequence[str] = (),
     layout: PictureLayout | None = None,
+    kind: SampleKind | None = None,
     ambiguous: PictureLayout = CHANNELS_LAST,
 ) -> Samples:
     """Return samples as uint8 or f4 with whole-numbered labels.  Raises UsageError that says where they do not fit.
 
-    labels_at: where the labels are from, if that is another place.  names: of the classes, where they are known.
+    labels_at: where the labels are from, if that is another place.  names: of the classes, where they are known.  kind:
+    the declared one.
     """
     raw = np.asarray(x)
     if raw.ndim not in (2, 3, 4) or not raw.size:
         raise UsageError(f"{where}: expected (n, d), (n, h, w) or (n, h, w, c), none of them 0, found {raw.shape}")
-    values = raw_values(raw, where)
+    values, line = held(raw, kind, layout, where, ambiguous=ambiguous)
     labels_at, expected = labels_at or where, f"expected {len(raw)} labels, whole numbers from 0, "
     labels, known = class_ids(y, names, where=labels_at, expected=expected)
     if labels.shape != raw.shape[:1] or int(labels.min()) < 0:
         raise UsageError(f"{labels_at}: {expected}found {labels.dtype} {labels.shape}")
-    values, line = channels_last(values, layout, where, ambiguous=ambiguous)
     if line:
         log.warning("%s", line)
-    return Samples(values, labels.astype(np.int64), known, CHANNELS_LAST)
+    return Samples(values, labels.astype(np.int64), known, CHANNELS_LAST, *arguments(kind))
 
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp")

@@ -23,7 +23,8 @@ from edge_sdk.class_names import checked_names
 from edge_sdk.data import LocalData, Samples, is_whole
 from edge_sdk.durable import is_emptied
 from edge_sdk.errors import StoreError, UsageError
-from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_layout
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, check_layout
+from edge_sdk.sample_kind import arguments, declared_kind, held
 from edge_sdk.samples.age import SampleAges
 from edge_sdk.samples.form import Form, checked_sample, class_id, sample_id
 from edge_sdk.samples.reservoir import Reservoir, checked_split, part_of
@@ -78,6 +79,7 @@ class SampleStore:
     test: labelled samples of all classes that the federation provides, beside the store's own; they are not stored.
     seed: of that hash and of the draw.  shape, dtype: those of one sample, uint8 or float32; None: the first sample's.
     layout: "NCHW" or "NHWC", the order of the axes of pictures in colour; None: the one that their sizes tell.
+    kind, vocabulary: as of Samples.
 
     unsaved: the most changes that a power cut can lose.  save_every_s: changes that come at longer intervals are saved
     one by one, others together.  `flush` saves at once.  quarantine: whether a damaged file is set aside and a new one
@@ -101,6 +103,8 @@ class SampleStore:
         shape: tuple[int, ...] | None = None,
         dtype: str | None = None,
         layout: PictureLayout | None = None,
+        kind: str | None = None,
+        vocabulary: int | None = None,
         unsaved: int = 32,
         save_every_s: float = 10.0,
         quarantine: bool = False,
@@ -116,7 +120,7 @@ class SampleStore:
         check_layout(layout, "SampleStore")
         if not isinstance(test, Samples | None):
             raise UsageError(f"test: found {type(test).__name__}: give edge_sdk.Samples(x, y) of numpy arrays")
-        self._test = test
+        self._test, self._kind = test, declared_kind(kind, vocabulary, "SampleStore")
         self.path, self.classes, self._layout = _checked_path(path), int(classes), layout
         self._split, self._seed, self._unsaved, self._save_every_s = split, seed, unsaved, save_every_s
         self._max_samples, self._max_unlabelled, self._max_bytes = max_samples, max_unlabelled, max_bytes
@@ -160,7 +164,9 @@ class SampleStore:
     # -- for the app ------------------------------------------------------------------------------------------------
 
     def observe(self, x: Any, y: int | np.integer[Any] | str | None = None) -> str:
-        """Add a sample, (d,), (h, w), (h, w, c) or (c, h, w), with its label or without; returns its id.
+        """Add a sample, (d,), (h, w), (h, w, c), (c, h, w), (t, d) or ids (t,), with its label or without.
+
+        Returns its id.
 
         x: an array, a tensor, a picture of Pillow, or lists of numbers.
 
@@ -168,7 +174,7 @@ class SampleStore:
         UsageError for a sample of another shape or type than the first, for NaN, and for a class that there is not.
         A disk that refuses does not raise: what came waits in memory, and `flush` tells.
         """
-        raw, line = checked_sample(x, self._layout, self._form)
+        raw, line = checked_sample(x, self._layout, self._form, self._kind)
         label = None if y is None else class_id(y, self.classes, self.class_names)
         values = raw.tobytes()
         name = sample_id(values)
@@ -518,6 +524,7 @@ class SampleStore:
             "class_names": self.class_names,
             "split": self._split,
             "seed": self._seed,
+            "kind": arguments(self._kind),
             "store": self._identity,
             "tick": self._tick,
             "kept": self._kept,
@@ -551,7 +558,8 @@ class SampleStore:
                     damaged.append(row)
                 labels[row.part].append(label)
         train, *held_out = (
-            Samples(x[part], np.array(labels[part], np.int64), self.class_names, CHANNELS_LAST) for part in range(3)
+            Samples(x[part], np.array(labels[part], np.int64), self.class_names, CHANNELS_LAST, *arguments(self._kind))
+            for part in range(3)
         )
         validation, local_test = (part if len(part) else None for part in held_out)
         data = LocalData(train=train, test=self._test, validation=validation, local_test=local_test)
@@ -565,7 +573,7 @@ class SampleStore:
     def _check_same(self, known: dict[str, Any]) -> None:
         self.class_names = self.class_names or tuple(known.get("class_names", ()))
         asked = {"classes": self.classes, "class_names": list(self.class_names), "split": list(self._split)}
-        for name, given in (asked | {"seed": self._seed}).items():
+        for name, given in (asked | {"seed": self._seed, "kind": [*arguments(self._kind)]}).items():
             if known.get(name) not in (None, [], given):
                 raise UsageError(
                     f"{self.path}: made with {name} = {known[name]}, now {given}: a sample keeps its class and its "
@@ -577,7 +585,7 @@ class SampleStore:
             raise UsageError("shape and dtype of the samples: give both, or neither")
         form = Form(tuple(shape), str(np.dtype(dtype)))
         if form != self._form:
-            one, line = channels_last(np.broadcast_to(np.uint8(0), (1, *form.shape)), self._layout, "shape")
+            one, line = held(np.broadcast_to(np.uint8(0), (1, *form.shape)), self._kind, self._layout, "shape")
             if line:
                 log.warning("%s: %s", self.path or "SampleStore", line)
             form = Form(one.shape[1:], form.dtype)

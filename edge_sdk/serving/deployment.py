@@ -168,7 +168,7 @@ class Deployment:
     def _start_over(self) -> None:
         """Keep serving the model of an earlier state, if it has learnt anything, and measure the model that joins."""
         index, folder = self._versions.index, self._versions.folder
-        copy = serving_copy(self._bench.model)
+        copy = serving_copy(self._bench.predictor)
         served = next((each for each in reversed(index.versions) if self._loads(copy, each)), None)
         if served is None or not (index.held or any(each.rounds_done for each in index.versions)):
             self._versions.forget()
@@ -206,7 +206,7 @@ class Deployment:
     def _own_model(self) -> Callable[[Floats], Floats] | None:
         """Return the logits function of the model as the app brought it, if a copy is kept."""
         first = next((each for each in self._versions.index.versions if not each.rounds_done), None)
-        copy = serving_copy(self._bench.model)
+        copy = serving_copy(self._bench.predictor)
         return copy.logits if first is not None and self._loads(copy, first) else None
 
     def judge(self, rounds_done: int) -> Generator[None, None, str]:
@@ -228,7 +228,7 @@ class Deployment:
                 found = f"accuracy {right.mean():.1%} on {part.words}"
                 faults.append(f"{found}, that of the served model is {mark.mean():.1%}")
         fault = "; ".join(faults)
-        self._candidate = JudgedModel(serving_copy(self._bench.model), rounds_done, rights, fault)
+        self._candidate = JudgedModel(serving_copy(self._bench.predictor), rounds_done, rights, fault)
         return fault
 
     def _follow_data(self) -> None:
@@ -307,9 +307,9 @@ class Deployment:
 
     def _restored(self) -> Served:
         """Return a copy of the model served last, or else of the current one."""
-        copy = serving_copy(self._bench.model)
+        copy = serving_copy(self._bench.predictor)
         found = any(self._loads(copy, version) for version in reversed(self._versions.index.versions))
-        return copy if found else serving_copy(self._bench.model)
+        return copy if found else serving_copy(self._bench.predictor)
 
     def _loads(self, copy: Served, version: Version) -> bool:
         """Restore a version into a copy; returns whether that worked."""

@@ -33,9 +33,14 @@ def command(args: argparse.Namespace) -> int:
         found = inspected(file, args.classes, features=args.features, output=args.output, input_shape=shape,
                           layout=args.layout)  # fmt: skip
     except ModelError as error:
-        raise UsageError(str(error)) from error
+        raise UsageError(_as_options(str(error))) from error
     sys.stdout.write((json.dumps(found, indent=2) if args.json else _text(found)) + "\n")
     return 0
+
+
+def _as_options(line: str) -> str:
+    """Return a line about arguments of OnnxModel with the options of this command in their place."""
+    return re.sub(r"\bclasses=(\d)", r"--classes \1", line.replace("input_shape=(c, h, w)", "--input-shape C,H,W"))
 
 
 def inspected(
@@ -60,6 +65,7 @@ def inspected(
         file, known, features=features, output=output, input_shape=input_shape, layout=layout, name=file.name
     )
     spec, inputs = model.spec, model.split.session.inputs
+    whole = _whole(file, model, input_shape=input_shape, layout=layout)
     ports = [
         Port(each.name, each.type, tuple(each.shape)) for each in open_session(graph, graph.content()).get_inputs()
     ]
@@ -84,23 +90,29 @@ def inspected(
         "class_labels": [*model.split.labels],
         "parameters": graph.parameters(),
         "trained_parameters": spec.parameters,
-        "training_all": _training_all(file, model, input_shape=input_shape, layout=layout),
+        "training_all": {"remark": whole} if isinstance(whole, str) else _training_all(whole),
         "capabilities": sorted(spec.capabilities),
-        "methods": {name: part_in(load_method(name)(), spec) for name in method_names() if not _untellable(name)},
+        "methods": {
+            name: part_in(load_method(name)(), spec, spec if isinstance(whole, str) else whole.spec)
+            for name in method_names()
+            if not _untellable(name)
+        },
     }
 
 
-def _training_all(
-    file: Path, model: OnnxModel, *, input_shape: tuple[int, ...] | None, layout: Layout
-) -> dict[str, Any]:
-    """Return what learns with train="all", or why nothing does."""
+def _whole(file: Path, model: OnnxModel, *, input_shape: tuple[int, ...] | None, layout: Layout) -> OnnxModel | str:
+    """Return the model of which all layers learn, or why none does."""
     split = model.split
     features = None if split.how == "layer" else split.features
     try:
-        all_ = OnnxModel(file, model.spec.classes, features=features, output=split.output, input_shape=input_shape,
+        return OnnxModel(file, model.spec.classes, features=features, output=split.output, input_shape=input_shape,
                          layout=layout, name=file.name, train="all")  # fmt: skip
     except ModelError as error:
-        return {"remark": str(error).removeprefix(f"{file.name}: ")}
+        return str(error).removeprefix(f"{file.name}: ")
+
+
+def _training_all(all_: OnnxModel) -> dict[str, Any]:
+    """Return what learns with train="all"."""
     body = all_.learning
     if body is None:
         return {}
@@ -128,8 +140,8 @@ def _batch(port: Port, *, unbatched: bool) -> str:
     return str(port.shape[0]) if port.shape and isinstance(port.shape[0], int) else "any"
 
 
-def part_in(method: Method[Any], spec: ModelSpec) -> dict[str, str]:
-    """Return a model's part in a method (learns, teaches or none) and a remark."""
+def part_in(method: Method[Any], spec: ModelSpec, whole: ModelSpec) -> dict[str, str]:
+    """Return a model's part in a method (learns, teaches or none) and a remark; whole: of train="all", or the same."""
     if method.learnt_by(spec.capabilities, spec.terms):
         idle = sorted(method.terms & spec.inert_terms)
         notes = [
@@ -141,16 +153,21 @@ def part_in(method: Method[Any], spec: ModelSpec) -> dict[str, str]:
     lacking = sorted(method.needs - spec.capabilities) or sorted(method.terms - spec.terms)
     if method.taught_by(spec.capabilities):
         return {"part": "teaches", "note": f"to learn, it lacks {', '.join(lacking)}"}
-    remedy = next((text for ability, text in _REMEDIES.items() if ability in lacking), "")
-    return {"part": "none", "note": f"lacks {', '.join(lacking)}{remedy}"}
+    still = sorted(method.needs - whole.capabilities) or sorted(method.terms - whole.terms)
+    remedies = ['train="all" lets its body learn'] if still != lacking else []
+    remedies += [text for ability, text in _REMEDIES.items() if ability in still]
+    torch = [ability for ability in still if ability not in _REMEDIES]
+    remedies += [f"for {', '.join(torch)} it takes a torch net"] if torch else []
+    return {"part": "none", "note": f"lacks {', '.join(lacking)}: {'; '.join(remedies)}"}
 
 
 _REMEDIES: Mapping[str, str] = {
-    "weights": ': its body is frozen; train="all" lets it learn',
-    "sample-codes": ": its owner allows it, App(share_sample_codes=True)",
-    "proxy": ": give the app a second model, App(proxy=...)",
-    "cosine-head": ': build it with head="cosine"',
+    "sample-codes": "its owner allows it, App(share_sample_codes=True)",
+    "proxy": "give the app a second model, App(proxy=...)",
+    "cosine-head": 'build it with head="cosine"',
+    "weights": "its body is frozen",
 }
+"""What to do about what a model lacks."""
 
 
 def _classes(graph: Graph, features: str | None, output: str | None, opens: Opens) -> int | None:

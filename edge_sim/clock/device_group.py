@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from edge_sdk.device.participant import Participant
+from edge_sdk.device.store import Store
 from edge_sdk.methods.contract import brought_code
 from edge_sdk.models.base import Model
 from edge_sdk.protocol.messages import FederationSpec
@@ -33,6 +34,14 @@ class SimulatedDevice(SilentDevice, Protocol):
     @property
     def dormant(self) -> bool:
         """Whether it has had no work yet, and so has no participant; asking for it makes one."""
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether it has no participant, with or without earlier work; asking for it makes one."""
+
+    @property
+    def store(self) -> Store:
+        """The store of a device that has had work."""
 
     @property
     def over(self) -> bool:
@@ -100,11 +109,11 @@ class DeviceGroup:
     def copy_stores(self, folder: Path) -> None:
         """Write the store of each device into a folder of a checkpoint."""
         for each in self._awake():
-            copy_store(each.participant.context.store, folder, each.device.kit.id)
+            copy_store(each.store, folder, each.device.kit.id)
 
     def untraced(self) -> Untraced:
         """Return the models that this process trains untraced, with the reasons."""
-        return untraced_of(each.participant.context.bench for each in self._awake())
+        return untraced_of(each.participant.context.bench for each in self._devices if not each.sleeps)
 
     def measure(self, rounds: int, state: Any, wanted: Sequence[Wanted]) -> list[Figures]:
         """Implement MeasureAll for these devices."""

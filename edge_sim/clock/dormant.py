@@ -1,9 +1,11 @@
-"""A device that has had no work yet: it says hello, is welcomed and waits, without an agent, a model or samples ready.
+"""A device without work: it says hello, is welcomed and waits, without an agent, a model or samples ready.
 
 In a large fleet most devices are in this state most of the time.  What such a device sends follows from what an awake
 device of its kind sends, because two of a kind differ only in their names and their numbers of samples.  Where anything
 comes that needs more, the device wakes: an agent is built and takes the same events again while its transport is muted.
 It then has the state, to the bit, of a device that was awake from the start.
+
+A device that has had work falls asleep between two rounds: its store and its session are then all that it needs.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ from edge_sdk.device.session import (
     advance_session,
     session_due_s,
 )
+from edge_sdk.device.store import MemoryStore
 from edge_sdk.device.training.workbench import MAX_DISCLOSED_CLASSES
 from edge_sdk.errors import RemoteProtocolError
 from edge_sdk.protocol.frames import codec
@@ -68,6 +71,10 @@ class DormantKinds:
         kind = _kind(device.device)
         if kind is not None and len(awake := self._awake.setdefault(kind, [])) < EXAMPLES:
             awake.append(device)
+
+    def is_example(self, device: AwakeDevice) -> bool:
+        """Whether this device shows what others of its kind send, so that it must not sleep."""
+        return device in self._awake.get(_kind(device.device) or (), ())
 
     def example(self, device: Device) -> AwakeDevice | None:
         """Return an awake device of the same kind, or None if this device must be awake from the start."""
@@ -111,15 +118,41 @@ class Happened(NamedTuple):
     now_s: float
 
 
+class Left(NamedTuple):
+    """What a device that has had work keeps while it sleeps."""
+
+    store: MemoryStore
+    session: SessionState
+    sent: int
+    """The number of frames sent."""
+
+
 class Dormant:
     """A device without an agent."""
 
-    def __init__(self, device: Device, example: AwakeDevice, transport: MemoryTransport, federation: str) -> None:
+    __slots__ = ("_device", "_example", "_federation", "_uplink", "happened", "left", "session")
+
+    def __init__(
+        self,
+        device: Device,
+        example: AwakeDevice,
+        transport: MemoryTransport,
+        federation: str,
+        *,
+        before: Participant | None = None,
+    ) -> None:
+        """before: the device's participant, which rests, or None if it has had no work yet."""
         self._device, self._example, self._federation = device, example, federation
-        self.session = SessionState()
         self.happened: list[Happened] = []
         """All that came so far, for the agent."""
-        self._uplink = Uplink(transport, federation=federation, device=device.kit.id, boot_epoch=BOOT_EPOCH)
+        self.left: Left | None = None
+        if before is None:
+            self.session = SessionState()
+            self._uplink = Uplink(transport, federation=federation, device=device.kit.id, boot_epoch=BOOT_EPOCH)
+            return
+        self.session, self._uplink, store = before.context.session, before.uplink, before.context.store
+        if isinstance(store, MemoryStore):
+            self.left = Left(store, self.session, self._uplink.sent)
 
     @property
     def over(self) -> bool:

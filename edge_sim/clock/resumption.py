@@ -13,14 +13,14 @@ from typing import Any, Protocol
 
 from coordinator.rounds import RoundPhase
 from coordinator.serving.server import Server
-from edge_sdk.device.participant import Participant
-from edge_sdk.device.session import SessionPhase
+from edge_sdk.device.session import SessionPhase, SessionState
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Limits
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.knowledge import Payload
 from edge_sdk.protocol.messages import Assign, Hello, Message, Receipt, Upload, Welcome
+from edge_sim.fleet.fleet import Device
 from edge_sim.fleet.hardware import Hardware
 
 _ANY_SIZE = Limits(2**30, 2**30)
@@ -31,12 +31,17 @@ NOTHING: Mapping[str, float] = {"times": 0, "bytes_up": 0, "bytes_down": 0, "vir
 class RunningDevice(Protocol):
     """A device of the simulation."""
 
+    device: Device
     hardware: Hardware
     powered: bool
 
     @property
-    def participant(self) -> Participant:
-        """Its present participant."""
+    def session(self) -> SessionState:
+        """The state of its session."""
+
+    @property
+    def over(self) -> bool:
+        """Whether its part in the run has ended."""
 
 
 def resumption_point(server: Server, lost_s: float) -> dict[str, Any]:
@@ -150,18 +155,13 @@ class Resumption:
         rounds = server.rounds
         if rounds.phase is RoundPhase.GATHERING:
             return False
-        return all(
-            not device.powered or device.participant.over or self._is_back(device.participant, rounds.place)
-            for device in self._devices
-        )
+        return all(not device.powered or device.over or self._is_back(device, rounds.place) for device in self._devices)
 
-    def _is_back(self, participant: Participant, place: ExchangeId) -> bool:
+    def _is_back(self, device: RunningDevice, place: ExchangeId) -> bool:
         """Whether a device computes or reports the open exchange, or has no part in it."""
-        state, rounds = participant.context.session, self._server().rounds
+        state, name, rounds = device.session, device.device.kit.id, self._server().rounds
         if state.phase is SessionPhase.WORKING:
             return state.exchange_id == place
         if state.phase is SessionPhase.REPORTING:
-            return state.exchange_id == place and participant.context.device not in self._folded
-        return state.phase is SessionPhase.IDLE and (
-            participant.context.device not in rounds.invited or participant.context.device in rounds.folded
-        )
+            return state.exchange_id == place and name not in self._folded
+        return state.phase is SessionPhase.IDLE and (name not in rounds.invited or name in rounds.folded)

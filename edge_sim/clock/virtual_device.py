@@ -7,15 +7,18 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from edge_sdk.agent import Agent
-from edge_sdk.agent_loop import INSTANCE_BYTES
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.loop import INSTANCE_BYTES
 from edge_sdk.device.participant import Participant
+from edge_sdk.device.session import SessionState
 from edge_sdk.device.store import MemoryStore, Store
 from edge_sdk.device.training.meter import Meter
+from edge_sdk.device.training.workbench import Workbench
 from edge_sdk.errors import RunFailed
 from edge_sdk.protocol.frames.codec import CommonKnowledge
 from edge_sdk.transport.memory.hub import Hub, MemoryTransport
 from edge_sim.byzantine import agent_for
+from edge_sim.clock.awake_devices import AwakeDevices
 from edge_sim.clock.clock import LocalClock, VirtualClock
 from edge_sim.clock.computation_queue import Computation, ComputationQueue
 from edge_sim.clock.dormant import Dormant, DormantKinds
@@ -41,11 +44,13 @@ class VirtualDevice:
         identity: str | Path,
         common: CommonKnowledge | None = None,
         kinds: DormantKinds | None = None,
+        awake: AwakeDevices | None = None,
     ) -> None:
         """identity: the device's id, or a folder with its keys.  common: knowledge shared within this process.
 
-        kinds: which devices may be dormant, or None if this one may not.
+        kinds: which devices may be dormant, or None if this one may not.  awake: puts devices to sleep again.
         """
+        self._kinds, self._awake = kinds, awake
         self._queue, self._identity, self._common = queue, identity, common
         self._cache = caches / device.kit.id if caches else None
         self.device, self.clock = device, clock
@@ -77,7 +82,28 @@ class VirtualDevice:
     @property
     def dormant(self) -> bool:
         """Whether the device has no agent, because it has had no work yet."""
+        return self._dormant is not None and self._dormant.left is None
+
+    @property
+    def sleeps(self) -> bool:
+        """Whether the device has no agent; asking for it makes one."""
         return self._dormant is not None
+
+    @property
+    def bench(self) -> Workbench:
+        """The workbench of its agent; a dormant device wakes."""
+        return self.participant.context.bench
+
+    @property
+    def session(self) -> SessionState:
+        """The state of its session."""
+        return (self._dormant or self._agent.participant.context).session
+
+    @property
+    def store(self) -> Store:
+        """Its store; that of a dormant device is made when it wakes."""
+        left = self._dormant.left if self._dormant is not None else None
+        return left.store if left is not None else self.participant.context.store
 
     @property
     def agent(self) -> Agent:
@@ -132,13 +158,35 @@ class VirtualDevice:
         self._link()
         self._build(store)
 
+    def fall_asleep(self) -> bool:
+        """Give up the agent if the device rests and may; returns whether it sleeps now."""
+        kinds, participant = self._kinds, self._agent.participant
+        example = kinds.example(self.device) if kinds is not None and not kinds.is_example(self) else None
+        store = participant.context.store
+        if example is None or self._dormant is not None or not (self.powered and participant.rests):
+            return False
+        if not (isinstance(store, MemoryStore) and store.up_to_date) or self._queue.waits_for(participant):
+            return False
+        asleep = Dormant(self.device, example, self._transport, self._federation, before=participant)
+        if not asleep.agrees_with(participant):
+            return False
+        store.hold()
+        store.forget_receipted()
+        self._dormant = asleep
+        del self._agent
+        return True
+
     def _wake_up(self, dormant: Dormant) -> None:
         """Build the agent, and give it what the dormant device has taken."""
         self._dormant = None
         self._transport.muted = True
-        self._build(None)
+        self._computed = 0
+        self._build(dormant.left.store if dormant.left is not None else None)
         participant = self._agent.participant
-        participant.connect()
+        if dormant.left is None:
+            participant.connect()
+        else:
+            participant.take_over(dormant.left.session, dormant.left.sent)
         for event, now_s in dormant.happened:
             if event is None:
                 participant.tick(now_s)
@@ -147,6 +195,8 @@ class VirtualDevice:
         self._transport.muted = False
         if not dormant.agrees_with(participant):
             raise RunFailed(f"{self.device.kit.id} woke in another state than it slept in: please report this")
+        if self._awake is not None:
+            self._awake.add(self)
 
     def _build(self, store: Store | None) -> None:
         agent: Agent = self._agent_type(
@@ -176,6 +226,9 @@ class VirtualDevice:
         context.serve = partial(ask, context.bench, self.device.kit.brought)
         context.common_knowledge = self._common
         self._queue.attach(self.device.kit.number, context.bench)
+
+    def _is_present(self, participant: Participant) -> bool:
+        return self._dormant is None and participant is self.participant
 
     def _due_s(self) -> float | None:
         due_s = (self._dormant or self.participant).next_due_s()
@@ -213,7 +266,7 @@ class VirtualDevice:
 
         before: the meter at its start.  place: reserved in the order of that moment's events.
         """
-        if device is not self.participant:
+        if not self._is_present(device):
             return  # the board lost its power at this moment
         begun = self._computed = device.work.begun
         trained, inferred, steps = device.context.bench.meter.since(before)
@@ -228,7 +281,7 @@ class VirtualDevice:
         self.clock.at(self.clock.now_s + took_s, lambda: self._finish(device, begun), place)
 
     def _finish(self, device: Participant, begun: int) -> None:
-        if not self.powered or device is not self.participant:
+        if not (self.powered and self._is_present(device)):
             return  # the board has lost its power since
         if device.work.busy and device.work.begun == begun:  # else a newer Assign came meanwhile
             device.finish_work(self._own.now_s)

@@ -18,7 +18,7 @@ from coordinator.serving.equipment import ready_method
 from coordinator.serving.intake.signatures import LabSecurity
 from coordinator.serving.public_set_server import PublicSetServer
 from coordinator.serving.server import Server
-from edge_sdk.agent_arguments import SimulatedId
+from edge_sdk.agent.arguments import SimulatedId
 from edge_sdk.device.store import Store
 from edge_sdk.errors import RunFailed
 from edge_sdk.models.base import Model
@@ -26,6 +26,7 @@ from edge_sdk.protocol.frames.codec import CommonKnowledge
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.base import Incoming
 from edge_sdk.transport.memory.hub import Faults, Hub
+from edge_sim.clock.awake_devices import MOST_AWAKE, AwakeDevices
 from edge_sim.clock.checkpoint import Checkpoints
 from edge_sim.clock.clock import VirtualClock
 from edge_sim.clock.computation_queue import ComputationQueue
@@ -39,13 +40,11 @@ from edge_sim.clock.virtual_device import VirtualDevice
 from edge_sim.clock.waker import Waker
 from edge_sim.clock.whole_fleet import Figures, Wanted, WholeFleet
 from edge_sim.engines.base import Engine, ExactEngine, MethodWrapper, unchanged
+from edge_sim.engines.choice import DORMANT_FROM
 from edge_sim.engines.untraced import Untraced
 from edge_sim.fleet.calendar import timetable
 from edge_sim.fleet.fleet import Device, Fleet
 from edge_sim.fleet.hardware import DeviceCost
-
-DORMANT_FROM = 500
-"""Fleets of so many devices build an agent only for devices that have work; smaller ones start fast enough."""
 
 
 class VirtualFleet:
@@ -72,6 +71,8 @@ class VirtualFleet:
         wrap_method: MethodWrapper = unchanged,
         secured: Path | None = None,
         dormant_from: int = DORMANT_FROM,
+        most_awake: int = MOST_AWAKE,
+        memory_bytes: int | None = None,
     ) -> None:
         """caches: a folder into which devices fetch the public set from the coordinator, or None to give them the set.
 
@@ -80,12 +81,16 @@ class VirtualFleet:
         state: what `to_json` returned, for a resumed run.  new_server: makes the coordinator, such as one that writes
         a trace.  engine: default: ExactEngine.  wrap_method: decides where uploads are added up.
 
-        dormant_from: the number of devices from which on those without work yet have no agent in memory.
+        dormant_from: the number of devices from which on those without work have no agent in memory.  most_awake: of
+        those that have had work, so many keep their agents.  memory_bytes: for the models of the others; beyond, they
+        lie on disk.
         """
+        policy = fleet.federation.policy
         state = state or {"now_s": 0.0, "begun_s": None, "hardware": {}}
         self.clock = VirtualClock(state["now_s"])
         self.hub = Hub(self.clock, faults, faults_seed)
         self._checkpoints, self._dormant_from = checkpoints, dormant_from
+        self._awake = AwakeDevices(max(most_awake, policy.participants or policy.expected), memory_bytes)
         self._engine = engine or ExactEngine()
         self._queue = ComputationQueue(self._engine)
         self.devices: tuple[VirtualDevice, ...] = ()
@@ -142,6 +147,7 @@ class VirtualFleet:
                 identity=secured / device.kit.id if secured else SimulatedId(device.kit.id),
                 common=common,
                 kinds=kinds if may_sleep and caches is None and secured is None else None,
+                awake=self._awake,
             )
             for device in fleet.devices
         )
@@ -216,7 +222,7 @@ class VirtualFleet:
     @property
     def untraced(self) -> Untraced:
         """The models that trained untraced."""
-        return self._group.untraced()
+        return self._group.untraced() | self._awake.untraced
 
     def close(self) -> None:
         """Close the engine and the server."""

@@ -242,7 +242,7 @@ class _Measuring:
     def _served(self, request: Any) -> Any:
         bench = self._bench.of(request)
         if isinstance(request, Evaluate):
-            bench = self._shared.sharing(bench, hashlib.sha256(bench.model.state_bytes()).digest())
+            bench = self._shared.sharing(bench, hashlib.sha256(bench.predictor.state_bytes()).digest())
         steps = bench.serve(request, self._job)
         try:
             while True:

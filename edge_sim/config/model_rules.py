@@ -5,9 +5,10 @@
     model = "board:small,medium,large" a list from small to large: the faster the board, the further down the list
     model = "random:a,b,c"             one of them, drawn for each device from the federation's seed
     model = "cycle:a,b,c"              one after the other, by the device's number
+    model = "group:text-4"             the same, of a list with a name (edge_sim.models.families.GROUPS)
 
-A list holds names of families and MODULE:FACTORY; a factory in a module that is itself called board, cycle or random
-cannot be named.
+A list holds names of families and MODULE:FACTORY; a factory in a module that is itself called board, cycle, group or
+random cannot be named.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from edge_sdk.boards.profiles import Board
 from edge_sdk.errors import UsageError
 from edge_sim.models import families
 
-RULES = ("board", "cycle", "random")
+RULES = ("board", "cycle", "group", "random")
 FOR_BOARDS = "mlp,cnn,resnet"
 FAST_FLOPS_PER_S, STEP = 5e9, 4
 """A board of at least this training speed takes the second model of a list; a board STEP times as fast, the third."""
@@ -33,14 +34,23 @@ def model_of(rule: str, board: Board, number: int, seed: int) -> str:
     if kind not in RULES:
         families.check_family(rule)
         return rule
+    if kind == "group":
+        listed = _group(listed)
     names = [name.strip() for name in listed.split(",")]
     for name in names:
         families.check_family(name)
     if kind == "board":
         return _for_board(names, board)
-    if kind == "cycle":
+    if kind in ("cycle", "group"):
         return names[number % len(names)]
     return names[int(np.random.default_rng([seed, 8, number]).integers(len(names)))]
+
+
+def _group(name: str) -> str:
+    """Return the list of a group.  Raises UsageError."""
+    if name not in families.GROUPS:
+        raise UsageError(f"no group of model families {name!r}; known are {', '.join(families.GROUPS)}")
+    return families.GROUPS[name]
 
 
 def _for_board(names: list[str], board: Board) -> str:

@@ -17,6 +17,7 @@ from edge_sdk.protocol.frames.schema import Count, Integer, Items, Real, Text
 from edge_sdk.protocol.messages import FOREVER
 from edge_sdk.protocol.toml_table import to_table
 from edge_sdk.reductions.influence import PAPER
+from edge_sdk.sample_kind import MOST_VOCABULARY, SampleKind, declared_kind
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.config import model_rules, run_keys
 from edge_sim.config.availability import DAY_S, read_window
@@ -94,6 +95,11 @@ class DataTable:
     layout: Annotated[str, Text(4, "NCHW|NHWC")] | None = None
     """Order of the axes of pictures (npz, leaf, numbers of hugging-face): NCHW, channels first, or NHWC; default:
     inferred from their sizes."""
+    kind: Annotated[str, Text(8, "picture|vector|series|tokens")] | None = None
+    """What a sample is (npz, leaf, hugging-face): picture, vector, series (t, d), or tokens, ids (t,) that are neither
+    scaled nor normalised; default: pictures and vectors, told by their shape."""
+    vocabulary: Annotated[int, Integer(2, MOST_VOCABULARY)] | None = None
+    """How many ids of tokens there are: 0..vocabulary-1 (tokens)."""
     train_samples: SampleCount | None = None
     """Number of training samples to keep, each class in proportion; default: all."""
     test_samples: SampleCount | None = None
@@ -115,6 +121,11 @@ class DataTable:
     """Random changes of private training pictures; default: none."""
     seed: Seed | None = None
     """Seed of the draws of this section; default: the federation's."""
+
+    @property
+    def declared(self) -> SampleKind | None:
+        """The declared kind of samples; None: there is none.  Raises UsageError for a vocabulary that is missing."""
+        return declared_kind(self.kind, self.vocabulary, "data")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,6 +16,7 @@ from edge_sdk.data import Augment, Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, public_taken
 from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.sample_kind import SampleKind
 from edge_sim.config.settings import Config, DataTable, Normalise
 from edge_sim.data.draw import draw_equally, draw_evenly
 from edge_sim.data.sources import digits, hub, leaf, npz
@@ -47,6 +48,8 @@ class Dataset:
     """The names of the classes in their order; empty: they have none."""
     scale: float
     """Factor that brings raw values to about [0, 1]."""
+    kind: SampleKind | None
+    """The declared kind of samples; None: there is none."""
     scaling: Scaling
     """What scaled values are brought to unit scale with."""
     augment: Augment | None
@@ -73,7 +76,8 @@ class Dataset:
         unheld = np.setdiff1d(self.test.y, self.private.y)
         names = listed([name_of(int(label), self.class_names) for label in unheld])
         lacks = f"no device has a training sample of class {names}, which the test measures" if len(unheld) else ""
-        far = "" if self.scaling.mean else far_from_unit_scale(self.private.x, self.scale)
+        tokens = self.kind is not None and self.kind.name == "tokens"
+        far = "" if self.scaling.mean or tokens else far_from_unit_scale(self.private.x, self.scale, self.kind)
         return "; ".join(filter(None, (self.taken, lacks, far)))
 
     @property
@@ -104,6 +108,9 @@ def load_dataset(
     Raises UsageError or MissingExtra.
     """
     seed = seed if table.seed is None else table.seed
+    kind = table.declared
+    if kind is not None:
+        _check_kind(table, kind)
     whole = _in_order(read_source(table, seed, folder), class_names)
     names = whole.class_names
     found = int(max(whole.train.y.max(), whole.test.y.max(), len(names) - 1)) + 1
@@ -131,7 +138,7 @@ def load_dataset(
             "leave some for the devices"
         )
     augment = Augment(**asdict(table.augment)) if table.augment else None
-    if misfit := augment.misfit(x.shape[1:]) if augment else "":
+    if misfit := augment.misfit(x.shape[1:], table.kind) if augment else "":
         raise UsageError(f"data.augment: {misfit}")
     order = np.random.default_rng([seed, 2]).permutation(len(y))
     chosen, rest = np.sort(order[:public]), np.sort(order[public:])
@@ -148,12 +155,21 @@ def load_dataset(
         classes=classes or found,
         class_names=names,
         scale=scale,
-        scaling=scaling_of(table.normalise, x[rest], scale),
+        kind=kind,
+        scaling=scaling_of(table.normalise, x[rest], scale, kind),
         augment=augment,
         sha256=_sha256(x, y, test.x, test.y),
         seed=seed,
         taken=whole.remark,
     )
+
+
+def _check_kind(table: DataTable, kind: SampleKind) -> None:
+    """Raise UsageError for settings that samples of a declared kind do not have."""
+    if kind.name != "picture" and table.source not in ("npz", "leaf", "hugging-face"):
+        raise UsageError(f'data.kind: {table.source} has pictures: kind = "{kind.name}" is of npz, leaf, hugging-face')
+    if kind.name == "tokens" and (table.scale not in (None, 1) or table.normalise != "none"):
+        raise UsageError("data.scale, data.normalise: ids of tokens reach a model as they are: leave them out")
 
 
 def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
@@ -163,17 +179,18 @@ def read_source(table: DataTable, seed: int, folder: Path) -> SourceData:
     if table.source == "drawn-digits":
         return digits.read_drawn_digits(table.test_fraction, seed)
     layout = cast("PictureLayout | None", table.layout)  # its pattern allows no other
+    kind = table.declared
     if table.source == "npz":
-        return npz.read_npz(folder / (table.path or ""), layout)
+        return npz.read_npz(folder / (table.path or ""), layout, kind)
     if table.source == "folder":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
         return pictures.read_folder(folder / (table.path or ""), size, table.test_fraction, seed)
     if table.source == "leaf":
         shape = (table.image_size[0], table.image_size[1]) if table.image_size else None
-        return leaf.read_leaf(folder / (table.path or ""), shape, layout)
+        return leaf.read_leaf(folder / (table.path or ""), shape, layout, kind)
     if table.source == "hugging-face":
         size = (table.image_size[0], table.image_size[1]) if table.image_size else None
-        columns = hub.Columns(table.label_column, table.user_column, layout)
+        columns = hub.Columns(table.label_column, table.user_column, layout, kind)
         return hub.read_hub(table.dataset or "", table.subset, columns, size, hold_out=(table.test_fraction, seed))
     from edge_sim.data.sources import torch_sources
 
@@ -190,7 +207,10 @@ def _in_order(whole: SourceData, names: tuple[str, ...]) -> SourceData:
     if strange := [name for name in own if name not in names]:
         raise UsageError(f"federation.class_names: lacks {strange[0]!r}, a class of {whole.name}")
     places = np.array([names.index(name) for name in own])
-    train, test = (Samples(part.x, places[part.y], layout=CHANNELS_LAST) for part in (whole.train, whole.test))
+    train, test = (
+        Samples(part.x, places[part.y], (), CHANNELS_LAST, part.kind, part.vocabulary)
+        for part in (whole.train, whole.test)
+    )
     return replace(whole, train=train, test=test, class_names=names)
 
 
@@ -231,7 +251,7 @@ def _sha256(*arrays: NDArray[Any]) -> str:
     return digest.hexdigest()
 
 
-_IDS = '; ids of tokens, for a net with an Embedding, are right as they are: keep normalise = "none"'
+_IDS = '; ids of tokens are right as they are: declare them with kind = "tokens" and vocabulary'
 _PART = 4096
 """Samples that are summed at a time."""
 FAR = 2.0
@@ -250,16 +270,18 @@ class Scaling:
     std: tuple[float, ...] = ()
 
 
-def scaling_of(normalise: str | Normalise, raw: Raw, scale: float) -> Scaling:
+def scaling_of(normalise: str | Normalise, raw: Raw, scale: float, kind: SampleKind | None = None) -> Scaling:
     """Return the numbers of a [data] section; raw: the training samples that the devices hold, all together.
+
+    kind: the declared one.
 
     Raises UsageError where the given numbers are not one for each channel.
     """
     if normalise == "none":
         return Scaling()
     if isinstance(normalise, str):
-        return statistics(raw, scale)
-    channels = _channels(raw)
+        return statistics(raw, scale, kind)
+    channels = _channels(raw, kind)
     for key in ("mean", "std"):
         if (found := len(getattr(normalise, key))) not in (1, channels):
             raise UsageError(
@@ -268,9 +290,9 @@ def scaling_of(normalise: str | Normalise, raw: Raw, scale: float) -> Scaling:
     return Scaling(normalise.mean, normalise.std)
 
 
-def statistics(raw: Raw, scale: float) -> Scaling:
+def statistics(raw: Raw, scale: float, kind: SampleKind | None = None) -> Scaling:
     """Return mean and standard deviation of each channel of scaled samples; a constant channel is divided by 1."""
-    sums, squares, channels = 0.0, 0.0, _channels(raw)
+    sums, squares, channels = 0.0, 0.0, _channels(raw, kind)
     for start in range(0, len(raw), _PART):
         part = raw[start : start + _PART].reshape(-1, channels).astype(np.float64) * scale
         sums, squares = sums + part.sum(axis=0), squares + (part**2).sum(axis=0)
@@ -281,9 +303,9 @@ def statistics(raw: Raw, scale: float) -> Scaling:
     return Scaling(tuple(mean.tolist()), tuple(std.tolist()))
 
 
-def far_from_unit_scale(raw: Raw, scale: float) -> str:
+def far_from_unit_scale(raw: Raw, scale: float, kind: SampleKind | None = None) -> str:
     """Return a warning where scaled samples are far from mean 0 and standard deviation 1; empty: they are not."""
-    found = statistics(raw[:: max(1, len(raw) // LOOKED_AT)], scale)
+    found = statistics(raw[:: max(1, len(raw) // LOOKED_AT)], scale, kind)
     far = [
         (mean, std)
         for mean, std in zip(found.mean, found.std, strict=True)
@@ -292,7 +314,7 @@ def far_from_unit_scale(raw: Raw, scale: float) -> str:
     if not far:
         return ""
     mean, std = far[0]
-    ids = bool((raw >= 0).all() and (raw == np.rint(raw)).all()) and scale == 1
+    ids = kind is None and bool((raw >= 0).all() and (raw == np.rint(raw)).all()) and scale == 1
     return (
         f"data.normalise: a channel has mean {mean:.3g} and standard deviation {std:.3g}, far from 0 and 1, and many "
         'models learn slowly from such; normalise = "fit" brings them there'
@@ -300,5 +322,5 @@ def far_from_unit_scale(raw: Raw, scale: float) -> str:
     )
 
 
-def _channels(raw: Raw) -> int:
-    return raw.shape[3] if raw.ndim == 4 else 1
+def _channels(raw: Raw, kind: SampleKind | None) -> int:
+    return raw.shape[-1] if raw.ndim == 4 or (kind is not None and kind.name == "series") else 1

@@ -24,12 +24,18 @@ CHOICE_FILE = "engine.json"
 """File in a run directory with the values chosen for `auto`, for resumed runs."""
 
 
+DORMANT_FROM = 500
+"""Fleets of so many devices build an agent only for devices that have work; smaller ones start fast enough."""
+
+
 def open_engine(
     table: RunTable, devices: Iterable[Device], spec: FederationSpec, *, threads: int | None = None
 ) -> Engine:
     """Return the engine that computes for these devices in this process.  threads: see torch_engines."""
-    stacks = table.stack and table.stacked != ()
-    if not (stacks or table.memory_bytes) or not any(device.kit.needs_torch for device in devices):
+    stacks, own = table.stack and table.stacked != (), tuple(devices)
+    sleep = len(own) >= DORMANT_FROM and not any(each.kit.brought or each.kit.privacy for each in own)
+    in_file = table.memory_bytes and not sleep  # the models of sleeping devices need no engine to be in a file
+    if not (stacks or in_file) or not any(device.kit.needs_torch for device in own):
         return ExactEngine()  # a run without torch must not load it now
     from edge_sim.engines.torch_engines import stacking_engine  # torch only where a device has it
 

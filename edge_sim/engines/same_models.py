@@ -42,7 +42,7 @@ class KnownLogits:
 
         def logits(x: Floats) -> Floats:
             found.count_inference(len(x))
-            return self._of(state, x, found.model.logits)
+            return self._of(state, x, found.predictor.logits)
 
         found.logits = logits  # type: ignore[method-assign]  # of this copy only
         return found

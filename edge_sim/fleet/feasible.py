@@ -11,7 +11,10 @@ from edge_sdk.device.training.meter import Meter
 from edge_sdk.device.training.workbench import joint_capabilities, joint_terms
 from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.registry import method_of
+from edge_sdk.methods.contract.requests import ReadSplice
+from edge_sdk.methods.contract.vocabulary import requests_of
 from edge_sdk.models.base import ModelSpec
+from edge_sdk.models.spliced import splice_fault
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
@@ -70,16 +73,19 @@ NO_PROXIES: Mapping[str, ModelSpec] = {}
 def check_abilities(
     fleet: Fleet, specs: Mapping[str, ModelSpec], proxies: Mapping[str, ModelSpec] = NO_PROXIES
 ) -> None:
-    """Raise UsageError if too few models for a quorum can do what the method needs.
+    """Raise UsageError if too few models for a quorum can do what the method needs, or a proxy's features do not fit.
 
     specs, proxies: of each device's models, by device id.
     """
     method, quorum = method_of(fleet.federation.spec), fleet.federation.policy.quorum
+    splices = ReadSplice in requests_of(type(method))
     unable: dict[str, list[str]] = {}
     for device in fleet.devices:
         own, proxy = specs[device.kit.id], proxies.get(device.kit.id)
         held, terms = joint_capabilities(own, proxy), joint_terms(own, proxy)
         held |= {"sample-codes"}  # the owners of simulated devices agree to share them
+        if splices and proxy is not None and (fault := splice_fault(own, proxy)):
+            raise UsageError(f"method.proxy: {device.kit.id}: {fault}")
         if not method.learnt_by(held, terms) and not method.taught_by(held):
             lacking = sorted(method.needs - held) or sorted(method.terms - terms)
             unable.setdefault(f"{device.kit.family} cannot do: {', '.join(lacking)}", []).append(device.kit.id)
@@ -226,7 +232,7 @@ def _proxies(fleet: Fleet) -> Iterator[tuple[str, ModelSpec]]:
     known: dict[tuple[object, ...], ModelSpec] = {}
     for device in fleet.devices:
         kit = device.kit
-        kind = (kit.proxy, kit.size, kit.classes, kit.raw_shape)
+        kind = (kit.proxy, kit.proxy_features, kit.size, kit.classes, kit.raw_shape)
         if kit.proxy and kind not in known:
             proxy = kit.proxy_model(device.public)
             known |= {kind: proxy.spec} if proxy is not None else {}

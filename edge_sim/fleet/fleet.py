@@ -67,9 +67,14 @@ class Kit:
     proxy: str = ""
     """The family of the proxy beside the device's own model; or empty."""
     proxy_seed: int = 0
+    proxy_features: int = 0
+    """The width of the proxy's features; 0: that of its family."""
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
     """Normalisation of scaled samples for each channel, or empty."""
+    kind: str | None = None
+    vocabulary: int | None = None
+    """The declared kind of samples, and how many ids of tokens there are."""
     privacy: tuple[float, ...] = ()
     """epsilon and delta of the device's privacy budget, or empty."""
 
@@ -106,15 +111,22 @@ class Kit:
     @property
     def preprocess(self) -> Preprocess:
         """Preprocessing from this run's raw samples to the inputs of this device's model."""
-        return SharedPreprocess(size=self.size, scale=self.scale, mean=self.mean or 0.0, std=self.std or 1.0)
+        return SharedPreprocess(
+            size=self.size,
+            scale=self.scale,
+            mean=self.mean or 0.0,
+            std=self.std or 1.0,
+            kind=self.kind,
+            vocabulary=self.vocabulary,
+        )
 
     def model(self, public: PublicSet | None) -> Model:
         """Build a new model, the same for the same kit; extractors may be fitted on the public samples."""
         return self._built(self.family, self.seed, public, self.feature_dim, self.head)
 
     def proxy_model(self, public: PublicSet | None) -> Model | None:
-        """Build a new proxy, the same for the same kit, with the feature width of its family, or None."""
-        return self._built(self.proxy, self.proxy_seed, public, 0, "linear") if self.proxy else None
+        """Build a new proxy, the same for the same kit, or None."""
+        return self._built(self.proxy, self.proxy_seed, public, self.proxy_features, "linear") if self.proxy else None
 
     def _built(self, family: str, seed: int, public: PublicSet | None, feature_dim: int, head: HeadKind) -> Model:
         return families.build_model(
@@ -165,7 +177,10 @@ def read_device(folder: Path) -> Device:
     augment = Augment(**plain["augment"]) if plain["augment"] else None
     with np.load(folder / "data.npz", allow_pickle=False) as arrays:
         parts = [part for part in PARTS if f"x_{part}" in arrays.files]
-        held = {part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"], layout=CHANNELS_LAST) for part in parts}
+        held = {
+            part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"], (), CHANNELS_LAST, kit.kind, kit.vocabulary)
+            for part in parts
+        }
         data = LocalData(train=held.pop("train"), augment=augment, **held)
         public = PublicSet(arrays["public"], CHANNELS_LAST) if "public" in arrays.files else None
     return Device(kit=kit, data=data, public=public)
@@ -195,7 +210,7 @@ class Fleet:
 
     @property
     def measured_line(self) -> str:
-        """What a run says of a sample of measured devices; empty: all are measured."""
+        """The remark of a run on its sample of measured devices, or empty if all are measured."""
         if not self.measured:
             return ""
         return (
@@ -300,7 +315,7 @@ def _federation(config: Config, dataset: Dataset) -> Federation:
 
 
 def _measured(config: Config) -> tuple[str, ...]:
-    """Return the ids of the devices that are measured, in the order of their numbers; empty: all."""
+    """Return the ids of the devices that are measured, in the order of their numbers, or empty for all."""
     count, devices = config.run.measured_of(len(config.ids)), len(config.ids)
     if count == devices:
         return ()
@@ -360,6 +375,8 @@ class _Wanted:
     head: HeadKind
     proxy: str
     """The family of the proxy beside each device's own model; or empty."""
+    proxy_features: int
+    """The width of its features; 0: that of its family."""
     privacy: tuple[float, ...]
     """epsilon and delta of each device's privacy budget for one release, or empty without a guarantee."""
 
@@ -368,10 +385,15 @@ def _wanted(spec: FederationSpec) -> _Wanted:
     method = method_of(spec)
     needs, guarantee = method.needs, method.guarantee
     proxy = str(spec.params.get("proxy", "")) if "proxy" in needs else ""
+    width, spliced = 0, getattr(method.params, "proxy_features", None)
     if proxy:
         _check_proxy(proxy)
+    if proxy and spliced is not None and families.chooses_width(proxy):
+        width = spliced or spec.feature_dim
+    elif spliced:
+        raise UsageError(f"method.proxy_features: the models of {proxy} have features of their own width; leave it out")
     privacy = (guarantee.epsilon, guarantee.delta) if guarantee is not None else ()
-    return _Wanted("cosine" if "cosine-head" in needs else "linear", proxy, privacy)
+    return _Wanted("cosine" if "cosine-head" in needs else "linear", proxy, width, privacy)
 
 
 def _check_proxy(family: str) -> None:
@@ -387,6 +409,7 @@ def _check_proxy(family: str) -> None:
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
     profile, start = load_board(row.board), 0 if config.federation.start == "equal" else number
     model = model_rules.model_of(row.model, profile, number, config.federation.seed)
+    families.check_takes(model, dataset.kind)
     if row.feature_dim and not families.chooses_width(model):
         raise UsageError(f"fleet.feature_dim: the models of {model} have features of their own width; leave it out")
     return Kit(
@@ -405,8 +428,11 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         device=config.run.device,
         proxy=wanted.proxy,
         proxy_seed=int(np.random.default_rng([config.federation.seed, 9, start]).integers(2**31)),
+        proxy_features=wanted.proxy_features,
         mean=dataset.scaling.mean,
         std=dataset.scaling.std,
+        kind=config.data.kind,
+        vocabulary=config.data.vocabulary,
         privacy=wanted.privacy,
     )
 

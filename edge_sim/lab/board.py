@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from edge_sdk.agent import Agent
-from edge_sdk.agent_arguments import SimulatedId
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.arguments import SimulatedId
 from edge_sdk.errors import EdgeError, RemoteProtocolError, RunFailed, UsageError
 from edge_sdk.policy.policy import Policy
 from edge_sdk.protocol import topics
@@ -46,7 +46,7 @@ def take_message(event: Incoming, say: Callable[[str], None]) -> Message | None:
 
 @dataclass(frozen=True, kw_only=True)
 class BoardOptions:
-    """What the owner of a board decided when it was started."""
+    """The owner's choices when a board is started."""
 
     broker: str
     lab: str
@@ -166,7 +166,7 @@ class BoardRun:
 
     @property
     def figures(self) -> dict[str, float]:
-        """What the run has cost so far."""
+        """The cost of the run so far."""
         if self._agent is None:
             return {}
         meter = self._agent.participant.context.bench.meter

@@ -17,9 +17,14 @@ from edge_sdk.errors import EdgeError, ModelError, UsageError
 from edge_sdk.loading import load_function
 from edge_sdk.models.base import Model, ModelSpec
 from edge_sdk.models.numpy_model import NumpyModel
+from edge_sdk.models.sequence_model import SequenceModel
 from edge_sdk.protocol.frames.leaves import one_line
+from edge_sdk.sample_kind import SampleKind, net_shape
 from edge_sim.models.model_types import HeadKind, InputShape, ModelFile
 from edge_sim.models.numpy_extractors import Extractor, FrozenNumpyModel, RandomFilters, RandomLayer
+
+NUMBERS = ("vector", "picture", "series")
+"""The kinds that dense layers take."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +35,37 @@ class Family:
     runtime: str
     """numpy, torch or onnx."""
     parameters: int
-    """Trainable scalars for ten classes of 32 x 32 pixels in colour; other inputs: docs/reference/models.md."""
+    """Trainable scalars for ten classes of 32 x 32 pixels in colour, of 128 x 9 for series, of 64 of 5,000 tokens;
+    other inputs: docs/reference/models.md."""
     extra: str = ""
     """The extra of the package that the family needs beside its runtime's, or empty."""
+    takes: tuple[str, ...] = ("picture",)
+    """The declared kinds of samples that it is for; those that are not declared are pictures and vectors."""
 
+
+_SEQUENCES: dict[str, tuple[tuple[str, str, int], ...]] = {
+    "series": (
+        ("cnn", "two 1-d convolutions (16, 32) with GroupNorm", 3_754),
+        ("cnn-wide", "three 1-d convolutions (32, 64, 64) with GroupNorm and a hidden layer of 64", 37_450),
+        ("gru", "a GRU of 32 with LayerNorm", 4_522),
+        ("lstm", "an LSTM of 64 with LayerNorm", 19_978),
+        ("transformer", "two blocks of a transformer's encoder, width 32, 4 heads", 21_898),
+    ),
+    "text": (
+        ("bag", "fastText: the mean of the words' vectors (32), a hidden layer of 64", 162_762),
+        ("cnn", "words' vectors (32), two 1-d convolutions (16, 32) with GroupNorm", 165_594),
+        ("cnn-wide", "words' vectors (32), three 1-d convolutions (32, 64, 64), a hidden layer of 64", 201_130),
+        ("gru", "words' vectors (32), a GRU of 32 with LayerNorm", 166_730),
+        ("lstm", "words' vectors (32), an LSTM of 64 with LayerNorm", 185_866),
+        ("transformer", "words' vectors (32), two blocks of a transformer's encoder, 4 heads", 180_586),
+    ),
+}
+"""Families for series and for texts: name, description and trainable scalars."""
 
 FAMILIES: dict[str, Family] = {
-    "softmax": Family("softmax regression on the pixels", "numpy", 30_730),
-    "mlp": Family("one hidden layer of 64", "torch", 197_322),
-    "mlp-wide": Family("two hidden layers of 128", "torch", 411_146),
+    "softmax": Family("softmax regression on the pixels", "numpy", 30_730, takes=NUMBERS),
+    "mlp": Family("one hidden layer of 64", "torch", 197_322, takes=NUMBERS),
+    "mlp-wide": Family("two hidden layers of 128", "torch", 411_146, takes=NUMBERS),
     "cnn": Family("two convolutions (16, 32)", "torch", 25_578),
     "cnn-wide": Family("two convolutions (32, 64) and a hidden layer of 128", "torch", 545_098),
     "resnet": Family("two residual blocks (16, 32) with GroupNorm", "torch", 19_946),
@@ -57,12 +84,25 @@ FAMILIES: dict[str, Family] = {
     "shufflenet-v2": Family("ShuffleNetV2 at width 1 with GroupNorm", "torch", 1_263_854, "vision"),
     "resnet18": Family("ResNet-18 with GroupNorm, and a small stem for small pictures", "torch", 11_173_962, "vision"),
     "resnet34": Family("ResNet-34 with GroupNorm, and a small stem for small pictures", "torch", 21_282_122, "vision"),
-    "numpy-random": Family("one frozen random layer of 128, trainable head", "numpy", 1_290),
+    **{
+        f"{kind}-{name}": Family(description, "torch", parameters, takes=(takes,))
+        for kind, takes in (("series", "series"), ("text", "tokens"))
+        for name, description, parameters in _SEQUENCES[kind]
+    },
+    "numpy-series": Family("256 fixed random convolutions, trainable head", "numpy", 2_570, takes=("series",)),
+    "numpy-text": Family("words and pairs of words in 256 buckets, trainable head", "numpy", 2_570, takes=("tokens",)),
+    "numpy-random": Family("one frozen random layer of 128, trainable head", "numpy", 1_290, takes=NUMBERS),
     "numpy-filters": Family("frozen random 3 x 3 filters, trainable head", "numpy", 2_570),
     "onnx-random": Family("frozen random filters, trainable head", "onnx", 5_130),
     "onnx-kmeans": Family("frozen k-means filters of the public samples, trainable head", "onnx", 5_130),
     "onnx-teacher": Family("a finished classifier from a file: teaches, does not learn", "onnx", 0),
 }
+
+GROUPS: dict[str, str] = {
+    "series-4": "series-cnn,series-gru,series-lstm,series-transformer",
+    "text-4": "text-bag,text-cnn,text-gru,text-transformer",
+}
+"""Lists of families of different architecture and size, by name: for the rule group:NAME."""
 
 BODIES: dict[str, Callable[[InputShape, int], Extractor]] = {
     "numpy-random": RandomLayer,
@@ -84,6 +124,18 @@ def check_family(name: str) -> None:
             f"no model family {name!r}; known are {', '.join([*FAMILIES][:SHOWN])} and {len(FAMILIES) - SHOWN} more "
             f"(docs/reference/models.md), or MODULE:FACTORY of your own{hint}"
         )
+
+
+def check_takes(name: str, kind: SampleKind | None) -> None:
+    """Raise UsageError for a family that is not for samples of this kind; factories of users are not looked at."""
+    takes = FAMILIES[name].takes if name in FAMILIES else ()
+    if not takes or (kind.name in takes if kind else "picture" in takes):
+        return
+    fit = [each for each, family in FAMILIES.items() if kind and kind.name in family.takes]
+    said = f"model {name!r} takes {' or '.join(takes)}"
+    if kind is None:
+        raise UsageError(f'{said}, and the samples are not declared so: write data.kind = "{takes[0]}"')
+    raise UsageError(f"{said}, the samples are {kind}: choose one of {', '.join(fit)}, or a function of your own")
 
 
 def runtime(name: str) -> str:
@@ -132,6 +184,7 @@ def build_model(
     Raises UsageError for an unknown name or a missing file, MissingExtra where the runtime is not installed.
     """
     check_family(name)
+    check_takes(name, preprocess.declared)
     if ":" in name:
         return _own(name, classes, raw_shape, preprocess, seed=seed, head=head, device=device)
     shape = _input_shape(preprocess, raw_shape)
@@ -139,6 +192,8 @@ def build_model(
     if name in BODIES:
         body = BODIES[name](shape, seed)
         return FrozenNumpyModel(body, classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
+    if name in ("numpy-series", "numpy-text"):
+        return SequenceModel(classes, shape, seed=seed, preprocess=preprocess, head=head)
     if runtime == "numpy":
         return NumpyModel(classes, shape, seed=seed, preprocess=preprocess, name=name, head=head)
     if runtime == "torch":
@@ -202,16 +257,17 @@ def _own(
     factory = _factory(name)
     offered: dict[str, Any] = {"preprocess": preprocess, "head": head, "device": device}
     taken = {key: offered[key] for key in inspect.signature(factory).parameters if key in offered}
-    shape = _input_shape(taken.get("preprocess", Preprocess()), raw_shape)
-    run_shape = _input_shape(preprocess, raw_shape)
+    bare, kind = Preprocess(kind=preprocess.kind, vocabulary=preprocess.vocabulary), preprocess.declared
+    shape = net_shape(kind, _input_shape(taken.get("preprocess", bare), raw_shape))
+    run_shape = net_shape(kind, _input_shape(preprocess, raw_shape))
 
-    def make(shape: InputShape) -> Any:
+    def make(shape: tuple[int, ...]) -> Any:
         return factory(classes, shape, seed, **taken)
 
     try:
         model: Any = make(shape) if "torch" not in sys.modules else None
         if "torch" in sys.modules and not hasattr(model, "spec"):  # else no net of torch came out
-            from edge_sim.models.torch_given import made_with_torch  # torch is loaded already
+            from edge_sim.models.torch_families import made_with_torch  # torch is loaded already
 
             model = made_with_torch(
                 make,

@@ -148,7 +148,7 @@ class _Plain:
         self._inside: list[int] = []
         """The ids of all values that the one at hand is part of."""
         self._told: set[int] = set()
-        """The ids of the functions and classes whose contents are told already."""
+        """The ids of the functions and classes whose contents are included already."""
 
     def of(self, value: Any) -> object:
         """Return a value as plain values."""

@@ -20,7 +20,7 @@ HIDDEN = 128
 FILTERS = 16
 """Number of random 3 x 3 filters."""
 CELLS = 4
-"""Their answers are averaged over a grid of at most so many rows and columns."""
+"""Their answers are averaged over a grid of at most this many rows and columns."""
 _GAIN = 2.5
 """He initialisation supposes inputs of unit variance; pixels in 0..1 have about a sixth of that."""
 

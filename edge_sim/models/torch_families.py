@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
+from typing import Any
 
 from torch import Tensor, nn
 
 from edge_sdk.data import Preprocess
+from edge_sdk.errors import UsageError
 from edge_sdk.models.torch_nets.torch_model import TorchModel
 from edge_sdk.models.torch_nets.torch_seed import seeded
 from edge_sdk.models.torch_nets.torch_width import WidthSwitch, narrowed
-from edge_sim.models import torch_resnets
+from edge_sim.models import torch_resnets, torch_sequences
 from edge_sim.models.model_types import HeadKind, InputShape
+from edge_sim.models.torch_sequences import takes_sequences
 
 
 def torch_model(
@@ -31,11 +34,42 @@ def torch_model(
     feature_dim: width of the features, where it is not the family's own (0).
     """
     with seeded(seed):
-        net = NETS[name](classes, input_shape)
+        build = takes_sequences(name, preprocess) if name in torch_sequences.NETS else NETS[name]
+        net = build(classes, input_shape)
         if feature_dim:
             net = _at_width(net, feature_dim)
         return TorchModel(
             net, classes, input_shape=input_shape, preprocess=preprocess, name=name, head=head, device=device
+        )
+
+
+def made_with_torch(
+    make: Callable[[tuple[int, ...]], Any],
+    shape: tuple[int, ...],
+    run_shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    *,
+    preprocess: Preprocess,
+    head: HeadKind,
+    device: str,
+    takes_device: bool,
+    name: str,
+) -> Any:
+    """Call a function with torch's generator seeded; a net becomes a TorchModel, what else it returns stays.
+
+    run_shape: what the run's preprocessing makes, which a net is given.  Raises UsageError for a TorchModel of a
+    function that could not know the compute device.
+    """
+    with seeded(seed):
+        made = make(shape)
+        if isinstance(made, TorchModel) and device != "cpu" and not takes_device:
+            raise UsageError(f"{name} does not take `device`, so its models cannot be on {device}; add it")
+        if not isinstance(made, nn.Module):
+            return made
+        net = made if shape == run_shape else make(run_shape)
+        return TorchModel(
+            net, classes, input_shape=run_shape, preprocess=preprocess, name=name, device=device, head=head
         )
 
 

@@ -20,6 +20,7 @@ from edge_sdk.class_names import listed
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, given_array
+from edge_sdk.sample_kind import SampleKind, arguments
 from edge_sdk.samples.readers import samples_from_torch
 from edge_sim.data.sources.npz import NAMES, NEEDED, USERS, of_arrays
 from edge_sim.models.given_functions import names_of_functions
@@ -66,11 +67,13 @@ def with_models(tables: dict[str, Any], models: GivenModels) -> dict[str, Any]:
     }
 
 
-def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> PictureLayout | None:
-    """Write data as the npz file that settings name, and return the layout of its pictures; None: the sizes tell it.
+def write_data(
+    data: GivenData, path: Path, layout: PictureLayout | None, kind: SampleKind | None = None
+) -> PictureLayout | None:
+    """Write data as the npz file that settings name, and return the layout of its pictures, or None if sizes show it.
 
-    layout: that of the given ones, or None.  Raises UsageError where they are none of the known kinds, and where the
-    file holds other data: those of runs that are kept beside it.
+    layout, kind: those of the given ones, or None.  Raises UsageError where they are none of the known kinds, and where
+    the file holds other data: those of runs that are kept beside it.
     """
     if not isinstance(data, (Mapping, Sequence)):
         raise UsageError(f"data: expected {_EXPECTED}; found {type(data).__name__}")
@@ -82,7 +85,7 @@ def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> Pic
                 "data=(x[:1000], y[:1000], x[1000:], y[1000:]) where the last ones are for testing"
             )
         if not all(_is_pair(part) for part in data):
-            parts = [_read(part, layout) for part in data]
+            parts = [_read(part, layout, kind) for part in data]
             names = _names_of_both(*parts)
             data, layout = [(part.x, _words(part)) for part in parts], CHANNELS_LAST
         data = [values for part in data for values in part]
@@ -104,7 +107,8 @@ def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> Pic
             f"data: expected {', '.join(NEEDED)} and perhaps {USERS} and {NAMES}; {(strange or missing)[0]} is not so"
         )
     arrays = {name: values if name in LABELS else given_array(values, f"data: {name}") for name, values in data.items()}
-    found = of_arrays(arrays, "data", path.stem, layout)  # raises here, where arrays have the names that they came with
+    # raises here, where arrays have the names that they came with
+    found = of_arrays(arrays, "data", path.stem, layout, kind)
     arrays |= {"y_train": found.train.y, "y_test": found.test.y}
     if found.class_names:
         arrays[NAMES] = np.array(found.class_names)
@@ -117,6 +121,14 @@ def write_data(data: GivenData, path: Path, layout: PictureLayout | None) -> Pic
     elif path.read_bytes() != file.getvalue():
         raise UsageError(f"data: {path} holds other data, of earlier runs; give out another folder")
     return layout
+
+
+def declared_in(data: GivenData) -> dict[str, Any]:
+    """Return the keys of [data] that Samples declare, which were given as the data."""
+    first = data[0] if isinstance(data, Sequence) and len(data) else None
+    if not isinstance(first, Samples) or first.kind is None:
+        return {}
+    return {"kind": first.kind, **({"vocabulary": first.vocabulary} if first.vocabulary else {})}
 
 
 def _names_of_both(train: Samples, test: Samples) -> tuple[str, ...]:
@@ -140,11 +152,14 @@ def _is_pair(part: Any) -> bool:
     return isinstance(part, (tuple, list)) and len(part) == 2
 
 
-def _read(part: Any, layout: PictureLayout | None) -> Samples:
+def _read(part: Any, layout: PictureLayout | None, kind: SampleKind | None) -> Samples:
     """The samples, with channels last, of a torch data set, or of a pair of arrays beside one."""
     if isinstance(part, Samples):
         return part
-    return Samples(part[0], part[1], layout=layout) if _is_pair(part) else samples_from_torch(part, layout=layout)
+    name, vocabulary = arguments(kind)
+    if _is_pair(part):
+        return Samples(part[0], part[1], (), layout, name, vocabulary)
+    return samples_from_torch(part, layout=layout, kind=name, vocabulary=vocabulary)
 
 
 def _words(part: Samples) -> Any:

@@ -22,7 +22,7 @@ from edge_sdk.models.base import Model
 from edge_sim.config import settings as config_settings
 from edge_sim.config.settings import AUTO, Config
 from edge_sim.models.given_functions import check_sendable
-from edge_sim.notebook.given import GivenData, GivenModels, functions_of, with_models, write_data
+from edge_sim.notebook.given import GivenData, GivenModels, declared_in, functions_of, with_models, write_data
 from edge_sim.notebook.outcomes import ComparisonResult, SimulationResult, SweepResult, outcome_of
 from edge_sim.runs.runner import ObserverFor, VirtualRun, check_taken_part, run
 from edge_sim.studies.axes import axes_of, given_methods, given_seeds
@@ -34,7 +34,7 @@ from edge_sim.studies.sweep import sweep
 
 @dataclass(frozen=True, slots=True)
 class RoundNews:
-    """What `on_round` is called with."""
+    """The argument of `on_round`."""
 
     round: int
     of: int
@@ -50,7 +50,7 @@ class RoundNews:
 
 @dataclass(frozen=True, slots=True)
 class DeviceNews:
-    """What `on_device` is called with."""
+    """The argument of `on_device`."""
 
     device: str
     part: str
@@ -58,7 +58,7 @@ class DeviceNews:
     """How many devices have joined so far, of `expected`; 0 for one that was turned away."""
     expected: int
     refusal: str = ""
-    """Why it was turned away; empty: it joined."""
+    """Why it was turned away, or empty if it joined."""
 
 
 class CallbackObserver(RunObserver):
@@ -187,9 +187,9 @@ def sweep_settings(
     """Run a grid of settings, let every method choose on the validation part, and compare, as `edge-sdk sweep` does.
 
     over: keys and their values, the base value first, or "0.001..0.1" for a range; or as on the command line, one text
-    or several: "train.learning_rate=0.01,0.05".  methods, seeds: as of `compare`.  trials: try only so many settings of
-    each method, which Optuna proposes (TPE).  prune: end runs that are below the median of those before.  out: default:
-    runs/NAME-sweep.
+    or several: "train.learning_rate=0.01,0.05".  methods, seeds: as of `compare`.  trials: try only this number of
+    settings for each method, which Optuna proposes (TPE).  prune: end runs that are below the median of those before.
+    out: by default runs/NAME-sweep.
     """
     search = search_of(trials, prune=prune)
     with _ready(config, models, data, settings, out, study="-sweep") as (parsed, folder):
@@ -219,7 +219,7 @@ def _ready(
     if models is not None:
         tables = with_models(tables, models)
     if data is not None:
-        tables["data"] = {**tables.get("data", {}), "source": "npz", "path": DATA}
+        tables["data"] = {**declared_in(data), **tables.get("data", {}), "source": "npz", "path": DATA}
     parsed = config_settings.parse(tables, file)
     in_doubt = parsed.run.processes == AUTO and parsed.run.cluster is None  # stays in one process where it must
     if models is not None and not parsed.run.one_process and not in_doubt:
@@ -228,7 +228,8 @@ def _ready(
         default = Path("runs") / f"{parsed.federation.name}{study}" if study else Path(temporary)
         folder = default if out is None else Path(out)
         if data is not None:
-            layout = write_data(data, folder / DATA, cast("PictureLayout | None", parsed.data.layout))
+            layout = cast("PictureLayout | None", parsed.data.layout)
+            layout = write_data(data, folder / DATA, layout, parsed.data.declared)
             path = {"path": str((folder / DATA).resolve())}
             tables["data"] = {**tables["data"], **path, **({"layout": layout} if layout else {})}
             parsed = config_settings.parse(tables, file)

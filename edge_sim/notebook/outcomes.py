@@ -1,4 +1,4 @@
-"""What run, compare and sweep return in Python: figures, tables, pictures, trained models."""
+"""The results of run, compare and sweep in Python: figures, tables, pictures, trained models."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class PlotFunction:
     def __call__(self, *, width: str = "", titles: bool | None = None) -> Picture:
         """Return the picture.
 
-        width: column or page, for a paper; empty: as on the screen.  titles: default: only on the screen.
+        width: column or page, for a paper, or empty for the screen.  titles: by default only on the screen.
         """
         if width not in ("", *WIDTHS_IN):
             raise UsageError(f"width={width!r}: expected {', '.join(WIDTHS_IN)}, or nothing")
@@ -99,7 +99,7 @@ class PlotFunction:
 
 
 class PersonalMeans(NamedTuple):
-    """FedNH's measures of personal models, means over the devices; None: not measured."""
+    """FedNH's measures of personal models, means over the devices, or None if not measured."""
 
     v: float | None
     """PM(V): every class that a device holds weighs alike."""
@@ -112,20 +112,20 @@ class SimulationResult(Result):
     """The result of `edge_sim.run`: a Result with short names for what one looks at first."""
 
     folder: Path | None = None
-    """The run directory, which `edge-sdk report` reads; None: the run was kept in memory."""
+    """The run directory, which `edge-sdk report` reads, or None if the run was kept in memory."""
     trained: Mapping[str, Model] = field(default_factory=dict, compare=False)
     """The devices' models by device id, as the run leaves them: where the method sends a mean at the end, with that
     mean.  Empty over a broker, and of a run that was read from its folder."""
 
     @property
     def accuracy(self) -> float | None:
-        """The mean accuracy of the devices' own models at the end; None: none was measured."""
+        """The mean accuracy of the devices' own models at the end, or None if none was measured."""
         found: float | None = summary(self)["accuracy"].get("mean")
         return found
 
     @property
     def gm(self) -> float | None:
-        """The accuracy of the global model on the shared test (FedNH's GM); None: there is no such model."""
+        """The accuracy of the global model on the shared test (FedNH's GM), or None without such a model."""
         found: float | None = summary(self)["accuracy"].get("gm")
         return found
 
@@ -136,7 +136,7 @@ class SimulationResult(Result):
 
     @property
     def models_folder(self) -> Path | None:
-        """Where the trained models lie as files, one a device, with keep_models=True; None: nowhere."""
+        """The folder of the trained models, one file a device, with keep_models=True; otherwise None."""
         place = self.folder / "models" if self.folder else None
         return place if place is not None and place.is_dir() else None
 

@@ -17,8 +17,8 @@ from base64 import b64decode, b64encode
 from collections.abc import Iterable
 from pathlib import Path
 
-from edge_sdk.agent import Agent
-from edge_sdk.agent_arguments import SimulatedId
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.arguments import SimulatedId
 from edge_sdk.errors import EdgeError
 from edge_sim.fleet.fleet import read_device
 from edge_sim.models.given_functions import receive_functions, sent_functions

@@ -20,6 +20,8 @@ from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal
 
 from coordinator.config import FederationTable, PublicTable
+from coordinator.results.writers.alerts import AlertsTable
+from coordinator.serving.intake.canary import GuardTable
 from edge_sdk.at_rest.places import unwritable
 from edge_sdk.errors import UsageError, meant
 from edge_sdk.methods.contract.base import Method
@@ -41,6 +43,8 @@ ABOUT: Mapping[str, str] = {
     "public": "The public set of a deployment; a simulation takes one from its data (data.public).",
     "encoding": "Bytes per number on the wire, for each kind of knowledge; docs/reference/encodings.md.",
     "robust": "Limits on the influence of one device; docs/how-to/hostile-devices.md.",
+    "alerts": "What the coordinator says, and sends to a webhook; docs/how-to/does-it-help.md.",
+    "guard": "Samples on which the coordinator tries each global model; docs/how-to/does-it-help.md.",
     "data": "The data of the simulated devices; docs/reference/data.md.",
     "partition": "The division of samples among devices.",
     "fleet": "A group of equal devices; write [[fleet]] once for each group. docs/reference/models.md and boards.md.",
@@ -101,6 +105,8 @@ def commented(method: Method[Any], *, name: str, devices: int, rounds: int) -> s
         "public": PublicTable,
         "encoding": EncodingSpec,
         "robust": RobustTable,
+        "alerts": AlertsTable,
+        "guard": GuardTable,
     }
     simulated: dict[str, type] = {
         "data": DataTable,

@@ -31,7 +31,7 @@ BEGIN_WITH: tuple[tuple[str, str], ...] = (
     ("hardly any bytes", "fd"),
     ("2 or 3 classes on each device, samples enough", "local"),
 )
-"""What a user has, and the method to begin with; measured in docs/results/choose-a-method.md."""
+"""The situation of a user, and the method to begin with; measured in docs/results/choose-a-method.md."""
 _PARTS = {"learns": "can learn", "teaches": "can teach", "none": "cannot take part"}
 
 

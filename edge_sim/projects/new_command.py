@@ -20,6 +20,7 @@ from edge_sdk.protocol.frames.schema import ID
 from edge_sdk.protocol.topics import is_id
 from edge_sdk.tools.install import unit
 from edge_sdk.transport.mqtt.url import PASSWORD_VARIABLE, parse_broker_url, without_password
+from edge_sim.projects.sample_kinds import UNDECLARED, project_kinds
 
 T = TypeVar("T")
 TEMPLATES = Path(__file__).parent / "templates"
@@ -33,8 +34,6 @@ FILES = {
 }
 """The files of a project, each with its template."""
 MODELS = ("numpy", "torch", "onnx")
-DEFAULT_SHAPE = (64,)
-"""The shape of one sample without an .onnx file."""
 MOST_CLASSES, MOST_DEVICES = 1000, 1000
 """Limits above which generating data would take minutes; users can edit the project's files."""
 
@@ -53,8 +52,10 @@ class ProjectAnswers:
     broker: str
     onnx: Path | None = None
     """The user's .onnx file, if there is one."""
-    shape: tuple[int, ...] = DEFAULT_SHAPE
-    """The shape of one raw sample."""
+    shape: tuple[int, ...] = ()
+    """The shape of one raw sample; empty: the one of the kind."""
+    kind: str = "table"
+    """As of `--kind`; empty: that of an .onnx file, which is not declared."""
 
 
 def command(args: argparse.Namespace) -> int:
@@ -83,7 +84,9 @@ def asked(args: argparse.Namespace, stream: TextIO | None) -> ProjectAnswers:
     if args.onnx is not None and args.model not in (None, "onnx"):
         raise UsageError(f"--model {args.model}: has no effect with --onnx, which brings the model; leave it out")
     own_name = re.sub(r"[^a-z0-9-]+", "-", folder.absolute().name.lower()).strip("-")[: ID.most] or "my-app"
-    shape, classes = _of_file(args.onnx, args.classes) if args.onnx is not None else (DEFAULT_SHAPE, args.classes)
+    if args.onnx is not None and args.kind is not None:
+        raise UsageError(f"--kind {args.kind}: has no effect with --onnx, whose samples have the shape of the file")
+    shape, classes = _of_file(args.onnx, args.classes) if args.onnx is not None else ((), args.classes)
     name = _answer(stream, "Name of the federation", args.name, own_name, _read_name)
     model = "onnx" if args.onnx else _answer(stream, "Runtime of your model: numpy, torch", args.model, "numpy", _model)
     known = _answer(stream, "How many classes", classes, 10, _count(2, MOST_CLASSES))
@@ -98,6 +101,7 @@ def asked(args: argparse.Namespace, stream: TextIO | None) -> ProjectAnswers:
         broker=args.broker,
         onnx=args.onnx,
         shape=shape,
+        kind="" if args.onnx is not None else args.kind or "table",
     )
 
 
@@ -130,8 +134,11 @@ def make_project(answers: ProjectAnswers) -> None:
 
 def _values(answers: ProjectAnswers) -> Mapping[str, object]:
     """Return the values for the templates."""
-    inputs = _input_shape(answers.shape)
-    imports, body = _MODEL_TEXT[answers.model]
+    kind = project_kinds(answers.classes).get(answers.kind, UNDECLARED)
+    imports, body = kind.model(answers.model)
+    shape = answers.shape or kind.shape
+    inputs = shape if answers.kind in ("series", "text", "table") else _input_shape(shape)
+    axes = {"series": "(steps, sensors)", "text": "(tokens,)", "table": "(columns,)"}
     extra = {"numpy": "", "torch": "[torch]", "onnx": "[onnx]"}[answers.model]
     return {
         "name": answers.name,
@@ -141,8 +148,15 @@ def _values(answers: ProjectAnswers) -> Mapping[str, object]:
         "quorum": max(1, answers.devices - 1),
         "held_each": max(1, (answers.classes + 1) // 2),
         "method": "fedmd",
-        "shape": f"({', '.join(map(str, answers.shape))}{',' * (len(answers.shape) == 1)})",
+        "shape": str(shape),
+        "recorded": kind.recorded,
+        "made_up": kind.made_up,
+        "samples": kind.samples,
+        "declared": f", {kind.declared}" if kind.declared else "",
+        "settings": kind.settings,
+        "preprocess": f"PREPROCESS = edge_sdk.Preprocess({kind.declared})\n" if kind.declared else "",
         "input_shape": str(inputs),
+        "input_axes": axes.get(answers.kind, "(channels, height, width)"),
         "model_import": imports,
         "model_body": body,
         "install": f"pip install 'edge-sdk{extra}'" if extra else "pip install edge-sdk",
@@ -162,24 +176,6 @@ def _unit_values(answers: ProjectAnswers) -> Mapping[str, str]:
         "unit_ending": "\n".join(unit.ending()),
         "unit_private_tmp": "".join(f"{line}\n" for line in unit.private_tmp(folder, python)),
     }
-
-
-_MODEL_TEXT: Mapping[str, tuple[str, str]] = {
-    "numpy": ("", "    return edge_sdk.NumpyModel(classes, input_shape, seed=seed)"),
-    "torch": (
-        "import torch\nfrom torch import nn\n",
-        """\
-    torch.manual_seed(seed)
-    pixels = int(np.prod(input_shape))
-    net = nn.Sequential(nn.Flatten(), nn.Linear(pixels, 64), nn.ReLU(), nn.Linear(64, classes))
-    return edge_sdk.TorchModel(net, classes, input_shape=input_shape)""",
-    ),
-    "onnx": (
-        "",
-        '    return edge_sdk.OnnxModel("model.onnx", classes, seed=seed, input_shape=input_shape)',
-    ),
-}
-"""For each kind of model: the imports of app.py, and the body of its function `model`."""
 
 
 def _input_shape(shape: tuple[int, ...]) -> tuple[int, int, int]:

@@ -14,12 +14,12 @@ from coordinator.config import public_set, read_settings
 from coordinator.serving.equipment import Equipment, load_nets
 from coordinator.trace.log import Header, Trace
 from coordinator.trace.replay import replay
-from edge_sdk.agent import Agent
-from edge_sdk.agent_arguments import SimulatedId
-from edge_sdk.app import App, load_app
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.app import App, load_app
+from edge_sdk.agent.arguments import SimulatedId
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import UsageError
-from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.public_set.samples import public_for
 from edge_sdk.transport.base import Transport
 from edge_sim.byzantine import agent_for
 from edge_sim.config import settings
@@ -103,8 +103,8 @@ def maker_of(header: Header, past: History, device: str, app: str | None, public
     if past.first_epoch > 1:
         doubt = f"the trace begins with start {past.first_epoch} of the coordinator; the device may have trained before"
     if app is not None:
-        given = PublicSet.load(public) if public is not None else None
         parts = load_app(app)
+        given = public_for(public, parts.model.spec.preprocess) if public is not None else None
         return _real(replace(parts, public=given or parts.public), past.federation, device), doubt
     if "fleet" not in header.tables:
         raise UsageError(f"a trace of real devices contains no models; give --app MODULE:FACTORY for {device}")

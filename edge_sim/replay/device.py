@@ -16,7 +16,7 @@ from itertools import combinations, product
 from typing import TypeAlias
 
 from coordinator.trace.replay import NullTransport, message_in
-from edge_sdk.agent import Agent
+from edge_sdk.agent.agent import Agent
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import RunFailed, UsageError
 from edge_sdk.protocol.exchange_id import ExchangeId

@@ -338,6 +338,7 @@ def _opened(
         engine=choice.open_engine(config.run, fleet.devices, fleet.federation.spec),
         state=state,
         new_server=new_server,
+        memory_bytes=config.run.memory_bytes,
     )
 
 

@@ -11,7 +11,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 
-from edge_sdk.agent_arguments import SimulatedId
+from edge_sdk.agent.arguments import SimulatedId
 from edge_sdk.protocol.frames.codec import CommonKnowledge
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.memory.hub import Faults, Hub, MemoryTransport, Publication

@@ -126,7 +126,7 @@ def plan(
 def with_one_public_set(config: Config, methods: Sequence[str], say: Callable[[str], None]) -> Config:
     """Return the config with the public set that one of the methods needs by default, so that all leave it out.
 
-    say: is told how many samples it takes.
+    say: receives the number of samples that it takes.
     """
     for method in methods if config.data.public is None else ():
         trial = trial_config(config, method, config.federation.seed)

@@ -16,7 +16,7 @@ from federated_apps import CLASSES, SAMPLES, Slow, agent_of, federation, wait_fo
 
 import edge_sdk
 from coordinator.rounds import RoundPhase
-from edge_sdk.device.link.link_notices import AGAIN_S
+from edge_sdk.agent.callbacks import LINK_LOG_INTERVAL_S
 from edge_sdk.errors import ModelError, Refused, RunFailed, UsageError
 from edge_sdk.transport.base import Disconnected
 from edge_sdk.transport.memory.hub import Hub
@@ -351,12 +351,12 @@ def test_an_app_without_callbacks_finds_in_the_log_that_there_is_no_broker(caplo
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert "left: no link to the broker, retrying: connection refused (is the broker running?)" in record.getMessage()
-    for now_s in (2.0, 1.0 + AGAIN_S / 2):
+    for now_s in (2.0, 1.0 + LINK_LOG_INTERVAL_S / 2):
         refused(agent, now_s)
     assert caplog.records == [record]  # a link that comes and goes fills no disk
-    refused(agent, 1.0 + AGAIN_S / 2, "the name cannot be resolved")
+    refused(agent, 1.0 + LINK_LOG_INTERVAL_S / 2, "the name cannot be resolved")
     assert len(caplog.records) == 2
-    refused(agent, 1.0 + 2 * AGAIN_S, "the name cannot be resolved")
+    refused(agent, 1.0 + 2 * LINK_LOG_INTERVAL_S, "the name cannot be resolved")
     assert len(caplog.records) == 3
 
 

@@ -398,7 +398,7 @@ def test_what_fails_at_the_end_of_the_constructor_closes_the_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("edge_sdk.agent.Deployment", lambda *_, **__: 1 / 0)
+        patched.setattr("edge_sdk.agent.agent.Deployment", lambda *_, **__: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             agent_of(Hub(), "left", state=tmp_path)
     agent_of(Hub(), "left", state=tmp_path).stop()

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.app import load_app
+from edge_sdk.agent.app import load_app
 from edge_sdk.errors import UsageError
 from edge_sdk.loading import load_function
 

@@ -17,9 +17,9 @@ def test_every_file_keeps_the_rule():
 @pytest.mark.parametrize(
     ("path", "source", "expected"),
     [
-        ("edge_sdk/agent.py", "import coordinator.rounds", "device side"),
-        ("edge_sdk/agent.py", "def f():\n    from edge_sim import run", "device side"),
-        ("edge_sdk/agent.py", "from . import errors", "relative"),
+        ("edge_sdk/agent/agent.py", "import coordinator.rounds", "device side"),
+        ("edge_sdk/agent/agent.py", "def f():\n    from edge_sim import run", "device side"),
+        ("edge_sdk/agent/agent.py", "from . import errors", "relative"),
         ("coordinator/serving/server.py", "from edge_sim import run", "coordinator must not"),
         (
             "coordinator/serving/server.py",
@@ -39,7 +39,7 @@ def test_every_file_keeps_the_rule():
             "def f():\n    from coordinator import results",
             "only commands and deploy show",
         ),
-        ("edge_sdk/methods/fedavg.py", "from edge_sdk.agent import Agent", "methods may import"),
+        ("edge_sdk/methods/fedavg.py", "from edge_sdk.agent.agent import Agent", "methods may import"),
         ("edge_sdk/methods/fedavg.py", "from edge_sdk.models.base import Model", "methods may import"),
         (
             "edge_sdk/methods/fedavg.py",
@@ -79,8 +79,8 @@ def test_a_planted_violation_is_found(path, source, expected):
         ("edge_sdk/models/torch_nets/torch_model.py", "import torch"),
         ("edge_sdk/models/onnx_runtime/onnx_model.py", "import onnxruntime\nfrom onnx import helper"),
         ("edge_sdk/transport/mqtt/transport.py", "import paho.mqtt.client"),
-        ("edge_sdk/agent.py", "from edge_sdk.methods import base"),
-        ("edge_sim/run.py", "from edge_sdk.agent import Agent\nfrom coordinator.serving.server import Server"),
+        ("edge_sdk/agent/agent.py", "from edge_sdk.methods import base"),
+        ("edge_sim/run.py", "from edge_sdk.agent.agent import Agent\nfrom coordinator.serving.server import Server"),
         ("edge_sdk/methods/fedavg.py", "from edge_sdk.reductions import Bag\nfrom edge_sdk.protocol import wires"),
         ("edge_sdk/methods/parts/torch_fedal.py", "import torch\nfrom edge_sdk.models import torch_device"),
         (
@@ -135,7 +135,7 @@ def test_the_command_line_answers_before_anything_is_loaded():
     assert loaded_by(modules, [*HEAVY, "numpy"]) == []
 
 
-DEVICE = ["edge_sdk.app", "edge_sdk.models.numpy_model", "edge_sdk.transport.mqtt.transport"]
+DEVICE = ["edge_sdk.agent.app", "edge_sdk.models.numpy_model", "edge_sdk.transport.mqtt.transport"]
 """What a device loads before it connects: nothing in it may load one of these, each of which costs 5 to 100 ms."""
 NOT_FOR_A_DEVICE = [
     *HEAVY,

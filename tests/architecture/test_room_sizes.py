@@ -8,7 +8,6 @@ from imports import PACKAGES, ROOT
 
 MOST_FILES = 16
 CATALOGUES = {
-    "edge_sdk": "the modules that users import by name, and the command line",
     "edge_sdk/methods": "one file a paper: readers look for the paper's name",
 }
 """Folders that list things of one kind, which may hold more, and why."""

@@ -43,9 +43,6 @@ CLIENT = {
     "edge_sdk.device",
     "edge_sdk.serving",
     "edge_sdk.agent",
-    "edge_sdk.agent_arguments",
-    "edge_sdk.agent_loop",
-    "edge_sdk.app",
     "edge_sdk.loading",
 }
 SERVER = {
@@ -68,6 +65,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "edge_sdk.policy": {"edge_sdk.boards", "edge_sdk.models", "edge_sdk.protocol"},
     "edge_sdk.device": {*NEUTRAL, *DEVICE, "edge_sdk.policy"},
     "edge_sdk.serving": {*NEUTRAL, *DEVICE, "edge_sdk.policy", "edge_sdk.device"},
+    "edge_sdk.agent": {*CLIENT, "edge_sdk.plugins"},
     "edge_sdk.tools": {
         *NEUTRAL,
         *DEVICE,
@@ -134,6 +132,10 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *SERVER,
         *SIMULATION,
         *("coordinator.results", "edge_sim.runs", "edge_sim.lab", "edge_sim.commands"),
+    },
+    "edge_sim.bench": {
+        *(*NEUTRAL, "edge_sdk.boards", "edge_sdk.objectives", "coordinator.record", "coordinator.results"),
+        *("edge_sim.config", "edge_sim.fleet", "edge_sim.runs", "edge_sim.studies"),
     },
 }
 PACKAGES = ("edge_sdk", "coordinator", "edge_sim")
@@ -207,7 +209,7 @@ def test_a_public_class_or_type_has_one_name() -> None:
     assert defined_twice(sources(), ast.ClassDef, ast.AnnAssign, ast.Assign) <= OWN_WORDS
 
 
-TESTED_IN = {"at_rest": "durable", "broker": "transport", "trace": "replay"}
+TESTED_IN = {"agent": "app", "at_rest": "durable", "broker": "transport", "trace": "replay"}
 """The folder of tests of a room, where it has another name."""
 
 

@@ -26,7 +26,7 @@ RINGS = (
     *("coordinator.lab", "coordinator.broker", "edge_sim.lab", "edge_sdk.identity"),
     "coordinator.results",
     *("coordinator.trace", "edge_sim.replay", "edge_sdk.tools", "edge_sim.projects", "edge_sim.notebook"),
-    *("edge_sim.studies", "edge_sim.shards", "edge_sim.over_broker"),
+    *("edge_sim.bench", "edge_sim.studies", "edge_sim.shards", "edge_sim.over_broker"),
 )
 """Packages that no file of the spine imports, at the top, inside a function, or for its types."""
 

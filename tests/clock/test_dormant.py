@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,13 +13,15 @@ import pytest
 
 from coordinator.ledger import Ledger
 from coordinator.results.report.run_table import run_table
-from edge_sdk.errors import UsageError
+from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.transport.memory.hub import Faults
 from edge_sim.clock.checkpoint import Checkpoints
-from edge_sim.clock.dormant import EXAMPLES, DormantKinds
-from edge_sim.clock.virtual_fleet import DORMANT_FROM, VirtualFleet
+from edge_sim.clock.dormant import EXAMPLES, Dormant, DormantKinds
+from edge_sim.clock.virtual_device import VirtualDevice
+from edge_sim.clock.virtual_fleet import VirtualFleet
 from edge_sim.config import settings
+from edge_sim.engines.choice import DORMANT_FROM
 from edge_sim.fleet.fleet import Fleet, build_fleet
 from edge_sim.runs.runner import run
 
@@ -36,7 +39,7 @@ def parsed(pictures: Path, method: str = "fedmd", **tables: Any) -> settings.Con
 
 def course(fleet: Fleet, dormant_from: int, faults: Faults | None = None) -> tuple[list[str], float, list[bytes], str]:
     """Run to the end; return the frames, the time, the models and the costs, which tell two runs apart."""
-    run = fleets.Run(fleet, faults=faults, seed=3, dormant_from=dormant_from)
+    run = fleets.Run(fleet, faults=faults, seed=3, dormant_from=dormant_from, most_awake=1, memory_bytes=0)
     assert sum(each.dormant for each in run.devices) == (DEVICES - EXAMPLES if dormant_from == ALWAYS else 0)
     frames: list[str] = []
 
@@ -77,6 +80,34 @@ def test_only_devices_with_work_wake(pictures: Path) -> None:
     assert EXAMPLES <= len(awake) < DEVICES
     assert all(each.over for each in run.devices)
     assert [device.kit.id for device, _ in run.models()] == awake
+
+
+def test_a_device_sleeps_again_after_its_work_and_keeps_its_model_on_disk(pictures: Path) -> None:
+    run = fleets.Run(parsed(pictures, "fedproto"), dormant_from=ALWAYS, most_awake=1, memory_bytes=0)
+    slept: dict[str, bytes] = {}
+    wake_up = VirtualDevice._wake_up
+
+    def woke(device: VirtualDevice, dormant: Dormant) -> None:
+        if dormant.left is not None:
+            slept[device.device.kit.id] = device.store.round_start().model
+        wake_up(device, dormant)
+        if dormant.left is not None:
+            assert device.bench.state_bytes() == slept[device.device.kit.id]
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(VirtualDevice, "_wake_up", woke)
+        run.finished()
+    assert slept
+
+
+def test_a_disk_that_takes_no_models_ends_the_run_in_one_line(pictures: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(**_options: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", full)
+    run = fleets.Run(parsed(pictures, "fedproto"), dormant_from=ALWAYS, most_awake=1, memory_bytes=0)
+    with pytest.raises(StoreError, match=r"^run\.memory_bytes: .* No space left on device; free space there"):
+        run.finished()
 
 
 def test_devices_whose_models_are_the_users_own_are_awake(pictures: Path) -> None:

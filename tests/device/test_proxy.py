@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from edge_sdk.agent import Agent
-from edge_sdk.app import App
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.app import App
 from edge_sdk.cli import main
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.device.membership import join
@@ -133,6 +133,16 @@ def test_both_models_take_their_steps_from_the_same_point(bench: Workbench) -> N
     assert swapped.proxy is not None
     assert bench.model.weights().tolist() == swapped.proxy.model.weights().tolist()
     assert bench.proxy.model.weights().tolist() == swapped.model.weights().tolist()
+
+
+def test_a_device_stops_while_either_model_prepares(bench: Workbench) -> None:
+    assert bench.proxy is not None
+    asked = []
+    for each in (bench.model, bench.proxy.model):
+        each.preparing = lambda *given: asked.append(given) or iter([None, None])  # type: ignore[attr-defined]
+    request = FitBoth(source=ROWS, coupling=Mutual(alpha=0.5, beta=0.5), optim=OPTIM, proxy_optim=OPTIM)
+    _, pauses = served(bench, request)
+    assert (pauses, len(asked)) == (len(ROWS.indices) + 4, 2)
 
 
 def test_the_rates_of_the_two_are_their_own(bench: Workbench) -> None:

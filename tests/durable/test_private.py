@@ -13,6 +13,7 @@ import pytest
 
 from coordinator.ledger import Ledger
 from coordinator.trace.log import TraceWriter
+from edge_sdk.agent.state_folder import StatePlaces
 from edge_sdk.at_rest.files import replace_durably
 from edge_sdk.at_rest.private import exposed
 from edge_sdk.device.store import SqliteStore
@@ -21,7 +22,6 @@ from edge_sdk.identity import key_files
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.samples.store import SampleStore
 from edge_sdk.serving.versions import Versions
-from edge_sdk.state_folder import StatePlaces
 from edge_sim.clock.checkpoint import Checkpoints
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="rights of POSIX")

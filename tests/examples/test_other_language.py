@@ -16,8 +16,8 @@ from coordinator.broker.embedded import EmbeddedBroker
 from coordinator.config import federation, load_toml, read_settings
 from coordinator.ledger import Ledger
 from coordinator.serving.server import Server
-from edge_sdk.agent import Agent
-from edge_sdk.app import App
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.app import App
 from edge_sdk.methods.contract.registry import method_of
 from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.transport.mqtt.transport import MqttTransport

@@ -8,7 +8,7 @@ import fleets
 import pytest
 
 from coordinator.rounds import RoundPhase
-from edge_sdk.agent import Agent
+from edge_sdk.agent.agent import Agent
 from edge_sdk.methods.fedal import DeviceState
 from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames import codec, storage

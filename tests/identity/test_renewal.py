@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import signal
+import ssl
 from pathlib import Path
 
 import labs
@@ -32,6 +36,49 @@ def test_tls_keys_change_and_signing_keys_do_not(tmp_path: Path) -> None:
     assert len(read_registry(lab).revoked) == 3
     owner.renew_lab(lab)
     assert b"new.local" in (lab / "lab.json").read_bytes()
+
+
+def killed_at(lab: Path, write: int) -> bool:
+    """Renew in another process, which is killed as it replaces its n-th file; returns whether it came to that."""
+    child = os.fork()
+    if not child:
+        left, replace = iter(range(write)), Path.replace
+
+        def replaced(self: Path, target: Path) -> Path:
+            if next(left, None) is None:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return replace(self, target)
+
+        Path.replace = replaced  # type: ignore[method-assign]  # of this process
+        owner.renew_lab(lab, ["new.local"])
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+def test_a_renewal_that_is_killed_changes_all_files_or_none(tmp_path: Path) -> None:
+    lab, write, outcomes = labs.made(tmp_path), 0, list[int]()
+    copy = tmp_path / "copy"
+    while True:
+        shutil.copytree(lab, copy)
+        killed = killed_at(copy, write)
+        owner.finish_renewal(copy)
+        for name, role in (("coordinator", Role.COORDINATOR), ("operator", Role.OPERATOR)):
+            assert open_identity(copy / name, role).name == name
+        pairs = [(copy / name / CERTIFICATE, copy / name / TLS_KEY) for name in broker_settings.STAFF]
+        for certificate, key in [*pairs, (copy / "broker.pem", copy / "broker.key")]:
+            ssl.create_default_context().load_cert_chain(certificate, key)  # it refuses those of two pairs
+        names = [name.relative_to(lab) for name in lab.rglob("*") if name.suffix in {".key", ".pem"}]
+        changed = [name for name in names if (copy / name).read_bytes() != (lab / name).read_bytes()]
+        assert len(read_registry(copy).revoked) == (3 if changed else 0)
+        assert (b"new.local" in (copy / "lab.json").read_bytes()) == bool(changed)
+        outcomes.append(len(changed))
+        shutil.rmtree(copy)
+        if not killed:
+            break
+        write += 1
+    assert outcomes == [0] + [9] * (len(outcomes) - 1)  # eight files of pairs, and the list of the revoked ones
+    assert len(outcomes) > 9
 
 
 def test_a_host_that_is_none_changes_nothing(tmp_path: Path) -> None:

@@ -259,6 +259,7 @@ TRAINED: dict[str, tuple[Part, ...]] = {
     "ditto": ("all", "all"),
     "fml": ("all", "all"),  # the device's own model and the proxy, which are of one kind here
     "fedkd": ("all", "all"),
+    "fedmrl": ("all", "all"),
     "fedrep": ("body",),
     "fedbabu": ("body",),
     "fednh": ("body",),
@@ -355,6 +356,7 @@ BYTES: dict[str, tuple[int, int]] = {
     ),
     "fedkd": (S.r * (S.p + 3), S.r * (S.p + 3)),  # the most: less where changes have a low rank; 3 for a shape
     "fml": (S.r * S.p, S.r * S.p),
+    "fedmrl": (S.r * S.p, (S.r - 1) * S.p),
     "fd": (S.r * S.k * (S.k + ROW), (S.r - 1) * S.k * (S.k + ROW)),
     "dp_prototypes": (S.r * S.k * (S.d + 1 + ROW), S.r * S.k * (S.d + ROW)),
     "fedtgp": (S.r * S.k * (S.d + ROW), S.r * S.k * (S.d + ROW)),

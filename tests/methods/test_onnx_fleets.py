@@ -30,7 +30,12 @@ LEFT_OUT = {"fedalign", "fedkf", "fedl2g", "dp_prototypes"}
 its gradient by the weights: in torch alone.  The fourth needs more samples than there are here, and shares no weights."""
 COSINE = {"fednh"}
 """Under its head, torch drops the ReLU in front of it: that is another net, with another layout."""
-SMALL = {"fedhkd": {"min_count": 1}, "fml": {"proxy": "softmax"}, "fedkd": {"proxy": "softmax"}}
+SMALL = {
+    "fedhkd": {"min_count": 1},
+    "fml": {"proxy": "softmax"},
+    "fedkd": {"proxy": "softmax"},
+    "fedmrl": {"proxy_features": 6},
+}
 """Parameters without which a method does not run here."""
 
 

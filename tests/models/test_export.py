@@ -13,6 +13,7 @@ from model_suite import ADAM, CLASSES, SHAPE, batches, samples
 import edge_sdk
 from edge_sdk.errors import MissingExtra, ModelError, StoreError, Unsupported
 from edge_sdk.models import export
+from edge_sdk.models.spliced import Spliced
 from edge_sdk.objectives import CrossEntropy
 
 pytest.importorskip("onnxruntime")
@@ -48,6 +49,22 @@ def test_torch(head: Any, tmp_path: Path) -> None:
         np.testing.assert_allclose(answers(file.read_bytes(), x[:n], "samples"), model.logits(x[:n]), atol=1e-4)
     again = edge_sdk.OnnxModel(file, CLASSES)
     np.testing.assert_allclose(again.logits(x), model.logits(x), atol=1e-4)
+
+
+@pytest.mark.torch
+@pytest.mark.long
+def test_two_nets_that_predict_together_are_one_file(tmp_path: Path) -> None:
+    pytest.importorskip("onnxscript")
+    nn = pytest.importorskip("torch").nn
+    own, proxy = (
+        edge_sdk.TorchModel(
+            nn.Sequential(nn.Flatten(), nn.Linear(36, d), nn.ReLU(), nn.Linear(d, CLASSES)), CLASSES, input_shape=SHAPE
+        )
+        for d in (8, 5)
+    )
+    both, (x, _) = Spliced(own, proxy, np.random.default_rng(0).normal(size=(8, 14)).astype(np.float32)), samples()
+    file = export(both.serving_copy(), tmp_path / "model.onnx", x[:1])
+    np.testing.assert_allclose(answers(file.read_bytes(), x, "samples"), both.logits(x), atol=1e-4)
 
 
 @pytest.mark.torch

@@ -20,7 +20,8 @@ from edge_sim.models import families
 RAW_SHAPES = [(8, 8), (28, 28), (32, 32, 3), (64,), (1, 1)]
 LARGE = ("resnet18", "resnet34")
 """At one shape only, in test_nets.py: a pass through them takes seconds."""
-TORCH = [name for name, family in families.FAMILIES.items() if family.runtime == "torch" and name not in LARGE]
+PICTURES = [name for name, family in families.FAMILIES.items() if "picture" in family.takes]
+TORCH = [name for name in PICTURES if families.FAMILIES[name].runtime == "torch" and name not in LARGE]
 ONNX = ["onnx-random", "onnx-kmeans"]
 NUMPY = ["softmax", "numpy-random", "numpy-filters"]
 

@@ -22,20 +22,39 @@ else:
     import tomli as tomllib
 
 PAGE = (Path(__file__).parents[2] / "docs/reference/models.md").read_text(encoding="utf-8")
+SEQUENCES = "| family for series and texts |"
 SHAPES = [(8, 8), (28, 28), (32, 32, 3)]
 PACKAGES = {"numpy": ["numpy"], "torch": ["torch"], "onnx": ["onnx", "onnxruntime"]}
 
 
-def family_rows() -> dict[str, list[str]]:
-    table = PAGE.partition("| family |")[2].partition("\n\n")[0]
+def family_rows(heading: str = "| family | what it is | 8 x 8") -> dict[str, list[str]]:
+    table = PAGE.partition(heading)[2].partition("\n\n")[0]
     found = re.findall(r"^\| `([a-z0-9-]+)` \| (.+) \|$", table, re.MULTILINE)
     return {name: cells.split(" | ") for name, cells in found}
 
 
 def test_every_family_stands_there_with_its_description() -> None:
-    assert [(name, cells[0]) for name, cells in family_rows().items()] == [
-        (name, family.description) for name, family in families.FAMILIES.items()
-    ]
+    of_pictures, others = family_rows(), family_rows(SEQUENCES)
+    for rows, pictures in ((of_pictures, True), (others, False)):
+        assert [(name, cells[0]) for name, cells in rows.items()] == [
+            (name, each.description)
+            for name, each in families.FAMILIES.items()
+            if ("picture" in each.takes) == pictures
+        ]
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", [n for n, f in families.FAMILIES.items() if "picture" not in f.takes])
+def test_sizes_of_nets_for_series_and_texts(name: str) -> None:
+    family = families.FAMILIES[name]
+    if family.runtime == "torch":
+        pytest.importorskip("torch")
+    tokens = family.takes == ("tokens",)
+    own = Preprocess(kind=family.takes[0], vocabulary=5000 if tokens else None)
+    made = families.build_model(name, classes=10, raw_shape=(64,) if tokens else (128, 9), preprocess=own, seed=0).spec
+    flops = f"{made.flops_per_sample / 1e6:,.1f}"
+    assert family_rows(SEQUENCES)[name][1:] == [f"{made.parameters:,}", str(made.feature_dim), flops]
+    assert family.parameters == made.parameters
 
 
 def spec(name: str, raw_shape: tuple[int, ...]) -> ModelSpec:
@@ -46,7 +65,9 @@ def spec(name: str, raw_shape: tuple[int, ...]) -> ModelSpec:
     ).spec
 
 
-@pytest.mark.parametrize("name", [name for name in families.FAMILIES if name != "onnx-teacher"])
+@pytest.mark.parametrize(
+    "name", [n for n, f in families.FAMILIES.items() if "picture" in f.takes and n != "onnx-teacher"]
+)
 def test_sizes_are_those_of_the_models(name: str) -> None:
     family = families.FAMILIES[name]
     for package in PACKAGES[family.runtime] + (["torchvision"] if family.extra == "vision" else []):
@@ -68,8 +89,10 @@ def test_which_need_another_extra_is_said() -> None:
 
 
 def test_every_rule_stands_there() -> None:
-    named = re.findall(r'^\| `"([a-z]+):LIST"` \|', PAGE, re.MULTILINE)
+    named = re.findall(r'^\| `"([a-z]+):(?:LIST|NAME)"` \|', PAGE, re.MULTILINE)
     assert sorted(named) == sorted(model_rules.RULES)
+    groups = dict(re.findall(r"^\| `group:([a-z0-9-]+)` \| `(.+)` \|$", PAGE, re.MULTILINE))
+    assert groups == families.GROUPS
     assert f"the same with `{model_rules.FOR_BOARDS}`" in PAGE
     assert f"below {model_rules.FAST_FLOPS_PER_S:.0e} ".replace("e+0", "e") in PAGE
 

@@ -32,7 +32,7 @@ without_torchvision = pytest.mark.skipif(
 
 def names(*, large: bool = True) -> list[object]:
     """Torch families; those of torchvision are skipped where that is not installed."""
-    found = [(name, family) for name, family in families.FAMILIES.items() if family.runtime == "torch"]
+    found = [(n, f) for n, f in families.FAMILIES.items() if f.runtime == "torch" and "picture" in f.takes]
     return [
         pytest.param(name, marks=without_torchvision if family.extra == "vision" else ())
         for name, family in found

@@ -13,7 +13,7 @@ pytest.importorskip("onnxruntime")
 pytestmark = pytest.mark.torch
 
 import torch  # noqa: E402  # likewise
-from compared_graphs import TOLERANCE, compared  # noqa: E402  # only where torch is installed
+from compared_graphs import TOLERANCE, away_in_double, compared  # noqa: E402  # only where torch is installed
 from drawn_graphs import OPERATORS, Drawn, drawn  # noqa: E402  # likewise
 
 from edge_sdk.models.onnx_file.tensors import Constant, tensor_of  # noqa: E402  # likewise
@@ -33,6 +33,19 @@ def test_each_operator_is_that_of_torch(operator: str) -> None:
     """In twelve draws of its attributes, alone and behind a layer."""
     told = sum(compare(drawn(names, seed), seed) for seed in range(6) for names in ([operator], ["tanh", operator]))
     assert told >= 4
+
+
+@pytest.mark.parametrize(
+    ("names", "seed"),
+    [
+        (["split", "conv transpose", "reduced", "matmul", "tanh"], 1365271234),
+        (["fused attention", "hard sigmoid", "conv norm", "exp"], 1226351578),
+    ],
+)
+def test_what_single_precision_rounds_away_is_right_in_double(names: list[str], seed: int) -> None:
+    """The graphs of docs/results/random-graphs.md that are furthest from torch: by rounding alone."""
+    assert max(each.slope for each in compared(drawn(names, seed), seed) or ()) > TOLERANCE
+    assert away_in_double(drawn(names, seed), seed) < 1e-7
 
 
 @pytest.mark.parametrize("kernel", [(2, 2), (3, 2), (1, 3)])

@@ -15,6 +15,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from edge_sdk.errors import ModelError
 from edge_sdk.models.base import preparing
+from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.models.onnx_file.graph import port
 from edge_sdk.models.onnx_runtime.onnx_engine import OnnxEngine
 from edge_sdk.models.onnx_runtime.onnx_model import OnnxModel
@@ -64,7 +65,7 @@ def test_a_file_for_large_pictures_is_described_without_a_pass(monkeypatch: pyte
 
     small = OnnxModel(pictures_file(32), train="all")
     monkeypatch.setattr(OnnxSession, "_run", runs)
-    monkeypatch.setattr(body_module, "available_bytes", lambda: 2**36)
+    monkeypatch.setattr(body_module, "free_bytes", lambda: 2**36)
     whole = OnnxEngine.function
 
     def function(self: OnnxEngine, graph: Any) -> Any:
@@ -93,10 +94,14 @@ def test_shapes_and_types_are_those_of_a_pass() -> None:
 
 
 def test_memory_that_does_not_suffice_is_one_line_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(body_module, "available_bytes", lambda: 2**22)
+    wide = NumpyModel(3, (1, 1, 8), seed=1, hidden=(512, 1024)).onnx_bytes(np.zeros((1, 1, 1, 8), np.float32))
+    monkeypatch.setattr(body_module, "free_bytes", lambda: 2**22)
     with pytest.raises(ModelError, match=r"training takes \d+ MiB for one sample, and 4 MiB are free: .*last-4"):
         OnnxModel(pictures_file(512), train="all")
     assert OnnxModel(pictures_file(512)).learning is None
+    for each in (OnnxModel, NumpyModel.from_onnx):  # the moments of Adam take 4 MiB
+        with pytest.raises(ModelError, match=r"training takes 4 MiB for one sample, and 4 MiB are free"):
+            each(wide, train="all")
 
 
 @pytest.mark.parametrize("at_once", [True, False])

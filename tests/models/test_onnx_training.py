@@ -14,6 +14,7 @@ from model_suite import ADAM, CLASSES, SHAPE, ModelSuite, WeightSuite, batches, 
 
 from edge_sdk.errors import ModelError
 from edge_sdk.models.base import serving_copy
+from edge_sdk.models.numpy_model import NumpyModel
 from edge_sdk.objectives import CrossEntropy, Optim, PrototypePull, Proximal
 
 torch = pytest.importorskip("torch")
@@ -165,6 +166,12 @@ def test_a_name_that_there_is_not() -> None:
         OnnxModel(exported(net()), train="5.wieght")
 
 
+@pytest.mark.parametrize("model", [OnnxModel, NumpyModel.from_onnx])
+def test_a_layer_is_named_by_a_text(model: Any) -> None:
+    with pytest.raises(ModelError, match=r"train=5: expected head, all, last-4, or the name of a layer"):
+        model(exported(net()), train=5)
+
+
 def test_the_written_file_holds_the_trained_weights_and_the_same_structure() -> None:
     model, x = OnnxModel(exported(net()), train="all"), samples()[0]
     model.fit(batches(5), (CrossEntropy(),), SGD)
@@ -199,11 +206,11 @@ class TestSplitBatches:
         objective = (CrossEntropy(), PrototypePull(classes=np.arange(CLASSES), rows=rows))
         whole = self.steps(objective)
         need = OnnxModel(exported(net()), train="all").learning.written_bytes
-        monkeypatch.setattr(body_module, "available_bytes", lambda: int(2 * 3 * need / body_module.SHARE))
+        monkeypatch.setattr(body_module, "free_bytes", lambda: int(2 * 3 * need / body_module.SHARE))
         np.testing.assert_allclose(self.steps(objective), whole, atol=1e-6)
 
     def test_no_room_for_one_sample_is_one_line(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(body_module, "available_bytes", lambda: 100)
+        monkeypatch.setattr(body_module, "free_bytes", lambda: 100)
         with pytest.raises(ModelError, match=r"training takes 0 MiB for one sample, and 0 MiB are free: .*last-4"):
             self.steps((CrossEntropy(),))
 

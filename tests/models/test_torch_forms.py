@@ -47,6 +47,7 @@ def knowledge(model: Model) -> dict[str, Callable[[], dict[str, Any]]]:
         "logit-gradient": lambda: {"gradient": rows(STEPS, BATCH, CLASSES)},
         "logit-match": lambda: {"logits": rows(STEPS, BATCH, CLASSES), "error": "squared"},
         "class-target": lambda: {"classes": some, "rows": soft(2)},
+        "feature-gradient": lambda: {"gradient": rows(STEPS, BATCH, d)},
         "feature-match": lambda: {"targets": rows(STEPS, BATCH, 5), "projection": rows(5, d)},
         "prototype-pull": lambda: {"classes": some, "rows": rows(2, d)},
         "prototype-distance": lambda: {"classes": some, "rows": rows(2, d)},

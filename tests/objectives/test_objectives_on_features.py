@@ -10,7 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from edge_sdk.objectives import ClassContrast, FeatureMatch, HeadLabels, HeadProximal, ModelContrast, Seen, Shapes, Term
+from edge_sdk.objectives import (
+    ClassContrast,
+    FeatureGradient,
+    FeatureMatch,
+    HeadLabels,
+    HeadProximal,
+    ModelContrast,
+    Seen,
+    Shapes,
+    Term,
+)
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -48,6 +58,7 @@ def test_slopes_of_a_match_are_those_of_its_value(seed: int) -> None:
     rng = np.random.default_rng(seed)
     z, targets, wide = rng.normal(size=(5, 4)), rng.normal(size=(1, 5, 4)), rng.normal(size=(1, 5, 3))
     for term in (
+        FeatureGradient(gradient=targets, weight=0.7),
         FeatureMatch(targets=targets, weight=0.7),
         FeatureMatch(targets=wide, projection=rng.normal(size=(3, 4)), weight=0.7),
     ):

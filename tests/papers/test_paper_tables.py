@@ -10,7 +10,7 @@ import pytest
 from papers.test_recipes import shrunk
 
 from benchmarks.papers import __main__ as runner
-from benchmarks.papers import cells, figures, vibration
+from benchmarks.papers import cells, figures
 from benchmarks.papers.causes import CAUSES
 from benchmarks.papers.figures import FIGURES, Figure
 from benchmarks.papers.kinds import FOLDER, SEEDS, Claim, Fall, Headline, Line, Paper, Setting, Table, Trend
@@ -20,6 +20,7 @@ from benchmarks.papers.signs import NOT_RUN, signs
 from benchmarks.papers.tables import PAPERS, TABLES
 from benchmarks.papers.verdicts import AGAINST, LEANING, SHOWN, judged
 from edge_sim import run
+from edge_sim.bench import vibration
 
 ROWS = runner.PAGE.with_suffix("") / ROWS_NAME
 TINY = """

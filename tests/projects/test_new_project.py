@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from coordinator.config import federation, load_toml, read_settings
-from edge_sdk.app import load_app
+from edge_sdk.agent.app import load_app
 from edge_sdk.cli import main
 from edge_sdk.errors import UsageError
 from edge_sdk.tools.install import unit
 from edge_sim.projects.new_command import FILES, ProjectAnswers, asked, make_project
 
-NOTHING_GIVEN = {"name": None, "model": None, "onnx": None, "classes": None, "devices": None}
+NOTHING_GIVEN = dict.fromkeys(["name", "model", "onnx", "classes", "devices", "kind"])
 
 
 def options(folder: Path, **given: object) -> Namespace:
@@ -36,6 +36,13 @@ def passes_its_own_test(folder: Path) -> None:
 def test_a_numpy_project_passes_its_own_test(tmp_path: Path) -> None:
     assert main(["new", str(tmp_path / "My App"), "--model", "numpy", "--classes", "4", "--devices", "3"]) == 0
     passes_its_own_test(tmp_path / "My App")
+
+
+@pytest.mark.costly
+@pytest.mark.parametrize("kind", ["series", "text"])
+def test_a_project_for_series_or_texts_passes_its_own_test(tmp_path: Path, kind: str) -> None:
+    assert main(["new", str(tmp_path / "app"), "--kind", kind, "--classes", "4", "--devices", "3"]) == 0
+    passes_its_own_test(tmp_path / "app")
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ import pytest
 
 from coordinator import config, deploy
 from edge_sdk import cli
-from edge_sdk.agent import Agent
+from edge_sdk.agent.agent import Agent
 from edge_sdk.data import LocalData, Preprocess, Samples
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import UsageError

@@ -23,7 +23,7 @@ GLOBAL = {
 }  # fmt: skip
 PERSONAL = {
     "local", "fedmd", "fedmd_lf", "fedal", "feddf_al", "fedproto", "fedssa", "fd", "lg_fedavg", "fedclassavg", "fedper", "fedrep",
-    "fedgh", "fedtgp", "fedcache", "fedl2g",
+    "fedgh", "fedtgp", "fedcache", "fedl2g", "fedmrl",
 }  # fmt: skip
 
 

@@ -28,8 +28,8 @@ from coordinator.trace.entries import HEAD, ChecksumChain
 from coordinator.trace.log import Entry, FramesSent, Heard, LedgerRefused, Trace, TraceWriter, trace_writer
 from coordinator.trace.recording_server import state_hash
 from coordinator.trace.replay import message_in, replay
-from edge_sdk.agent import Agent
-from edge_sdk.app import App
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.app import App
 from edge_sdk.cli import main
 from edge_sdk.device.store import MemoryStore
 from edge_sdk.errors import RunFailed, StoreError, UsageError

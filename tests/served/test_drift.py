@@ -10,7 +10,7 @@ import pytest
 import synthetic
 
 import edge_sdk
-from coordinator.results.figures.drift import drift_line
+from coordinator.results.report.run_table import drift_line
 from edge_sdk.device.training.data_supply import DataSupply
 from edge_sdk.reductions.shift import feature_shift, label_shift, sketch_of
 from edge_sdk.serving.drift import DriftWatch

@@ -44,7 +44,7 @@ def test_what_learns_if_all_layers_do(file: Path, capsys: pytest.CaptureFixture[
     assert (found["remark"], found["layers"], found["learning_layers"]) == ("learns: 2 of 2 layers", 2, 2)
     assert found["parameters"] == 36 * WIDTH + WIDTH + (WIDTH + 1) * CLASSES
     assert found["names_of_the_exporter"] == []
-    assert found["bytes_of_a_batch_of_8"] > 4 * 4 * found["parameters"]
+    assert found["bytes_of_a_batch_of_8"] > 4 * 4 * found["parameters"]  # the head's, too
     assert main(["inspect", str(file)]) == 0
     text = capsys.readouterr().out
     assert 'train="all"  learns: 2 of 2 layers; 209 parameters; about 0 MiB for batches of 8' in text
@@ -71,7 +71,9 @@ def test_what_it_could_take_part_in_and_why_not(file: Path, capsys: pytest.Captu
     methods = described(capsys, str(file))["methods"]
     assert {methods[name]["part"] for name in ("local", "fedmd", "fedssa")} == {"learns"}
     assert methods["fedavg"]["part"] == "none"
-    assert "weights" in methods["fedavg"]["note"]
+    assert methods["fedavg"]["note"] == 'lacks weights: train="all" lets its body learn'
+    assert methods["fednh"]["note"].endswith('train="all" lets its body learn; build it with head="cosine"')
+    assert methods["fedalign"]["note"].endswith("for width it takes a torch net")
     assert f"feature_dim must be {WIDTH}" in methods["fedssa"]["note"]
     assert "prototype-pull" in methods["fedproto"]["note"]
 
@@ -89,7 +91,7 @@ def test_another_place_and_an_open_size(tmp_path: Path, capsys: pytest.CaptureFi
     path = tmp_path / "open.onnx"
     path.write_bytes(classifier(("n", "d")))
     assert main(["inspect", str(path)]) == 2
-    assert "input_shape" in capsys.readouterr().err
+    assert "pass --input-shape C,H,W" in capsys.readouterr().err
     path.write_bytes(classifier(("n", 1, 6, "w")))
     arguments = [str(path), "--input-shape", "1,6,1", "--features", "hidden"]
     assert described(capsys, *arguments)["split_at"] == "hidden"

@@ -62,6 +62,7 @@ def test_each_threshold_is_said_once(authority: Authority) -> None:
         f"the certificate in {pair.certificate} ends in 30 days, at {(NOW + timedelta(days=40)):%Y-%m-%d}"
     )
     assert "has ended at" in said[-1][1]
+    assert watch.first_end_s == file_ends_s(pair.certificate)
     renewed = authority.issue("dev", valid_until=100)
     shutil.copy(renewed.certificate, pair.certificate)
     assert list(watch.lines(1e9, None)) == []

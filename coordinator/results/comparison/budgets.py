@@ -19,12 +19,12 @@ from edge_sdk.methods.contract.requests import MeasuredModel
 
 @dataclass(frozen=True, slots=True)
 class BudgetKind:
-    """What a budget is counted in."""
+    """The quantity that a budget limits."""
 
     unit: str
     say: Callable[[float], str]
     spent: Callable[[Point, int], float]
-    """What was spent by a point of a run with so many devices."""
+    """Return the amount spent up to a point of a run with this many devices."""
 
 
 KINDS: Mapping[str, BudgetKind] = {
@@ -120,7 +120,7 @@ def _notes(comparison: Comparison, chosen: bool) -> Iterable[str]:
 
 
 def _total(line: MethodRuns, kind: BudgetKind) -> float:
-    """What the runs of a line had spent at their last measured round, mean over the seeds; 0: nobody metered it."""
+    """Return the spending of a line's runs at their last measured round, mean over the seeds; 0 if unmetered."""
     ends = [(points[-1], len(trial.result.devices)) for trial in line.trials if (points := trial.result.points())]
     spent = spread_of(kind.spent(point, devices) for point, devices in ends)
     return spent.mean if spent else 0.0

@@ -21,7 +21,7 @@ ALONE = "alone"
 ACCURACIES: Mapping[str, ComparedFigure] = {each.name: each for each in COMPARED_ACCURACIES}
 """The accuracies that runs are compared by."""
 COSTS: Mapping[str, ComparedFigure] = {each.name: each for each in COMPARED_COSTS}
-"""What a method costs."""
+"""The costs of a method."""
 CONFIDENCE = 0.95
 _HALVINGS = 80
 """Number of halvings of an angle below pi/2, enough for all digits of a float."""

@@ -171,7 +171,7 @@ class SweptSetting(NamedTuple):
 
 
 class SweptCondition(NamedTuple):
-    """What was run under one condition of a sweep."""
+    """The runs under one condition of a sweep."""
 
     values: Mapping[str, Any]
     comparison: Comparison

@@ -105,7 +105,7 @@ def _public(comparison: Comparison) -> list[str]:
 
 
 def _left_out(trial: Trial) -> tuple[str, ...]:
-    """What the accuracies of a run leave out."""
+    """The devices that the accuracies of a run leave out."""
     if trial.result.completed:
         return tuple(map(printable, unmeasured(trial.result)))
     why = printable(trial.result.reason) or "no reason was given"
@@ -138,7 +138,7 @@ def _row(comparison: Comparison, line: MethodRuns) -> tuple[str, ...]:
     accuracies = []
     for figure, _, _ in _figures(comparison):
         difference = None if line.method == comparison.baseline else comparison.difference(line, figure)
-        accuracies += [_spread(line.accuracy(figure)), difference_text(difference)]
+        accuracies += [spread_text(line.accuracy(figure)), difference_text(difference)]
     costs = [(line.cost(figure.name), figure) for figure, _ in _costs(comparison)]
     return (line.method, *accuracies, *(UNKNOWN if cost is None else figure.said(cost.mean) for cost, figure in costs))
 
@@ -154,7 +154,7 @@ def difference_text(spread: Spread | None) -> str:
     return f"{mean} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
-def _spread(spread: Spread | None) -> str:
+def spread_text(spread: Spread | None) -> str:
     """Format a fraction in percent with its deviation: 93.9 +- 0.4."""
     if spread is None:
         return UNKNOWN

@@ -13,7 +13,7 @@ _OWN = {ALONE: "Local", "local": "Local training"}
 def paper_name(line: str) -> str:
     """The name of a line: `FedAvg` of `fedavg`, `FedKF, ACA` of `fedkf, ACA`; unchanged where no method has it.
 
-    A method's title begins with its name, and goes on after a colon.
+    A method's title begins with its name, and continues after a colon.
     """
     method, comma, rest = line.partition(",")
     if method in _OWN:

@@ -44,7 +44,7 @@ SETTINGS = "federation.toml"
 
 
 class Found:
-    """What the folders of a command hold, read one after the other."""
+    """The content of a command's folders, read one after the other."""
 
     def __init__(self, *, silent: bool, draws: bool = True) -> None:
         """silent: nothing but the values is wanted.  draws: whether pictures are wanted."""
@@ -52,7 +52,7 @@ class Found:
         self.plain: list[dict[str, Any]] = []
         """The contents of the summaries."""
         self.sections: list[tuple[DocumentSection, Drawings]] = []
-        """What the document shows; nothing of a run that goes on."""
+        """The content of the document; running runs are left out."""
         self._results: list[tuple[str, str, Result]] = []
 
     def add(self, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What the HTML document says of runs and comparisons: sections with facts and tables, as plain values.
+"""The content of the HTML document on runs and comparisons: sections with facts and tables, as plain values.
 
 A cell has the text that is shown and the value that a column is sorted by.
 """
@@ -45,7 +45,7 @@ class DocumentCell(NamedTuple):
 
     text: str
     sort: SortKey
-    """What the column is sorted by; an unknown number comes last."""
+    """The sort key of the column; an unknown number comes last."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ class DocumentSection:
     headline: str
     facts: tuple[tuple[str, str], ...]
     alarms: tuple[str, ...]
-    """What went wrong, or may have."""
+    """Actual and possible faults."""
     notes: tuple[str, ...]
     tables: tuple[SortableTable, ...]
     toml: str
@@ -83,7 +83,7 @@ class DocumentSection:
 
 
 def run_section(result: Result, name: str, toml: str, anchor: str) -> DocumentSection:
-    """What there is to say of a run.  name: the name of its folder."""
+    """The section on a run.  name: the name of its folder."""
     table = run_table(result)
     alarms = [note for note in table.notes if note.startswith(("warning:", "ended early", "device ", "refused"))]
     return DocumentSection(
@@ -101,7 +101,7 @@ def run_section(result: Result, name: str, toml: str, anchor: str) -> DocumentSe
 
 
 def comparison_section(comparison: Comparison, name: str, toml: str, anchor: str) -> DocumentSection:
-    """What there is to say of a comparison and its runs.  name: the name of its folder."""
+    """The sections on a comparison and its runs.  name: the name of its folder."""
     table, example = compare_table(comparison), comparison.example
     trials = [trial for line in comparison.lines for trial in line.trials]
     alarms = [note for note in table.notes if "ended early" in note]
@@ -119,8 +119,8 @@ def comparison_section(comparison: Comparison, name: str, toml: str, anchor: str
         alarms=(*alarms, *warnings),
         notes=tuple(note for note in table.notes if note not in alarms),
         tables=(
-            _sortable(table, "Methods: means over the seeds"),
-            _sortable(budget_table(comparison), "Equal budget: accuracy by the time this much was spent"),
+            sortable(table, "Methods: means over the seeds"),
+            sortable(budget_table(comparison), "Equal budget: accuracy by the time this much was spent"),
             _runs_table(trials),
             _missed_in_runs(trials),
         ),
@@ -131,7 +131,7 @@ def comparison_section(comparison: Comparison, name: str, toml: str, anchor: str
 
 
 def condition_section(condition: SweptCondition, name: str, toml: str, anchor: str) -> DocumentSection:
-    """What there is to say of a sweep under one condition.  name: the name of its folder."""
+    """The section on a sweep under one condition.  name: the name of its folder."""
     found = comparison_section(condition.comparison, name, toml, anchor)
     under = f", {setting_text(condition.values)}" if condition.values else ""
     trials = [trial for tried in condition.tried for trial in tried.line.trials]
@@ -145,7 +145,7 @@ def condition_section(condition: SweptCondition, name: str, toml: str, anchor: s
 
 
 def chosen_settings(condition: SweptCondition) -> list[tuple[str, str]]:
-    """What each method chose, in words; nothing of those that had no choice."""
+    """The choices of each method that had some, in words."""
     found = []
     for each in condition.tried:
         if each.chosen and each.setting:
@@ -247,7 +247,7 @@ def _device_table(result: Result) -> SortableTable:
     table = run_table(result)
     devices = sorted(result.devices, key=lambda device: device.number)
     extra = shown_figures("report")
-    shown = _sortable(table, "Devices", [*map(_device_keys, devices)])
+    shown = sortable(table, "Devices", [*map(_device_keys, devices)])
     rows = tuple(
         (*row, *(_cell(each, each.of(device)) for each, _ in extra))
         for row, device in zip(shown.rows, devices, strict=True)
@@ -297,7 +297,7 @@ def _missed_table(result: Result) -> SortableTable:
     return SortableTable(f"Who missed which deadline, and why{more}", MISSED_COLUMNS, rows)
 
 
-def _sortable(table: Table, caption: str, keys: Sequence[Mapping[str, SortKey]] = ()) -> SortableTable:
+def sortable(table: Table, caption: str, keys: Sequence[Mapping[str, SortKey]] = ()) -> SortableTable:
     """A table of text, whose numbers sort by their value; keys: by row, sort values of columns that have others."""
     known = keys or [{} for _ in table.rows]
     rows = tuple(

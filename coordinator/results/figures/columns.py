@@ -1,4 +1,4 @@
-"""What every declared figure has: a name, a meaning, a unit, and how people see it."""
+"""The base of every declared figure: a name, a meaning, a unit, and how people see it."""
 
 from __future__ import annotations
 

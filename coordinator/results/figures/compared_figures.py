@@ -153,4 +153,4 @@ COMPARED_COSTS: tuple[ComparedFigure, ...] = (
     ),
     _seconds("device_s_per_round", "Computing of all devices in a round.", "work.device_s_per_round"),
 )
-"""What a method costs."""
+"""The costs of a method."""

@@ -72,7 +72,7 @@ class DeviceResult:
     steps: int = 0
     standalone_steps: int = 0
     joining: Mapping[str, float] = field(default_factory=dict)
-    """The figures of its own model before its first round, by the names of `metrics` and `accuracy`; empty: unknown."""
+    """The figures of its own model before its first round, by the names of `metrics` and `accuracy`; may be empty."""
     declined: Mapping[str, int] = field(default_factory=dict)
     silent: int = 0
     sums: Mapping[str, float] = field(default_factory=dict)
@@ -152,19 +152,19 @@ class Result:
     reason: str = ""
     """Why the run ended early; empty if it did not."""
     stopped: str = ""
-    """Why the run was complete before its last round: a budget is spent, or a target reached; empty: it was not."""
+    """Why the run was complete before its last round: a budget is spent, or a target reached; otherwise empty."""
     privacy: Mapping[str, Any] = field(default_factory=dict)
     """What was promised about one training record, in methods that release sums with noise: mode, promise, and where it
     holds for all devices epsilon, delta, unit and neighbours.  Empty: other methods promise nothing."""
     uplift: Mapping[str, Any] = field(default_factory=dict)
-    """What the federation adds beside its control group, as `figures/uplift.py` has it.  Empty: there is no group."""
+    """The federation's gain over its control group, as in `figures/uplift.py`, or empty without a group."""
     missed: tuple[Missed, ...] = ()
     """Who missed which exchange, in the order in which they closed; the first MAX_MISSED of them."""
     card: Mapping[str, Any] = field(default_factory=dict)
     """The data set's card: source, classes, shape and type of samples, how many there are, how they were divided.
     Empty where devices brought their own data."""
     class_names: tuple[str, ...] = ()
-    """The names of the classes in their order; empty: they have none."""
+    """The names of the classes in their order, or empty if they have none."""
     insight: Insight | None = field(default=None, compare=False)
     """Arrays about the models at the end, for plots."""
 

@@ -19,7 +19,7 @@ from coordinator.results.figures.metrics import SHARES
 from edge_sdk.methods.contract.requests import MeasuredModel
 
 Cell: TypeAlias = Literal["whole", "number", "sum", "text", "reasons", "computed"]
-"""What rounds.csv holds, and is read back; `computed` follows from other figures, and is not read."""
+"""The columns of rounds.csv, which are read back, except `computed`, which follows from other figures."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ A new figure is an entry of RUN_FIGURES, and a field of Result if the code compu
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -62,6 +62,34 @@ def _since_joining(result: Result) -> dict[str, Any]:
         "better": sum(after > earlier for earlier, after in pairs),
         "worse": sum(after < earlier for earlier, after in pairs),
     }
+
+
+def _by(kind: Literal["board", "model"]) -> Callable[[Result], dict[str, dict[str, float]]]:
+    """Return what finds, for each board or model, how its devices are; empty where all have the same."""
+
+    def found(result: Result) -> dict[str, dict[str, float]]:
+        groups: dict[str, list[DeviceResult]] = {}
+        for device in result.devices:
+            if device.learns and device.joined and (name := getattr(device, kind)):
+                groups.setdefault(name, []).append(device)
+        return {name: _levels(groups[name]) for name in sorted(groups)} if len(groups) > 1 else {}
+
+    return found
+
+
+def _levels(devices: Sequence[DeviceResult]) -> dict[str, float]:
+    """How many devices there are, and their mean accuracies before they joined, alone and now.
+
+    A mean of fewer devices than are measured now is left out, because it would not be compared with the same ones.
+    """
+    values = {
+        "before": [each.since_joining[0] for each in devices if each.since_joining is not None],
+        "alone": [each.standalone_accuracy for each in devices if each.standalone_accuracy is not None],
+        "now": [each.accuracy_now for each in devices if each.accuracy_now is not None],
+    }
+    count = len(values["now"])
+    means = {f"{name}_mean": statistics.fmean(each) for name, each in values.items() if len(each) == count > 0}
+    return {"devices": len(devices), **known(means)}
 
 
 def _bytes(result: Result) -> dict[str, float]:
@@ -133,6 +161,8 @@ RUN_FIGURES: tuple[RunFigure, ...] = (
     RunFigure("stopped", "Why it was complete before its last round.", sparse=True, read="later"),
     RunFigure("accuracy", "Of personal models, and GM of the global one.", unit="share", value=_accuracy),
     RunFigure("since_joining", "Of a deployment: before and now.", sparse=True, value=_since_joining),
+    RunFigure("by_board", "Means before, alone and now of each board.", unit="share", sparse=True, value=_by("board")),
+    RunFigure("by_model", "The same of each model.", unit="share", sparse=True, value=_by("model")),
     RunFigure("uplift", "Federated minus control group, with its interval.", sparse=True, read="later"),
     RunFigure("models", "The models that were measured.", read="later"),
     RunFigure("one_model", "Whether all devices have the same global model.", read="later"),

@@ -17,7 +17,7 @@ LEAST_DEVICES = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Uplift:
-    """What the federation adds to accuracy on the devices' own held-out samples, as fractions in [-1, 1]."""
+    """The federation's gain in accuracy on the devices' own held-out samples, as fractions in [-1, 1]."""
 
     alone: int
     """Devices that have been in the control group so far and were measured in it."""

@@ -34,7 +34,7 @@ def command(args: argparse.Namespace) -> int:
 
 
 def _news(folder: Path) -> str:
-    """Say how old the newest figures are: nobody can see from outside whether a run goes on or was interrupted."""
+    """Say how old the newest figures are: files do not show whether a run continues or was interrupted."""
     path = folder / NAME
     if not path.exists():
         return "this run has not ended"
@@ -54,11 +54,11 @@ def _follow(folder: Path, feed: Feed, *, goes_on: bool) -> None:
     pause.wait()
 
 
-# The page of a run folder: of a finished run once, of one that goes on in another process as its files tell.
+# The page of a run folder: of a finished run once, of a run in another process as often as its files change.
 
 
 def folder_state(folder: Path) -> tuple[PageState, bool]:
-    """Return the state of the run in a folder, and whether the run goes on.
+    """Return the state of the run in a folder, and whether the run continues.
 
     Raises UsageError, in one line, where this is no run folder, or one of another version.
     """
@@ -72,7 +72,7 @@ def folder_state(folder: Path) -> tuple[PageState, bool]:
 
 
 def _runs_in(folder: Path) -> str:
-    """Name the first runs in folders of this one, such as a comparison that goes on; empty: there is none."""
+    """Name the first runs in folders of this one, such as a running comparison, or return an empty text."""
     names = ("summary.json", "progress.json")
     found = sorted({str(path.parent) for name in names for path in folder.glob(f"*/**/{name}")})
     return f", such as {found[0]}" if found else ""

@@ -34,7 +34,7 @@ class PageVerdict(IntEnum):
 class Guard:
     """Checks the token of each request, and counts wrong ones by address.
 
-    A request without any token is refused, and not counted: a browser asks for icons by itself.
+    A request without any token is refused, and not counted: browsers ask for icons on their own.
     """
 
     def __init__(self, token: str, clock: Callable[[], float] = time.monotonic) -> None:

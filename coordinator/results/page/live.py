@@ -81,7 +81,7 @@ class PageObserver(RunObserver):
             order.answer.set_result(
                 self._view.operate(order.operation, order.device) if self._view else (False, "the run has not begun")
             )
-            self._told_s = -IDLE_S  # so that whoever ordered it sees what it has changed
+            self._told_s = -IDLE_S  # so that the person who ordered it sees the change
         self._tell()
 
     def _tell(self, *, now: bool = False) -> None:
@@ -92,7 +92,7 @@ class PageObserver(RunObserver):
         self._feed.publish(self.state(self._view))
 
     def state(self, view: RunView) -> PageState:
-        """What the page shows of a run now."""
+        """The page's view of the run now."""
         record, exchange, now_s = view.record, view.exchange(), view.now_s()
         boards = self._boards()
         return PageState(

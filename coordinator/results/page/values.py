@@ -1,4 +1,4 @@
-"""What the page shows, as plain values for JSON; the same for a run that goes on and for one that is over.
+"""The content of the page, as plain values for JSON; the same during a run and after it.
 
 A state has `head` (the run in a few figures), `round` (the open exchange), `devices` (one list a device, in the order
 of `device_columns`), `history` (one list a round, in the order of `round_columns`), `ledger` (totals, refusals,
@@ -42,16 +42,16 @@ LIVE_COLUMNS = (
     "air_s",
     "class_counts",
 )
-"""What the page's views show of a device, beside the declared figures that have a heading there.
+"""The keys of a device that the page's views show, beside the declared figures that have a heading there.
 
 `seen_s`: when its last frame came, on the clock of the head's `now_s`.  Of a simulated board, `heat`: the share of that
 at which it slows down, and `air_s`: seconds of sending and receiving."""
 ACCURACY_COLUMNS = ("round", "mean", "worst", "best", "global", "alone", "own_task", "instruments")
-"""What the page's views show of a round, beside the declared figures: accuracies are shares."""
+"""The keys of a round that the page's views show, beside the declared figures: accuracies are shares."""
 MOST_MISSED = 50
 """The most missed exchanges that the page lists."""
 PARTS = ("round", "ledger", "missed")
-"""What is sent as a whole where it has changed."""
+"""The parts that are sent as a whole once they change."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -296,7 +296,7 @@ SETTLED = 64
 
 
 class HistoryRows:
-    """The rows of `history` of a run that goes on.
+    """The rows of `history` of a running run.
 
     One of the last SETTLED rows is made again where something was measured since; those before stay as they are.
     """

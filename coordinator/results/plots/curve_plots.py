@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 BAND_ALPHA, FAINTEST_ALPHA, BAND_SUM = 0.14, 0.05, 0.45
-"""The opacity of a band; of many bands together, which overlap, and the least of one."""
+"""The opacity of a band, that of many overlapping bands together, and the minimum of one."""
 OWN_TASK_PANELS = (("amp", "AMP"), ("fm", "FM"), ("wlp", "WLP"))
 UNMEASURED = "no accuracy was measured"
 _PANEL_IN, _BOX_IN = 2.2, 0.5
@@ -471,7 +471,7 @@ def _model_words(comparison: Comparison) -> str:
 
 
 def _measured_words(comparison: Comparison, points: Mapping[str, Sequence[RoundPoint]]) -> str:
-    """Describe over how many devices a point is a mean: all, or the least and the most of the learning ones."""
+    """Describe over how many devices a point is a mean: all, or the minimum and maximum of the learning ones."""
     counts = [point.measured for row in points.values() for point in row]
     every = max([trial.learners for line in comparison.lines for trial in line.trials], default=0)
     if not counts or min(counts) == every:

@@ -122,7 +122,7 @@ def draw_pictures(
 ) -> list[Path]:
     """Draw pictures into a folder, which is made where it is missing; return the first file of each.
 
-    only: the names of the pictures that are wanted; empty: all.  Raises UsageError for a name that is not among them,
+    only: the names of the wanted pictures, or empty for all.  Raises UsageError for a name that is not among them,
     MissingExtra without matplotlib, StoreError where the pictures cannot be written.
     """
     chosen = chosen_drawings(drawings, only)
@@ -268,7 +268,7 @@ def _count(number: int, what: str) -> str:
 
 
 def height_for_names(names: int, least_in: float = HEIGHT_IN) -> float:
-    """The height of a picture with so many names beside it."""
+    """The height of a picture with this many names beside it."""
     return max(least_in, HEADER_IN + 0.3 + _NAME_IN * names)
 
 

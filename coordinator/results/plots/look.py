@@ -29,7 +29,7 @@ _SMALLER: Mapping[str, Any] = MappingProxyType(
         "pdf.fonttype": 42,  # TrueType: publishers refuse the default, Type 3
     }
 )
-"""What differs from the style of the screen where a picture is printed at its own size."""
+"""The differences to the style of the screen, for a picture that is printed at its own size."""
 
 
 @dataclass(frozen=True, slots=True)

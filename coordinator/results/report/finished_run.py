@@ -1,4 +1,4 @@
-"""A run folder whose run was completed: a run that is to go on there says so, and changes nothing."""
+"""A run folder whose run was completed: resuming it reports that, and changes nothing."""
 
 from __future__ import annotations
 

@@ -176,7 +176,7 @@ class ProgressFile(RunObserver):
         except OSError as error:
             self._broken = True
             self._say(
-                f"{self._path}: cannot be written ({error.strerror}); the run goes on, `edge-sdk report` cannot follow"
+                f"{self._path}: cannot be written ({error.strerror}): the run continues, unseen by `edge-sdk report`"
             )
 
 
@@ -204,7 +204,7 @@ _SOMETIMES = (
 
 
 def is_running(folder: Path) -> bool:
-    """Whether this run directory holds a run that is not over, or goes on again after its summary was written."""
+    """Whether this run directory holds a run that is not over, or was resumed after its summary was written."""
     progress, summary = folder / NAME, folder / "summary.json"
     if not summary.exists():
         return progress.exists() or (folder / LEDGER).exists()

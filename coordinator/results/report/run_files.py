@@ -240,7 +240,7 @@ def _read_text(path: Path) -> str:
 
 
 def _remedy(path: Path) -> str:
-    """What to do about a file of a run that does not read."""
+    """The advice on a file of a run that cannot be read."""
     folder = path.parent
     if (folder / LEDGER).exists():
         return "put back a copy, or write it again with the command that made it and --resume"
@@ -259,7 +259,7 @@ def _read_summary(path: Path) -> dict[str, Any]:
 
 
 def _read_table(path: Path, columns: Sequence[str], read: Callable[[Mapping[str, str]], T]) -> list[T]:
-    """What `read` makes of each row of a CSV file.  Raises UsageError, which names the line."""
+    """Return the result of `read` for each row of a CSV file.  Raises UsageError, which names the line."""
     text = _read_text(path)
     reader, found = csv.DictReader(io.StringIO(text)), list[T]()
     try:

@@ -9,14 +9,15 @@ from typing import Any
 import numpy as np
 
 from coordinator.record import remarks
+from coordinator.record.round_result import RoundResult
 from coordinator.record.units import by_reason, human_bytes, human_joules, human_seconds, percent, printable
 from coordinator.results.figures.columns import FigureColumn
 from coordinator.results.figures.device_figures import shown_figures
-from coordinator.results.figures.drift import drift_line
 from coordinator.results.figures.result import DeviceResult, Result
 from coordinator.results.report.summary import summary
 from coordinator.results.report.tables import UNKNOWN, Column, Table
 from edge_sdk.class_names import name_of
+from edge_sdk.reductions.shift import FEATURES, LABELS
 
 SINCE_JOINING = {"alone": "as shipped", "federated": "now", "gain": "change"}
 """The names of columns where models are compared with those that devices joined with."""
@@ -26,8 +27,14 @@ MOST_ROWS = 100
 """The most devices that a terminal shows in rows."""
 WORTH_TELLING_S = 1.0
 """Shorter waits are not reported."""
+MOST_KINDS = 8
+"""The most boards or models that a line lists."""
+_LEVELS = ("before_mean", "alone_mean", "now_mean")
 _JOULES_FROM = {"measured": ", measured", "profile": ", by the boards' profiles"}
-"""What is said of joules with one source."""
+"""The words about joules with one source."""
+MOST_SHIFTED = 10
+"""The most devices that the line names."""
+_SHIFTS = (("drift.labels", LABELS, "shares of the classes"), ("drift.features", FEATURES, "inputs"))
 
 
 def run_table(result: Result, most_rows: int | None = None) -> Table:
@@ -98,7 +105,7 @@ def _pair(device: DeviceResult, *, compared: bool, own: bool) -> tuple[float | N
 def _notes(result: Result) -> list[str]:
     lines = [printable(result.uplift["text"])] if result.uplift else []
     lines += [drift] if (drift := drift_line(result.history)) else []
-    lines += [*_cause(result), *_local(result), *_own_task(result), *_costs(result)]
+    lines += [*_kinds(result), *_cause(result), *_local(result), *_own_task(result), *_costs(result)]
     lines += [*_declines(result), *_encodings(result)]
     if result.stopped:
         planned = f" of {result.rounds}" if result.rounds > result.rounds_done else ""  # forever has no number
@@ -113,8 +120,23 @@ def _notes(result: Result) -> list[str]:
     return lines + [f"note on {', '.join(ids)}: {note}" for note, ids in _device_notes(result.devices).items()]
 
 
+def _kinds(result: Result) -> list[str]:
+    """The mean accuracies of each board and of each model, where there are several."""
+    whole, lines = summary(result), []
+    for kind in ("board", "model"):
+        groups = [
+            f"{printable(name)} ({means['devices']}) "
+            + " -> ".join(f"{percent(means[key])} {key[:-5]}" for key in _LEVELS if key in means)
+            for name, means in whole.get(f"by_{kind}", {}).items()
+            if "now_mean" in means
+        ]
+        more = [f"and {len(groups) - MOST_KINDS} more in summary.json"] if len(groups) > MOST_KINDS else []
+        lines += [f"by {kind}: {'; '.join([*groups[:MOST_KINDS], *more])}"] if groups else []
+    return lines
+
+
 def _cause(result: Result) -> list[str]:
-    """What the change since joining is due to."""
+    """The causes of the change since joining."""
     if not _is_compared(result):
         return []
     change = "by the devices' own training and the federation together, on each device's held-out samples"
@@ -305,3 +327,17 @@ def _device_notes(devices: Iterable[DeviceResult]) -> dict[str, list[str]]:
         if device.note:
             found.setdefault(printable(device.note), []).append(printable(device.id))
     return found
+
+
+def drift_line(history: Sequence[RoundResult]) -> str:
+    """Return which devices' samples have shifted, by the newest figures that each of them sent; empty if none have."""
+    parts = []
+    for name, least, words in _SHIFTS:
+        newest: dict[str, float] = {}
+        for entry in history:
+            newest.update(entry.instruments.get(name, {}))
+        who = sorted((device for device, value in newest.items() if value >= least), key=lambda one: -newest[one])
+        named = ", ".join(printable(each) for each in who[:MOST_SHIFTED])
+        more = f" and {len(who) - MOST_SHIFTED} more" if len(who) > MOST_SHIFTED else ""
+        parts += [f"{words} of {len(who)} of {len(newest)} devices have shifted ({named}{more})"] if who else []
+    return f"drift since they joined: {'; '.join(parts)}" if parts else ""

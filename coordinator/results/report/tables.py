@@ -39,9 +39,9 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
     """One cell for each column."""
     last: tuple[str, ...] = ()
-    """A row below a rule, such as means; empty: none."""
+    """A row below a rule, such as means, or empty."""
     headline: str = ""
-    """The most important line below the table; empty: none."""
+    """The most important line below the table, or empty."""
     notes: tuple[str, ...] = ()
     """Further lines below the table."""
     everything: str = ""

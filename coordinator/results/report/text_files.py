@@ -51,7 +51,7 @@ def read_json(path: Path) -> Any:
 
 
 def reading_fault(error: Exception) -> str:
-    """What is wrong with a file, in words, by the error that reading it raised."""
+    """The fault of a file, in words, by the error that reading it raised."""
     if isinstance(error, json.JSONDecodeError):
         return f"line {error.lineno} is not JSON: {error.msg}"
     if isinstance(error, UnicodeDecodeError):

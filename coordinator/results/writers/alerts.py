@@ -5,6 +5,7 @@ The same alerts are Prometheus rules in alert-rules.yml beside this file, which 
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.uplift import uplift
 from coordinator.results.writers.webhook import Webhook, check_webhook
 from edge_sdk.protocol.frames.schema import Real, Text
+from edge_sdk.transport.mqtt.certificate_ends import DAY_S
 
 LOOK_EVERY_S = 10.0
 """Seconds between two looks."""
@@ -36,6 +38,8 @@ class AlertsTable:
     """How long no round may end with an upload before that is an alert: 90s, 30min, 24h, 7d."""
     hot_share: Annotated[float, Real(0.01, 1.0)] = 0.33
     """The share of the devices that decline because they are too hot at which that is an alert."""
+    certificate_days: Annotated[float, Real(0.0, 3650.0)] = 30.0
+    """So many days before a certificate of the link to the broker ends, that is an alert."""
 
     def check(self, where: str) -> None:
         """Raise UsageError for an address or a duration that cannot be."""
@@ -49,14 +53,16 @@ class AlertsTable:
         return read_duration(self.quiet, "alerts.quiet")
 
 
-def fleet_figures(record: RunRecord, here: int, idle_s: float) -> dict[str, float]:
+def fleet_figures(record: RunRecord, here: int, idle_s: float, days: float | None = None) -> dict[str, float]:
     """The figures that alerts read, by their names for Prometheus.
 
-    here: the devices that take part.  idle_s: seconds since a round ended with an upload.
+    here: the devices that take part.  idle_s: seconds since a round ended with an upload.  days: until a certificate
+    ends.
     """
     hot = sum(word in HEAT for word, _ in record.declining.values())
     found = uplift(record.control)
-    return {"idle_s": idle_s, "devices/here": here, "devices/hot": hot, **(found.written() if found else {})}
+    known = {"idle_s": idle_s, "devices/here": here, "devices/hot": hot, **(found.written() if found else {})}
+    return known if days is None else {**known, "certificate/days": days}
 
 
 def firing(figures: Mapping[str, float], table: AlertsTable) -> dict[str, str]:
@@ -70,6 +76,10 @@ def firing(figures: Mapping[str, float], table: AlertsTable) -> dict[str, str]:
     hot, here = figures["devices/hot"], figures["devices/here"]
     if here >= LEAST_BOARDS and hot >= table.hot_share * here:
         found["boards-too-hot"] = f"{hot:.0f} of {here:.0f} devices are too hot to train"
+    days = figures.get("certificate/days", math.inf)
+    if days < table.certificate_days:
+        when = f"ends in {days:.0f} days" if days > 0 else f"ended {-days:.0f} days ago"
+        found["certificate-ends"] = f"a certificate of the coordinator's link {when}: renew it"
     return found
 
 
@@ -84,11 +94,16 @@ class AlertObserver(RunObserver):
         *,
         show: Callable[[Mapping[str, float]], None] = lambda _figures: None,
         webhook: Webhook | None = None,
+        certificate_end_s: Callable[[], float | None] = lambda: None,
         wall: Callable[[], float] = time.time,
     ) -> None:
-        """say: receives the lines.  show: receives the figures that alerts read.  wall: returns seconds since 1970."""
+        """say: receives the lines.  show: receives the figures that alerts read.
+
+        certificate_end_s: returns when the first certificate of the link ends, or None if there is none.  That and
+        what `wall` returns are seconds since 1970.
+        """
         self._table, self._federation, self._say, self._show = table, federation, say, show
-        self._webhook, self._wall = webhook, wall
+        self._webhook, self._certificate_end_s, self._wall = webhook, certificate_end_s, wall
         self._trained_s = self._look_s = wall()
         self._firing: dict[str, str] = {}
         self._view: RunView | None = None
@@ -109,7 +124,9 @@ class AlertObserver(RunObserver):
         if now_s < self._look_s or self._view is None:
             return
         self._look_s = now_s + LOOK_EVERY_S
-        figures = fleet_figures(record, self._view.exchange().here, max(0.0, now_s - self._trained_s))
+        idle_s, end_s = max(0.0, now_s - self._trained_s), self._certificate_end_s()
+        days = None if end_s is None else (end_s - now_s) / DAY_S
+        figures = fleet_figures(record, self._view.exchange().here, idle_s, days)
         self._show(figures)
         found = firing(figures, self._table)
         for name, text in found.items():

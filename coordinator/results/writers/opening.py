@@ -51,7 +51,7 @@ class WriterObserver(RunObserver):
     """Hands the figures of each round to writers.  A writer that fails is reported once, and is not called again."""
 
     def __init__(self, writers: Sequence[FigureWriter], part: str, say: Callable[[str], None]) -> None:
-        """part: stands before the names, such as `alone`; empty: nothing does."""
+        """part: a prefix of the names, such as `alone`, or empty."""
         self._writers, self._prefix, self._say = [*writers], f"{part}/" if part else "", say
 
     def round_done(self, result: RoundResult, of: int, record: RunRecord) -> None:  # noqa: ARG002  # of RunObserver
@@ -74,7 +74,7 @@ TOOLS = ("tensorboard", "wandb", "mlflow")
 
 @dataclass(frozen=True, slots=True)
 class WriterOptions:
-    """What a user wants beside the run's own files."""
+    """A user's wishes beside the run's own files."""
 
     tools: tuple[str, ...] = ()
     metrics: str | None = None

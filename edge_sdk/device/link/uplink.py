@@ -41,7 +41,8 @@ class Uplink:
         """
         self._sealing = sealing
         self._transport, self._federation, self._device = transport, federation, device
-        self._sequence = 0
+        self.sent = 0
+        """The number of frames made since this start, which stamps the next one."""
         self._sent_upload = b"", b""
         """Cache of the last upload sent: (key, encrypted frame).  Resending the same bytes lets a transfer resume.
 
@@ -118,5 +119,5 @@ class Uplink:
     def _frame(self, message: Message) -> bytes:
         if self._signer is not None:
             return codec.encode(message, self._signer.stamp(), self._signer.sign)
-        self._sequence += 1
-        return codec.encode(message, Stamp(self._boot_epoch, self._sequence))
+        self.sent += 1
+        return codec.encode(message, Stamp(self._boot_epoch, self.sent))

@@ -55,7 +55,8 @@ def origin_of(bench: Workbench) -> ModelOrigin:
     frozen, weights = hashlib.sha256(), hashlib.sha256(bench.state_bytes())
     for each in (bench, bench.proxy):
         if each is not None:
-            weights.update(repr(each.model.spec.preprocess).encode())
+            preprocess = each.model.spec.preprocess
+            weights.update(f"{preprocess!r}{preprocess.declared or ''}".encode())  # as before where none is declared
             frozen.update(each.model.frozen_digest() if isinstance(each.model, FrozenPart) else b"-")
     return ModelOrigin(frozen.digest(), weights.digest())
 
@@ -137,5 +138,5 @@ def _samples_to_judge_by(bench: Workbench) -> tuple[str, Floats, Ints]:
 
 def _accuracy(bench: Workbench, state: bytes, inputs: Floats, labels: Ints) -> float:
     bench.load_state(state)
-    answers = [bench.model.logits(inputs[part]).argmax(axis=1) for part in slices(len(labels))]
+    answers = [bench.predictor.logits(inputs[part]).argmax(axis=1) for part in slices(len(labels))]
     return float(np.mean(np.concatenate(answers) == labels))

@@ -21,9 +21,9 @@ from edge_sdk.methods.contract import requests
 from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import Source, serves
 from edge_sdk.models.base import Batches, FitReport, fits_at_once, lent_weights, preparing
-from edge_sdk.models.checks import check_weights
+from edge_sdk.models.checks import check_weights, directed
 from edge_sdk.models.cosine_head import scaled
-from edge_sdk.models.directed import directed
+from edge_sdk.models.spliced import Spliced, splice_fault
 from edge_sdk.objectives import (
     NORM_FLOOR,
     Coupling,
@@ -133,6 +133,9 @@ def serve_fit_both(bench: Workbench, request: requests.FitBoth, job: Job) -> Ser
         own_seen, proxy_seen = (_said(each, batches, coupling) for each, batches in both)
         objectives = coupling.objectives(own_seen, proxy_seen)
         coupling = coupling.after(own_seen, proxy_seen)
+        if not step:
+            for (each, batches), objective in zip(both, objectives, strict=True):
+                yield from preparing(each.model, batches, objective, "all")
         optims = (request.optim, request.proxy_optim)
         for (each, batches), objective, optim in zip(both, objectives, optims, strict=True):
             report = each.model.fit(batches, objective, optim)
@@ -150,8 +153,23 @@ def _said(bench: Workbench, batches: Batches, coupling: Coupling) -> Seen:
     inputs, found = batches.inputs[index], None if batches.labels is None else batches.labels[index]
     features = bench.features(inputs) if coupling.on_features else None  # (b, d)
     if features is not None and "head-rows" in bench.model.spec.capabilities:
-        return Seen(bench.model.head(features), found, features=features)
+        return Seen(bench.model.head(features), found, features=features, head=bench.model.head)
     return Seen(bench.logits(inputs), found, features=features)
+
+
+@serves(requests.ReadSplice)
+def serve_read_splice(bench: Workbench, _request: requests.ReadSplice, _job: Job) -> Floats | None:
+    """Return the rows that join both models' features, if there are any."""
+    fault = splice_fault(bench.model.spec, bench.of(PROXY).model.spec)
+    if fault:
+        raise UsageError(fault)
+    return None if bench.spliced is None else bench.spliced.rows
+
+
+@serves(requests.WriteSplice)
+def serve_write_splice(bench: Workbench, request: requests.WriteSplice, _job: Job) -> None:
+    """Let both models predict together."""
+    bench.spliced = Spliced(bench.model, bench.of(PROXY).model, request.rows)
 
 
 @serves(requests.Logits)
@@ -185,23 +203,35 @@ def serve_own_logits(bench: Workbench, _request: requests.OwnLogits, _job: Job) 
     return np.concatenate(found)
 
 
+_WORDS = 4096
+"""The most buckets in which the tokens of a text are counted for its code."""
+
+
 @serves(requests.EncodeSamples)
 def serve_encode_samples(bench: Workbench, request: requests.EncodeSamples, _job: Job) -> SampleCodes:
     """Project the samples before preprocessing, which models may do differently."""
     if not bench.shares_codes:
         raise UsageError("share_sample_codes is not set here: codes and labels of single samples stay on this device")
-    raw = bench.data.train.x
-    flat = raw.reshape(len(raw), -1)
-    inputs = flat.shape[1]
+    train = bench.data.train
+    flat = train.x.reshape(len(train), -1)
+    words = min(train.vocabulary or 0, _WORDS)
+    inputs = words or flat.shape[1]
     projection = np.random.default_rng([request.seed, _CODES, inputs]).normal(size=(inputs, request.size))
     codes = np.empty((len(flat), request.size), np.float32)
     for part in slices(len(flat)):
-        x = flat[part].astype(np.float64)
+        x = (_word_counts(flat[part], words) if words else flat[part]).astype(np.float64)
         x -= x.mean(axis=1, keepdims=True)
         lengths = np.sqrt((x**2).sum(axis=1, keepdims=True))
         codes[part] = (x / np.maximum(lengths, NORM_FLOOR)) @ projection
     version = hashlib.sha256(codes.tobytes() + bench.labels.tobytes()).digest()[:VERSION_BYTES]
     return SampleCodes(codes=codes, labels=bench.labels.astype(np.int32), inputs=inputs, version=version)
+
+
+def _word_counts(ids: Floats, words: int) -> Floats:
+    """Count the tokens of texts (n, t) in so many buckets (n, words): ids are names, of which none is near another."""
+    counts = np.zeros((len(ids), words), np.float32)
+    np.add.at(counts, (np.arange(len(ids))[:, None], ids.astype(np.int64) % words), 1)
+    return counts
 
 
 @serves(requests.ClassMeans)

@@ -22,6 +22,7 @@ from edge_sdk.methods.contract.job import Job
 from edge_sdk.methods.contract.requests import Private, Request, Source, handler_of
 from edge_sdk.models.base import Model, ModelSpec, outputs
 from edge_sdk.models.checks import check_logits
+from edge_sdk.models.spliced import Spliced, is_spliced
 from edge_sdk.protocol.frames.schema import one_line
 from edge_sdk.protocol.frames.value_range import all_finite
 from edge_sdk.protocol.knowledge import ClassRows
@@ -75,6 +76,8 @@ class Workbench:
         """Preprocess all data once; the arrays stay the same objects, so that extractors can cache their features."""
         self.proxy: Workbench | None = None
         """The workbench of the proxy on the same data, if there is a proxy."""
+        self.spliced: Spliced | None = None
+        """The own model and the proxy, in methods under which they predict together."""
         self.pace = FitPace()
         """Sets the number of steps of a fit between two pauses."""
         self.preprocessed: dict[int, Floats] = {}
@@ -92,6 +95,7 @@ class Workbench:
 
     def _take(self, data: LocalData) -> None:
         preprocess = self._preprocess
+        self._check_kind(data)
         self.samples = np.empty((0, 1, 1, 1), np.float32)
         """The private training samples after preprocessing: (n, c, h, w)."""
         self.test: Floats | None = None  # (t, c, h, w)
@@ -148,6 +152,11 @@ class Workbench:
             raise UsageError("the weights of a model with a proxy never leave the device: ask for the proxy's")
 
     @property
+    def predictor(self) -> Model | Spliced:
+        """What gives the device's predictions: its own model, or with it the proxy."""
+        return self.spliced or self.model
+
+    @property
     def disclosed_counts(self) -> tuple[int, ...]:
         """The samples of each class if the owner discloses them, or else nothing."""
         return self.class_counts if self.discloses_classes and self.model.spec.classes <= MAX_DISCLOSED_CLASSES else ()
@@ -170,6 +179,8 @@ class Workbench:
 
     def state_bytes(self) -> bytes:
         """Return the state of the model, or of both models."""
+        if self.spliced is not None:
+            return self.spliced.state_bytes()
         own = self.model.state_bytes()
         if self.proxy is None:
             return own
@@ -179,6 +190,10 @@ class Workbench:
         """Restore exactly the result of state_bytes.  Raises StoreError if it does not fit."""
         if self.proxy is None:
             self.model.load_state(state)
+            return
+        self.spliced = Spliced(self.model, self.proxy.model) if is_spliced(state) else None
+        if self.spliced is not None:
+            self.spliced.load_state(state)
             return
         begin = len(_TWO_MODELS) + 8
         if state[: len(_TWO_MODELS)] != _TWO_MODELS:
@@ -226,6 +241,17 @@ class Workbench:
             if samples is not None:
                 self._check_part(name, samples)
         check_logits(self.model.spec, self._one_answer(), 1)
+
+    def _check_kind(self, data: LocalData) -> None:
+        """Raise UsageError for a declared kind of samples that the model does not take so."""
+        declared, taken = data.train.declared, self.model.spec.preprocess.declared
+        if declared is None or (declared.name in ("picture", "vector") and taken is None):
+            return
+        if taken is None or taken.name != declared.name or taken.vocabulary < declared.vocabulary:
+            raise UsageError(
+                f"the samples are declared as {declared}, and model {self.model.spec.name!r} takes "
+                f"{taken or 'them undeclared'}: give it preprocess=edge_sdk.Preprocess({declared.remedy})"
+            )
 
     def _check_public_labels(self) -> None:
         labels, classes = None if self.public is None else self.public.labels, self.model.spec.classes
@@ -295,18 +321,18 @@ class Workbench:
             first.tell_of_classes(line)
 
     def logits(self, x: Floats) -> Floats:
-        """Return the model's logits for samples from `source`, and count them: (n, c, h, w) -> (n, k).
+        """Return the predictor's logits for samples from `source`, and count them: (n, c, h, w) -> (n, k).
 
         Raises ModelError for logits of another shape.
         """
         self.count_inference(len(x))
-        found = self.model.logits(x)
+        found = self.predictor.logits(x)
         check_logits(self.model.spec, found, len(x))
         return found
 
     def features(self, x: Floats) -> Floats:
         """Return the model's features for samples from `source`, and count them: (n, c, h, w) -> (n, d)."""
-        self.count_inference(len(x))
+        self.meter.inferred(self.model.spec, len(x))
         return self.model.features(x)
 
     def outputs(self, x: Floats) -> tuple[Floats, Floats]:
@@ -321,8 +347,10 @@ class Workbench:
         return logits, features
 
     def count_inference(self, samples: int) -> None:
-        """Count one inference batch of this number of samples."""
+        """Count one batch of this number of predictions."""
         self.meter.inferred(self.model.spec, samples)
+        if self.spliced is not None:
+            self.meter.inferred(self.spliced.proxy.spec, samples)
 
     def batch(self, source: Source, step: int, job: Job) -> tuple[Floats, Ints | None, Ints]:
         """Return one mini-batch: samples (n, c, h, w), labels (n,) if any, and the indices of the batch (b,).

@@ -114,6 +114,24 @@ class FitBoth(Request):
     proxy_optim: Optim
 
 
+@dataclass(frozen=True, slots=True)
+class ReadSplice(Request):
+    """Answered with the rows of the last WriteSplice, or None before the first: f4 (d, d_proxy + d + 1).
+
+    Raises UsageError for a proxy whose features are wider than the own model's, or which preprocesses differently.
+    """
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WriteSplice(Request):
+    """From now on the own model's last layer reads rows (g, f, 1), g the features of the proxy and f its own.
+
+    Predictions and evaluations of the device take both models then; Fit and FitBoth train each as it is.
+    """
+
+    rows: Floats  # (d, d_proxy + d + 1)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Logits(Request):
     """Answered with the logits of the source: f4 (steps, b, k)."""

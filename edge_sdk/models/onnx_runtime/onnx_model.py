@@ -111,7 +111,7 @@ class OnnxModel(BodyModel):
     def memory_bytes(self, size: int) -> int:
         """Return about how much memory a training step of a mini-batch of this size takes, weights included."""
         body = self.learning
-        return 0 if body is None else size * body.written_bytes + _COPIES * body.values.nbytes
+        return 0 if body is None else size * body.written_bytes + _COPIES * 4 * self.spec.parameters
 
     @property
     def learning(self) -> GraphBody | None:
@@ -202,7 +202,6 @@ def _learning(split: Split, graph: Graph, head: LinearHead, train: str) -> Arran
     whole = own_constants(graph)
     part, held = split.body(whole), split.head_weights(whole)
     body = GraphBody(part, split.session.inputs, OnnxEngine(), train=train)
-    body.room()  # raises where the memory does not suffice
     return arranged(body, head, held, [*whole.constants])
 
 

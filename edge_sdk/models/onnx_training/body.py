@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Generator, Iterator, Mapping, 
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
-from pathlib import Path
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -21,7 +20,9 @@ from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.graph import Graph, port, read_graph, tensor_port
 from edge_sdk.models.onnx_file.head import HeadWeights
 from edge_sdk.models.onnx_file.inputs import Inputs
+from edge_sdk.models.onnx_training.free_memory import free_bytes
 from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, training_graph
+from edge_sdk.models.onnx_training.recurrent import LEFT_WHOLE
 from edge_sdk.models.onnx_training.rewrites import trainable
 from edge_sdk.models.onnx_training.rules import NotDifferentiable
 from edge_sdk.models.onnx_training.weights import WeightLayer, chosen_layers, layers_of, of_norms
@@ -106,7 +107,7 @@ class GraphBody(FlatPart):
     def __init__(self, graph: Graph, inputs: Inputs, engine: GraphEngine, *, train: str) -> None:
         """graph: gives the features alone, by constants of its own (`own_constants`); inputs: makes its inputs.
 
-        Raises ModelError where nothing of it can learn.
+        Raises ModelError where nothing of it can learn, and where the memory does not hold one sample.
         """
         if graph.opsets.get("", LEAST_OPSET) < LEAST_OPSET:
             raise ModelError(
@@ -150,6 +151,7 @@ class GraphBody(FlatPart):
         self._ready: dict[int, GraphPasses] = {}
         self._steps: dict[int, GraphStep | None] = {}
         self._infer = engine.function(self._graph)
+        self.room()  # raises where the memory does not suffice
 
     # -- passes -----------------------------------------------------------------------------------------------------
 
@@ -267,13 +269,14 @@ class GraphBody(FlatPart):
 
         Raises ModelError where it does not suffice for one.
         """
-        free = available_bytes()
+        free = free_bytes()
         if free is None:
             return None
-        room = int(free * SHARE) // self.written_bytes
+        moments = 0 if self._optimiser else 2 * self.values.nbytes  # those of Adam, which the first step makes
+        room = int(max(0, free - moments) * SHARE) // self.written_bytes
         if not room:
             raise ModelError(
-                f"{self.name}: training takes {self.written_bytes / 2**20:,.0f} MiB for one sample, and "
+                f"{self.name}: training takes {(self.written_bytes + moments) / 2**20:,.0f} MiB for one sample, and "
                 f"{free / 2**20:,.0f} MiB are free: train fewer layers (train='last-4'), or smaller samples"
             )
         return room
@@ -351,6 +354,7 @@ class GraphBody(FlatPart):
                 break
             except NotDifferentiable as error:
                 stuck, reason = [*stuck, error.tensor], str(error)
+        blocked = LEFT_WHOLE.get(blocked, blocked)
         if not names:
             why = f": {reason or blocked} freezes them" if blocked else ""
             raise ModelError(
@@ -436,16 +440,6 @@ def _made_by(graph: Graph, tensor: str) -> str:
     while maker is not None and maker.operator in ("Cast", "Flatten", "Reshape", "Identity", "Dropout"):
         maker = graph.producer(maker.inputs[0])
     return "" if maker is None else maker.operator
-
-
-def available_bytes() -> int | None:
-    """Return the free memory that Linux reports, or None where it reports none."""
-    try:
-        lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    kib = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
-    return 1024 * int(kib[0]) if kib else None
 
 
 def _flops(graph: Graph, tensors: Mapping[str, AnyArray]) -> int:

@@ -14,6 +14,8 @@ _MOST_STEPS = 256
 _GATES = {"LSTM": 4, "GRU": 3}
 _KEPT = {"hidden_size", "direction", "linear_before_reset"}
 """The attributes that are followed; with others, such as peepholes or clipping, the operator stays."""
+LEFT_WHOLE = {name: f"{name} (of more than {_MOST_STEPS} steps, or with what torch's has not)" for name in _GATES}
+"""How an operator that stays is called, where it freezes what lies before it."""
 
 
 class RecurrentAsSteps(GraphForm):

@@ -105,14 +105,14 @@ def chosen_layers(graph: Graph, layers: Sequence[WeightLayer], train: str) -> Se
     """
     if train == "all":
         return layers
-    kind, _, number = train.partition("-")
+    kind, _, number = str(train).partition("-")
     if kind == "last" and number.isdecimal() and int(number) > 0:
         return layers[-int(number) :]
     names = [(*each.weights, *each.outputs) for each in layers]
     first = next((at for at, own in enumerate(names) if any(f"{name}.".startswith(f"{train}.") for name in own)), None)
-    if first is None:
+    if first is None or not isinstance(train, str):
         known = [name for own in names for name in own]
-        near = difflib.get_close_matches(train, known, 3, 0.3) or known[-3:]
+        near = difflib.get_close_matches(str(train), known, 3, 0.3) or known[-3:]
         raise ModelError(
             f"{graph.name}: train={train!r}: expected head, all, last-4, or the name of a layer, weight or tensor; "
             f"nearest: {', '.join(near) or 'none'}"

@@ -209,7 +209,8 @@ def passing(name: str, input_shape: tuple[int, ...]) -> Iterator[None]:
         yield
     except (RuntimeError, ValueError, TypeError, IndexError) as error:  # what torch raises for shapes that clash
         told = " ".join(str(error).split())  # in one line
-        remedy = "; samples reach a net as float32: let it begin with x = x.long()" if _NO_IDS in told else ""
+        declares = 'declare ids of tokens with Preprocess(kind="tokens", vocabulary=...)'
+        remedy = f"; samples reach a net as float32: {declares}" if _NO_IDS in told else ""
         raise ModelError(f"model {name!r}: one sample of shape {input_shape} does not run: {told}{remedy}") from error
 
 
@@ -242,6 +243,10 @@ def count_cost(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:
         weight: Any = layer.weight  # (outputs, ...): used once per position of the output; perhaps no parameter
         flops.append(2 * weight.numel() * (out.numel() // len(weight)))
 
+    def recur(layer: nn.RNNBase, _args: tuple[Tensor, ...], out: Any) -> None:
+        steps = out[0].numel() // out[0].shape[-1]  # each uses every weight once
+        flops.append(2 * steps * sum(p.numel() for name, p in layer.named_parameters() if name.startswith("weight")))
+
     def write(_layer: nn.Module, _args: tuple[Tensor, ...], out: object) -> None:
         written.append(out.numel() * out.element_size() if isinstance(out, Tensor) else 0)
 
@@ -249,6 +254,8 @@ def count_cost(net: nn.Module, x: Tensor) -> tuple[Tensor, Cost]:
         for layer in net.modules():
             if isinstance(layer, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
                 hooks.enter_context(layer.register_forward_hook(multiply))
+            if isinstance(layer, nn.RNNBase):
+                hooks.enter_context(layer.register_forward_hook(recur))
             if next(layer.children(), None) is None:
                 hooks.enter_context(layer.register_forward_hook(write))
         return net(x), Cost(sum(flops), sum(written), len(written))

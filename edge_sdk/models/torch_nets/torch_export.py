@@ -15,14 +15,17 @@ from torch import nn
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import MissingExtra, ModelError, UsageError
 from edge_sdk.models.onnx_file.graph import read_graph
+from edge_sdk.models.torch_nets.torch_intake import as_taken
+from edge_sdk.sample_kind import AXES, SampleKind
 
 AGREEMENT = 1e-4
 """The largest difference between the net's logits and the file's, relative to the largest logit above 1."""
 
 
-def net_bytes(net: nn.Module, x: Floats, name: str) -> bytes:
+def net_bytes(net: nn.Module, x: Floats, name: str, kind: SampleKind | None) -> bytes:
     """Return a net as an .onnx file: input `samples` (n, c, h, w), output `logits` (n, k); n is free.
 
+    With a declared kind the input is as the net is given it: series (n, t, d), vectors (n, d), ids (n, t) in int64.
     Where ONNX Runtime is installed, the file is run on x and compared.  Raises MissingExtra without onnx and
     onnxscript, UsageError with a torch before 2.6, ModelError for a net that torch.onnx does not export.
     """
@@ -35,6 +38,8 @@ def net_bytes(net: nn.Module, x: Floats, name: str) -> bytes:
     samples = torch.from_numpy(np.ascontiguousarray(np.resize(x, (2, *x.shape[1:])))).to(
         device
     )  # a batch of one is fixed
+    if kind is not None:
+        samples = as_taken(samples, AXES[kind.name], ids=kind.name == "tokens")
     trained = net.training
     try:
         with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings(), torch.no_grad():

@@ -16,6 +16,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from edge_sdk.errors import ModelError
 from edge_sdk.models.torch_nets.torch_anatomy import passing
+from edge_sdk.sample_kind import AXES, SampleKind
 
 Outputs: TypeAlias = Literal["logits", "probabilities"]
 """The kind of a net's outputs."""
@@ -100,17 +101,50 @@ def trains_on_one(net: nn.Module, input_shape: tuple[int, int, int]) -> bool:
     return True
 
 
-def probe(input_shape: tuple[int, int, int]) -> Tensor:
-    """Return samples to look at a net's outputs with: (n, c, h, w), from 0 to 1, so that as token ids they are 0."""
-    return torch.rand((_PROBE, *input_shape), generator=torch.Generator().manual_seed(0))
+def let_take(net: nn.Module, kind: SampleKind | None) -> None:
+    """Let a net take preprocessed samples (b, c, h, w), and give them to its forward pass as their kind has them."""
+    own: Any = type(net)
+    if kind is not None and kind.name != "picture" and own not in _TAKING:
+        net.__class__ = _taking(own, AXES[kind.name], ids=kind.name == "tokens")
+        _TAKING.add(type(net))
 
 
-def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, name: str) -> str:
+def as_taken(x: Tensor, axes: int, *, ids: bool) -> Tensor:
+    """Return samples (b, c, h, w) with so many axes each: (b, t, d), (b, d), or as ids (b, t) in int64."""
+    flat = x.flatten(1, 4 - axes) if x.dim() == 4 else x  # from elsewhere they may be so already
+    return flat.long() if ids else flat
+
+
+@cache
+def _taking(kind: type[nn.Module], axes: int, *, ids: bool) -> type[nn.Module]:
+    """Return a class of nets that takes samples (b, c, h, w); layers and names are those of `kind`."""
+
+    def forward(self: nn.Module, x: Tensor, *args: Any, **kwargs: Any) -> Any:
+        return kind.forward(self, as_taken(x, axes, ids=ids), *args, **kwargs)
+
+    return type(kind.__name__, (kind,), {"forward": forward, "__module__": kind.__module__})
+
+
+_TAKING: set[type[nn.Module]] = set()
+"""The classes of nets that were made to take samples of a kind."""
+
+
+def probe(input_shape: tuple[int, int, int], kind: SampleKind | None) -> Tensor:
+    """Return samples to look at a net's outputs with: (n, c, h, w), ids of tokens, or numbers from 0 to 1."""
+    rng, shape = torch.Generator().manual_seed(0), (_PROBE, *input_shape)
+    if kind is not None and kind.vocabulary:
+        return torch.randint(kind.vocabulary, shape, generator=rng).float()
+    return torch.rand(shape, generator=rng)  # as undeclared ids they are 0
+
+
+def let_give_logits(
+    net: nn.Module, x: Tensor, classes: int, outputs: Outputs, name: str, *, declared: SampleKind | None
+) -> str:
     """Look at what a net gives for samples x (n, c, h, w), and let it give logits (n, k) from now on.
 
-    Returns what was taken for logits, or empty for a net whose only output is taken as it is.  So is that of a net that
-    does not run, which later checks report.  Raises ModelError for undeclared probabilities, and for several outputs
-    none of which is plainly the logits.
+    declared: the kind of the samples, if it was.  Returns what was taken for logits, or empty for a net whose only
+    output is taken as it is.  So is that of a net that does not run, which later checks report.  Raises ModelError for
+    undeclared probabilities, and for several outputs none of which is plainly the logits.
     """
     if type(net) in _TAKEN:  # by another model of this process
         return _TAKEN[type(net)]
@@ -124,9 +158,9 @@ def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, n
     _check_type(out, name)
     of_classes = out.shape == (len(x), classes) and classes > 1
     kind = _kind(out) if of_classes else "logits"
-    if of_classes and kind == "logits" and _within_1(out) and _stays_within_1(net, x, out, where):
+    if of_classes and kind == "logits" and _within_1(out) and _stays_within_1(net, x, out, where, declared):
         kind = "probabilities"
-    training = _kind_in_training(net, x, classes, where) if of_classes else ""
+    training = _kind_in_training(net, x, classes, where, declared) if of_classes else ""
     if training and kind != training and "probabilities" in {kind, training}:
         raise ModelError(
             f"model {name!r}: it gives {training} in training and {kind} in inference (net.eval()): let forward() "
@@ -144,7 +178,9 @@ def let_give_logits(net: nn.Module, x: Tensor, classes: int, outputs: Outputs, n
     return said
 
 
-def _kind_in_training(net: nn.Module, x: Tensor, classes: int, where: str | int | None) -> str:
+def _kind_in_training(
+    net: nn.Module, x: Tensor, classes: int, where: str | int | None, declared: SampleKind | None
+) -> str:
     """Return the kind of a copy's outputs in training mode, or empty if as in inference, or refused by its first fit.
 
     where: the place of the logits in inference.  A net of torch's own layers alone gives the same in both.
@@ -162,7 +198,7 @@ def _kind_in_training(net: nn.Module, x: Tensor, classes: int, where: str | int 
         if not isinstance(out, Tensor) or out.shape != (len(x), classes):
             return ""
         kind = _kind(out)
-        probable = kind == "logits" and _within_1(out) and _stays_within_1(trained, x, out, where)
+        probable = kind == "logits" and _within_1(out) and _stays_within_1(trained, x, out, where, declared)
         return "probabilities" if probable else kind
 
 
@@ -229,11 +265,16 @@ def _kind(out: Tensor) -> str:
 
 
 def _within_1(out: Tensor) -> bool:
+    """Whether these may be probabilities: numbers from 0 to 1 that no dense layer gives, as behind a norm it may."""
+    if out.grad_fn is not None and out.grad_fn.name().partition("Backward")[0] in ("Addmm", "Mm"):
+        return False
     return bool(((out >= 0) & (out <= 1 + _SUM)).all())
 
 
 @torch.no_grad()
-def _stays_within_1(net: nn.Module, x: Tensor, out: Tensor, where: str | int | None) -> bool:
+def _stays_within_1(
+    net: nn.Module, x: Tensor, out: Tensor, where: str | int | None, declared: SampleKind | None
+) -> bool:
     """Whether a net gives probabilities: numbers from 0 to 1 that vary, also for samples for which logits do not.
 
     Samples are those of a probe (n, c, h, w), for which it gave `out` (n, k), some of 0 and 1, which are ids, too, and
@@ -242,6 +283,8 @@ def _stays_within_1(net: nn.Module, x: Tensor, out: Tensor, where: str | int | N
     rng = torch.Generator().manual_seed(0)
     shape = (_SPREAD_ROWS, *x.shape[1:])
     random = [spread * torch.randn(shape, generator=rng) for spread in _SPREADS]
+    if declared is not None and declared.vocabulary:  # ids, of which no others exist
+        random = [torch.randint(declared.vocabulary, shape, generator=rng).float() for _ in _SPREADS]
     found: list[Tensor] = [out.detach()]
     with torch.inference_mode(mode=False), torch.random.fork_rng(devices=[]):
         for samples in (torch.randint(2, shape, generator=rng).float(), *random):

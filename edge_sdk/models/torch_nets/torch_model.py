@@ -23,6 +23,7 @@ from edge_sdk.models.checks import (
     check_weights,
     check_whole_inputs,
     check_width,
+    input_shape_of,
     lacks,
     require,
 )
@@ -56,6 +57,7 @@ from edge_sdk.models.torch_nets.torch_ids import takes_ids
 from edge_sdk.models.torch_nets.torch_intake import (
     Outputs,
     let_give_logits,
+    let_take,
     make_lazy_layers,
     probe,
     trains_on_one,
@@ -99,7 +101,7 @@ class TorchModel:
         net: nn.Module,
         classes: int,
         *,
-        input_shape: tuple[int, int, int] | None = None,
+        input_shape: tuple[int, ...] | None = None,
         features: str | None = None,
         preprocess: Preprocess | None = None,
         name: str | None = None,
@@ -116,6 +118,9 @@ class TorchModel:
         outputs: what `net` gives.  Of probabilities the logarithms are the logits.  Of a tuple, a dict or a ModelOutput
         the logits are taken, and named in the spec's note: the output of that name, or the one of the right width.
 
+        preprocess: with a declared kind, `net` takes series (b, t, d), vectors (b, d), and ids of tokens (b, t) as
+        int64, and `input_shape` is that of one sample, such as (t, d).
+
         With `input_shape` (c, h, w) one zero sample is run, which checks the number of logits and measures features
         and cost; without it, wrong logits show at the first batch, and the last nn.Linear is taken to make the logits.
         Raises ModelError where the net does not fit, for weights that are not finite, for probabilities that `outputs`
@@ -127,18 +132,21 @@ class TorchModel:
             raise ModelError(f"model {name or ''!r}: outputs {outputs!r}: expected logits or probabilities")
         net = unwrapped(net, name)
         name = name or type(net).__name__.lower()
-        make_lazy_layers(net, input_shape, name)
+        preprocess = preprocess or Preprocess()
+        kind, shape = preprocess.declared, None if input_shape is None else input_shape_of(name, input_shape)
+        let_take(net, kind)
+        make_lazy_layers(net, shape, name)
         _check_finite(net, name)
-        if input_shape is not None:
-            said = let_give_logits(net, probe(input_shape), classes, outputs, name)
+        if shape is not None:
+            said = let_give_logits(net, probe(shape, kind), classes, outputs, name, declared=kind)
             note = "; ".join(filter(None, (note, said)))
         if head == "cosine":
-            net = with_cosine_head(net, logits_layer(net, classes, input_shape), classes, name)
+            net = with_cosine_head(net, logits_layer(net, classes, shape), classes, name)
         _check_types(net, name)
         self._device = torch.device(device)
         self._net = net.to(self._device).eval()
-        self._anatomy = survey(net, classes, features=features, input_shape=input_shape, name=name)
-        self._input_shape, self._tried, self._outputs = input_shape, input_shape is not None, outputs
+        self._anatomy = survey(net, classes, features=features, input_shape=shape, name=name)
+        self._input_shape, self._tried, self._outputs = shape, shape is not None, outputs
         self.trained = [p for p in net.parameters() if p.requires_grad]
         """Its trainable parameters, in order of registration."""
         self.decayed = decayed_parameters(net)
@@ -151,9 +159,9 @@ class TorchModel:
         self.optimiser: TorchOptimiser | None = None
         """The optimiser of the last fit, or None if the next fit makes a new one."""
         self._views, self._weight_views = Views(), Views()
-        self._forms = Forms(Host(net, self._anatomy, self._device, input_shape))
+        self._forms = Forms(Host(net, self._anatomy, self._device, shape))
         self._frozen = [p for p in net.parameters() if not p.requires_grad]
-        self._architecture, self._checked = Architecture(net, features, input_shape), Checked()
+        self._architecture, self._checked = Architecture(net, features, shape), Checked()
         batch_norm = any(getattr(layer, "running_mean", None) is not None for layer in net.modules())
         self.spec = ModelSpec(
             name=name,
@@ -163,19 +171,19 @@ class TorchModel:
             capabilities=_capabilities(net, self._anatomy, trains=bool(self.trained)),
             terms=self._forms.names() if self.trained else frozenset(),
             inert_terms=_inert_terms(self._anatomy, self.trained),
-            preprocess=preprocess or Preprocess(),
+            preprocess=preprocess,
             parameters=sum(p.numel() for p in self.trained),
             shapes=tuple(tuple(p.shape) for p in self.trained),
             layout=_layout(net) if self.trained else b"",
             batch_norm=batch_norm,
-            least_batch=2 if batch_norm and input_shape and not trains_on_one(net, input_shape) else 1,
+            least_batch=2 if batch_norm and shape and not trains_on_one(net, shape) else 1,
             flops_per_sample=self._anatomy.cost.flops,
             activation_bytes_per_sample=self._anatomy.cost.activation_bytes,
             calls_per_pass=self._anatomy.cost.calls,
             note=note,
         )
-        if input_shape is not None:
-            self._check_ids(input_shape)
+        if shape is not None:
+            self._check_ids(shape)
 
     @property
     def net(self) -> nn.Module:
@@ -253,11 +261,12 @@ class TorchModel:
         return np.asarray(out.detach().cpu().numpy(), np.float32)
 
     def onnx_bytes(self, x: Floats) -> bytes:
-        """Return the net as an .onnx file: input `samples` (n, c, h, w), output `logits` (n, k).
+        """Return the net as an .onnx file: input `samples` as the net takes them, output `logits` (n, k).
 
-        x: some samples to run.  Raises MissingExtra without onnx and onnxscript, ModelError where torch.onnx fails.
+        x: some samples to run, (n, c, h, w).  Raises MissingExtra without onnx and onnxscript, ModelError where
+        torch.onnx fails.
         """
-        return net_bytes(self._net, x, self.spec.name)
+        return net_bytes(self._net, x, self.spec.name, self.spec.preprocess.declared)
 
     def head(self, f: Floats) -> Floats:
         """Return the logits: (n, d) -> (n, k).  Raises Unsupported if no nn.Linear makes them from the features."""
@@ -476,7 +485,9 @@ class TorchModel:
         if not self._tried and len(x):
             self._check_ids(x.shape[1:])
             first = torch.from_numpy(np.array(x[:2], np.float32))
-            let_give_logits(self._net, first, self.spec.classes, self._outputs, self.spec.name)
+            spec = self.spec
+            kind = spec.preprocess.declared
+            let_give_logits(self._net, first, spec.classes, self._outputs, spec.name, declared=kind)
             try_sample(self._net, x[:1], self._device, self.spec.name)
             check_last_is_run(self._net, self._anatomy.head, first[:1].to(self._device), self.spec.name)
             self._tried = True

@@ -32,6 +32,11 @@ class ServedNet:
         """Return another copy."""
         return ServedNet(self._net, self._spec, self._input_shape, self._device)
 
+    @property
+    def net(self) -> nn.Module:
+        """The copied net."""
+        return self._net
+
     def logits(self, x: Floats) -> Floats:
         """Return logits before softmax: (n, c, h, w) -> (n, k).  Raises ModelError for outputs of another shape."""
         check_samples(self._spec.name, x, self._input_shape)
@@ -41,7 +46,13 @@ class ServedNet:
 
     def onnx_bytes(self, x: Floats) -> bytes:
         """Return the net as an .onnx file, as TorchModel does."""
-        return net_bytes(self._net, x, self._spec.name)
+        return net_bytes(self._net, x, self._spec.name, self._spec.preprocess.declared)
+
+    def onnx_bytes_of_sum(self, other: ServedNet | None, x: Floats) -> bytes:
+        """Return a net whose logits are the sum of this one's and another's as an .onnx file."""
+        if other is None:
+            return self.onnx_bytes(x)
+        return net_bytes(Sum(self._net, other.net), x, self._spec.name, self._spec.preprocess.declared)
 
     def state_bytes(self) -> bytes:
         """Return parameters and buffers."""
@@ -58,6 +69,19 @@ class ServedNet:
 
     def _tensors(self) -> dict[str, Tensor]:
         return {**dict(self._net.named_parameters()), **dict(self._net.named_buffers())}
+
+
+class Sum(nn.Module):
+    """A net whose logits are the sum of two nets'."""
+
+    def __init__(self, first: nn.Module, second: nn.Module) -> None:
+        super().__init__()
+        self.first, self.second = first, second
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the logits: (n, c, h, w) -> (n, k)."""
+        logits: Tensor = self.first(x) + self.second(x)
+        return logits
 
 
 def infer(function: Callable[[Tensor], Tensor], x: Floats, device: torch.device) -> Floats:

@@ -23,6 +23,7 @@ from edge_sdk.objectives import (
     ClassTarget,
     CrossEntropy,
     Distill,
+    FeatureGradient,
     FeatureMatch,
     HeadDivergence,
     HeadLabels,
@@ -85,6 +86,12 @@ def feature_match_loss(term: FeatureMatch, device: torch.device) -> Loss:
         return term.weight * nnf.mse_loss(seen, targets[step])
 
     return match
+
+
+def feature_gradient_loss(term: FeatureGradient, device: torch.device) -> Loss:
+    """<gradient, R(x)>."""
+    gradient = to_tensor(term.gradient, device) * term.weight  # (steps, b, d)
+    return lambda done, step: (gradient[step] * needed(done.features, FEATURES)).sum() / len(done.logits)
 
 
 def prototype_pull_loss(term: PrototypePull, device: torch.device) -> Loss:

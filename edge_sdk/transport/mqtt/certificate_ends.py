@@ -67,13 +67,17 @@ class CertificateWatch:
         """wall: returns seconds since 1970."""
         self._files, self._wall, self._look_at_s = files, wall, 0.0
         self._said: dict[tuple[str, float], int] = {}
+        self.first_end_s: float | None = None
+        """When the first certificate ends, in seconds since 1970, by the last look; None if there is none."""
 
     def lines(self, now_s: float, broker: bytes | None) -> Iterator[str]:
         """Yield what is to be said now.  now_s: of any clock.  broker: the broker's certificate in DER form."""
         if now_s < self._look_at_s:
             return
         self._look_at_s = now_s + LOOK_EVERY_S
-        for what, remedy, end_s in self._ends(broker):
+        found = list(self._ends(broker))
+        self.first_end_s = min((end_s for _, _, end_s in found), default=None)
+        for what, remedy, end_s in found:
             left_days = (end_s - self._wall()) / DAY_S
             due = [days for days in SAID_AT_DAYS if left_days <= days]
             if due and self._said.get((what, end_s), 1000) > min(due):

@@ -125,6 +125,11 @@ class ReconnectingTransport:
         self._thread: threading.Thread | None = None
 
     @property
+    def certificate_end_s(self) -> float | None:
+        """When the first certificate of the link ends, in seconds since 1970, or None if there is none."""
+        return self._certificates.first_end_s
+
+    @property
     def version(self) -> str:
         """The version of MQTT in use, or to try next: "5" or "3.1.1"."""
         return "5" if self._retry.version_5 else "3.1.1"

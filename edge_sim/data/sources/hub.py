@@ -15,7 +15,8 @@ from edge_sdk.arrays import Ints
 from edge_sdk.class_names import class_ids
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import MissingExtra, UsageError
-from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, picture_bytes, stacked_pictures
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, picture_bytes, stacked_pictures
+from edge_sdk.sample_kind import SampleKind, arguments, held
 from edge_sim.data.draw import hold_out as held_out
 from edge_sim.data.sources.base import SourceData
 from edge_sim.data.sources.folder import REMEDY
@@ -31,6 +32,8 @@ class Columns(NamedTuple):
     user: str | None = None
     layout: PictureLayout | None = None
     """The order of the axes of samples of numbers."""
+    kind: SampleKind | None = None
+    """The declared kind of samples."""
 
 
 def read_hub(
@@ -49,7 +52,8 @@ def read_hub(
     label, samples = _find_columns(parts["train"], columns, where)
     used = [parts["train"], *([parts[test_name]] if test_name else [])]
     x = _samples([value for part in used for value in part[samples]], size, f"{where}: {samples}")
-    x, remark = channels_last(x, CHANNELS_LAST if x.dtype == np.uint8 else columns.layout, f"{name}: {samples}")
+    layout = CHANNELS_LAST if x.dtype == np.uint8 else columns.layout
+    x, remark = held(x, columns.kind, layout, f"{name}: {samples}")
     names = getattr(parts["train"].features[label], "names", None) or ()  # of a ClassLabel
     y, names = _labels([value for part in used for value in part[label]], names, f"{where}: {label}")
     count = len(parts["train"])
@@ -60,8 +64,8 @@ def read_hub(
     users = np.array([str(each) for each in parts["train"][columns.user]]) if columns.user else None
     return SourceData(
         name=name,
-        train=Samples(x[train], y[train], layout=CHANNELS_LAST),
-        test=Samples(x[test], y[test], layout=CHANNELS_LAST),
+        train=Samples(x[train], y[train], (), CHANNELS_LAST, *arguments(columns.kind)),
+        test=Samples(x[test], y[test], (), CHANNELS_LAST, *arguments(columns.kind)),
         scale=1 / 255 if x.dtype == np.uint8 else 1.0,
         class_names=names,
         users=users[train] if users is not None else None,

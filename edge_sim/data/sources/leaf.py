@@ -16,14 +16,17 @@ from edge_sdk.arrays import Floats, Ints
 from edge_sdk.class_names import class_ids
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
-from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout
+from edge_sdk.sample_kind import SampleKind, arguments, held
 from edge_sim.data.sources.base import SourceData
 
 
-def read_leaf(folder: Path, size: tuple[int, int] | None, layout: PictureLayout | None = None) -> SourceData:
+def read_leaf(
+    folder: Path, size: tuple[int, int] | None, layout: PictureLayout | None = None, kind: SampleKind | None = None
+) -> SourceData:
     """Read the samples of all users: f4 (n, d), or (n, h, w) and (n, h, w, c), as where `size` is given.
 
-    layout: of samples with three axes; those that `size` shapes have their channels last.
+    layout: of samples with three axes; those that `size` shapes have their channels last.  kind: the declared one.
 
     Raises UsageError, which names the file, for what is missing or no number.
     """
@@ -31,11 +34,13 @@ def read_leaf(folder: Path, size: tuple[int, int] | None, layout: PictureLayout 
     test_x, test_y, _ = _part(folder, "test")
     if x.shape[1:] != test_x.shape[1:]:
         raise UsageError(f"{folder}: samples of {x.shape[1:]} in train, of {test_x.shape[1:]} in test")
-    x, remark = channels_last(x, layout, f"{folder.name}: x")
-    test_x, _ = channels_last(test_x, layout, f"{folder.name}: x")
+    if size is not None and x.ndim == 2:
+        x, test_x, layout = _shaped(x, size, folder), _shaped(test_x, size, folder), CHANNELS_LAST
+    x, remark = held(x, kind, layout, f"{folder.name}: x")
+    test_x, _ = held(test_x, kind, layout, f"{folder.name}: x")
     y, test_y, names = _numbered(y, test_y, folder)
-    train = Samples(_shaped(x, size, folder), y, layout=CHANNELS_LAST)
-    test = Samples(_shaped(test_x, size, folder), test_y, layout=CHANNELS_LAST)
+    train = Samples(x, y, (), CHANNELS_LAST, *arguments(kind))
+    test = Samples(test_x, test_y, (), CHANNELS_LAST, *arguments(kind))
     return SourceData(
         name=folder.name, train=train, test=test, scale=1.0, class_names=names, users=users, remark=remark
     )
@@ -97,10 +102,8 @@ def _file(path: Path) -> dict[str, tuple[Floats, NDArray[Any]]]:
     return found
 
 
-def _shaped(x: Floats, size: tuple[int, int] | None, folder: Path) -> Floats:
-    """Flat samples (n, d) as pictures of this size; others as they are."""
-    if size is None or x.ndim > 2:
-        return x
+def _shaped(x: Floats, size: tuple[int, int], folder: Path) -> Floats:
+    """Flat samples (n, d) as pictures of this size."""
     height, width = size
     channels = x.shape[1] // (height * width)
     if channels * height * width != x.shape[1] or not channels:

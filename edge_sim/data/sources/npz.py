@@ -15,6 +15,7 @@ from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_numbers, raw_values
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
+from edge_sdk.sample_kind import SampleKind, arguments
 from edge_sim.data.sources.base import SourceData
 
 NEEDED = ("x_train", "y_train", "x_test", "y_test")
@@ -27,25 +28,28 @@ MOST_CLASSES = 65535
 Arrays = Mapping[str, NDArray[Any]]
 
 
-def read_npz(path: Path, layout: PictureLayout | None = None) -> SourceData:
+def read_npz(path: Path, layout: PictureLayout | None = None, kind: SampleKind | None = None) -> SourceData:
     """Read the data set in an npz file.  Raises UsageError naming the file, the array, and what was found."""
-    return of_arrays(_arrays(path), str(path), path.stem, layout)
+    return of_arrays(_arrays(path), str(path), path.stem, layout, kind)
 
 
-def of_arrays(arrays: Arrays, where: str, name: str, layout: PictureLayout | None) -> SourceData:
+def of_arrays(
+    arrays: Arrays, where: str, name: str, layout: PictureLayout | None, kind: SampleKind | None = None
+) -> SourceData:
     """Return the data set in arrays by their names.
 
     x: uint8 or float, (n, d), (n, h, w), (n, h, w, c) or (n, c, h, w); y: whole numbers from 0, or names of classes,
     (n,) or (n, 1), or one-hot rows; user_train: whole numbers or texts, (n,); class_names: the names of all classes in
-    their order, (k,).  where: begins the messages.  Raises UsageError naming the array, and what was found.
+    their order, (k,).  kind: the declared one; x of tokens are whole numbers.  where: begins the messages.  Raises
+    UsageError naming the array, and what was found.
     """
-    x = {part: _samples(f"{where}: x_{part}", arrays[f"x_{part}"], arrays["x_train"]) for part in PARTS}
+    x = {part: _samples(f"{where}: x_{part}", arrays[f"x_{part}"], arrays["x_train"], layout, kind) for part in PARTS}
     y, names = _labels(arrays, where, {part: len(each) for part, each in x.items()})
-    train_x, remark = channels_last(x["train"], layout, f"{name}: x_train")
-    test_x, _ = channels_last(x["test"], layout, f"{name}: x_test")
-    train, test = (
-        Samples(each, y[part], layout=CHANNELS_LAST) for part, each in zip(PARTS, (train_x, test_x), strict=True)
-    )
+    remark = ""
+    if kind is None:
+        x["train"], remark = channels_last(x["train"], layout, f"{name}: x_train")
+        x["test"], _ = channels_last(x["test"], layout, f"{name}: x_test")
+    train, test = (Samples(x[part], y[part], (), CHANNELS_LAST, *arguments(kind)) for part in PARTS)
     if not int(max(train.y.max(), test.y.max())):
         raise UsageError(f"{where}: y_train: expected at least 2 classes, found only class 0")
     users = arrays.get(USERS)
@@ -121,14 +125,17 @@ def _unreadable(path: Path, why: str) -> UsageError:
     return UsageError(f"data.path: {path}: not a readable npz file: {why}")
 
 
-def _samples(where: str, x: NDArray[Any], like: NDArray[Any]) -> Raw:
+def _samples(
+    where: str, x: NDArray[Any], like: NDArray[Any], layout: PictureLayout | None, kind: SampleKind | None
+) -> Raw:
     """Return samples as u1 or f4, the only types that a device accepts."""
-    check_numbers(x, where)
-    if x.ndim not in (2, 3, 4) or not x.size:
+    if kind is None:
+        check_numbers(x, where)
+    if kind is None and (x.ndim not in (2, 3, 4) or not x.size):
         raise UsageError(f"{where}: expected (n, h, w), (n, h, w, c) or (n, d), none of them 0, found {x.shape}")
     if x.shape[1:] != like.shape[1:]:
         raise UsageError(f"{where}: expected the shape of samples in x_train, {like.shape[1:]}, found {x.shape[1:]}")
-    values = raw_values(x, where)
+    values = raw_values(x, where) if kind is None else kind.held(x, layout, where)[0]
     if x.dtype.kind != like.dtype.kind:
         raise UsageError(f"{where}: expected {like.dtype}, like x_train, found {x.dtype}")
     return values

@@ -23,7 +23,7 @@ NETS_A_CALL = 8
 def evaluation_key(asked: DeviceRequest) -> Hashable:
     """Return a key that is equal for evaluations that may share a call, or None if the model is not a torch net."""
     bench, request = asked.bench, asked.request
-    if not (isinstance(request, Evaluate) and isinstance(bench.model, TorchModel)):
+    if not (isinstance(request, Evaluate) and isinstance(bench.predictor, TorchModel)):
         return None
     return bench.model.spec.name, bench.model.spec.layout, id(bench.test), request.model, request.prototypes is None
 

@@ -8,6 +8,7 @@ import synthetic
 from coordinator.record.units import human_bytes, human_seconds, percent, printable
 from coordinator.results.figures.device_figures import shown_figures
 from coordinator.results.report.run_table import run_table
+from coordinator.results.report.summary import summary
 
 
 @pytest.mark.parametrize(
@@ -227,3 +228,23 @@ def test_devices_that_only_measure_on_samples_of_their_own_were_evaluated():
 def test_models_are_compared_on_the_same_samples(metrics, joining, pair):
     device = dataclasses.replace(small().devices[0], accuracy=None, metrics=metrics, joining=joining)
     assert device.since_joining == pair
+
+
+def test_each_board_says_what_its_devices_had_before_and_have_now():
+    """A board of which one device's start is unknown is not compared with fewer devices."""
+    one = dataclasses.replace(small().devices[0], standalone_accuracy=None, joined=True, learns=True)
+    rows = [("nano", 0.2, 0.4), ("nano", 0.4, 0.6), ("rpi4", 0.3, 0.8), ("rpi4", None, 0.6)]
+    devices = tuple(
+        dataclasses.replace(
+            one, id=f"d{place}", board=board, accuracy=now, joining={} if before is None else {"accuracy": before}
+        )
+        for place, (board, before, now) in enumerate(rows)
+    )
+    result = dataclasses.replace(small(), devices=devices)
+    found = summary(result)
+    assert found["by_board"] == {
+        "nano": {"devices": 2, "before_mean": pytest.approx(0.3), "now_mean": pytest.approx(0.5)},
+        "rpi4": {"devices": 2, "now_mean": pytest.approx(0.7)},
+    }
+    assert "by_model" not in found
+    assert "by board: nano (2) 30.0 % before -> 50.0 % now; rpi4 (2) 70.0 % now" in run_table(result).notes

@@ -149,12 +149,26 @@ def test_a_mistake_gets_one_line(table: dict[str, Any], words: str) -> None:
         read_section(AlertsTable, table, "alerts", Path("f")).check("f: alerts")
 
 
-def served(record: RunRecord, *, here: int, idle_s: float) -> dict[str, float]:
+def test_a_certificate_that_ends_is_said_until_it_is_renewed() -> None:
+    end_s: float | None = None
+    run = Watched(certificate_end_s=lambda: end_s)
+    assert run.after(60) == []
+    end_s = run.now_s + 40 * 86_400
+    run.end_round(contributors=2)
+    assert run.after(60) == []
+    run.now_s += 11 * 86_400
+    run.end_round(contributors=2)
+    assert run.after(0) == ["alert certificate-ends: a certificate of the coordinator's link ends in 29 days: renew it"]
+    end_s += 365 * 86_400
+    assert run.after(60) == ["alert certificate-ends is over"]
+
+
+def served(record: RunRecord, *, here: int, idle_s: float, days: float) -> dict[str, float]:
     """What Prometheus would scrape, by metric."""
     writer = PrometheusWriter(ListenAddress("127.0.0.1", 0), {"federation": "cameras", "method": "fedmd"})
     try:
         writer.write(1, {"accuracy/mean": 0.5})
-        writer.show(fleet_figures(record, here, idle_s))
+        writer.show(fleet_figures(record, here, idle_s, days))
         with urllib.request.urlopen(f"http://127.0.0.1:{writer.port}/metrics", timeout=10) as answer:
             lines = answer.read().decode().splitlines()
     finally:
@@ -174,7 +188,12 @@ def test_the_rules_of_prometheus_fire_on_what_is_served() -> None:
     yaml = pytest.importorskip("yaml", reason="no PyYAML here")
     (group,) = yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
     rules = {rule["alert"]: rule for rule in group["rules"]}
-    assert set(rules) == {"EdgeSdkNobodyTrained", "EdgeSdkUpliftBelowZero", "EdgeSdkBoardsTooHot"}
+    assert {name.removeprefix("EdgeSdk") for name in rules} == {
+        "NobodyTrained",
+        "UpliftBelowZero",
+        "BoardsTooHot",
+        "CertificateEnds",
+    }
     for rule in rules.values():
         assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
         assert rule["annotations"]["summary"].startswith("{{ $labels.federation }}: ")
@@ -184,6 +203,6 @@ def test_the_rules_of_prometheus_fire_on_what_is_served() -> None:
     well.control.pairs = {device: -value for device, value in HARM.items()}
     ill.control.pairs = HARM
     ill.declining = {f"cam-{number}": ("temperature", "61 C") for number in range(3)}
-    for record, idle_s, expected in ((well, 60.0, False), (ill, 90_000.0, True)):
-        metrics = served(record, here=9, idle_s=idle_s)
+    for record, idle_s, days, expected in ((well, 60.0, 90.0, False), (ill, 90_000.0, 29.0, True)):
+        metrics = served(record, here=9, idle_s=idle_s, days=days)
         assert {name: holds(rule["expr"], metrics) for name, rule in rules.items()} == dict.fromkeys(rules, expected)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from edge_sdk.agent_arguments import (
+from edge_sdk.agent.arguments import (
     check_kinds,
     check_names,
     check_options,
@@ -24,13 +24,14 @@ from edge_sdk.agent_arguments import (
     reached_by,
     transport_to,
 )
-from edge_sdk.agent_loop import AgentLoop
+from edge_sdk.agent.callbacks import AppOwner
+from edge_sdk.agent.held_alone import hold_alone, let_go
+from edge_sdk.agent.loop import AgentLoop
+from edge_sdk.agent.state_folder import StatePlaces
 from edge_sdk.arrays import Floats
-from edge_sdk.callbacks import AppOwner
 from edge_sdk.data import Raw
 from edge_sdk.device.context import DeviceContext, PublicFolder
 from edge_sdk.device.exchange import RoundReport
-from edge_sdk.device.held_alone import hold_alone, let_go
 from edge_sdk.device.link.security import DeviceSecurity
 from edge_sdk.device.participant import Participant
 from edge_sdk.device.standing import AgentStatus
@@ -54,7 +55,6 @@ from edge_sdk.public_set.samples import PublicSet
 from edge_sdk.serving.brought import BroughtModels
 from edge_sdk.serving.deployment import MAX_DROP, Deployment, check_max_drop
 from edge_sdk.serving.offers import OfferedModels
-from edge_sdk.state_folder import StatePlaces
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt.tls import TlsFiles
 

@@ -10,8 +10,8 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from edge_sdk.agent import Agent
-from edge_sdk.agent_arguments import check_options
+from edge_sdk.agent.agent import Agent
+from edge_sdk.agent.arguments import check_options
 from edge_sdk.boards.profiles import detect
 from edge_sdk.device.exchange import RoundReport
 from edge_sdk.device.link.recent_lines import round_lines
@@ -26,7 +26,7 @@ from edge_sdk.policy.energy import PowerMeter
 from edge_sdk.policy.policy import Policy, load_policy
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.topics import is_id
-from edge_sdk.public_set.samples import PublicSet
+from edge_sdk.public_set.samples import PublicSet, public_for
 from edge_sdk.serving.deployment import MAX_DROP
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.url import parse_broker_url
@@ -42,7 +42,7 @@ class App:
     model: Model
     data: OwnData
     public: PublicSet | None = None
-    """The public set; None: it is fetched from the coordinator if the method needs one."""
+    """The public set, or None to fetch it from the coordinator if the method needs one."""
     disclose_classes: bool = False
     """Whether the coordinator may know how many samples of each class this device holds."""
     privacy: Guarantee | None = None
@@ -59,9 +59,9 @@ class App:
     """A second model for the methods that train one beside the device's own: its weights are shared, and those of
     `model` then never leave the device."""
     policy: Policy | None = None
-    """When to train, and at what cost; None: always."""
+    """When to train, and at what cost, or None for always."""
     meter: PowerMeter | None = None
-    """An external power meter; None: the board's own sensors, or its profile."""
+    """An external power meter, or None for the board's own sensors, or its profile."""
     on_new_model: OnNewModel = "better"
     """What becomes of the state if `model` is another one than the state began with: better, adopt, keep or error."""
     accepts_models: bool = False
@@ -141,9 +141,9 @@ def run_device(
     if broker is None and keys is None:
         raise UsageError(BROKER_NEEDED)
     name = _checked(broker=broker, tls=tls, federation=federation, identity=identity, keys=keys, state=state)
-    given = PublicSet.load(public) if public is not None else None
     own_policy = load_policy(policy) if policy is not None else None
     parts = load_app(app)
+    given = public_for(public, parts.model.spec.preprocess) if public is not None else None
     try:
         agent = Agent(
             federation=federation,

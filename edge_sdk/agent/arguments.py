@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from edge_sdk import samples
+from edge_sdk.agent.state_folder import lasting
 from edge_sdk.data import LocalData
 from edge_sdk.device.training.data_supply import OwnData
 from edge_sdk.errors import UsageError
@@ -22,7 +23,6 @@ from edge_sdk.policy.policy import Policy
 from edge_sdk.policy.sensors import Sensors
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.public_set.samples import PublicSet
-from edge_sdk.state_folder import lasting
 from edge_sdk.transport.base import Transport
 from edge_sdk.transport.mqtt import pace as pacing
 from edge_sdk.transport.mqtt.tls import NO_FILES, OF_DEVICE, TlsFiles

@@ -1,4 +1,4 @@
-"""What an app hears of its device: its callbacks, and the log where it has none.
+"""An app's news of its device: through its callbacks, or the log where it has none.
 
 Errors of callbacks are counted, logged the first time, and otherwise ignored.
 """
@@ -6,18 +6,21 @@ Errors of callbacks are counted, logged the first time, and otherwise ignored.
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from edge_sdk.device.exchange import RoundReport
-from edge_sdk.device.link.link_notices import LinkNotices
 from edge_sdk.device.link.recent_lines import RecentLines, round_lines
 from edge_sdk.device.owner import Owner
 from edge_sdk.errors import UsageError
 
 log = logging.getLogger(__name__)
+
+LINK_LOG_INTERVAL_S = 600.0
+"""The minimum time between two logs of the same fault of the link, because a link may come and go all day."""
 
 
 class Callbacks:
@@ -66,7 +69,8 @@ class AppOwner(Owner):
         """
         self.callbacks = Callbacks(device)
         self._device, self._discloses_classes, self._sends_logs = device, discloses_classes, sends_logs
-        self._recent, self._link_notices = RecentLines(), LinkNotices(device)
+        self._recent = RecentLines()
+        self._link_fault, self._link_fault_logged_s = "", -math.inf
         self.last_news = ""
         """The last line of news, or empty."""
 
@@ -100,9 +104,11 @@ class AppOwner(Owner):
         self.news(line)
 
     def link_lost(self, reason: str, now_s: float) -> None:
-        """Implement Owner: logged if the app has no callback for news."""
-        if not self.callbacks.has("on_link"):
-            self._link_notices.lost(reason, now_s)
+        """Implement Owner: logged, once per reason and interval, if the app has no callback for news."""
+        again = reason == self._link_fault and now_s < self._link_fault_logged_s + LINK_LOG_INTERVAL_S
+        if not self.callbacks.has("on_link") and not again:
+            self._link_fault, self._link_fault_logged_s = reason, now_s
+            log.warning("%s: no link to the broker, retrying: %s", self._device, reason)
 
     def stored(self, report: RoundReport, *, round_ends: bool) -> None:
         """Implement Owner."""

@@ -30,7 +30,7 @@ class StatePlaces:
     """Where a device of one federation keeps what must survive a power cut: in a folder, a given Store, or memory."""
 
     def __init__(self, state: str | Path | Store | None, federation: str, device: str) -> None:
-        """state: the folder, or the Store; None: memory."""
+        """state: the folder, the Store, or None for memory."""
         self._device, self._federation = device, federation
         self._store: Store | None = None
         self.folder: Path | None = None
@@ -55,7 +55,7 @@ class StatePlaces:
 
     @property
     def served(self) -> Path | None:
-        """The folder of the models that are served; None: they are kept in memory."""
+        """The folder of the served models, or None if they are kept in memory."""
         return None if self.folder is None else self.folder / f"{self._federation}.served"
 
     @property
@@ -65,11 +65,11 @@ class StatePlaces:
 
     @property
     def chunks(self) -> Path | None:
-        """The file that keeps how long a message a broker takes that states no limit; None: there is no folder."""
+        """The file with the length limits of brokers that state none, or None without a folder."""
         return None if self.folder is None else self.folder / f"{self._federation}.chunks"
 
     def public(self, cache: str | Path | None) -> Path | None:
-        """Return the folder for fetched public sets: the given one, or one in the state; None: a temporary one."""
+        """Return the folder for fetched public sets: the given one, one in the state, or None for a temporary one."""
         if cache is not None:
             return lasting(Path(cache))
         return None if self.folder is None else self.folder / PUBLIC
@@ -104,7 +104,7 @@ class StatePlaces:
         """Open a file that holds the state of this device, or none yet.  Raises Damaged if it is not as written."""
         if is_emptied(path) and not (self.served and has_served(self.served)):
             tell(
-                f"{path}: is empty, as a first start leaves it that was cut short; this device joins anew; if it took "
+                f"{path}: is empty, as a first start leaves it that was cut short; this device joins again; if it took "
                 "part before, its state is lost: stop it, and put back a copy"
             )
         else:

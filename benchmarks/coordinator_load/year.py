@@ -1,0 +1,286 @@
+"""Lives through a year of a service in virtual time, and writes docs/results/year.md.
+
+    python -m benchmarks.coordinator_load.year [--boards 100] [--days 365]
+
+The boards of a secure lab, whose frames are signed, train each night.  The service has three generations: the
+second one learns so fast that it forgets classes, and the guard of the coordinator holds its rounds back; the third one
+is the operator's answer.  Boards lose power, some are slow or on at night only; the coordinator loses its power on the
+first day of each month; the lab's certificates are renewed once.  A few minutes of CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from datetime import date, datetime, timedelta, timezone
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from benchmarks.common.proc import process_status
+from coordinator.lab import owner
+from coordinator.lab.desk import EnrolmentDesk
+from coordinator.ledger import Ledger
+from coordinator.record.observer import RunObserver
+from coordinator.record.periods import Period
+from coordinator.record.run_record import RunRecord
+from coordinator.record.units import human_bytes
+from coordinator.results.figures.outcome import versions
+from coordinator.results.figures.uplift import uplift
+from coordinator.serving.intake.canary import Canary
+from coordinator.serving.server import Server
+from edge_sdk.device.store import MemoryStore
+from edge_sdk.identity import key_files
+from edge_sdk.identity.claims import (
+    CLAIMS_ROOT,
+    EnrolmentRequest,
+    pack_enrolment_request,
+    read_claim,
+    unpack_enrolment_answer,
+)
+from edge_sdk.identity.crypto_certificates import new_request, new_tls_key
+from edge_sdk.identity.crypto_keys import new_signing_key
+from edge_sdk.identity.folder import ABOUT, AUTHORITY, CERTIFICATE, SIGNING, TLS_KEY, IdentityCard
+from edge_sdk.public_set.samples import PublicSet
+from edge_sim.clock.virtual_fleet import VirtualFleet
+from edge_sim.config.settings import parse
+from edge_sim.fleet.fleet import build_fleet
+
+PAGE = Path(__file__).parents[2] / "docs" / "results" / "year.md"
+DAY_S = 86_400.0
+FIRST, BAD, MENDED, RENEWED = date(2026, 1, 1), date(2026, 6, 1), date(2026, 6, 8), date(2026, 9, 1)
+GENERATIONS: Mapping[date, Mapping[str, Any]] = {
+    FIRST: {"learning_rate": 0.02},
+    BAD: {"learning_rate": 5.0, "local_steps": 50},
+    MENDED: {"learning_rate": 0.01},
+}
+"""What a device trains with, from a day on."""
+FLEET = (
+    (0.2, {"dropout": 0.01, "dropout_s": 3600}),
+    (0.6, {"available": "00:00-06:00", "power_cuts_per_day": 0.2}),
+    (0.2, {"available": "00:00-06:00", "slow_share": 0.3, "slow_factor": 5.0}),
+)
+"""Shares of the boards, and their conditions."""
+
+
+class Stopped(Exception):
+    """The operator stops the coordinator, to change its file."""
+
+
+class Diary(RunObserver):
+    """Keeps what the coordinator says, by day."""
+
+    def __init__(self) -> None:
+        self.begins, self.said, self.now_s = FIRST, list[tuple[date, str]](), lambda: 0.0
+
+    def noted(self, message: str) -> None:
+        """Note a line."""
+        self.said.append((self.begins + timedelta(seconds=self.now_s()), message))
+
+    def count(self, words: str) -> int:
+        """Return how many lines have these words."""
+        return sum(words in line for _, line in self.said)
+
+
+def main() -> None:
+    """Live through the year, and write the page."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=int, default=365, help="fewer for a look; then the page is only printed")
+    parser.add_argument("--boards", type=int, default=100)
+    args = parser.parse_args()
+    days, boards = args.days, args.boards
+    begun_s, diary = time.process_time(), Diary()
+    with tempfile.TemporaryDirectory() as folder:
+        record = lived(Path(folder), boards, FIRST + timedelta(days=days), diary)
+        kept = (Path(folder) / "ledger.db").stat().st_size
+    page = _page(record, boards, diary, kept, time.process_time() - begun_s)
+    if days < 365:
+        print(page)
+    else:
+        PAGE.write_text(page, encoding="utf-8")
+
+
+def lived(folder: Path, boards: int, until: date, diary: Diary) -> RunRecord:
+    """Live through the generations, each with the ledger, the devices and the lab of the one before."""
+    lab = folder / "lab"
+    owner.make_lab(lab, ["localhost"], 8883, "127.0.0.1")
+    names = [f"device-{number:02}" for number in range(boards)]
+    _enrol(lab, names)
+    stores = {name: MemoryStore() for name in names}
+    starts = [start for start in GENERATIONS if start < until]
+    for start, end in pairwise([*starts, until]):
+        run = _generation(folder, start, until, diary, stores)
+        diary.begins, clock = start, run.clock
+        diary.now_s = lambda clock=clock: clock.now_s  # type: ignore[misc]  # this generation's
+        if start <= RENEWED < end:
+            clock.at((RENEWED - start).days * DAY_S + DAY_S / 2, partial(_renew, lab, diary))
+        if end < until:
+            clock.at((end - start).days * DAY_S - DAY_S / 2, _stop)
+        with suppress(Stopped):
+            run.run()
+        run.server.ledger.copy_to(folder / "ledger.db")
+        run.close()
+    return run.server.record
+
+
+def _generation(
+    folder: Path, start: date, until: date, diary: Diary, stores: Mapping[str, MemoryStore]
+) -> VirtualFleet:
+    """Return the fleet with the settings of a generation, which takes up the ledger of the one before."""
+    months = [date(start.year, month, 1) for month in range(start.month + 1, 13)]
+    lost_s = [(month - start).days * DAY_S for month in months if month < until]
+    tables = {
+        "federation": {
+            "name": "year",
+            "method": "fedavg",
+            "rounds": "forever",
+            "devices": len(stores),
+            "every": "20h",
+            "window": "01:00-05:00",
+            "time_zone": "Europe/Berlin",
+            "participants": 0.4,
+            "over_selection": True,
+            "quorum": len(stores) // 5,
+            "control": 0.1,
+            "control_rounds": 60,
+            "deadline_s": 600.0,
+        },
+        "train": {"local_steps": 5, "batch_size": 8, "evaluate_every": 7, "instrument_every": 0, **GENERATIONS[start]},
+        "partition": {"kind": "dirichlet", "alpha": 5.0},
+        "fleet": [
+            {"count": round(share * len(stores)), "model": "softmax", "board": "rpi4", **row} for share, row in FLEET
+        ],
+        "scenario": {
+            "starts_on": f"{start}",
+            "until_days": (until - start).days,
+            "coordinator_lost_at_s": lost_s,
+            "coordinator_lost_for_s": 3600.0,
+        },
+        "run": {"standalone": False},
+    }
+    fleet = build_fleet(parse(tables, Path("year.toml")))
+    test = fleet.dataset.test
+    canary = Canary(PublicSet(test.x, labels=test.y), [fleet.devices[0].kit.model(None)], 0.1)
+    before = folder / "ledger.db"
+    return VirtualFleet(
+        fleet,
+        ledger=Ledger(None, before) if before.exists() else Ledger(None),
+        observer=diary,
+        stores=stores,
+        secured=folder,
+        new_server=partial(Server, canary=canary),
+    )
+
+
+def _stop() -> None:
+    raise Stopped
+
+
+def _renew(lab: Path, diary: Diary) -> None:
+    owner.renew_lab(lab)
+    diary.noted("edge-sdk lab renew: broker, coordinator, operator and desk have new TLS keys and certificates")
+
+
+def _enrol(lab: Path, names: Sequence[str]) -> None:
+    """Make identity folders beside the lab, as `edge-sdk enroll` does over a network."""
+    desk = EnrolmentDesk(lab)
+    for path in owner.issue_claims(lab, names):
+        claim, key, tls_key = read_claim(path), new_signing_key(), new_tls_key()
+        wanted = EnrolmentRequest(key.public, new_request(tls_key, claim.device), b"")
+        answer = desk.answer(f"{CLAIMS_ROOT}/{claim.user}", pack_enrolment_request(claim.secret, wanted))
+        assert answer is not None, claim.device
+        card = IdentityCard(
+            role="device",
+            name=claim.device,
+            broker=claim.broker,
+            coordinator=claim.coordinator,
+            own=key.public.hex(),
+        )
+        files = {
+            SIGNING: key.to_pem(),
+            TLS_KEY: tls_key,
+            CERTIFICATE: unpack_enrolment_answer(claim.secret, answer[1]),
+            AUTHORITY: claim.authority.encode(),
+            ABOUT: card.to_json(),
+        }
+        for name, content in files.items():
+            key_files.write_whole(lab.parent / claim.device / name, content, key_files.PRIVATE)
+
+
+def _page(record: RunRecord, boards: int, diary: Diary, ledger_bytes: int, took_s: float) -> str:
+    software = ", ".join(f"{package} {version}" for package, version in versions().items())
+    found, peak = uplift(record.control), process_status(os.getpid()).peak_mib
+    refused = sum(sum(words.values()) for words in record.refused_frames.values())
+    heads = ["month", "rounds", "skipped", "held back", "answers a round", "bytes", "kJ", "accuracy"]
+    counts = f"{diary.count('is skipped for now')} lines about skipped rounds, {diary.count('held back everywhere')}"
+    lines = [
+        "# A year of a service",
+        "",
+        "Written by `python -m benchmarks.coordinator_load.year`; nothing here is typed by hand.",
+        f"{boards} simulated boards of a secure lab on digits, `fedavg`, one round a night with four tenths of them, a",
+        "control group of a tenth, and a canary of the test samples. Virtual time; coordinator, ledger, devices and",
+        "signed frames are those of a deployment. Accuracy: the newest mean over devices, on all classes.",
+        "",
+        *("| " + " | ".join(row) + " |" for row in (heads, ["---"] * len(heads), *_months(record, diary))),
+        "",
+        "What the coordinator said (once each):",
+        "",
+        "```text",
+        *_said(diary),
+        "```",
+        "",
+        f"In all {counts} about held-back rounds; {refused} frames refused.",
+        f"At the end: {found.text if found else 'no uplift'}.",
+        f"Ledger {human_bytes(ledger_bytes)}; record {human_bytes(len(str(record.to_json())))}; at most {peak:.0f} MiB",
+        f"of memory with all boards; {took_s:.0f} s of computing.",
+        "",
+        f"{datetime.now(timezone.utc):%Y-%m-%d}, {os.uname().machine}, {os.cpu_count()} cores; {software}.",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _months(record: RunRecord, diary: Diary) -> list[list[str]]:
+    held = Counter((day.year, day.month) for day, line in diary.said if "held back everywhere" in line)
+    found: dict[tuple[int, int], list[Period]] = {}
+    for key, period in record.periods.newest("day", 400).items():
+        day = date.fromordinal(key.number)
+        found.setdefault((day.year, day.month), []).append(period)
+    rows = []
+    for (year, month), days in found.items():
+        rounds = sum(each.rounds for each in days)
+        accuracy = next((each.accuracy for each in reversed(days) if each.accuracy is not None), None)
+        rows.append(
+            [
+                f"{year}-{month:02}",
+                f"{rounds}",
+                f"{sum(each.skipped for each in days)}",
+                f"{held[year, month]}",
+                f"{sum(each.contributors for each in days) / rounds:.1f}",
+                human_bytes(sum(each.bytes_up + each.bytes_down for each in days)),
+                f"{sum(each.device_j for each in days) / 1000:.1f}",
+                "-" if accuracy is None else f"{accuracy:.1%}",
+            ]
+        )
+    return rows
+
+
+def _said(diary: Diary) -> list[str]:
+    """Return the first line of each kind, with its day."""
+    kinds, found = set[str](), []
+    for day, line in diary.said:
+        kind = "held back" if "held back" in line else " ".join(line.split(":")[-1].split()[:4])
+        kind = "skipped" if "is skipped" in line else kind
+        if kind not in kinds or line.startswith("a new generation"):
+            kinds.add(kind)
+            found.append(f"{day}  {line}")
+    return found
+
+
+if __name__ == "__main__":
+    main()

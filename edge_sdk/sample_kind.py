@@ -1,0 +1,136 @@
+"""The declared kind of samples: pictures, vectors, series or tokens, as they lie in memory and as a net is given them.
+
+In memory all samples are u1 or f4, so that stores, public sets and the wire need not know the kind: series are
+(n, t, d), and the ids of tokens are whole numbers in f4, (n, t), which holds them exactly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.arrays import Floats
+from edge_sdk.errors import UsageError
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_numbers, raw_values
+
+KINDS: Mapping[str, str] = {
+    "picture": "(n, h, w), (n, h, w, c) or (n, c, h, w)",
+    "vector": "(n, d)",
+    "series": "(n, t, d) or (n, t)",
+    "tokens": "(n, t)",
+}
+"""The kinds, each with the shape of samples."""
+AXES: Mapping[str, int] = {"picture": 3, "vector": 1, "series": 2, "tokens": 1}
+"""The axes of a sample as a net is given it: (c, h, w), (d,), (t, d) and (t,)."""
+MOST_VOCABULARY = 2**24
+"""f4 holds all whole numbers up to this one."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampleKind:
+    """A declared kind."""
+
+    name: str
+    vocabulary: int = 0
+    """The ids of tokens are 0..vocabulary-1; 0 for other kinds."""
+
+    def __str__(self) -> str:
+        return f"{self.name} with a vocabulary of {self.vocabulary}" if self.vocabulary else self.name
+
+    @property
+    def remedy(self) -> str:
+        """The arguments that declare this kind."""
+        return f'kind="{self.name}"' + (f", vocabulary={self.vocabulary}" if self.vocabulary else "")
+
+    def held(self, x: NDArray[Any], layout: PictureLayout | None, where: str) -> tuple[NDArray[Any], str]:
+        """Return samples as they lie in memory, u1 or f4, and a line on their layout, as `channels_last` does.
+
+        Raises UsageError for another shape, and for an id that the vocabulary does not have.
+        """
+        if not len(x):  # of a store that is still empty
+            return x, ""
+        if self.name == "tokens":
+            return self._tokens(x, where), ""
+        check_numbers(x, where)
+        if x.dtype.kind in "iu" and x.dtype != np.uint8:  # as declared, these are measurements or grey levels
+            is_bytes = self.name == "picture" and x.size and 0 <= x.min() <= x.max() <= 255
+            x = x.astype(np.uint8 if is_bytes else np.float32)
+        x = raw_values(x, where)
+        if self.name == "series" and x.ndim == 2:
+            x = x[:, :, None]
+        axes = {"picture": (3, 4), "vector": (2,), "series": (3,)}[self.name]
+        if x.ndim not in axes:
+            raise self._unfit(x, where)
+        return channels_last(x, layout, where) if self.name == "picture" else (x, "")
+
+    def _tokens(self, x: NDArray[Any], where: str) -> Floats:
+        if x.dtype.kind in "UST" or (x.dtype.kind == "O" and x.size and isinstance(x.flat[0], str)):
+            raise UsageError(
+                f"{where}: found texts, expected the ids of their tokens: write edge_sdk.hashed_words(texts, "
+                f"vocabulary={self.vocabulary}, length=64), or use a tokenizer of your own"
+            )
+        check_numbers(x, where)
+        if x.ndim != 2:
+            raise self._unfit(x, where)
+        wrong = ~((x >= 0) & (x < self.vocabulary))  # NaN is wrong, too
+        if x.dtype.kind == "f":
+            wrong |= x != np.rint(x)
+        if wrong.any():
+            row, place = np.argwhere(wrong)[0]
+            raise UsageError(
+                f"{where}: sample {row} has the id {x[row, place]} at place {place}: a vocabulary of {self.vocabulary} "
+                f"has the ids 0..{self.vocabulary - 1}"
+            )
+        return x.astype(np.float32)
+
+    def _unfit(self, x: NDArray[Any], where: str) -> UsageError:
+        return UsageError(f'{where}: kind "{self.name}": expected samples {KINDS[self.name]}, found {x.shape}')
+
+
+def declared_kind(kind: object, vocabulary: object, where: str) -> SampleKind | None:
+    """Return what is declared; None: nothing is.  Raises UsageError for a kind that there is not, and a vocabulary."""
+    if kind is None:
+        if vocabulary is not None:
+            raise UsageError(f'{where}: vocabulary has no effect without kind = "tokens"')
+        return None
+    if kind not in KINDS:
+        raise UsageError(f"{where}: kind {kind!r}: expected {', '.join(KINDS)}")
+    if kind != "tokens":
+        if vocabulary is not None:
+            raise UsageError(f'{where}: vocabulary has no effect on kind = "{kind}"')
+        return SampleKind(str(kind))
+    whole = vocabulary if isinstance(vocabulary, int | np.integer) and not isinstance(vocabulary, bool) else 0
+    if not 2 <= whole <= MOST_VOCABULARY:
+        raise UsageError(
+            f'{where}: kind = "tokens" needs vocabulary, how many ids there are, a whole number from 2 to '
+            f"{MOST_VOCABULARY}; found {vocabulary!r}"
+        )
+    return SampleKind("tokens", int(whole))
+
+
+def arguments(kind: SampleKind | None) -> tuple[str | None, int | None]:
+    """Return kind and vocabulary as Samples and others take them."""
+    return (None, None) if kind is None else (kind.name, kind.vocabulary or None)
+
+
+def held(
+    x: NDArray[Any],
+    kind: SampleKind | None,
+    layout: PictureLayout | None,
+    where: str,
+    *,
+    ambiguous: PictureLayout = CHANNELS_LAST,
+) -> tuple[NDArray[Any], str]:
+    """Return samples (n, ...) as they lie in memory, and a line on what was taken where nothing is declared."""
+    if kind is None:
+        return channels_last(raw_values(x, where), layout, where, ambiguous=ambiguous)
+    return kind.held(x, layout, where)
+
+
+def net_shape(kind: SampleKind | None, shape: tuple[int, int, int]) -> tuple[int, ...]:
+    """Return the shape of a sample as a net is given it: of a preprocessed one (c, h, w)."""
+    return shape[3 - AXES.get(kind.name if kind else "picture", 3) :]

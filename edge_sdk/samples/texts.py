@@ -1,0 +1,35 @@
+"""Texts as ids of tokens, without a vocabulary that devices would first have to agree on: a hash numbers the words."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from zlib import crc32
+
+import numpy as np
+from numpy.typing import NDArray
+
+from edge_sdk.data import is_whole
+from edge_sdk.errors import UsageError
+
+_WORD = re.compile(r"\w+")
+
+
+def hashed_words(texts: Iterable[str], *, vocabulary: int, length: int) -> NDArray[np.int32]:
+    """Return the ids of the first `length` words of texts: (n, length), 1..vocabulary-1, and 0 behind shorter texts.
+
+    A word in small letters always has the same id, on every device; several words may share one (feature hashing:
+    Weinberger et al., ICML 2009).  Raises UsageError for a text without a word, and for numbers out of range.
+    """
+    if not is_whole(vocabulary) or vocabulary < 2 or not is_whole(length) or length < 1:
+        raise UsageError(
+            f"hashed_words: vocabulary {vocabulary!r} and length {length!r}: expected whole numbers of at least 2 and 1"
+        )
+    rows = []
+    for number, text in enumerate(texts):
+        words = _WORD.findall(text.lower())[:length] if isinstance(text, str) else []
+        if not words:
+            raise UsageError(f"hashed_words: text {number} has no word ({text!r:.40}): leave it and its label out")
+        ids = [1 + crc32(word.encode()) % (vocabulary - 1) for word in words]
+        rows.append(ids + [0] * (length - len(ids)))
+    return np.array(rows, np.int32).reshape(-1, length)

@@ -1,0 +1,148 @@
+"""The declared kind of samples, from the array that somebody gives to the tensor that a net takes."""
+
+import numpy as np
+import pytest
+
+import edge_sdk
+import edge_sim
+from edge_sdk.device.training.workbench import Workbench
+from edge_sdk.errors import UsageError
+from edge_sim.models import families
+
+WORDS = 50
+IDS = np.array([[1, 2, 3, 0], [49, 4, 0, 0], [5, 5, 5, 5]])
+Y = np.array([0, 1, 0])
+TOKENS = {"kind": "tokens", "vocabulary": WORDS}
+
+
+def test_ids_stay_whole_numbers_up_to_the_largest() -> None:
+    samples = edge_sdk.Samples(np.array([[2**24 - 1, 2**24 - 2]]), [0], kind="tokens", vocabulary=2**24)
+    assert edge_sdk.Preprocess(kind="tokens", vocabulary=2**24)(samples.x).tolist() == [[[[2**24 - 1, 2**24 - 2]]]]
+    assert samples.at(np.array([0])).vocabulary == 2**24
+
+
+@pytest.mark.parametrize(
+    ("x", "declared", "said"),
+    [
+        (np.array([[1, 2], [3, 50]]), TOKENS, "sample 1 has the id 50 at place 1: .* has the ids 0..49"),
+        (np.array([[1, -1], [3, 4]]), TOKENS, "sample 0 has the id -1 at place 1"),
+        (np.array([[1, 2.5], [3, 4]]), TOKENS, "sample 0 has the id 2.5"),
+        (np.zeros((2, 3, 4), int), TOKENS, r'kind "tokens": expected samples \(n, t\), found \(2, 3, 4\)'),
+        (np.array(["a text", "another"]), TOKENS, r"found texts, .*hashed_words\(texts, vocabulary=50"),
+        (np.zeros((2, 3)), {"kind": "tokens"}, "needs vocabulary"),
+        (np.zeros((2, 3)), {"kind": "vector", "vocabulary": 5}, 'no effect on kind = "vector"'),
+        (np.zeros((2, 3)), {"kind": "texts"}, "kind 'texts': expected picture, vector, series, tokens"),
+        (np.zeros((2, 3, 4)), {"kind": "vector"}, r'kind "vector": expected samples \(n, d\), found \(2, 3, 4\)'),
+        (np.full((2, 3), np.nan), {"kind": "series"}, "NaN or Inf in 2 samples"),
+    ],
+)
+def test_what_is_not_of_the_kind_is_refused_in_one_line(x: np.ndarray, declared: dict, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as refused:
+        edge_sdk.Samples(x, [0, 1], **declared)
+    assert "\n" not in str(refused.value)
+
+
+def test_series_of_one_sensor_get_an_axis_and_are_normalised_by_sensor() -> None:
+    assert edge_sdk.Samples(np.arange(6).reshape(2, 3), [0, 1], kind="series").x.shape == (2, 3, 1)
+    two = edge_sdk.Samples(np.array([[[1, 10], [3, 30]]]), [0], kind="series")
+    scaled = edge_sdk.Preprocess(kind="series", mean=(2, 20), std=(1, 10))(two.x)
+    assert scaled.tolist() == [[[[-1, -1], [1, 1]]]]
+
+
+@pytest.mark.parametrize("settings", [{"scale": 0.5}, {"mean": 1}, {"size": (2, 2)}])
+def test_nothing_changes_ids(settings: dict) -> None:
+    with pytest.raises(UsageError, match="leave them out"):
+        edge_sdk.Preprocess(**TOKENS, **settings)
+
+
+def test_words_have_one_id_everywhere_and_a_text_without_any_is_refused() -> None:
+    ids = edge_sdk.hashed_words(["The cat, the dog", "dog"], vocabulary=1000, length=3)
+    assert ids.tolist() == [[ids[0, 0], ids[0, 1], ids[0, 0]], [ids[1, 0], 0, 0]]
+    assert ids[1, 0] == 1 + 0x812C397D % 999  # the CRC-32 of dog, on every machine
+    with pytest.raises(UsageError, match="text 1 has no word"):
+        edge_sdk.hashed_words(["a", "..."], vocabulary=1000, length=3)
+
+
+def test_a_store_keeps_ids_and_its_kind(tmp_path) -> None:
+    path = tmp_path / "samples.db"
+    with edge_sdk.SampleStore(path, classes=2, split=(1, 0, 0), **TOKENS) as store:
+        for row, label in zip(IDS, Y, strict=True):
+            store.observe(row, int(label))
+        train = store.take_snapshot().data.train
+        assert train.x.tolist() == IDS.tolist()
+        assert (train.kind, train.vocabulary) == ("tokens", WORDS)
+    with pytest.raises(UsageError, match="made with kind"):
+        edge_sdk.SampleStore(path, classes=2, split=(1, 0, 0), kind="tokens", vocabulary=60)
+
+
+def test_a_public_set_of_whole_numbers_is_that_of_the_same_ids_in_f4() -> None:
+    public = edge_sdk.PublicSet(IDS, **TOKENS)
+    assert public.spec == edge_sdk.PublicSet(IDS.astype(np.float32)).spec
+
+
+def test_a_model_that_does_not_take_the_kind_is_refused_with_what_to_write() -> None:
+    data = edge_sdk.LocalData(train=edge_sdk.Samples(IDS, Y, **TOKENS))
+    with pytest.raises(UsageError, match=r'Preprocess\(kind="tokens", vocabulary=50\)'):
+        Workbench(edge_sdk.NumpyModel(2, (1, 1, 4), seed=0), data)
+
+
+def test_a_family_for_another_kind_is_refused_before_a_run() -> None:
+    x, y = np.tile(IDS, (40, 1)), np.tile([0, 1, 2], 40)
+    tables = {
+        "federation": {"name": "a", "rounds": 1, "devices": 2},
+        "data": TOKENS,
+        "fleet": [{"count": 2, "model": "cnn"}],
+    }
+    with pytest.raises(UsageError, match=r"'cnn' takes picture, the samples are tokens .* choose one of .*text-cnn"):
+        edge_sim.run(tables, data=(x[:60], y[:60], x[60:], y[60:]))
+    with pytest.raises(UsageError, match="x_train: sample 1 has the id 49"):
+        edge_sim.run(tables, data=(x[:60], y[:60], x[60:], y[60:]), settings={"data.vocabulary": 49})
+
+
+@pytest.mark.torch
+def test_a_net_gets_what_was_declared() -> None:
+    torch = pytest.importorskip("torch")
+    seen = []
+
+    class Net(torch.nn.Sequential):
+        def forward(self, x):
+            seen.append((x.dtype, tuple(x.shape[1:]), int(x.max())))
+            return super().forward(x)
+
+    ids = edge_sdk.Preprocess(**TOKENS)
+    net = Net(torch.nn.Embedding(WORDS, 3), torch.nn.Flatten(), torch.nn.Linear(12, 2))
+    model = edge_sdk.TorchModel(net, 2, input_shape=(4,), preprocess=ids)
+    assert {(dtype, shape) for dtype, shape, _ in seen} == {(torch.int64, (4,))}
+    assert 0 < max(most for _, _, most in seen) < WORDS  # it was tried with ids of the vocabulary, not with noise
+    assert model.logits(ids(IDS)).shape == (3, 2)
+    assert model.net(torch.tensor(IDS)).shape == (3, 2)  # and still takes ids from elsewhere
+    series = edge_sdk.Preprocess(kind="series")
+    net = Net(torch.nn.Flatten(), torch.nn.Linear(10, 2))
+    edge_sdk.TorchModel(net, 2, input_shape=(5, 2), preprocess=series).logits(series(np.zeros((1, 5, 2), np.float32)))
+    assert seen[-1][:2] == (torch.float32, (5, 2))
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("name", [n for n, f in families.FAMILIES.items() if "picture" not in f.takes])
+def test_a_net_for_sequences_learns_and_pads_with_nothing(name: str, monkeypatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setenv("EDGE_SDK_TRACED", "off")  # recording takes longer than 30 steps
+    from edge_sdk.models.base import Batches
+    from edge_sdk.objectives import CrossEntropy, Optim
+
+    tokens = families.FAMILIES[name].takes == ("tokens",)
+    rng = np.random.default_rng(0)
+    y = np.arange(8) % 2
+    raw = rng.integers(1, 9, (8, 6)) + 9 * y[:, None] if tokens else rng.normal(y[:, None, None], 0.3, (8, 6, 3))
+    own = edge_sdk.Preprocess(kind="tokens", vocabulary=20) if tokens else edge_sdk.Preprocess(kind="series")
+    model = families.build_model(name, classes=2, raw_shape=raw.shape[1:], preprocess=own, seed=0, feature_dim=5)
+    x = own(raw)
+    batches = Batches(inputs=x, labels=y, indices=np.tile(np.arange(8), (30, 1)))
+    first = model.fit(batches, (CrossEntropy(),), Optim(kind="adam", learning_rate=0.02)).loss
+    assert first < 0.3
+    assert model.features(x).shape == (8, 5)
+    np.testing.assert_allclose(model.head(model.features(x)), model.logits(x), rtol=1e-4, atol=1e-5)
+    if name in ("text-bag", "text-gru", "numpy-text"):  # whose words see no later ones
+        short, long = (families.build_model(name, classes=2, raw_shape=(t,), preprocess=own, seed=0) for t in (6, 9))
+        padded = np.pad(raw, ((0, 0), (0, 3)))
+        np.testing.assert_allclose(short.logits(own(raw)), long.logits(own(padded)), rtol=1e-5, atol=1e-6)
