@@ -194,7 +194,7 @@ def method_table(bench: Bench) -> tuple[Table, tuple[str, ...]]:
     reasons: dict[str, list[str]] = {}
     for key, why in bench.misfits.items():
         task, _, name = key.split("/")
-        reasons.setdefault(f"`{name}`: {why}", []).append(task)
+        reasons.setdefault(f"`{name}`: {why.partition('; ')[0]}", []).append(task)
     rows = tuple(
         (name, *("yes" if (task.name, name) in ran else UNKNOWN for task in TASKS), load_method(name)().discloses)
         for name in names
