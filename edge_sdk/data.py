@@ -204,7 +204,8 @@ class Samples:
 
     def __post_init__(self, layout: PictureLayout | None) -> None:
         declared = self.declared
-        x, (y, names) = given_array(self.x, "x"), class_ids(self.y, self.class_names)
+        x = given_array(self.x, "x") if declared is None else declared.given(self.x, "x")
+        y, names = class_ids(self.y, self.class_names)
         if declared is None and (x.dtype.kind not in "biuf" or not x.ndim):
             raise UsageError(f"x: found {x.dtype} {x.shape}: samples are numbers, with shape (n, ...)")
         if len(x) != len(y):

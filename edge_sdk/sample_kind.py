@@ -6,7 +6,7 @@ In memory all samples are u1 or f4, so that stores, public sets and the wire nee
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from edge_sdk.arrays import Floats
 from edge_sdk.errors import UsageError
-from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_numbers, raw_values
+from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, channels_last, check_numbers, given_array, raw_values
 
 KINDS: Mapping[str, str] = {
     "picture": "(n, h, w), (n, h, w, c) or (n, c, h, w)",
@@ -67,6 +67,28 @@ class SampleKind:
             raise self._unfit(x, where)
         return channels_last(x, layout, where) if self.name == "picture" else (x, "")
 
+    def given(self, x: Any, where: str) -> NDArray[Any]:
+        """Return samples as an array; texts of several lengths are padded with the id 0, which they must not have.
+
+        Raises UsageError for a text without tokens.
+        """
+        if self.name != "tokens" or not isinstance(x, Sequence) or not len(x) or isinstance(x[0], str):
+            return given_array(x, where)
+        texts = [given_array(text, f"{where}: sample {row}") for row, text in enumerate(x)]
+        lengths = [text.size for text in texts]
+        for row, text in enumerate(texts):
+            if text.ndim != 1 or not text.size:
+                raise UsageError(f"{where}: sample {row} has no tokens: leave it and its label out")
+            if lengths[row] < max(lengths) and (text == 0).any():
+                raise UsageError(
+                    f"{where}: sample {row} has the id 0, which pads shorter texts: count ids from 1, in a vocabulary "
+                    "larger by 1"
+                )
+        out = np.zeros((len(texts), max(lengths)), np.result_type(*texts))
+        for row, text in enumerate(texts):
+            out[row, : text.size] = text
+        return out
+
     def _tokens(self, x: NDArray[Any], where: str) -> Floats:
         if x.dtype.kind in "UST" or (x.dtype.kind == "O" and x.size and isinstance(x.flat[0], str)):
             raise UsageError(
@@ -117,7 +139,7 @@ def arguments(kind: SampleKind | None) -> tuple[str | None, int | None]:
     return (None, None) if kind is None else (kind.name, kind.vocabulary or None)
 
 
-def held(
+def as_held(
     x: NDArray[Any],
     kind: SampleKind | None,
     layout: PictureLayout | None,

@@ -84,6 +84,8 @@ class MembershipHandler:
         self._registry, self._ledger, self._record = context.registry, context.ledger, context.record
         self._orders, self._signed = context.orders, context.security is not None  # signed stamps can be trusted
         self._expected, self._seats = context.policy.expected, Seats(context)
+        self._run = context.ledger.run
+        """The run's id, read once: each Welcome has it."""
         self._strangers, self._disk_faults = LineBudget(), LineBudget(first=1)
         self._few_told = set[str]()
         """The devices of which a line said that they wait for new samples."""
@@ -184,9 +186,7 @@ class MembershipHandler:
         unbound = self._registry.is_unbound(hello)
         if not unbound:
             self._registry.enter(hello, number)
-        self._sender.welcome(
-            device, number, self._ledger.run, self._public_server.total_bytes if self._public_server else 0
-        )
+        self._sender.welcome(device, number, self._run, self._public_server.total_bytes if self._public_server else 0)
         if self._context.queue.over:  # the device joins after the end, and does not know of it
             self._sender.announce_run()
         if unbound:

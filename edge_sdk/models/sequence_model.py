@@ -41,13 +41,14 @@ class SequenceModel(BodyModel):
         *,
         seed: int,
         preprocess: Preprocess,
-        features: int = 256,
+        features: int | None = None,
         name: str | None = None,
         head: Literal["linear", "cosine"] = "linear",
     ) -> None:
         """Take samples of `input_shape`, (t, d) or (t,), whose kind `preprocess` declares: series or tokens.
 
-        seed: of the head.  features: their number.  Raises ModelError for other kinds and numbers out of range.
+        seed: of the head.  features: their number; None: 256 of series, 4,096 of texts, where fewer share buckets and
+        with them meanings.  Raises ModelError for other kinds and numbers out of range.
         """
         kind = preprocess.declared
         if kind is None or kind.name not in ("series", "tokens"):
@@ -56,6 +57,7 @@ class SequenceModel(BodyModel):
                 'preprocess=edge_sdk.Preprocess(kind="series"), or kind="tokens" with vocabulary'
             )
         name = name or {"series": "numpy-series", "tokens": "numpy-text"}[kind.name]
+        features = {"series": 256, "tokens": 4096}[kind.name] if features is None else features
         check_whole_number(name, "features", features, 2)
         self._input_shape = input_shape_of(name, input_shape)
         steps, depth = self._input_shape[1:]
@@ -134,9 +136,9 @@ class HashedWords:
         grams = np.concatenate([_mixed(ids), _mixed(ids[:, :-1] * _MIX + ids[:, 1:])], axis=1)
         there = np.concatenate([ids > 0, (ids[:, :-1] > 0) & (ids[:, 1:] > 0)], axis=1)
         signs = np.where(grams >> np.uint64(63), 1, -1) * there
-        out = np.zeros((len(x), self._features), np.float32)
-        np.add.at(out, (np.arange(len(x))[:, None], (grams % np.uint64(self._features)).astype(np.int64)), signs)
-        return out
+        buckets = (grams % np.uint64(self._features)).astype(np.int64) + self._features * np.arange(len(x))[:, None]
+        sums = np.bincount(buckets.ravel(), signs.ravel(), len(x) * self._features)
+        return sums.reshape(len(x), self._features).astype(np.float32)
 
 
 def _mixed(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:

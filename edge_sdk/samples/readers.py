@@ -22,7 +22,7 @@ from edge_sdk.given_arrays import (
     stacked_pictures,
 )
 from edge_sdk.public_set.samples import UNREADABLE, why_unreadable
-from edge_sdk.sample_kind import SampleKind, arguments, declared_kind, held
+from edge_sdk.sample_kind import SampleKind, arguments, as_held, declared_kind
 from edge_sdk.samples.form import sample_id
 from edge_sdk.samples.reservoir import checked_split, part_of
 
@@ -203,7 +203,7 @@ def _checked(
     raw = np.asarray(x)
     if raw.ndim not in (2, 3, 4) or not raw.size:
         raise UsageError(f"{where}: expected (n, d), (n, h, w) or (n, h, w, c), none of them 0, found {raw.shape}")
-    values, line = held(raw, kind, layout, where, ambiguous=ambiguous)
+    values, line = as_held(raw, kind, layout, where, ambiguous=ambiguous)
     labels_at, expected = labels_at or where, f"expected {len(raw)} labels, whole numbers from 0, "
     labels, known = class_ids(y, names, where=labels_at, expected=expected)
     if labels.shape != raw.shape[:1] or int(labels.min()) < 0:

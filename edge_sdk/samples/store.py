@@ -24,7 +24,7 @@ from edge_sdk.data import LocalData, Samples, is_whole
 from edge_sdk.durable import is_emptied
 from edge_sdk.errors import StoreError, UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, check_layout
-from edge_sdk.sample_kind import arguments, declared_kind, held
+from edge_sdk.sample_kind import arguments, as_held, declared_kind
 from edge_sdk.samples.age import SampleAges
 from edge_sdk.samples.form import Form, checked_sample, class_id, sample_id
 from edge_sdk.samples.reservoir import Reservoir, checked_split, part_of
@@ -585,7 +585,7 @@ class SampleStore:
             raise UsageError("shape and dtype of the samples: give both, or neither")
         form = Form(tuple(shape), str(np.dtype(dtype)))
         if form != self._form:
-            one, line = held(np.broadcast_to(np.uint8(0), (1, *form.shape)), self._kind, self._layout, "shape")
+            one, line = as_held(np.broadcast_to(np.uint8(0), (1, *form.shape)), self._kind, self._layout, "shape")
             if line:
                 log.warning("%s: %s", self.path or "SampleStore", line)
             form = Form(one.shape[1:], form.dtype)

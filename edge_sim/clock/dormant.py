@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from operator import attrgetter
 from typing import NamedTuple, Protocol, TypeAlias
 
 from edge_sdk.device.link.hello import hello
@@ -86,7 +87,7 @@ class DormantKinds:
             plain = [_without_data(hello(each.participant.context)) for each in awake]
             self._alike[kind] = plain[0] == plain[1]
         least = awake[0].participant.context.bench.model.spec.least_batch
-        return awake[0] if self._alike[kind] and len(device.data.train) >= least else None
+        return awake[0] if self._alike[kind] and device.held.counts.train >= least else None
 
 
 def _kind(device: Device) -> _Kind | None:
@@ -94,17 +95,14 @@ def _kind(device: Device) -> _Kind | None:
 
     The user's own models may differ from device to device, and a privacy budget counts what a device releases.
     """
-    kit, data = device.kit, device.data
-    if kit.brought or kit.privacy or not len(data.train):
+    kit = device.kit
+    if kit.brought or kit.privacy or not device.held.counts.train:
         return None
-    same = replace(kit, id="", number=0, seed=0, proxy_seed=0)
-    train = data.train
-    parts = tuple(part is None for part in (data.test, data.validation, data.local_test))
-    return (*_fields(same), device.conditions.byzantine, train.x.shape[1:], train.x.dtype, train.class_names, parts)
+    return (*_of_kind(kit), device.conditions.byzantine, *device.held.form)
 
 
-def _fields(kit: Kit) -> tuple[object, ...]:
-    return tuple(getattr(kit, name) for name in kit.__slots__)
+_of_kind = attrgetter(*(name for name in Kit.__slots__ if name not in {"id", "number", "seed", "proxy_seed"}))
+"""The fields of a kit in which two devices of a kind agree."""
 
 
 def _without_data(said: Hello) -> Hello:
@@ -224,15 +222,15 @@ class Dormant:
 
     def _hello(self) -> Hello:
         """Return this device's Hello: its example's, with its own name and numbers of samples."""
-        context, data = self._example.participant.context, self._device.data
+        context, held = self._example.participant.context, self._device.held
         said, kit = hello(context), self._device.kit
         discloses = context.bench.discloses_classes and kit.classes <= MAX_DISCLOSED_CLASSES
         return replace(
             said,
             device=kit.id,
-            samples=len(data.train),
-            class_counts=data.class_counts(kit.classes) if discloses else (),
-            test_samples=len(data.local_test or ()),
+            samples=held.counts.train,
+            class_counts=held.class_counts(kit.classes) if discloses else (),
+            test_samples=held.counts.local_test,
         )
 
 

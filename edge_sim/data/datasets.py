@@ -129,7 +129,7 @@ def load_dataset(
     tested = balanced[
         _some(whole.test.y[balanced], table.test_samples, np.random.default_rng([seed, 7]), "test_samples")
     ]
-    train, test = whole.train.at(kept), whole.test.at(tested)
+    train, test = _at(whole.train, kept), _at(whole.test, tested)
     x, y = train.x, train.y
     public = public_count(table.public, len(y))
     if not public < len(y):
@@ -143,9 +143,10 @@ def load_dataset(
     order = np.random.default_rng([seed, 2]).permutation(len(y))
     chosen, rest = np.sort(order[:public]), np.sort(order[public:])
     scale = whole.scale if table.scale is None else table.scale
+    private = _at(train, rest)
     return Dataset(
         name=whole.name,
-        private=train.at(rest),
+        private=private,
         rows=kept[rest],
         source_samples=len(whole.train),
         users=whole.users[kept][rest] if whole.users is not None else None,
@@ -156,7 +157,7 @@ def load_dataset(
         class_names=names,
         scale=scale,
         kind=kind,
-        scaling=scaling_of(table.normalise, x[rest], scale, kind),
+        scaling=scaling_of(table.normalise, private.x, scale, kind),
         augment=augment,
         sha256=_sha256(x, y, test.x, test.y),
         seed=seed,
@@ -244,10 +245,15 @@ def _some(y: Ints, count: int | None, rng: np.random.Generator, key: str) -> Int
     return draw_evenly(y, count, rng)
 
 
+def _at(samples: Samples, rows: Ints) -> Samples:
+    """Return some of the samples, at ascending indices; all of them without a copy."""
+    return samples if len(rows) == len(samples) else samples.at(rows)
+
+
 def _sha256(*arrays: NDArray[Any]) -> str:
     digest = hashlib.sha256()
     for array in arrays:
-        digest.update(np.ascontiguousarray(array).tobytes())
+        digest.update(np.ascontiguousarray(array).reshape(-1).data)
     return digest.hexdigest()
 
 

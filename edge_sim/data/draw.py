@@ -41,15 +41,23 @@ def cut(y: Ints, shares: Sequence[float], rng: np.random.Generator) -> tuple[Int
     A share above 0 gives at least one sample; the remainder of rounding goes to training.  Each part has the mix of
     classes of the whole, as far as its size allows.  Raises UsageError where nothing is left to train on.
     """
-    validation, test = (max(1, round(len(y) * share / sum(shares))) if share else 0 for share in shares[1:])
-    if validation + test >= len(y):
-        raise UsageError(
-            f"data.split: a device with {len(y)} samples cannot be cut {':'.join(f'{share:g}' for share in shares)}; "
-            "raise partition.min_samples"
-        )
+    validation, test = check_cut(len(y), shares)
+    if not validation + test:
+        return np.arange(len(y)), np.zeros(0, np.int64), np.zeros(0, np.int64)
     held = draw_evenly(y, validation + test, rng)
     tested = draw_evenly(y[held], test, rng)
     return _without(len(y), held), held[_without(len(held), tested)], held[tested]
+
+
+def check_cut(count: int, shares: Sequence[float]) -> tuple[int, int]:
+    """Return how many of a device's samples are to validate and to test on.  Raises UsageError like `cut`."""
+    validation, test = (max(1, round(count * share / sum(shares))) if share else 0 for share in shares[1:])
+    if validation + test >= count:
+        raise UsageError(
+            f"data.split: a device with {count} samples cannot be cut {':'.join(f'{share:g}' for share in shares)}; "
+            "raise partition.min_samples"
+        )
+    return validation, test
 
 
 def _without(count: int, left_out: Ints) -> Ints:

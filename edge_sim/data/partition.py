@@ -31,6 +31,12 @@ def partition(
 
     y (n,) labels; users (n,) who recorded each sample, for kind = "user".  Raises UsageError.
     """
+    if len(y) < devices * table.min_samples:
+        raise UsageError(
+            f"partition.min_samples: {devices:,} devices with {table.min_samples} samples each need "
+            f"{devices * table.min_samples:,}, and there are {len(y):,} for them; use fewer devices or a smaller "
+            "public part"
+        )
     rng = np.random.default_rng([seed if table.seed is None else table.seed, 3])
     if table.kind == "iid":
         parts = [np.sort(part) for part in np.array_split(rng.permutation(len(y)), devices)]
@@ -112,8 +118,9 @@ def _classes_per_device(held: int, y: Ints, devices: int, classes: int, rng: np.
     return [np.sort(np.concatenate(own)) for own in pieces]
 
 
-DIRICHLET_TRIES = 1000
-"""Number of draws without enough samples on every device after which the partition is reported as impossible."""
+DIRICHLET_TRIES, DIRICHLET_DEALT = 1000, 2_000_000
+"""Number of draws without enough samples on every device after which the partition is reported as impossible; fewer
+where they deal to more than so many devices in all, which takes a minute."""
 LEAST_SHARE = 1e-12
 """Added to each class's share in a mix, so that what nobody has a share of can be dealt out, too."""
 
@@ -121,12 +128,12 @@ LEAST_SHARE = 1e-12
 def _dirichlet(table: PartitionTable, y: Ints, devices: int, rng: np.random.Generator) -> list[Ints]:
     """Divide each class in shares drawn from Dirichlet(alpha); draw again until every device has enough samples."""
 
-    def draw() -> list[Ints]:
-        pieces: list[list[Ints]] = [[] for _ in range(devices)]
+    def draw() -> Ints:
+        owners = np.empty(len(y), np.int64)
         for k in np.unique(y):
             samples = rng.permutation(np.flatnonzero(y == k))
-            _divide(samples, rng.dirichlet([table.alpha] * devices), pieces)
-        return [np.sort(np.concatenate(own)) for own in pieces]
+            _divide(samples, rng.dirichlet([table.alpha] * devices), owners)
+        return owners
 
     return _until_enough(draw, table, devices)
 
@@ -134,33 +141,37 @@ def _dirichlet(table: PartitionTable, y: Ints, devices: int, rng: np.random.Gene
 def _dirichlet_per_device(table: PartitionTable, y: Ints, devices: int, rng: np.random.Generator) -> list[Ints]:
     """Draw each device's mix of classes from Dirichlet(alpha), and divide each class in proportion to the mixes."""
 
-    def draw() -> list[Ints]:
-        classes = np.unique(y)
+    def draw() -> Ints:
+        classes, owners = np.unique(y), np.empty(len(y), np.int64)
         mixes = rng.dirichlet([table.alpha] * len(classes), devices) + LEAST_SHARE  # (devices, classes)
-        pieces: list[list[Ints]] = [[] for _ in range(devices)]
         for at, k in enumerate(classes):
-            _divide(rng.permutation(np.flatnonzero(y == k)), mixes[:, at] / mixes[:, at].sum(), pieces)
-        return [np.sort(np.concatenate(own)) for own in pieces]
+            _divide(rng.permutation(np.flatnonzero(y == k)), mixes[:, at] / mixes[:, at].sum(), owners)
+        return owners
 
     return _until_enough(draw, table, devices)
 
 
-def _divide(samples: Ints, shares: NDArray[np.float64], pieces: Sequence[list[Ints]]) -> None:
-    """Add each device's share of the samples of one class to its pieces; shares (devices,) add up to 1."""
+def _divide(samples: Ints, shares: NDArray[np.float64], owners: Ints) -> None:
+    """Give each device its share of the samples of one class: write its number for them into owners (n,).
+
+    shares (devices,) add up to 1.
+    """
     cuts = (np.cumsum(shares)[:-1] * len(samples)).astype(np.int64)
-    for own, share in zip(pieces, np.split(samples, cuts), strict=True):
-        own.append(share)
+    cuts = np.minimum(cuts, len(samples))  # their sum may be rounded to more than 1
+    owners[samples] = np.repeat(np.arange(len(shares)), np.diff(cuts, prepend=0, append=len(samples)))
 
 
-def _until_enough(draw: Callable[[], list[Ints]], table: PartitionTable, devices: int) -> list[Ints]:
-    """Draw until every device has partition.min_samples.  Raises UsageError."""
-    for _ in range(DIRICHLET_TRIES):
-        parts = draw()
-        if min(map(len, parts)) >= table.min_samples:
-            return parts
+def _until_enough(draw: Callable[[], Ints], table: PartitionTable, devices: int) -> list[Ints]:
+    """Draw the owner of each sample until every device has partition.min_samples.  Raises UsageError."""
+    for _ in range(min(DIRICHLET_TRIES, DIRICHLET_DEALT // devices + 1)):
+        owners = draw()
+        sizes = np.bincount(owners, minlength=devices)
+        if sizes.min() >= table.min_samples:
+            return np.split(np.argsort(owners, kind="stable"), np.cumsum(sizes)[:-1])
     raise UsageError(
         f"partition.alpha: no draw of Dirichlet({table.alpha}) gave each of {devices} devices {table.min_samples} "
-        "samples; raise it, or lower min_samples or the number of devices"
+        "samples; raise it, lower min_samples or the number of devices, or take kind = "
+        '"dirichlet-equal", which gives all equally many'
     )
 
 

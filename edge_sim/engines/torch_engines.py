@@ -80,7 +80,7 @@ def _measured(fleet: Fleet, devices: Sequence[Device], way: Stacking) -> ModelTi
 
 
 def _fit(fleet: Fleet, device: Device, bench: Workbench) -> DeviceRequest:
-    job = job_at(fleet.federation.spec, device.kit.number, 0, 0, len(device.data.train))
+    job = job_at(fleet.federation.spec, device.kit.number, 0, 0, device.held.counts.train)
     source = job.private_batches(max(job.local_steps, 1))
     return DeviceRequest(bench, Fit(source=source, objective=(CrossEntropy(),), optim=job.optim), job)
 

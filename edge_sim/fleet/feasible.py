@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -18,7 +19,7 @@ from edge_sdk.models.spliced import splice_fault
 from edge_sdk.protocol.encodings import DEFAULT_ENCODING
 from edge_sdk.protocol.knowledge import Weights
 from edge_sdk.protocol.messages import FederationSpec
-from edge_sim.fleet.fleet import PARTS, Device, Fleet
+from edge_sim.fleet.fleet import Device, Fleet
 
 _MIB = 2**20
 SYSTEM_BYTES = 128 * _MIB
@@ -207,7 +208,7 @@ def least_s(device: Device, spec: ModelSpec, federation: FederationSpec, proxy: 
 
 def _steps(device: Device, federation: FederationSpec) -> int:
     """Return the number of mini-batches of a round, counted like Job.local_steps."""
-    return federation.train.steps(len(device.data.train))
+    return federation.train.steps(device.held.counts.train)
 
 
 def _sends_weights(federation: FederationSpec) -> bool:
@@ -242,10 +243,9 @@ def _proxies(fleet: Fleet) -> Iterator[tuple[str, ModelSpec]]:
 
 def _samples(device: Device) -> Iterator[tuple[int, int]]:
     """Yield (raw bytes, number of values) of each part on a device; it also keeps a preprocessed copy, as f4."""
-    for part in PARTS:
-        samples = getattr(device.data, part)
-        if samples is not None:
-            yield samples.x.nbytes, samples.x.size
+    values = math.prod(device.kit.raw_shape)
+    for count in device.held.counts:
+        yield count * device.held.sample_bytes, count * values
     if device.public is not None:
         yield device.public.samples.nbytes, device.public.samples.size
 

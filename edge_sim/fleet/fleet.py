@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -35,15 +36,12 @@ from edge_sim.config.scenario import QUIET, ScenarioTable
 from edge_sim.config.settings import CPU, Config, FleetRow
 from edge_sim.data import partition_file
 from edge_sim.data.datasets import Dataset, dataset_of
-from edge_sim.data.draw import cut
 from edge_sim.data.partition import check_before_data, partition
+from edge_sim.data.shard import Copy, Counts, Held, Shard
 from edge_sim.data.shared_inputs import SharedPreprocess
 from edge_sim.fleet.hardware import Hardware
 from edge_sim.models import families
 from edge_sim.models.model_types import HeadKind
-
-PARTS = ("train", "test", "validation", "local_test")
-"""Names of the parts of LocalData."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -147,23 +145,29 @@ class Device:
     """One simulated device."""
 
     kit: Kit
-    data: LocalData
+    held: Held
     public: PublicSet | None
     conditions: DeviceConditions = IDEAL_CONDITIONS
+
+    @property
+    def data(self) -> LocalData:
+        """A copy of its samples."""
+        return self.held.data()
 
     def write(self, folder: Path) -> None:
         """Write everything that a device process needs into a folder."""
         make_private_folder(folder)
         arrays: dict[str, Any] = {}
-        for part in PARTS:
-            samples: Samples | None = getattr(self.data, part)
+        data = self.data
+        for part in Counts._fields:
+            samples: Samples | None = getattr(data, part)
             if samples is not None:
                 arrays |= {f"x_{part}": samples.x, f"y_{part}": samples.y}
         if self.public is not None:
             arrays |= {"public": self.public.samples}
         with write_private(folder / "data.npz") as file:
             np.savez(file, **arrays)
-        plain = {"kit": asdict(self.kit), "augment": self.data.augment and asdict(self.data.augment)}
+        plain = {"kit": asdict(self.kit), "augment": data.augment and asdict(data.augment)}
         (folder / "kit.json").write_text(json.dumps(plain), encoding="utf-8")
 
 
@@ -176,14 +180,14 @@ def read_device(folder: Path) -> Device:
     kit = Kit(**values)
     augment = Augment(**plain["augment"]) if plain["augment"] else None
     with np.load(folder / "data.npz", allow_pickle=False) as arrays:
-        parts = [part for part in PARTS if f"x_{part}" in arrays.files]
+        parts = [part for part in Counts._fields if f"x_{part}" in arrays.files]
         held = {
             part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"], (), CHANNELS_LAST, kit.kind, kit.vocabulary)
             for part in parts
         }
         data = LocalData(train=held.pop("train"), augment=augment, **held)
         public = PublicSet(arrays["public"], CHANNELS_LAST) if "public" in arrays.files else None
-    return Device(kit=kit, data=data, public=public)
+    return Device(kit=kit, held=Copy(data), public=public)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -250,10 +254,10 @@ def build_fleet(config: Config) -> Fleet:
         dataset = dataset_of(config)
         federation = _federation(config, dataset)
         parts = tuple(sample_division(config, dataset))
-        data = [_local_data(config, dataset, part, number) for number, part in enumerate(parts)]
+        held = [Shard(dataset, part, config.data.split, number) for number, part in enumerate(parts)]
         return Fleet(
             dataset=dataset,
-            devices=_devices(config, dataset, federation.spec, data),
+            devices=_devices(config, dataset, federation.spec, held),
             parts=parts,
             federation=federation,
             scenario=config.scenario,
@@ -268,8 +272,8 @@ def build_device(config: Config, number: int) -> tuple[Device, Dataset]:
         part = sample_division(config, dataset)[number]
         row = config.rows[number]
         kit = _kit(config, dataset, row, number, _wanted(spec))
-        data = _local_data(config, dataset, part, number)
-        return Device(kit=kit, data=data, public=dataset.public, conditions=row), dataset
+        held = Shard(dataset, part, config.data.split, number)
+        return Device(kit=kit, held=held, public=dataset.public, conditions=row), dataset
 
 
 def rebuilt(fleet: Fleet, config: Config) -> Fleet:
@@ -279,8 +283,8 @@ def rebuilt(fleet: Fleet, config: Config) -> Fleet:
     """
     with _naming(config.file):
         federation = _federation(config, fleet.dataset)
-        data = [device.data for device in fleet.devices]
-        devices = _devices(config, fleet.dataset, federation.spec, data)
+        held = [device.held for device in fleet.devices]
+        devices = _devices(config, fleet.dataset, federation.spec, held)
         return dataclasses.replace(fleet, devices=devices, federation=federation, scenario=config.scenario)
 
 
@@ -323,17 +327,17 @@ def _measured(config: Config) -> tuple[str, ...]:
     return tuple(config.ids[number] for number in sorted(drawn.tolist()))
 
 
-def _devices(config: Config, dataset: Dataset, spec: FederationSpec, data: Sequence[LocalData]) -> tuple[Device, ...]:
-    """Return all devices.  data: samples of each device, by device number."""
+def _devices(config: Config, dataset: Dataset, spec: FederationSpec, held: Sequence[Held]) -> tuple[Device, ...]:
+    """Return all devices.  held: samples of each device, by device number."""
     wanted = _wanted(spec)
     return tuple(
         Device(
             kit=_kit(config, dataset, row, number, wanted),
-            data=own,
+            held=own,
             public=dataset.public,
             conditions=row,
         )
-        for number, (row, own) in enumerate(zip(config.rows, data, strict=True))
+        for number, (row, own) in enumerate(zip(config.rows, held, strict=True))
     )
 
 
@@ -351,20 +355,6 @@ def sample_division(config: Config, dataset: Dataset) -> list[Ints]:
         return partition_file.read_partition(config.file.parent / table.file, dataset, config.ids, table.min_samples)
     return partition(
         table, dataset.private.y, len(config.ids), dataset.classes, config.federation.seed, users=dataset.users
-    )
-
-
-def _local_data(config: Config, dataset: Dataset, part: Ints, number: int) -> LocalData:
-    """Return the samples of one device, divided by data.split."""
-    own = dataset.private.at(part)
-    cuts = cut(own.y, config.data.split, np.random.default_rng([dataset.seed, 5, number]))
-    train, validation, local_test = (own.at(each) for each in cuts)
-    return LocalData(
-        train=train,
-        test=dataset.test,
-        validation=validation or None,
-        local_test=local_test or None,
-        augment=dataset.augment,
     )
 
 
@@ -406,6 +396,12 @@ def _check_proxy(family: str) -> None:
         raise UsageError(f"method.proxy: the models of {family} share no weights; choose one of numpy or torch")
 
 
+@lru_cache(maxsize=4096)
+def _seed(seed: int, purpose: int, start: int) -> int:
+    """Return the seed of a model's first weights: one for all devices that start equal."""
+    return int(np.random.default_rng([seed, purpose, start]).integers(2**31))
+
+
 def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _Wanted) -> Kit:
     profile, start = load_board(row.board), 0 if config.federation.start == "equal" else number
     model = model_rules.model_of(row.model, profile, number, config.federation.seed)
@@ -418,7 +414,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         family=model,
         board=row.board,
         link=row.link or profile.link,
-        seed=int(np.random.default_rng([config.federation.seed, 4, start]).integers(2**31)),
+        seed=_seed(config.federation.seed, 4, start),
         classes=dataset.classes,
         raw_shape=dataset.raw_shape,
         scale=dataset.scale,
@@ -427,7 +423,7 @@ def _kit(config: Config, dataset: Dataset, row: FleetRow, number: int, wanted: _
         head=wanted.head,
         device=config.run.device,
         proxy=wanted.proxy,
-        proxy_seed=int(np.random.default_rng([config.federation.seed, 9, start]).integers(2**31)),
+        proxy_seed=_seed(config.federation.seed, 9, start),
         proxy_features=wanted.proxy_features,
         mean=dataset.scaling.mean,
         std=dataset.scaling.std,

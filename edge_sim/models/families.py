@@ -90,7 +90,9 @@ FAMILIES: dict[str, Family] = {
         for name, description, parameters in _SEQUENCES[kind]
     },
     "numpy-series": Family("256 fixed random convolutions, trainable head", "numpy", 2_570, takes=("series",)),
-    "numpy-text": Family("words and pairs of words in 256 buckets, trainable head", "numpy", 2_570, takes=("tokens",)),
+    "numpy-text": Family(
+        "words and pairs of words in 4,096 buckets, trainable head", "numpy", 40_970, takes=("tokens",)
+    ),
     "numpy-random": Family("one frozen random layer of 128, trainable head", "numpy", 1_290, takes=NUMBERS),
     "numpy-filters": Family("frozen random 3 x 3 filters, trainable head", "numpy", 2_570),
     "onnx-random": Family("frozen random filters, trainable head", "onnx", 5_130),

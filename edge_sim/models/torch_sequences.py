@@ -29,7 +29,7 @@ def takes_sequences(name: str, preprocess: Preprocess) -> Callable[[int, InputSh
     return lambda classes, shape: NETS[name](classes, shape, preprocess.vocabulary or 0)
 
 
-class Words(nn.Module):
+class WordVectors(nn.Module):
     """Vectors of tokens: ids (b, t) -> (b, t, width), 0 for the padding."""
 
     def __init__(self, vocabulary: int) -> None:
@@ -134,7 +134,7 @@ def _over_time(body: Callable[[int, int], nn.Module], width: int, hidden: int = 
     """Return a builder; body: makes (b, t, d) -> (b, t, width) of d and t; hidden: width of a layer before the head."""
 
     def build(classes: int, input_shape: InputShape, vocabulary: int) -> nn.Module:
-        words = Words(vocabulary) if vocabulary else None
+        words = WordVectors(vocabulary) if vocabulary else None
         steps, depth = (input_shape[2], WORD) if vocabulary else input_shape[1:]
         head: nn.Module = nn.Linear(hidden or width, classes)
         if hidden:

@@ -106,7 +106,11 @@ def write_data(
         raise UsageError(
             f"data: expected {', '.join(NEEDED)} and perhaps {USERS} and {NAMES}; {(strange or missing)[0]} is not so"
         )
-    arrays = {name: values if name in LABELS else given_array(values, f"data: {name}") for name, values in data.items()}
+    take = given_array if kind is None else kind.given
+    arrays = {
+        name: values if name in LABELS else (take if name.startswith("x_") else given_array)(values, f"data: {name}")
+        for name, values in data.items()
+    }
     # raises here, where arrays have the names that they came with
     found = of_arrays(arrays, "data", path.stem, layout, kind)
     arrays |= {"y_train": found.train.y, "y_test": found.test.y}

@@ -110,8 +110,8 @@ def _device(server: Server, device: Device, alone: DeviceResult, spent: DeviceCo
     return dataclasses.replace(
         known,
         link=kit.link_name,
-        samples=len(device.data.train),
-        class_counts=device.data.class_counts(kit.classes),
+        samples=device.held.counts.train,
+        class_counts=device.held.class_counts(kit.classes),
         standalone_accuracy=alone.accuracy,
         standalone_steps=alone.steps,
         joules_source="profile" if spent.energy_j else "",

@@ -227,7 +227,7 @@ def _costs(fleet: Fleet) -> Mapping[int, float]:
         kind = kit.family, kit.size, kit.feature_dim
         if kind not in flops:
             flops[kind] = kit.model(device.public).spec.flops_per_sample
-        found[kit.number] = flops[kind] * len(device.data.train) + _FRAMES_FLOPS
+        found[kit.number] = flops[kind] * device.held.counts.train + _FRAMES_FLOPS
     return found
 
 

@@ -365,6 +365,13 @@ def test_overrides(folder, override, section, value):
     assert after == {**before, section: {**before.get(section, {}), **value}}
 
 
+def test_an_only_row_without_a_count_means_all_devices(folder):
+    tables = {**load_toml(folder / "federation.toml"), "fleet": [{"model": "softmax"}]}
+    assert len(settings.parse(tables, folder / "federation.toml").rows) == 4
+    with pytest.raises(UsageError, match=r"counts add up to 2$"):
+        settings.parse({**tables, "fleet": [{"model": "softmax"}] * 2}, folder / "federation.toml")
+
+
 def test_the_last_override_counts(folder):
     tables = load_toml(folder / "federation.toml", ["federation.rounds=1", "federation.rounds=2"])
     assert tables["federation"]["rounds"] == 2

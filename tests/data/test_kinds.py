@@ -42,6 +42,15 @@ def test_what_is_not_of_the_kind_is_refused_in_one_line(x: np.ndarray, declared:
     assert "\n" not in str(refused.value)
 
 
+def test_shorter_texts_are_padded_with_the_id_0() -> None:
+    samples = edge_sdk.Samples([[7, 8, 9], np.array([5])], [0, 1], **TOKENS)
+    assert samples.x.tolist() == [[7, 8, 9], [5, 0, 0]]
+    with pytest.raises(UsageError, match="sample 1 has no tokens"):
+        edge_sdk.Samples([[7, 8, 9], []], [0, 1], **TOKENS)
+    with pytest.raises(UsageError, match="sample 1 has the id 0, which pads"):
+        edge_sdk.Samples([[7, 8, 9], [0, 1]], [0, 1], **TOKENS)
+
+
 def test_series_of_one_sensor_get_an_axis_and_are_normalised_by_sensor() -> None:
     assert edge_sdk.Samples(np.arange(6).reshape(2, 3), [0, 1], kind="series").x.shape == (2, 3, 1)
     two = edge_sdk.Samples(np.array([[[1, 10], [3, 30]]]), [0], kind="series")
@@ -140,7 +149,7 @@ def test_a_net_for_sequences_learns_and_pads_with_nothing(name: str, monkeypatch
     batches = Batches(inputs=x, labels=y, indices=np.tile(np.arange(8), (30, 1)))
     first = model.fit(batches, (CrossEntropy(),), Optim(kind="adam", learning_rate=0.02)).loss
     assert first < 0.3
-    assert model.features(x).shape == (8, 5)
+    assert model.features(x).shape == (8, 5 if families.chooses_width(name) else model.spec.feature_dim)
     np.testing.assert_allclose(model.head(model.features(x)), model.logits(x), rtol=1e-4, atol=1e-5)
     if name in ("text-bag", "text-gru", "numpy-text"):  # whose words see no later ones
         short, long = (families.build_model(name, classes=2, raw_shape=(t,), preprocess=own, seed=0) for t in (6, 9))

@@ -127,7 +127,7 @@ def test_alpha_says_how_uneven_the_shares_are():
         ({"classes_per_device": 1}, r"partition\.classes_per_device: 3 .*1 .*4 classes; "),
         (
             {"kind": "iid", "min_samples": 14},
-            r"partition\.min_samples: .*14 .*13; ",
+            r"partition\.min_samples: 3 .*14 .*42, .*40 .*; ",
         ),
         (
             {"kind": "dirichlet", "alpha": 0.001, "min_samples": 13},
@@ -138,6 +138,13 @@ def test_alpha_says_how_uneven_the_shares_are():
 def test_what_cannot_be_is_said(table, message):
     with pytest.raises(UsageError, match=f"^{message}"):
         partition(PartitionTable(**table), labels(4, 10), 3, 4, 0)
+
+
+def test_many_devices_get_their_parts_and_too_many_are_refused_at_once():
+    y = labels(10, 20_000)
+    assert is_whole(partition(PartitionTable(kind="dirichlet", alpha=50.0), y, 20_000, 10, 0), 200_000)
+    with pytest.raises(UsageError, match=r"^partition\.min_samples: 100,000 .* 400,000, .*200,000 for them"):
+        partition(PartitionTable(kind="dirichlet", alpha=0.1), y, 100_000, 10, 0)
 
 
 def test_classes_that_no_sample_has_leave_their_holders_poorer():

@@ -44,7 +44,8 @@ MAX_DROP = 0.02
 """It is also given up if accuracy on the held-out samples of all its devices falls by more than this, beyond chance."""
 KEPT_ROLLOUTS = 8
 """The last rollouts that are kept, so that a device that was away goes back, too."""
-WRITES = "as much again for its layers that learn, up to six times where all of them do"
+WRITES = 6
+"""The most that a device writes to its flash, in lengths of the file: the file, and states with their moments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,8 @@ class RolloutDesk:
         owners = f"; the owners of {closed} allow no model" if closed else ""
         return (
             f"{file.name} to {len(devices)} of {len(hellos)} devices{owners}; {size:,} bytes to each, "
-            f"{size * len(devices):,} in all; each writes {size:,} bytes to its flash, and {WRITES}"
+            f"{size * len(devices):,} in all; each writes about {size:,} bytes to its flash, up to {WRITES * size:,} "
+            "where all layers learn"
         )
 
     def _missing(self, file: OfferedFile, folder: Path) -> tuple[int, ...]:

@@ -16,7 +16,7 @@ from edge_sdk.class_names import class_ids
 from edge_sdk.data import Raw, Samples
 from edge_sdk.errors import MissingExtra, UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout, picture_bytes, stacked_pictures
-from edge_sdk.sample_kind import SampleKind, arguments, held
+from edge_sdk.sample_kind import SampleKind, arguments, as_held
 from edge_sim.data.draw import hold_out as held_out
 from edge_sim.data.sources.base import SourceData
 from edge_sim.data.sources.folder import REMEDY
@@ -53,7 +53,7 @@ def read_hub(
     used = [parts["train"], *([parts[test_name]] if test_name else [])]
     x = _samples([value for part in used for value in part[samples]], size, f"{where}: {samples}")
     layout = CHANNELS_LAST if x.dtype == np.uint8 else columns.layout
-    x, remark = held(x, columns.kind, layout, f"{name}: {samples}")
+    x, remark = as_held(x, columns.kind, layout, f"{name}: {samples}")
     names = getattr(parts["train"].features[label], "names", None) or ()  # of a ClassLabel
     y, names = _labels([value for part in used for value in part[label]], names, f"{where}: {label}")
     count = len(parts["train"])

@@ -17,7 +17,7 @@ from edge_sdk.class_names import class_ids
 from edge_sdk.data import Samples
 from edge_sdk.errors import UsageError
 from edge_sdk.given_arrays import CHANNELS_LAST, PictureLayout
-from edge_sdk.sample_kind import SampleKind, arguments, held
+from edge_sdk.sample_kind import SampleKind, arguments, as_held
 from edge_sim.data.sources.base import SourceData
 
 
@@ -36,8 +36,8 @@ def read_leaf(
         raise UsageError(f"{folder}: samples of {x.shape[1:]} in train, of {test_x.shape[1:]} in test")
     if size is not None and x.ndim == 2:
         x, test_x, layout = _shaped(x, size, folder), _shaped(test_x, size, folder), CHANNELS_LAST
-    x, remark = held(x, kind, layout, f"{folder.name}: x")
-    test_x, _ = held(test_x, kind, layout, f"{folder.name}: x")
+    x, remark = as_held(x, kind, layout, f"{folder.name}: x")
+    test_x, _ = as_held(test_x, kind, layout, f"{folder.name}: x")
     y, test_y, names = _numbered(y, test_y, folder)
     train = Samples(x, y, (), CHANNELS_LAST, *arguments(kind))
     test = Samples(test_x, test_y, (), CHANNELS_LAST, *arguments(kind))

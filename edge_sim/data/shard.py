@@ -1,0 +1,116 @@
+"""The samples of one device: indices into the arrays of the data set, of which a copy exists while the device works."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from edge_sdk.arrays import Ints
+from edge_sdk.data import LocalData
+from edge_sim.data.datasets import Dataset
+from edge_sim.data.draw import check_cut, cut
+
+
+class Counts(NamedTuple):
+    """How many samples each part of a device's data has."""
+
+    train: int
+    test: int
+    validation: int
+    local_test: int
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """Indices of private samples, and how they are divided into parts.  Pickled, it becomes a copy of its samples."""
+
+    dataset: Dataset
+    rows: Ints  # (n,)
+    """Ascending."""
+    split: tuple[float, ...]
+    number: int
+    """The device's number, which seeds the draw of the parts."""
+
+    def __post_init__(self) -> None:
+        check_cut(len(self.rows), self.split)
+
+    @property
+    def counts(self) -> Counts:
+        """The sizes of its parts."""
+        validation, test = check_cut(len(self.rows), self.split)
+        return Counts(len(self.rows) - validation - test, len(self.dataset.test), validation, test)
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What is alike on devices of a kind: the form of a sample, the classes, and which parts there are."""
+        train = self.dataset.private
+        return train.x.shape[1:], train.x.dtype, train.class_names, tuple(map(bool, self.counts))
+
+    @property
+    def sample_bytes(self) -> int:
+        """The size of one sample as it was recorded."""
+        x = self.dataset.private.x
+        return int(x.itemsize * np.prod(x.shape[1:], dtype=np.int64))
+
+    def class_counts(self, classes: int) -> tuple[int, ...]:
+        """Return the number of training samples of each class; all labels lie in 0..classes-1."""
+        y = self.dataset.private.y[self.rows]
+        return tuple(np.bincount(y[self._parts(y)[0]], minlength=classes).tolist())
+
+    def data(self) -> LocalData:
+        """Copy the samples."""
+        own = self.dataset.private.at(self.rows)
+        train, validation, local_test = self._parts(own.y)
+        return LocalData(
+            train=own if len(train) == len(own) else own.at(train),
+            test=self.dataset.test,
+            validation=own.at(validation) if len(validation) else None,
+            local_test=own.at(local_test) if len(local_test) else None,
+            augment=self.dataset.augment,
+        )
+
+    def _parts(self, y: Ints) -> Sequence[Ints]:
+        return cut(y, self.split, np.random.default_rng([self.dataset.seed, 5, self.number]))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Become a copy in another process, which has no data set."""
+        return Copy, (self.data(),)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The samples of one device themselves."""
+
+    samples: LocalData
+
+    @property
+    def counts(self) -> Counts:
+        """The sizes of its parts."""
+        return Counts(*(len(getattr(self.samples, part) or ()) for part in Counts._fields))
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """What is alike on devices of a kind: the form of a sample, the classes, and which parts there are."""
+        train = self.samples.train
+        return train.x.shape[1:], train.x.dtype, train.class_names, tuple(map(bool, self.counts))
+
+    @property
+    def sample_bytes(self) -> int:
+        """The size of one sample as it was recorded."""
+        x = self.samples.train.x
+        return int(x.itemsize * np.prod(x.shape[1:], dtype=np.int64))
+
+    def class_counts(self, classes: int) -> tuple[int, ...]:
+        """Return the number of training samples of each class."""
+        return self.samples.class_counts(classes)
+
+    def data(self) -> LocalData:
+        """Return the samples."""
+        return self.samples
+
+
+Held: TypeAlias = Shard | Copy
+"""The samples that a device holds."""
