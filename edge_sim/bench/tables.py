@@ -75,8 +75,15 @@ def task_table(bench: Bench, task: Task, group: NetGroup, comparison: Comparison
             Column("leaves the device"),
         ),
         rows=tuple(_row(bench, f"{task.name}/{group}", comparison, line) for line in lines),
-        caption=f"{task.name}, {WORDS_OF[group]}: {task.about}",
+        caption=(
+            f"{task.name}, {WORDS_OF[group]}: {task.about}; {task.devices(bench.scale)} devices with "
+            f"{_nets(task, group)}"
+        ),
     )
+
+
+def _nets(task: Task, group: NetGroup) -> str:
+    return task.nets[0] if group == "one-net" else ", ".join(task.nets)
 
 
 def _row(bench: Bench, where: str, comparison: Comparison, line: MethodRuns) -> tuple[str, ...]:

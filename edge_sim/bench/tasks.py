@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +12,8 @@ from numpy.typing import NDArray
 
 from edge_sdk.at_rest.foreign import UNREADABLE
 from edge_sdk.errors import UsageError
+from edge_sdk.methods.contract.registry import load_method, method_fault, method_names, needed_parameters
+from edge_sdk.samples.texts import hashed_words
 from edge_sim.bench import vibration
 from edge_sim.config import settings
 from edge_sim.config.settings import Config
@@ -24,8 +24,8 @@ NetGroup: TypeAlias = Literal["mixed", "one-net"]
 GROUPS: tuple[NetGroup, ...] = ("mixed", "one-net")
 """Nets of several sizes, each for its board; or one net for all, for methods that average whole nets."""
 BOARDS = ("rpi-zero-2w", "rpi4", "jetson-orin-nano")
-WORDS = 1000
-"""Width of a hashed bag of words."""
+VOCABULARY, WORDS = 5000, 32
+"""Ids of hashed words, and how many words of a text are kept."""
 DIRICHLET = {"kind": "dirichlet", "alpha": 0.3, "min_samples": 8}
 
 
@@ -82,6 +82,14 @@ class Task:
     """Turns the arrays of the file into those that the run reads."""
     file: str = ""
     """The file in the data folder; empty: the data are made here."""
+    data: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of [data] for samples that are no pictures or vectors."""
+    train: Mapping[str, Any] = field(default_factory=dict)
+    """Keys of [train] where the samples need other ones."""
+    times: int = 1
+    """The scale's training samples, so many times."""
+    asked: int = 0
+    """Number of devices that take part in a round, where these are not all."""
     persons: int = 0
     """Number of persons who recorded the samples, if they are the devices."""
     source: str = ""
@@ -115,7 +123,7 @@ def config_of(task: Task, group: NetGroup, path: Path, scale: Scale, boards: Seq
     devices, rounds = task.devices(scale), scale.rounds
     model = f"board:{','.join(task.nets)}" if group == "mixed" else task.nets[0]
     shares = [len(part) for part in np.array_split(np.arange(devices), len(boards))]
-    kept = {} if task.persons else {"train_samples": scale.train_samples}
+    kept = {} if task.persons else {"train_samples": task.times * scale.train_samples}
     tables = {
         "federation": {
             "name": f"{task.name}-{group}",
@@ -123,6 +131,7 @@ def config_of(task: Task, group: NetGroup, path: Path, scale: Scale, boards: Seq
             "rounds": rounds,
             "devices": devices,
             "feature_dim": 64,
+            **({"participants": task.asked} if 0 < task.asked < devices else {}),
         },
         "train": {
             "optimiser": "sgd",
@@ -132,6 +141,7 @@ def config_of(task: Task, group: NetGroup, path: Path, scale: Scale, boards: Seq
             "local_steps": scale.local_steps,
             "evaluate_every": max(1, rounds // 4),
             "instrument_every": 0,
+            **task.train,
         },
         "data": {
             "source": "npz",
@@ -140,9 +150,10 @@ def config_of(task: Task, group: NetGroup, path: Path, scale: Scale, boards: Seq
             "public": scale.public,
             "test_samples": scale.test_samples,
             **kept,
+            **task.data,
         },
         "partition": dict(task.partition),
-        "method": {name: dict(params) for name, params in scale.methods.items()},
+        "method": {**{name: dict(params) for name, params in scale.methods.items()}, **_proxies(task)},
         "run": {"standalone": False},
         "fleet": [
             {"count": count, "board": board, "model": model}
@@ -151,6 +162,17 @@ def config_of(task: Task, group: NetGroup, path: Path, scale: Scale, boards: Seq
         ],
     }
     return settings.parse(tables, path.with_name(f"{task.name}.toml"))
+
+
+def _proxies(task: Task) -> Mapping[str, Mapping[str, str]]:
+    """Return the smallest net as the proxy of each method that has one, where the methods' default does not fit."""
+    names = [name for name in method_names() if not method_fault(name)] if task.nets[0] != "mlp" else []
+    methods = {name: load_method(name) for name in names}
+    return {
+        name: {"proxy": task.nets[0]}
+        for name, method in methods.items()
+        if not needed_parameters(method) and "proxy" in method().needs
+    }
 
 
 def _read(path: Path) -> Arrays:
@@ -185,15 +207,20 @@ def _pictures(arrays: Arrays, scale: Scale) -> Arrays:
     return found
 
 
-def _bags(arrays: Arrays, scale: Scale) -> Arrays:
-    """Return texts (n,) as hashed bags of words (n, WORDS): the logarithm of 1 + how often a word stands there."""
+def _texts(arrays: Arrays, scale: Scale) -> Arrays:
+    """Return texts (n,) as hashed ids of their words (n, WORDS)."""
     found = _some(arrays, scale)
     for name in ("x_train", "x_test"):
-        counts = np.zeros((len(found[name]), WORDS), np.float32)
-        for row, text in enumerate(found[name]):
-            places = [zlib.crc32(word.encode()) % WORDS for word in re.findall(r"[a-z0-9]+", str(text).lower())]
-            np.add.at(counts[row], places, 1)
-        found[name] = np.log1p(counts)
+        found[name] = hashed_words(map(str, found[name]), vocabulary=VOCABULARY, length=WORDS)
+    return found
+
+
+def _windows(arrays: Arrays, scale: Scale) -> Arrays:
+    """Return windows (n, t, d) with the mean of shrink x shrink steps in place of each."""
+    steps, found = scale.shrink**2, dict(arrays)
+    for name in ("x_train", "x_test"):
+        n, t, d = arrays[name].shape
+        found[name] = arrays[name].reshape(n, t // steps, steps, d).mean(axis=2)
     return found
 
 
@@ -215,19 +242,25 @@ TASKS: tuple[Task, ...] = (
     Task(
         name="ag-news",
         modality="text",
-        about="hashed bags of the words of short news, four topics; Dirichlet(0.3)",
-        nets=("mlp", "mlp-wide"),
-        partition=DIRICHLET,
-        prepare=_bags,
+        about="the first 32 words of short news, four topics; Dirichlet(1), four times the samples, Adam at 0.01",
+        nets=("text-bag", "text-cnn"),
+        partition={**DIRICHLET, "alpha": 1.0},
+        train={"optimiser": "adam", "learning_rate": 0.01, "momentum": 0.0},
+        times=4,
+        data={"kind": "tokens", "vocabulary": VOCABULARY, "normalise": "none"},
+        prepare=_texts,
         file="ag_news.npz",
         source="AG News (Zhang et al. 2015): x_train and x_test are texts (n,), y_train and y_test topics from 0",
     ),
     Task(
         name="uci-har",
         modality="sensor windows",
-        about="windows of a phone's sensors, six activities; one device for each of 21 persons",
-        nets=("mlp", "mlp-wide", "cnn"),
+        about="windows of a phone's sensors, six activities; one device for each of 21 persons, 7 in each round",
+        nets=("mlp", "series-cnn", "series-cnn-wide"),
         partition={"kind": "user"},
+        data={"kind": "series"},
+        prepare=_windows,
+        asked=7,
         file="uci_har.npz",
         persons=21,
         source="UCI HAR (Anguita et al. 2013, archive.ics.uci.edu, dataset 240): x_train and x_test (n, 128, 9), "
