@@ -21,6 +21,7 @@ from federated_apps import CLASSES, agent_of, federation, samples_of, wait_for
 
 import edge_sdk
 from coordinator.serving.server import Server
+from edge_sdk.errors import UsageError
 from edge_sdk.models.base import Batches
 from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import read_graph
@@ -174,6 +175,23 @@ def test_what_a_guard_did_not_see_is_taken_back_by_the_samples_of_all(
     lab.wait_for("worse.onnx")
     wait_for(lambda: "taken back" in lab.state())
     wait_for(lambda: accuracy(lab.agents["d0"]) > 0.9)
+
+
+@pytest.mark.parametrize(
+    ("given", "line"),
+    [
+        ({"classes": CLASSES + 1}, "new.onnx has 5 classes, the federation 4"),
+        ({"share": 0.0}, "a share of 0%"),
+    ],
+)
+def test_an_order_that_cannot_be_is_refused_in_one_line(
+    fleet: Callable[..., Fleet], given: dict[str, Any], line: str
+) -> None:
+    lab = fleet(accepting=0, others=1)
+    with pytest.raises(UsageError, match="none of 1 devices can be offered it: the owners of 0 allow models"):
+        lab.roll_out(GOOD)
+    with pytest.raises(UsageError, match=line):
+        lab.roll_out(GOOD, **given)
 
 
 MOST_OTHERS = 2
