@@ -116,7 +116,7 @@ class Happened(NamedTuple):
     now_s: float
 
 
-class Left(NamedTuple):
+class KeptAsleep(NamedTuple):
     """What a device that has had work keeps while it sleeps."""
 
     store: MemoryStore
@@ -143,14 +143,14 @@ class Dormant:
         self._device, self._example, self._federation = device, example, federation
         self.happened: list[Happened] = []
         """All that came so far, for the agent."""
-        self.left: Left | None = None
+        self.left: KeptAsleep | None = None
         if before is None:
             self.session = SessionState()
             self._uplink = Uplink(transport, federation=federation, device=device.kit.id, boot_epoch=BOOT_EPOCH)
             return
         self.session, self._uplink, store = before.context.session, before.uplink, before.context.store
         if isinstance(store, MemoryStore):
-            self.left = Left(store, self.session, self._uplink.sent)
+            self.left = KeptAsleep(store, self.session, self._uplink.sent)
 
     @property
     def over(self) -> bool:

@@ -36,8 +36,8 @@ from edge_sim.config.scenario import QUIET, ScenarioTable
 from edge_sim.config.settings import CPU, Config, FleetRow
 from edge_sim.data import partition_file
 from edge_sim.data.datasets import Dataset, dataset_of
+from edge_sim.data.held_samples import CopiedSamples, Held, IndexedSamples, PartSizes
 from edge_sim.data.partition import check_before_data, partition
-from edge_sim.data.shard import Copy, Counts, Held, Shard
 from edge_sim.data.shared_inputs import SharedPreprocess
 from edge_sim.fleet.hardware import Hardware
 from edge_sim.models import families
@@ -159,7 +159,7 @@ class Device:
         make_private_folder(folder)
         arrays: dict[str, Any] = {}
         data = self.data
-        for part in Counts._fields:
+        for part in PartSizes._fields:
             samples: Samples | None = getattr(data, part)
             if samples is not None:
                 arrays |= {f"x_{part}": samples.x, f"y_{part}": samples.y}
@@ -180,14 +180,14 @@ def read_device(folder: Path) -> Device:
     kit = Kit(**values)
     augment = Augment(**plain["augment"]) if plain["augment"] else None
     with np.load(folder / "data.npz", allow_pickle=False) as arrays:
-        parts = [part for part in Counts._fields if f"x_{part}" in arrays.files]
+        parts = [part for part in PartSizes._fields if f"x_{part}" in arrays.files]
         held = {
             part: Samples(arrays[f"x_{part}"], arrays[f"y_{part}"], (), CHANNELS_LAST, kit.kind, kit.vocabulary)
             for part in parts
         }
         data = LocalData(train=held.pop("train"), augment=augment, **held)
         public = PublicSet(arrays["public"], CHANNELS_LAST) if "public" in arrays.files else None
-    return Device(kit=kit, held=Copy(data), public=public)
+    return Device(kit=kit, held=CopiedSamples(data), public=public)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -254,7 +254,7 @@ def build_fleet(config: Config) -> Fleet:
         dataset = dataset_of(config)
         federation = _federation(config, dataset)
         parts = tuple(sample_division(config, dataset))
-        held = [Shard(dataset, part, config.data.split, number) for number, part in enumerate(parts)]
+        held = [IndexedSamples(dataset, part, config.data.split, number) for number, part in enumerate(parts)]
         return Fleet(
             dataset=dataset,
             devices=_devices(config, dataset, federation.spec, held),
@@ -272,7 +272,7 @@ def build_device(config: Config, number: int) -> tuple[Device, Dataset]:
         part = sample_division(config, dataset)[number]
         row = config.rows[number]
         kit = _kit(config, dataset, row, number, _wanted(spec))
-        held = Shard(dataset, part, config.data.split, number)
+        held = IndexedSamples(dataset, part, config.data.split, number)
         return Device(kit=kit, held=held, public=dataset.public, conditions=row), dataset
 
 

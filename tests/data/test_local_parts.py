@@ -17,6 +17,7 @@ from edge_sdk.errors import UsageError
 from edge_sdk.methods.contract.requests import Evaluate
 from edge_sdk.models.numpy_model import NumpyModel
 from edge_sim.config import settings
+from edge_sim.data.held_samples import PartSizes
 from edge_sim.fleet import fleet
 
 SIDE = 2
@@ -92,7 +93,7 @@ def test_a_fleet_divides_what_each_device_holds(pictures: Path, tmp_path: Path) 
         assert device.data.test is found.dataset.test
         device.write(tmp_path / device.kit.id)
         again = fleet.read_device(tmp_path / device.kit.id).data
-        for name in fleet.PARTS:
+        for name in PartSizes._fields:
             np.testing.assert_array_equal(getattr(again, name).x, getattr(device.data, name).x)
             np.testing.assert_array_equal(getattr(again, name).y, getattr(device.data, name).y)
 

@@ -18,7 +18,7 @@ from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.messages import Bye, Receipt, Upload
 from edge_sim.config import settings
-from edge_sim.data.shard import Copy
+from edge_sim.data.held_samples import CopiedSamples
 from edge_sim.fleet import fleet as sim_fleet
 from edge_sim.fleet.fleet import Fleet
 
@@ -149,7 +149,7 @@ def with_extreme_values(fleet: Fleet, factor: float) -> Fleet:
     """Samples that make the model of one device run away in its first step."""
     device = fleet.devices[2]
     train = Samples(device.data.train.x * np.float32(factor), device.data.train.y)
-    device = replace(device, held=Copy(LocalData(train=train, test=device.data.test)))
+    device = replace(device, held=CopiedSamples(LocalData(train=train, test=device.data.test)))
     return replace(fleet, devices=(*fleet.devices[:2], device, *fleet.devices[3:]))
 
 

@@ -19,7 +19,7 @@ from edge_sdk.transport.memory.hub import MemoryTransport
 from edge_sim.clock.computation_queue import ComputationQueue
 from edge_sim.clock.virtual_device import VirtualDevice
 from edge_sim.config import settings
-from edge_sim.data.shard import Copy
+from edge_sim.data.held_samples import CopiedSamples
 from edge_sim.engines.base import ExactEngine
 from edge_sim.fleet import fleet as sim_fleet
 from edge_sim.fleet.fleet import Device, Fleet
@@ -187,7 +187,7 @@ def test_a_stranger_that_is_turned_away_counts_against_no_quorum(pictures: Path)
     run = fleets.Run(built(pictures))
     kit = replace(run.devices[0].device.kit, id="stranger")
     train = Samples(np.zeros((4, fleets.SIDE, fleets.SIDE), np.float32), np.zeros(4, np.int64))
-    stranger = replace(run.devices[0].device, kit=kit, held=Copy(LocalData(train=train)))
+    stranger = replace(run.devices[0].device, kit=kit, held=CopiedSamples(LocalData(train=train)))
     visitor = VirtualDevice(
         stranger, None, run.hub, run.clock, "tiny", queue=ComputationQueue(ExactEngine()), identity=kit.id
     )

@@ -14,7 +14,7 @@ from edge_sim.data.datasets import Dataset
 from edge_sim.data.draw import check_cut, cut
 
 
-class Counts(NamedTuple):
+class PartSizes(NamedTuple):
     """How many samples each part of a device's data has."""
 
     train: int
@@ -24,7 +24,7 @@ class Counts(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class IndexedSamples:
     """Indices of private samples, and how they are divided into parts.  Pickled, it becomes a copy of its samples."""
 
     dataset: Dataset
@@ -38,10 +38,10 @@ class Shard:
         check_cut(len(self.rows), self.split)
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> PartSizes:
         """The sizes of its parts."""
         validation, test = check_cut(len(self.rows), self.split)
-        return Counts(len(self.rows) - validation - test, len(self.dataset.test), validation, test)
+        return PartSizes(len(self.rows) - validation - test, len(self.dataset.test), validation, test)
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -77,19 +77,19 @@ class Shard:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Become a copy in another process, which has no data set."""
-        return Copy, (self.data(),)
+        return CopiedSamples, (self.data(),)
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class CopiedSamples:
     """The samples of one device themselves."""
 
     samples: LocalData
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> PartSizes:
         """The sizes of its parts."""
-        return Counts(*(len(getattr(self.samples, part) or ()) for part in Counts._fields))
+        return PartSizes(*(len(getattr(self.samples, part) or ()) for part in PartSizes._fields))
 
     @property
     def form(self) -> tuple[object, ...]:
@@ -112,5 +112,5 @@ class Copy:
         return self.samples
 
 
-Held: TypeAlias = Shard | Copy
+Held: TypeAlias = IndexedSamples | CopiedSamples
 """The samples that a device holds."""
