@@ -5,7 +5,7 @@
 The boards of a secure lab, whose frames are signed, train each night.  The service has three generations: the
 second one learns so fast that it forgets classes, and the guard of the coordinator holds its rounds back; the third one
 is the operator's answer.  Boards lose power, some are slow or on at night only; the coordinator loses its power on the
-first day of each month; the lab's certificates are renewed once.  A few minutes of CPU.
+first day of each month; the lab's certificates are renewed once.  20 boards take about 1.5 s of computing a day.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ LINES = (
     Line(theirs="FedL2G-logit", method="fedl2g", params={"on": "logits"}),
 )
 
-UNEVEN = tuple(line for line in LINES if line.theirs in ("Local", "FedMRL"))
+UNEVEN = tuple(line for line in LINES if line.theirs in ("Local", "FedProto"))
 """Run once more with mini-batches as there: whether their order and the dropped last one matter."""
 
 

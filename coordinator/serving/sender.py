@@ -26,12 +26,12 @@ from edge_sdk.protocol.messages import (
     CoordinatorStatus,
     LogRequest,
     Message,
-    ModelOffer,
     PublicBlock,
     Receipt,
     Refusal,
     Welcome,
 )
+from edge_sdk.protocol.model_offers import ModelOffer
 from edge_sdk.transport.base import Transport, Will
 from edge_sdk.transport.chunks.packets import CHUNK_BYTES
 

@@ -11,7 +11,8 @@ from typing import Protocol
 from edge_sdk.device.exchange import OngoingExchange, RoundReport
 from edge_sdk.device.training.learner import WorkSlices
 from edge_sdk.protocol.knowledge import Payload
-from edge_sdk.protocol.messages import Assign, Hello, ModelOffer, OfferAnswer, PublicBlock
+from edge_sdk.protocol.messages import Assign, Hello, PublicBlock
+from edge_sdk.protocol.model_offers import ModelOffer, OfferAnswer
 
 
 class Owner:

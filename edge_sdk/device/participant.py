@@ -34,16 +34,8 @@ from edge_sdk.protocol.exchange_id import ExchangeId
 from edge_sdk.protocol.frames.codec import Stamp
 from edge_sdk.protocol.frames.frame_parts import Frame
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import (
-    Assign,
-    CoordinatorStatus,
-    LogRequest,
-    ModelOffer,
-    PublicBlock,
-    Receipt,
-    Refusal,
-    Welcome,
-)
+from edge_sdk.protocol.messages import Assign, CoordinatorStatus, LogRequest, PublicBlock, Receipt, Refusal, Welcome
+from edge_sdk.protocol.model_offers import ModelOffer
 from edge_sdk.transport.base import (
     Connected,
     Disconnected,

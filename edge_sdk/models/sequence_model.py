@@ -27,6 +27,8 @@ _MIX = np.uint64(0x9E3779B97F4A7C15)
 """2^64 by the golden ratio: spreads numbers that are close to each other (Knuth, TAOCP 3, 6.4)."""
 _PLACES = 64
 """Places of a series at which convolutions look, at most."""
+_LENGTH = 16.0
+"""The longest that a row of features can be: plain steps at a rate of .01 still converge."""
 _TOGETHER = 64
 """Samples that are convolved together: some megabytes."""
 
@@ -91,6 +93,7 @@ class RandomConvolutions:
     def __init__(self, steps: int, depth: int, features: int) -> None:
         """steps, depth: of a series (t, d)."""
         rng, self._every = np.random.default_rng(_DRAW_STREAM), -(-steps // _PLACES)
+        self._scale = np.float32(_LENGTH / np.sqrt(features))
         widest = max(1, (steps - 1) // (KERNEL - 1))
         dilations = np.unique(2 ** np.arange(1 + int(np.log2(widest))))
         shares = np.array_split(np.arange(features), len(dilations))
@@ -110,7 +113,7 @@ class RandomConvolutions:
             windows = sliding_window_view(framed, 2 * reach + 1, axis=1)[:, :: self._every, :, ::dilation]
             seen = windows.reshape(len(x) * windows.shape[1], -1)  # (n * places, d * KERNEL)
             above = (seen @ weights + bias > 0).reshape(len(x), -1, len(bias))
-            found.append(4 * above.mean(axis=1, dtype=np.float32) - 2)
+            found.append(self._scale * (2 * above.mean(axis=1, dtype=np.float32) - 1))
         return np.concatenate(found, axis=1)
 
 

@@ -32,6 +32,7 @@ from edge_sdk.protocol.frames.schema import (
     wire,
 )
 from edge_sdk.protocol.knowledge import Payload
+from edge_sdk.protocol.model_offers import ModelOffer, OfferAnswer, OfferedFile, Sha256
 
 PROTOCOL_VERSION = 1
 
@@ -39,7 +40,6 @@ Word = Annotated[str, Text(64, r"[a-z][a-z0-9_.-]*")]
 Scalar: TypeAlias = bool | int | float | str
 Seconds = Annotated[float, Real(0.0, 1e9)]
 Epoch = Annotated[int, Integer(0, 2**63 - 1)]
-Sha256 = Annotated[bytes, Blob(32, 32)]
 Words = Annotated[tuple[Word, ...], Items()]
 ClassNames = Annotated[tuple[Annotated[str, Text(64)], ...], Items(0, 1000)]
 """Together at most MOST_NAMES_BYTES, so that a Welcome holds them."""
@@ -57,8 +57,6 @@ PUBLIC_BLOCK_BYTES = 60 * 1024
 """The frame of a block, with header and fields, is below 64 KiB, which every broker accepts as one message."""
 MAX_BLOCKS_ASKED = 16
 """The maximum number of blocks in one request."""
-MAX_MODEL_BYTES = 256 * 2**20
-"""The longest model file that a fleet is offered."""
 MAX_SETTINGS_BYTES = 60 * 1024
 """The maximum size of a run's settings for a board of a lab."""
 MAX_LOG_LINES = 64
@@ -179,40 +177,6 @@ class FederationSpec:
     """Whether uploads of different rounds are combined: then all rounds have the public samples of the first one."""
     min_new_samples: Count = field(default=0, metadata=LATER)
     """A device declines a round unless this many samples came since its last training."""
-
-
-@wire("offered-file")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferedFile:
-    """A model file for the fleet, identified by its content.  It is data: no code travels."""
-
-    sha256: Sha256
-    total_bytes: Annotated[int, Integer(1, MAX_MODEL_BYTES)]
-    name: Line = ""
-    """Its name where it came from, for reports."""
-    classes: Annotated[int, Integer(0, 65535)] = 0
-    """The classes of its last layer; 0: it is an extractor, under the last layer that a device has."""
-
-
-@wire("offer-answer")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OfferAnswer:
-    """What became of the model file that a device was offered last."""
-
-    sha256: Sha256
-    number: Count
-    """The number of the offer."""
-    state: Annotated[str, Text(16, "running|worse|refused|returned")]
-    """The device learns with the file; it was worse on held-out samples; it cannot be taken; it was given back."""
-    why: Line = ""
-    samples: Count = 0
-    """The device's own held-out samples on which the file was compared with the model before; 0 if not told."""
-    lost: Count = 0
-    """Those of them that only the model before classified correctly."""
-    won: Count = 0
-    """Those that only the file did."""
-    run: Digest
-    """The id of the run of the offer."""
 
 
 @wire("hello")
@@ -469,25 +433,6 @@ class PublicBlock:
     total_bytes: Annotated[int, Integer(1, 2**48)]
     """The size of the whole set."""
     data: Annotated[bytes, Blob(1, PUBLIC_BLOCK_BYTES)]
-
-
-@wire("model-offer")
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ModelOffer:
-    """The coordinator offers a model file to a device that accepts some, or takes it back.
-
-    The device requests its blocks like those of the public set.  Sent again until a Hello answers it.
-    """
-
-    federation: Id
-    device: Id
-    file: OfferedFile
-    number: Count
-    """Counts the offers of a run; the device answers no lower number than the last."""
-    back: bool = False
-    """Whether the device goes back to the model that it had before this file."""
-    run: Digest
-    """The id of the run, as in Welcome."""
 
 
 @wire("log-request")

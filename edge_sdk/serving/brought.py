@@ -19,7 +19,7 @@ from edge_sdk.durable import as_store_error
 from edge_sdk.errors import Damaged, EdgeError, StoreError
 from edge_sdk.models.base import Model
 from edge_sdk.models.rolled_out import model_from_file
-from edge_sdk.protocol.messages import ModelOffer, OfferAnswer
+from edge_sdk.protocol.model_offers import ModelOffer, OfferAnswer
 
 _INDEX = "index.json"
 _LOST = "the model that was rolled out"

@@ -24,7 +24,8 @@ from edge_sdk.models.base import Model, Served
 from edge_sdk.models.checks import check_logits
 from edge_sdk.models.rolled_out import has_new_head, model_from_file, take_head
 from edge_sdk.protocol.frames.leaves import one_line
-from edge_sdk.protocol.messages import ModelOffer, OfferAnswer, PublicBlock
+from edge_sdk.protocol.messages import PublicBlock
+from edge_sdk.protocol.model_offers import ModelOffer, OfferAnswer
 from edge_sdk.public_set.transfer import FileTransfer
 from edge_sdk.reductions.sign_test import Right, is_worse
 from edge_sdk.serving.brought import Brought, BroughtModels, answer_to

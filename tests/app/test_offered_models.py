@@ -28,7 +28,7 @@ from edge_sdk.objectives import CrossEntropy, Optim
 from edge_sdk.protocol import topics
 from edge_sdk.protocol.frames import codec
 from edge_sdk.protocol.frames.codec import Stamp
-from edge_sdk.protocol.messages import ModelOffer, OfferedFile
+from edge_sdk.protocol.model_offers import ModelOffer, OfferedFile
 from edge_sdk.public_set import transfer
 from edge_sdk.serving import offers
 from edge_sdk.tools.operator.link import OperatorLink

@@ -37,9 +37,6 @@ from edge_sdk.protocol.messages import (
     LogLines,
     LogRequest,
     Message,
-    ModelOffer,
-    OfferAnswer,
-    OfferedFile,
     PublicBlock,
     PublicRequest,
     PublicSetSpec,
@@ -49,6 +46,7 @@ from edge_sdk.protocol.messages import (
     Upload,
     Welcome,
 )
+from edge_sdk.protocol.model_offers import ModelOffer, OfferAnswer, OfferedFile
 from edge_sdk.protocol.sample_knowledge import SampleCodes, SampleLogits
 
 STAMP = Stamp(boot_epoch=3, sequence=41, key_id=bytes(range(16)))

@@ -22,7 +22,7 @@ from edge_sdk.device import session
 from edge_sdk.device.link import uplink
 from edge_sdk.methods.contract.base import CAPABILITIES, Method, Slot
 from edge_sdk.methods.contract.registry import load_method, method_names
-from edge_sdk.protocol import knowledge, low_rank, messages, sample_knowledge, topics
+from edge_sdk.protocol import knowledge, low_rank, messages, model_offers, sample_knowledge, topics
 from edge_sdk.protocol.encodings import ENCODINGS, decode_floats
 from edge_sdk.protocol.frames import codec, scan, schema
 from edge_sdk.protocol.frames.leaves import PRINTABLE, Blob, Integer, Packed, Real, Tensor, Text
@@ -34,7 +34,7 @@ from edge_sdk.transport.mqtt import send_queue
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/reference/protocol.md").read_text()
-HOMES = (messages.__name__, knowledge.__name__, low_rank.__name__, sample_knowledge.__name__)
+HOMES = (messages.__name__, model_offers.__name__, knowledge.__name__, low_rank.__name__, sample_knowledge.__name__)
 TRAVELLING = {tag: cls for tag, cls in TAGS.items() if cls.__module__ in HOMES}
 WORD = typing.get_args(messages.Word)[1]
 

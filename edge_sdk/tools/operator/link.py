@@ -21,9 +21,9 @@ from edge_sdk.protocol.messages import (
     ControlAnswer,
     CoordinatorStatus,
     Inquiry,
-    OfferedFile,
     PublicBlock,
 )
+from edge_sdk.protocol.model_offers import OfferedFile
 from edge_sdk.transport.base import Connected, Disconnected, Incoming, Transport, TransportEvent
 
 RESEND_S = 1.0

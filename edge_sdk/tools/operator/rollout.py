@@ -12,7 +12,7 @@ from pathlib import Path
 from edge_sdk.errors import ModelError, UsageError
 from edge_sdk.models.onnx_file.ending import chosen_endings
 from edge_sdk.models.onnx_file.graph import read_graph
-from edge_sdk.protocol.messages import MAX_MODEL_BYTES, OfferedFile
+from edge_sdk.protocol.model_offers import MAX_MODEL_BYTES, OfferedFile
 from edge_sdk.tools.operator.desk import link_of
 from edge_sdk.tools.operator.link import OperatorLink
 
