@@ -72,6 +72,12 @@ class Bench:
             return None
         return MethodRuns(name, tuple(Trial(seed, read_run(folder / each), each) for seed, each in places.items()))
 
+    def unfinished(self, task: Task, group: NetGroup) -> list[str]:
+        """Return the methods that fit, and whose runs are not all finished."""
+        folder, begins = self.out / task.name / group, f"{task.name}/{group}/"
+        names = [key.removeprefix(begins) for key in self.memory if key.startswith(begins) and key not in self.misfits]
+        return [name for name in names if self._line(folder, name) is None]
+
     def comparisons(self) -> Iterator[tuple[Task, NetGroup, Comparison]]:
         """Yield each task and group with finished runs."""
         for task in TASKS:

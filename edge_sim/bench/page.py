@@ -26,6 +26,7 @@ from edge_sim.bench.tables import (
     verdict_table,
     verdicts,
 )
+from edge_sim.bench.tasks import GROUPS, TASKS
 
 BEGIN, END = "<!-- bench: begin -->", "<!-- bench: end -->"
 KEY = (
@@ -69,6 +70,7 @@ def page_text(bench: Bench) -> str:
         *(bench.missing[name] for name in sorted(bench.missing)),
         "## Which method is best where",
         *([markdown_text(verdict_table(found)).strip(), _alone(found)] if found else ["No runs are finished."]),
+        *_unfinished(bench),
         "## The boards",
         markdown_text(board_table(bench)).strip(),
         ERROR,
@@ -112,6 +114,16 @@ def _alone(found: list[TaskVerdict]) -> str:
         if places
         else "On every task some method's interval is above training alone."
     )
+
+
+def _unfinished(bench: Bench) -> list[str]:
+    """Return a line for each task and fleet of which some runs are missing: its order is that of the others."""
+    return [
+        f"Not finished: {task.name}, {WORDS_OF[group]}: {', '.join(names)}."
+        for task in TASKS
+        for group in GROUPS
+        if (names := bench.unfinished(task, group))
+    ]
 
 
 def _latex(bench: Bench) -> str:

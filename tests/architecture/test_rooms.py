@@ -135,7 +135,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
         *("coordinator.results", "edge_sim.runs", "edge_sim.lab", "edge_sim.commands"),
     },
     "edge_sim.bench": {
-        *(*NEUTRAL, "edge_sdk.boards", "edge_sdk.objectives", "coordinator.record", "coordinator.results"),
+        *(*NEUTRAL, "edge_sdk.boards", "edge_sdk.samples", "coordinator.record", "coordinator.results"),
         *("edge_sim.config", "edge_sim.fleet", "edge_sim.runs", "edge_sim.studies"),
     },
 }
