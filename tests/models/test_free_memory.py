@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from edge_sdk.models.onnx_training.free_memory import free_bytes
+from edge_sdk.models.onnx_training.free_memory import free_memory_bytes
 
 MIB = 2**20
 FILES = {
@@ -29,10 +29,10 @@ FILES = {
 
 @pytest.mark.parametrize("files", FILES.values(), ids=FILES)
 def test_the_limit_of_a_service_or_a_container_counts(tmp_path: Path, files: dict[str, str]) -> None:
-    assert free_bytes(tmp_path) is None
+    assert free_memory_bytes(tmp_path) is None
     for name, text in {**files, "proc/meminfo": f"MemFree: 1 kB\nMemAvailable: {2**20} kB\n"}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text, encoding="ascii")
-    assert free_bytes(tmp_path) == 120 * MIB
+    assert free_memory_bytes(tmp_path) == 120 * MIB
     (tmp_path / "proc/self/cgroup").unlink()
-    assert free_bytes(tmp_path) == 1024 * MIB
+    assert free_memory_bytes(tmp_path) == 1024 * MIB

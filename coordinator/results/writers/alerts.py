@@ -18,7 +18,6 @@ from coordinator.record.run_record import RunRecord
 from coordinator.results.figures.uplift import uplift
 from coordinator.results.writers.webhook import Webhook, check_webhook
 from edge_sdk.protocol.frames.schema import Real, Text
-from edge_sdk.transport.mqtt.certificate_ends import DAY_S
 
 LOOK_EVERY_S = 10.0
 """Seconds between two looks."""
@@ -125,7 +124,7 @@ class AlertObserver(RunObserver):
             return
         self._look_s = now_s + LOOK_EVERY_S
         idle_s, end_s = max(0.0, now_s - self._trained_s), self._certificate_end_s()
-        days = None if end_s is None else (end_s - now_s) / DAY_S
+        days = None if end_s is None else (end_s - now_s) / 86_400.0  # seconds of a day
         figures = fleet_figures(record, self._view.exchange().here, idle_s, days)
         self._show(figures)
         found = firing(figures, self._table)

@@ -20,7 +20,7 @@ from edge_sdk.models.linear_head import LinearHead
 from edge_sdk.models.onnx_file.graph import Graph, port, read_graph, tensor_port
 from edge_sdk.models.onnx_file.head import HeadWeights
 from edge_sdk.models.onnx_file.inputs import Inputs
-from edge_sdk.models.onnx_training.free_memory import free_bytes
+from edge_sdk.models.onnx_training.free_memory import free_memory_bytes
 from edge_sdk.models.onnx_training.gradient import TrainingGraph, learnable, moving, training_graph
 from edge_sdk.models.onnx_training.recurrent import LEFT_WHOLE
 from edge_sdk.models.onnx_training.rewrites import trainable
@@ -269,7 +269,7 @@ class GraphBody(FlatPart):
 
         Raises ModelError where it does not suffice for one.
         """
-        free = free_bytes()
+        free = free_memory_bytes()
         if free is None:
             return None
         moments = 0 if self._optimiser else 2 * self.values.nbytes  # those of Adam, which the first step makes

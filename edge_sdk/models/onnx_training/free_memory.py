@@ -12,7 +12,7 @@ _GROUPS = {
 """How /proc/self/cgroup names a control group of either version; its folder, limit, use, and what of it can go."""
 
 
-def free_bytes(root: Path = Path("/")) -> int | None:
+def free_memory_bytes(root: Path = Path("/")) -> int | None:
     """Return the memory that is free: the machine's, or less where a service or a container has a limit.
 
     None: the system does not tell.
