@@ -26,7 +26,7 @@ from edge_sdk.policy.energy import PowerMeter
 from edge_sdk.policy.policy import Policy, load_policy
 from edge_sdk.privacy.release import Guarantee
 from edge_sdk.protocol.topics import is_id
-from edge_sdk.public_set.samples import PublicSet, public_for
+from edge_sdk.public_set.samples import PublicSet, check_readable, public_for
 from edge_sdk.serving.deployment import MAX_DROP
 from edge_sdk.transport.mqtt.tls import NO_FILES, TlsFiles
 from edge_sdk.transport.mqtt.url import parse_broker_url
@@ -142,6 +142,8 @@ def run_device(
         raise UsageError(BROKER_NEEDED)
     name = _checked(broker=broker, tls=tls, federation=federation, identity=identity, keys=keys, state=state)
     own_policy = load_policy(policy) if policy is not None else None
+    if public is not None:
+        check_readable(public)
     parts = load_app(app)
     given = public_for(public, parts.model.spec.preprocess) if public is not None else None
     try:

@@ -125,6 +125,11 @@ def public_for(path: str | Path, preprocess: Preprocess) -> PublicSet:
     return PublicSet.load(path, kind=preprocess.kind, vocabulary=preprocess.vocabulary)
 
 
+def check_readable(path: str | Path) -> None:
+    """Read a set's arrays before the model that says their kind is known.  Raises UsageError."""
+    _arrays(path)
+
+
 TYPES = ("|u1", "<f4")
 """The dtypes of public samples, as in the head of a set."""
 _HEAD = re.compile(rb"(\|u1|<f4)\(([0-9]{1,12}(?:, [0-9]{1,12}){1,3})\)")
